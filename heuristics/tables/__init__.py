@@ -1,0 +1,1 @@
+"""Committed tables, one generated module a GPU."""

@@ -1,0 +1,178 @@
+"""The door: what an operator tells the rest of normtune about itself.
+
+In: one `OperatorSpec` per operator, registered by `register`. Out: `operator(name)`, through which planning,
+compiling, gate, timing, fit, emitted tables and dispatch reach it; none of them names an operator. Files that
+define specs import neither torch nor triton: the kernel and its reference are named and imported on first use.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import NamedTuple
+
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Buffer, Problem
+from normtune.kernels.target import Target
+
+
+class IllegalConfigError(ValueError):
+    """This config cannot run this problem on this target; the text is the reason."""
+
+
+class Launch(NamedTuple):
+    """A config resolved for one problem: everything the kernels' launch needs.
+
+    Attributes:
+        looped: whether the kernel with a row loop runs (a fixed grid) or one program a row block.
+        grid: programs of the main kernel.
+        block_row, block_col: the tile that a program holds.
+        num_warps, num_stages: as the compiler takes them.
+        alignment: largest power of two up to 16 that divides hidden and every row stride, elements.
+        column_mask: whether `block_col` exceeds hidden.
+        workspace: float32 elements of partial sums; 0 when there is no second stage.
+    """
+
+    looped: bool
+    grid: int
+    block_row: int
+    block_col: int
+    num_warps: int
+    num_stages: int
+    alignment: int
+    column_mask: bool
+    workspace: int
+
+    @property
+    def binary(self) -> "Launch":
+        """This launch without what does not specialise: two launches with equal `binary` run the same machine code."""
+        return self._replace(grid=0, workspace=int(self.workspace > 0))
+
+
+class Flag(NamedTuple):
+    """A flag that changes the work. `off` is the suffix of the variant in which it is off."""
+
+    name: str
+    off: str
+
+
+@dataclass(frozen=True)
+class OperatorSpec:
+    """One operator.
+
+    Attributes:
+        name: its plain name; tables and stores use it.
+        flags: flags that change the work, each on by default.
+        dtypes: dtypes of the inputs that it takes.
+        max_hidden: longest row that it takes.
+        buffers: tensors of a problem, in the order of the launch.
+        bytes_moved: bytes that a perfect kernel moves through device memory: each input read once, each output
+            written once, partial sums not counted.
+        space: (space name, problem, target) to candidate configs, before legality; `default` and `full` exist.
+        resolve: (config, problem, target, alignment or None for contiguous tensors) to `Launch`; pure. Raises
+            `IllegalConfigError`. Legality never returns when rows or hidden grow, so a config that is legal at the
+            largest shape of a region is legal all over it.
+        default_config: (hidden, dtype) to the config that is used without any table.
+        kernel_module: dotted module with `calls(launch, problem, tensors, workspace, eps, offset)`, the kernel calls
+            in order.
+        reference_module: dotted module with `inputs(problem, generator, device, hostile)` and
+            `reference(problem, tensors, eps, offset)`.
+        sources: dotted modules whose syntax trees make the kernel's fingerprint.
+    """
+
+    name: str
+    flags: tuple[Flag, ...]
+    dtypes: tuple[str, ...]
+    max_hidden: int
+    buffers: Callable[[Problem], tuple[Buffer, ...]]
+    bytes_moved: Callable[[Problem], int]
+    space: Callable[[str, Problem, Target], list[Config]]
+    resolve: Callable[[Config, Problem, Target, int | None], Launch]
+    default_config: Callable[[int, str], Config]
+    kernel_module: str
+    reference_module: str
+    sources: tuple[str, ...]
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The plain variant and one for each flag that is off."""
+        return ("", *(flag.off for flag in self.flags))
+
+    def variant(self, **flags: bool) -> str:
+        """The variant in which the named flags have these values; flags not named are on.
+
+        Raises:
+            ValueError: a name is no flag of this operator.
+        """
+        known = {flag.name for flag in self.flags}
+        for name in flags:
+            if name not in known:
+                raise ValueError(f"unknown flag {name!r} of {self.name}: expected one of {', '.join(sorted(known))}")
+        return "+".join(flag.off for flag in self.flags if not flags.get(flag.name, True))
+
+    def problem(self, rows: int, hidden: int, dtype: str, variant: str = "") -> Problem:
+        """A checked problem of this operator.
+
+        Raises:
+            ValueError: rows or hidden is no positive integer, hidden is too long, or dtype or variant is unknown.
+        """
+        for name, value in (("rows", rows), ("hidden", hidden)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} is {value!r}: expected a positive integer")
+        if hidden > self.max_hidden:
+            raise ValueError(f"hidden is {hidden}: {self.name} takes 1 to {self.max_hidden}")
+        if dtype not in self.dtypes:
+            raise ValueError(f"unknown dtype {dtype!r}: {self.name} takes {', '.join(self.dtypes)}")
+        known = {flag.off for flag in self.flags}
+        if variant and not set(variant.split("+")) <= known:
+            raise ValueError(f"unknown variant {variant!r}: {self.name} has {', '.join(sorted(known)) or 'none'}")
+        return Problem(self.name, rows, hidden, dtype, variant)
+
+    def is_legal(self, config: Config, problem: Problem, target: Target) -> bool:
+        """Whether `resolve` gives a launch for contiguous tensors."""
+        try:
+            self.resolve(config, problem, target, None)
+        except IllegalConfigError:
+            return False
+        return True
+
+    def kernels(self) -> ModuleType:
+        """The module of the kernels, imported on first use (needs triton)."""
+        return import_module(self.kernel_module)
+
+    def references(self) -> ModuleType:
+        """The module of the float64 reference, imported on first use (needs torch)."""
+        return import_module(self.reference_module)
+
+
+_OPERATORS: dict[str, OperatorSpec] = {}
+
+
+def register(spec: OperatorSpec) -> OperatorSpec:
+    """Make an operator known under its name.
+
+    Raises:
+        ValueError: another operator has that name.
+    """
+    if _OPERATORS.get(spec.name, spec) is not spec:
+        raise ValueError(f"operator {spec.name!r} is registered already: choose another name")
+    _OPERATORS[spec.name] = spec
+    return spec
+
+
+def operator(name: str) -> OperatorSpec:
+    """The registered operator of that plain name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    specs = operators()
+    if name not in specs:
+        raise ValueError(f"unknown operator {name!r}: expected one of {', '.join(specs)}")
+    return specs[name]
+
+
+def operators() -> dict[str, OperatorSpec]:
+    """All registered operators by name, normtune's own first, in the order of registration."""
+    import_module("normtune.kernels.rms_norm_spec")
+    return dict(_OPERATORS)

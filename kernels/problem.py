@@ -1,0 +1,64 @@
+"""One shape of one operator: what is measured, fitted and looked up.
+
+In: names and sizes. Out: `Problem`, `Buffer` and the sizes of dtypes. Knows no operator by name.
+"""
+
+from typing import NamedTuple
+
+ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+class Problem(NamedTuple):
+    """Operator, shape, dtype and the variant in which it runs.
+
+    Attributes:
+        operator: the plain name of the operator, `rms_norm_forward`.
+        rows: number of rows, at least 1.
+        hidden: length of a row, at least 1.
+        dtype: name of the dtype of the inputs, a key of `ITEMSIZE`.
+        variant: suffixes of the flags that are off, joined by `+`; empty for the plain operator.
+    """
+
+    operator: str
+    rows: int
+    hidden: int
+    dtype: str
+    variant: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name under which tables hold this operator: `rms_norm_forward` or `rms_norm_forward:no_rstd`."""
+        return f"{self.operator}:{self.variant}" if self.variant else self.operator
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.dtype} {self.rows} x {self.hidden}"
+
+
+class Buffer(NamedTuple):
+    """One tensor of a problem.
+
+    Attributes:
+        name: the argument's name in the operator's launch.
+        shape: its extents.
+        dtype: name of its dtype.
+        role: `input` (cold, a fresh slice each launch), `weight` (one buffer, warm) or `output`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor, contiguous."""
+        size = ITEMSIZE[self.dtype]
+        for extent in self.shape:
+            size *= extent
+        return size
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """A table's operator name as (operator, variant): `a:b` is ("a", "b"), `a` is ("a", "")."""
+    operator, _, variant = key.partition(":")
+    return operator, variant

@@ -1,0 +1,50 @@
+"""The limits of a GPU that decide whether a launch is legal.
+
+In: nothing. Out: `Target` and the targets that are known by name. Knows no kernel and asks no device.
+"""
+
+from typing import NamedTuple
+
+
+class Target(NamedTuple):
+    """Limits of one GPU.
+
+    Attributes:
+        name: the compiler's name, `sm_90` or `gfx942`.
+        sms: number of multiprocessors (compute units).
+        shared_bytes: shared memory that one program may use, bytes.
+        warp_size: threads a warp.
+        max_threads: threads a program.
+        l2_bytes: size of the last-level cache, bytes.
+    """
+
+    name: str
+    sms: int
+    shared_bytes: int
+    warp_size: int
+    max_threads: int
+    l2_bytes: int
+
+
+# CUDA C++ Programming Guide, table "Technical specifications per compute capability" (shared memory
+# a block may opt in to), and the vendors' data sheets of the named part for units and cache.
+TARGETS = {
+    "sm_80": Target("sm_80", 108, 166912, 32, 1024, 40 << 20),  # A100
+    "sm_86": Target("sm_86", 84, 101376, 32, 1024, 6 << 20),  # RTX 3090 class
+    "sm_89": Target("sm_89", 128, 101376, 32, 1024, 72 << 20),  # RTX 4090, L40S
+    "sm_90": Target("sm_90", 132, 232448, 32, 1024, 60 << 20),  # H200
+    "sm_100": Target("sm_100", 148, 232448, 32, 1024, 126 << 20),  # B200
+    "sm_120": Target("sm_120", 36, 101376, 32, 1024, 32 << 20),  # RTX 5060 Ti
+    "gfx942": Target("gfx942", 304, 65536, 64, 1024, 4 << 20),  # MI300X
+}
+
+
+def target_for(name: str, sms: int) -> Target:
+    """The target of that architecture with its own number of multiprocessors.
+
+    Raises:
+        ValueError: the architecture is not known.
+    """
+    if name not in TARGETS:
+        raise ValueError(f"unknown target {name!r}: expected one of {', '.join(TARGETS)}")
+    return TARGETS[name]._replace(sms=sms)

@@ -1,0 +1,95 @@
+"""The vocabulary of stored data: device, run, measurement.
+
+In: nothing. Out: the plain values that the tuner hands to the store and that the store hands to the fit. What is
+written where is the store's business; what the numbers mean is said here.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+
+# A block is this many consecutive rounds on the same offsets and the same captured graphs. Replays of one graph share
+# their luck, so blocks, not rounds, are the unit of statistics: block = round // ROUNDS_PER_BLOCK.
+ROUNDS_PER_BLOCK = 2
+
+STATUSES = (
+    "ok",
+    "illegal",
+    "compile_error",
+    "out_of_resources",
+    "wrong_result",
+    "timeout",
+    "crashed",
+    "not_recorded",
+)
+
+# The yardstick beside every problem: a plain device-to-device copy that moves as many bytes. It is stored like a
+# config and is never a candidate.
+COPY = Config("copy", num_warps=0)
+
+
+class Device(NamedTuple):
+    """One GPU as its driver describes it.
+
+    Attributes:
+        name: the driver's name, `NVIDIA H200`.
+        target: the compiler's name, `sm_90`.
+        sms: number of multiprocessors.
+        l2_bytes: size of the L2 cache, bytes.
+        memory_bytes: device memory, bytes.
+        uuid: the driver's identifier; `replay:NAME` for replayed data.
+        driver: version of the driver.
+    """
+
+    name: str
+    target: str
+    sms: int
+    l2_bytes: int
+    memory_bytes: int
+    uuid: str
+    driver: str
+
+
+class Run(NamedTuple):
+    """One stretch of measuring on one GPU. Times are compared within a run's rounds, never across.
+
+    Attributes:
+        id: a uuid in hexadecimal.
+        device: the GPU.
+        software: versions by name: `triton`, `torch`, `cuda`, `python`.
+        started: UTC, ISO 8601, seconds.
+        protocol: how times were taken: regime, launches a replay, clocks seen, void rounds.
+    """
+
+    id: str
+    device: Device
+    software: dict[str, str]
+    started: str
+    protocol: dict[str, Any]
+
+
+class Measurement(NamedTuple):
+    """What one config did on one problem in one run.
+
+    Attributes:
+        problem, config: what was measured.
+        run: id of the run.
+        fingerprint: the kernel fingerprint of the operator at that time.
+        status: one of `STATUSES`; samples exist only for `ok`.
+        reason: why it is not `ok`, one line; empty otherwise.
+        rounds: int32, the number of the round of each sample, within the problem and run, ascending.
+        samples: int32, nanoseconds, same length.
+    """
+
+    problem: Problem
+    config: Config
+    run: str
+    fingerprint: str
+    status: str
+    reason: str
+    rounds: NDArray[np.int32]
+    samples: NDArray[np.int32]
