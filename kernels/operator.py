@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from normtune.kernels.config import Config
-from normtune.kernels.problem import Buffer, Problem
+from normtune.kernels.problem import MAX_ROWS, Buffer, Problem
 from normtune.kernels.target import Target
 
 
@@ -114,11 +114,13 @@ class OperatorSpec:
         """A checked problem of this operator.
 
         Raises:
-            ValueError: rows or hidden is no positive integer, hidden is too long, or dtype or variant is unknown.
+            ValueError: rows or hidden is no positive integer or too large, or dtype or variant is unknown.
         """
         for name, value in (("rows", rows), ("hidden", hidden)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} is {value!r}: expected a positive integer")
+        if rows > MAX_ROWS:
+            raise ValueError(f"rows is {rows}: expected at most {MAX_ROWS}")
         if hidden > self.max_hidden:
             raise ValueError(f"hidden is {hidden}: {self.name} takes 1 to {self.max_hidden}")
         if dtype not in self.dtypes:

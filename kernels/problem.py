@@ -6,6 +6,8 @@ In: names and sizes. Out: `Problem`, `Buffer` and the sizes of dtypes. Knows no 
 from typing import NamedTuple
 
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
+# A grid has at most this many programs, and the kernels count rows in int32.
+MAX_ROWS = 2**31 - 1
 
 
 class Problem(NamedTuple):
@@ -13,7 +15,7 @@ class Problem(NamedTuple):
 
     Attributes:
         operator: the plain name of the operator, `rms_norm_forward`.
-        rows: number of rows, at least 1.
+        rows: number of rows, 1 to `MAX_ROWS`.
         hidden: length of a row, at least 1.
         dtype: name of the dtype of the inputs, a key of `ITEMSIZE`.
         variant: suffixes of the flags that are off, joined by `+`; empty for the plain operator.

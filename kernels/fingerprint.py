@@ -1,0 +1,67 @@
+"""The fingerprint of an operator's kernels: changes exactly when their syntax trees do.
+
+In: an `OperatorSpec`. Out: a sha256 over the syntax trees of the modules that its spec lists, without docstrings,
+comments, annotations and positions. Reads sources as text: needs neither triton nor torch, and gives the same on
+every Python.
+"""
+
+import ast
+import hashlib
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from normtune.kernels.operator import OperatorSpec
+
+
+def fingerprint(spec: OperatorSpec) -> str:
+    """The kernel fingerprint of an operator, `sha256:` and 64 hexadecimal digits.
+
+    Raises:
+        FileNotFoundError: a module that the spec lists has no source file.
+    """
+    return _of_modules(spec.sources)
+
+
+def source_fingerprint(source: str) -> str:
+    """The fingerprint of one module's text."""
+    return hashlib.sha256(_canonical(ast.parse(source)).encode()).hexdigest()
+
+
+@cache
+def _of_modules(modules: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for name in modules:
+        found = find_spec(name)
+        if found is None or found.origin is None:
+            raise FileNotFoundError(f"no source of module {name}")
+        digest.update(f"{name} {source_fingerprint(Path(found.origin).read_text('utf-8'))}\n".encode())
+    return "sha256:" + digest.hexdigest()
+
+
+def _canonical(node: object) -> str:
+    """A node as text. Written here because `ast.dump` prints other fields on other versions of Python."""
+    if isinstance(node, list):
+        return "[" + ",".join(_canonical(item) for item in node) + "]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = dict(ast.iter_fields(node))
+    if isinstance(node, ast.AnnAssign):  # x: int = 1 is x = 1; a bare x: int says nothing at run time
+        if node.value is None:
+            return ""
+        return _canonical(ast.Assign(targets=[node.target], value=node.value))
+    for name in ("annotation", "returns", "type_comment", "type_params", "kind", "ctx", "type_ignores"):
+        if not (name == "annotation" and _is_constexpr(fields.get(name))):
+            fields.pop(name, None)
+    if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+        body = node.body
+        if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+            body = body[1:] if isinstance(body[0].value.value, str) else body
+        fields["body"] = [item for item in body if not (isinstance(item, ast.AnnAssign) and item.value is None)]
+    inner = ",".join(f"{key}={_canonical(value)}" for key, value in sorted(fields.items()) if value not in (None, []))
+    return f"{type(node).__name__}({inner})"
+
+
+def _is_constexpr(annotation: object) -> bool:
+    """Whether an annotation is `tl.constexpr`, the one kind that changes what is compiled."""
+    return isinstance(annotation, ast.Attribute) and annotation.attr == "constexpr"

@@ -1,0 +1,109 @@
+"""The float64 reference of the RMSNorm operators and the inputs that try them.
+
+In: a problem, a generator and tensors. Out: inputs, and for each output the exact value with the error it may have.
+The bounds are those of docs/design.md, "Gate".
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from normtune.kernels.problem import Problem
+
+FLOAT32_EPSILON = 2.0**-23
+_BITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24}
+_LEAST_EXPONENT = {torch.bfloat16: -126, torch.float16: -14, torch.float32: -126}
+
+
+class Expected(NamedTuple):
+    """The value an output should have and how far it may be off, both float64 and of the output's shape."""
+
+    value: Tensor
+    tolerance: Tensor
+
+
+def unit_in_last_place(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The distance of neighbouring numbers of `dtype` at `value` (float64); that of its least normal below it."""
+    exponent = torch.frexp(value).exponent.to(torch.float64) - 1
+    exponent = exponent.clamp_(min=_LEAST_EXPONENT[dtype])
+    return torch.exp2(exponent - (_BITS[dtype] - 1))
+
+
+def inputs(problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool) -> dict[str, Tensor]:
+    """Fresh inputs of a problem on `device`.
+
+    Args:
+        problem: of either operator.
+        generator: of that device.
+        device: where the tensors go.
+        hostile: whether rows of zeros, tiny, huge and outlier values are among them, in turn from row 0 on.
+
+    Returns:
+        `x` (rows, hidden), `weight` (hidden,), and for the backward also `dy` (rows, hidden) and `rstd` (rows,).
+    """
+    dtype = getattr(torch, problem.dtype)
+    shape = (problem.rows, problem.hidden)
+
+    def normal(*extents: int) -> Tensor:
+        return torch.randn(extents, generator=generator, device=device, dtype=torch.float32)
+
+    x = normal(*shape)
+    if hostile:
+        _make_hostile(x, dtype)
+    tensors = {"x": x.to(dtype), "weight": (1 + 0.5 * normal(problem.hidden)).to(dtype)}
+    if problem.operator == "rms_norm_backward":
+        tensors["dy"] = normal(*shape).to(dtype)
+        exact = tensors["x"].double()
+        tensors["rstd"] = torch.rsqrt(exact.square().mean(dim=1) + 1e-6).float()
+    return tensors
+
+
+def _make_hostile(x: Tensor, dtype: torch.dtype) -> None:
+    """Zeros, 1e-3, 1e4 and one outlier, in rows 1, 2, 3, 4 of every five; the last row is one of them too."""
+    largest = torch.finfo(dtype).max
+    x[1::5] = 0.0
+    x[2::5] *= 1e-3
+    x[3::5] = (x[3::5] * 1e4).clamp_(-largest, largest)
+    x[4::5, x.shape[1] // 3] = 6e4 if dtype == torch.float16 else 1e10
+    if x.shape[0] == 1:
+        x[0, x.shape[1] // 3] = 100.0
+
+
+def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offset: float) -> dict[str, Expected]:
+    """What each output of a problem should be, from the rounded inputs, in float64.
+
+    Args:
+        problem: of either operator; its variant decides which outputs there are.
+        tensors: as `inputs` returns them.
+        eps: added to the mean square (forward only).
+        offset: added to the weight.
+
+    Returns:
+        Forward `y` and `rstd`, backward `dx` and `dweight`.
+    """
+    dtype = tensors["x"].dtype
+    x = tensors["x"].double()
+    weight = tensors["weight"].double() + offset
+    if problem.operator == "rms_norm_forward":
+        rstd = torch.rsqrt(x.square().mean(dim=1) + eps)
+        y = x * rstd[:, None] * weight
+        expected = {"y": Expected(y, unit_in_last_place(y, dtype) + 8 * FLOAT32_EPSILON * y.abs())}
+        if not problem.variant:
+            expected["rstd"] = Expected(rstd, 4 * unit_in_last_place(rstd, torch.float32))
+        return expected
+    dy, rstd = tensors["dy"].double(), tensors["rstd"].double()[:, None]
+    xhat = x * rstd
+    gradient = dy * weight
+    product = gradient * xhat
+    dx = rstd * (gradient - xhat * product.mean(dim=1, keepdim=True))
+    terms = rstd * (gradient.abs() + xhat.abs() * product.abs().mean(dim=1, keepdim=True))
+    expected = {"dx": Expected(dx, unit_in_last_place(dx, dtype) + 8 * FLOAT32_EPSILON * terms)}
+    if not problem.variant:
+        part = dy * xhat
+        dweight = part.sum(dim=0)
+        depth = 8 + max(problem.rows - 1, 0).bit_length()
+        tolerance = unit_in_last_place(dweight, dtype) + FLOAT32_EPSILON * depth * part.abs().sum(dim=0)
+        expected["dweight"] = Expected(dweight, tolerance)
+    return expected
