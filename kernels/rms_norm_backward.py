@@ -6,8 +6,8 @@ With g = dy * (weight + offset), xhat = x * rstd and m = mean(g * xhat) over a r
 In: a `Launch` and tensors that exist. Out: the kernel calls. Chooses nothing and allocates nothing; kernels and launch
 stand alone in this file because its syntax tree is the kernels' fingerprint.
 
-A fixed grid strides over the rows; each program keeps its part of dweight in registers and writes it once, as float32,
-to its row of a (grid, hidden) workspace that a second kernel sums in a fixed order. A grid of one writes dweight itself.
+A fixed grid strides over the rows; each program keeps its part of dweight in registers and writes it once, in float32,
+to its row of a (grid, hidden) workspace that a second kernel sums in a fixed order. A grid of one writes dweight.
 
 Traffic of a perfect kernel: read rows x hidden of x and of dy, rows of rstd, hidden of weight; write rows x hidden of
 dx and hidden of dweight.
@@ -22,6 +22,7 @@ import triton.language as tl
 from normtune.kernels.call import KernelCall
 from normtune.kernels.operator import Launch
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_launch import reduce_tile
 
 _RUNTIME = ["rows", "hidden", "x_stride", "dy_stride", "dx_stride"]
 _REDUCE_RUNTIME = ["partials", "hidden"]
@@ -105,15 +106,6 @@ def _reduce_partials_kernel(
     tl.store(dweight_ptr + o_col, tl.sum(b_sum, axis=0).to(dweight_ptr.dtype.element_ty), mask=m_col)
 
 
-def _reduce_tile(partials: int) -> tuple[int, int, int]:
-    """Partial rows and columns a program of the reduction holds, and its warps: narrow columns make many programs."""
-    if partials <= 64:
-        return 64, 16, 4
-    if partials <= 256:
-        return 128, 16, 4
-    return 256, 16, 8
-
-
 def calls(
     launch: Launch, problem: Problem, tensors: Mapping[str, Any], workspace: Any, eps: float, offset: float
 ) -> tuple[KernelCall, ...]:
@@ -146,7 +138,7 @@ def calls(
     main = KernelCall(_rms_norm_backward_kernel, (launch.grid,), args, options)
     if not launch.workspace:
         return (main,)
-    block_partial, block_col, num_warps = _reduce_tile(launch.grid)
+    block_partial, block_col, num_warps = reduce_tile(launch.grid)
     reduction = KernelCall(
         _reduce_partials_kernel,
         (-(-problem.hidden // block_col),),

@@ -20,6 +20,7 @@ MAX_BACKWARD_ELEMENTS_PER_THREAD = 64
 # The pipelined loop streams its tiles through shared memory; reductions and layout changes need some besides.
 RESERVED_SHARED_BYTES = 8 << 10
 
+
 def next_power_of_2(value: int) -> int:
     """The least power of two that is at least `value`; `value` is a positive integer."""
     return 1 << (value - 1).bit_length()
@@ -65,6 +66,15 @@ def resolve_backward(config: Config, problem: Problem, target: Target, alignment
     return launch._replace(workspace=workspace)
 
 
+def reduce_tile(partials: int) -> tuple[int, int, int]:
+    """(rows of partial sums, columns, warps) of a program that sums `partials` rows: narrow columns, many programs."""
+    if partials <= 64:
+        return 64, 16, 4
+    if partials <= 256:
+        return 128, 16, 4
+    return 256, 16, 8
+
+
 def _resolve(
     config: Config, problem: Problem, target: Target, alignment: int | None, max_elements: int, streamed_tiles: int
 ) -> Launch:
@@ -74,7 +84,8 @@ def _resolve(
         raise IllegalConfigError(f"{threads} threads exceed {target.max_threads}")
     looped = config.schedule == "persistent"
     num_stages = config.num_stages if looped else 1
-    buffered = streamed_tiles * num_stages * ITEMSIZE[problem.dtype] if num_stages > 1 else 0
+    # The compiler keeps one tile fewer than stages in shared memory: the last is in registers (seen for sm_90).
+    buffered = streamed_tiles * (num_stages - 1) * ITEMSIZE[problem.dtype]
     shared_bytes = target.shared_bytes - RESERVED_SHARED_BYTES
 
     block_row = 1 if config.schedule == "row" else config.block_row

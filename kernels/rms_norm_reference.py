@@ -98,7 +98,7 @@ def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offse
     gradient = dy * weight
     product = gradient * xhat
     dx = rstd * (gradient - xhat * product.mean(dim=1, keepdim=True))
-    terms = rstd * (gradient.abs() + xhat.abs() * product.abs().mean(dim=1, keepdim=True))
+    terms = rstd.abs() * (gradient.abs() + xhat.abs() * product.abs().mean(dim=1, keepdim=True))
     expected = {"dx": Expected(dx, unit_in_last_place(dx, dtype) + 8 * FLOAT32_EPSILON * terms)}
     if not problem.variant:
         part = dy * xhat

@@ -1,0 +1,56 @@
+"""Which shapes are measured.
+
+In: the name of a grid, or lists of rows and hidden sizes. Out: (rows, hidden) pairs. Knows no operator.
+"""
+
+from collections.abc import Sequence
+from itertools import product
+
+from normtune.errors import UsageError
+
+# A problem of more elements than this is left out of the grids: its time is the memory's, at every config worth having.
+MAX_ELEMENTS = 2**28
+
+_DEFAULT_ROWS = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 262144)
+_DEFAULT_HIDDEN = (64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 5120, 7168, 8192, 12288, 16384, 32768)
+_RECORDING_ROWS = tuple(2**power for power in range(19))
+_RECORDING_HIDDEN = tuple(sorted({*_DEFAULT_HIDDEN, 96, 192, 896, 1152, 2304, 2560, 3584, 6144}))
+# Corners, edges and middle: where all of the full space is tried, to see which knobs the default space needs.
+_PROBE = (
+    *((1, 64), (1, 4096), (1, 32768), (64, 128), (64, 4096), (128, 32768), (512, 2048), (1024, 5120), (1024, 8192)),
+    *((4096, 128), (4096, 1536), (4096, 4096), (4096, 8192), (4096, 16384), (8192, 32768), (32768, 256)),
+    *((32768, 4096), (65536, 768), (262144, 64), (262144, 1024)),
+)
+
+GRIDS: dict[str, tuple[tuple[int, int], ...]] = {
+    "default": tuple((rows, hidden) for hidden in _DEFAULT_HIDDEN for rows in _DEFAULT_ROWS),
+    "recording": tuple((rows, hidden) for hidden in _RECORDING_HIDDEN for rows in _RECORDING_ROWS),
+    "probe": _PROBE,
+}
+
+
+def shapes(grid: str, rows: Sequence[int] | None = None, hidden: Sequence[int] | None = None) -> list[tuple[int, int]]:
+    """The (rows, hidden) pairs of a grid, at most `MAX_ELEMENTS` elements each, ordered.
+
+    Args:
+        grid: a key of `GRIDS`.
+        rows: these row counts instead of the grid's.
+        hidden: these hidden sizes instead of the grid's.
+
+    Raises:
+        UsageError: the grid is unknown, a size is no positive integer, or nothing is left.
+    """
+    if grid not in GRIDS:
+        raise UsageError(f"unknown grid {grid!r}: expected one of {', '.join(GRIDS)}")
+    chosen = GRIDS[grid]
+    if rows is not None or hidden is not None:
+        for name, sizes in (("rows", rows), ("hidden", hidden)):
+            for size in sizes or ():
+                if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                    raise UsageError(f"{name} has {size!r}: expected positive integers")
+        own_rows, own_hidden = ({pair[axis] for pair in chosen} for axis in (0, 1))
+        chosen = tuple(product(own_rows if rows is None else rows, own_hidden if hidden is None else hidden))
+    pairs = sorted({pair for pair in chosen if pair[0] * pair[1] <= MAX_ELEMENTS}, key=lambda pair: (pair[1], pair[0]))
+    if not pairs:
+        raise UsageError(f"the grid is empty: no rows x hidden of {MAX_ELEMENTS} elements or fewer; give smaller sizes")
+    return pairs

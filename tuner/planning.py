@@ -1,0 +1,119 @@
+"""What a sweep will measure, worked out before anything is compiled.
+
+In: operator keys, dtypes, shapes, a space and a target. Out: a `Plan`: for each problem the configs that make different
+launches, and what was left out with the reason. Pure; needs neither a GPU nor torch.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from normtune.errors import UsageError
+from normtune.kernels.config import Config
+from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec, operator, operators
+from normtune.kernels.problem import Problem, split_key
+from normtune.kernels.target import Target
+from normtune.tuner.compiling import Job, jobs_of
+
+SPACES = ("default", "full")
+
+
+class Candidate(NamedTuple):
+    """A config and the launch it resolves to for the problem at hand."""
+
+    config: Config
+    launch: Launch
+
+
+class Task(NamedTuple):
+    """One problem and what is to be tried on it."""
+
+    problem: Problem
+    candidates: tuple[Candidate, ...]
+
+
+class Plan(NamedTuple):
+    """All tasks of a sweep.
+
+    Attributes:
+        tasks: in the order in which they are measured.
+        pruned: how many (problem, config) pairs were left out, by reason.
+    """
+
+    tasks: tuple[Task, ...]
+    pruned: dict[str, int]
+
+    def jobs(self) -> list[Job]:
+        """The binaries that the tasks need."""
+        return jobs_of((task.problem, candidate.launch) for task in self.tasks for candidate in task.candidates)
+
+    def cells(self) -> int:
+        """Number of (problem, config) pairs to be timed."""
+        return sum(len(task.candidates) for task in self.tasks)
+
+
+def candidates(
+    spec: OperatorSpec, configs: Iterable[Config], problem: Problem, target: Target
+) -> tuple[list[Candidate], dict[str, int]]:
+    """The configs of `configs` that are legal for a problem, one for each different launch, and why others are not.
+
+    Among configs of one launch the least is kept: they are the same measurement.
+    """
+    kept: dict[Launch, Candidate] = {}
+    pruned: Counter[str] = Counter()
+    for config in sorted(configs):
+        try:
+            launch = spec.resolve(config, problem, target, None)
+        except IllegalConfigError as error:
+            pruned[_kind(str(error))] += 1
+            continue
+        if launch in kept:
+            pruned["same launch as another config"] += 1
+        else:
+            kept[launch] = Candidate(config, launch)
+    return list(kept.values()), dict(pruned)
+
+
+def problems(keys: Sequence[str], dtypes: Sequence[str], shapes: Sequence[tuple[int, int]]) -> list[Problem]:
+    """All problems of these operator keys, dtypes and shapes.
+
+    Args:
+        keys: `rms_norm_forward`, `rms_norm_forward:no_rstd`, ...; empty means every plain operator.
+        dtypes: names of dtypes.
+        shapes: (rows, hidden) pairs.
+
+    Raises:
+        UsageError: a key, dtype or shape is unknown or out of range.
+    """
+    found = []
+    try:
+        for key in keys or list(operators()):
+            name, variant = split_key(key)
+            spec = operator(name)
+            found += [spec.problem(rows, hidden, dtype, variant) for dtype in dtypes for rows, hidden in shapes]
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return found
+
+
+def plan(wanted: Sequence[Problem], space: str, target: Target) -> Plan:
+    """The plan that tries the space on these problems.
+
+    Raises:
+        UsageError: the space is unknown.
+    """
+    if space not in SPACES:
+        raise UsageError(f"unknown space {space!r}: expected one of {', '.join(SPACES)}")
+    tasks = []
+    pruned: Counter[str] = Counter()
+    for problem in wanted:
+        spec = operator(problem.operator)
+        kept, reasons = candidates(spec, spec.space(space, problem, target), problem, target)
+        pruned.update(reasons)
+        tasks.append(Task(problem, tuple(kept)))
+    return Plan(tuple(tasks), dict(pruned))
+
+
+def _kind(reason: str) -> str:
+    """A reason without its numbers, so that reasons can be counted."""
+    return "illegal: " + " ".join(word for word in reason.split() if not word.isdigit())

@@ -1,0 +1,211 @@
+"""Times of kernels on a CUDA GPU, cold at every size.
+
+In: the configs of one problem. Out: nanoseconds, one number a config and round. The protocol:
+
+* One CUDA graph a config: a read of twice the L2 evicts the cache, an untimed launch warms weight and instructions and
+  leaves the cache as a stream of such launches leaves it, then timed launches on disjoint slices follow between two
+  event nodes; the time is their mean. The same at every size, so that no step lies where one way would give over to
+  another; the two events cost 2 us together, so that fewer launches are timed only where this is below 0.5 %.
+* One round replays every config once, in shuffled order, and ends with the sentinel, copies of fixed size; a sentinel
+  more than 2 % off its running median voids the round, which is then repeated.
+* One block of rounds uses one draw of offsets and one capture; the next draws and captures anew.
+"""
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normtune.kernels.call import run
+from normtune.kernels.config import Config
+from normtune.kernels.operator import Launch, OperatorSpec
+from normtune.kernels.problem import Buffer, Problem
+from normtune.results.records import COPY, ROUNDS_PER_BLOCK
+from normtune.tuner import memory
+from normtune.tuner.arena import Arena
+from normtune.tuner.gate import EPS, OFFSET
+
+SENTINEL_BYTES = 64 << 20
+SENTINEL_TOLERANCE = 0.02
+SENTINEL_WINDOW = 64
+SENTINEL_COPIES = 4
+# A block's rounds may be void this often before the times are taken as they are.
+MAX_VOID_ROUNDS = 6
+WARM_UP_SECONDS = 0.5
+# A launch that takes longer is timed alone: what the launch before it left behind does not show.
+SLOW_SECONDS = 2e-3
+
+Run = Callable[[Mapping[str, Tensor]], None]
+
+
+def timed_launches(footprint: int) -> int:
+    """Timed launches a replay, for a problem of `footprint` bytes."""
+    return 10 if footprint <= 128 << 20 else 5 if footprint <= 512 << 20 else 3
+
+
+class Captured:
+    """One graph: cache evicted, lead-in launches, then timed launches on disjoint slices between two event nodes."""
+
+    def __init__(self, bench: "Bench", launch: Run, slices: Sequence[Mapping[str, Tensor]], lead_in: int) -> None:
+        self._begin, self._end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+        self._launches = len(slices) - lead_in
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(bench.stream):
+            self._graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                bench.evict()
+                for tensors in slices[:lead_in]:
+                    launch(tensors)
+                self._begin.record()
+                for tensors in slices[lead_in:]:
+                    launch(tensors)
+                self._end.record()
+            finally:
+                self._graph.capture_end()
+
+    def replay(self) -> None:
+        """Enqueue the graph on the current stream."""
+        self._graph.replay()
+
+    def nanoseconds(self) -> int:
+        """The mean time of the timed launches of the last replay, which must have ended."""
+        return round(1e6 * self._begin.elapsed_time(self._end) / self._launches)
+
+
+class Bench:
+    """What all problems on one device share: stream, arena, evicting read, sentinel, void rounds."""
+
+    def __init__(self, device: torch.device, sms: int, l2_bytes: int, seed: int = 0) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self.arena = Arena(device, seed)
+        self.random = random.Random(seed)
+        self.rounds = 0
+        self.void_rounds = 0
+        words = -(-2 * l2_bytes // (4 * memory.READ_WORDS)) * memory.READ_WORDS
+        self._evicting = torch.zeros(words, dtype=torch.int32, device=device)
+        self._sink = torch.zeros(1, dtype=torch.int32, device=device)
+        self._programs = 4 * sms
+        self._workspace = torch.empty(0, dtype=torch.float32, device=device)
+        self._sentinels: deque[int] = deque(maxlen=SENTINEL_WINDOW)
+        pair = torch.zeros(2, SENTINEL_BYTES // 4, dtype=torch.float32, device=device)
+        self.evict()
+        memory.copy(pair[0], pair[1])  # compiled before it is captured
+        torch.cuda.synchronize(device)
+        copies = [{"source": pair[0], "target": pair[1]}] * (1 + SENTINEL_COPIES)
+        self._sentinel = Captured(self, _copy, copies, lead_in=1)
+
+    def evict(self) -> None:
+        """Read twice the L2 on the current stream."""
+        memory.read(self._evicting, self._sink, self._programs)
+
+    def workspace(self, elements: int) -> Tensor:
+        """Float32 workspace of at least that many elements, shared by all launches: they run one after another."""
+        if self._workspace.numel() < elements:
+            self._workspace = torch.empty(elements, dtype=torch.float32, device=self.device)
+        return self._workspace
+
+    def warm_clocks(self) -> None:
+        """Keep the GPU busy until its clocks have risen."""
+        end = time.monotonic() + WARM_UP_SECONDS
+        while time.monotonic() < end:
+            for _ in range(20):
+                self._sentinel.replay()
+            torch.cuda.synchronize(self.device)
+
+    def rounds_of(self, graphs: Mapping[Config, Captured], count: int) -> dict[Config, list[int]]:
+        """`count` valid rounds of all graphs: nanoseconds by config."""
+        times: dict[Config, list[int]] = {config: [] for config in graphs}
+        order = list(graphs)
+        void_left = MAX_VOID_ROUNDS
+        done = 0
+        while done < count:
+            self.random.shuffle(order)
+            for config in order:
+                graphs[config].replay()
+            self._sentinel.replay()
+            torch.cuda.synchronize(self.device)
+            self.rounds += 1
+            if self._is_void() and void_left:
+                void_left -= 1
+                self.void_rounds += 1
+                continue
+            for config in order:
+                times[config].append(graphs[config].nanoseconds())
+            done += 1
+        return times
+
+    def _is_void(self) -> bool:
+        sentinel = self._sentinel.nanoseconds()
+        usual = median(self._sentinels) if self._sentinels else sentinel
+        self._sentinels.append(sentinel)
+        return abs(sentinel - usual) > SENTINEL_TOLERANCE * usual
+
+
+def _copy(tensors: Mapping[str, Tensor]) -> None:
+    memory.copy(tensors["source"], tensors["target"])
+
+
+class CudaSession:
+    """One problem being timed: a `racing.Session`."""
+
+    def __init__(self, bench: Bench, spec: OperatorSpec, problem: Problem, launches: Mapping[Config, Launch]) -> None:
+        self._bench = bench
+        self._spec = spec
+        self._problem = problem
+        self._launches = dict(launches)
+        self._slow: set[Config] = set()
+        self._footprint = spec.bytes_moved(problem)
+        words = (-(-self._footprint // 8),)  # half of the bytes are read, half are written
+        self._copy_buffers = (Buffer("source", words, "float32", "input"), Buffer("target", words, "float32", "output"))
+        self.failures: dict[Config, tuple[str, str]] = {}
+        self.slices: list[dict[str, Tensor]] = []
+        self.graphs: dict[Config, Captured] = {}
+        # Taken before any capture: nothing may be allocated inside one.
+        bench.workspace(max((launch.workspace for launch in launches.values()), default=0))
+
+    def warm_up(self, config: Config) -> None:
+        """Launch once, so that a config that cannot run shows before it is captured, and a slow one is known."""
+        tensors = self._draw()[0]
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        launch = self.launcher(config)
+        launch(tensors)
+        begin.record()
+        launch(tensors)
+        end.record()
+        torch.cuda.synchronize(self._bench.device)
+        if begin.elapsed_time(end) > 1e3 * SLOW_SECONDS:
+            self._slow.add(config)
+
+    def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
+        """Capture anew on fresh offsets and time `ROUNDS_PER_BLOCK` rounds."""
+        self.slices = self._draw()
+        copies = self._bench.arena.slices(self._copy_buffers, len(self.slices))
+        self.graphs = {}
+        for config in configs:
+            slices, lead_in = (copies if config == COPY else self.slices), 1
+            if config in self._slow:
+                slices, lead_in = slices[:1], 0
+            self.graphs[config] = Captured(self._bench, self.launcher(config), slices, lead_in)
+        return self._bench.rounds_of(self.graphs, ROUNDS_PER_BLOCK)
+
+    def launcher(self, config: Config) -> Run:
+        """What launches a config on a set of tensors, on the current stream."""
+        if config == COPY:
+            return _copy
+        kernels: Any = self._spec.kernels()
+        launch, workspace = self._launches[config], self._bench.workspace(0)
+
+        def launch_once(tensors: Mapping[str, Tensor]) -> None:
+            run(kernels.calls(launch, self._problem, tensors, workspace, EPS, OFFSET))
+
+        return launch_once
+
+    def _draw(self) -> list[dict[str, Tensor]]:
+        count = 1 + timed_launches(self._footprint)
+        return self._bench.arena.slices(self._spec.buffers(self._problem), count)
