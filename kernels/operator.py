@@ -72,7 +72,7 @@ class OperatorSpec:
         resolve: (config, problem, target, alignment or None for contiguous tensors) to `Launch`; pure. Raises
             `IllegalConfigError`. Legality never returns when rows or hidden grow, so a config that is legal at the
             largest shape of a region is legal all over it.
-        default_config: (hidden, dtype) to the config that is used without any table.
+        default_config: (problem, target) to the config that is used without any table; rows do not matter.
         kernel_module: dotted module with `calls(launch, problem, tensors, workspace, eps, offset)`, the kernel calls
             in order.
         reference_module: dotted module with `inputs(problem, generator, device, hostile)` and
@@ -88,7 +88,7 @@ class OperatorSpec:
     bytes_moved: Callable[[Problem], int]
     space: Callable[[str, Problem, Target], list[Config]]
     resolve: Callable[[Config, Problem, Target, int | None], Launch]
-    default_config: Callable[[int, str], Config]
+    default_config: Callable[[Problem, Target], Config]
     kernel_module: str
     reference_module: str
     sources: tuple[str, ...]

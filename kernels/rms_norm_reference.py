@@ -27,7 +27,8 @@ class Expected(NamedTuple):
 def unit_in_last_place(value: Tensor, dtype: torch.dtype) -> Tensor:
     """The distance of neighbouring numbers of `dtype` at `value` (float64); that of its least normal below it."""
     exponent = torch.frexp(value).exponent.to(torch.float64) - 1
-    exponent = exponent.clamp_(min=_LEAST_EXPONENT[dtype])
+    least = _LEAST_EXPONENT[dtype]
+    exponent = exponent.clamp_(min=least).masked_fill_(value == 0, least)  # frexp gives zero the exponent 0
     return torch.exp2(exponent - (_BITS[dtype] - 1))
 
 

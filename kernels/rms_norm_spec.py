@@ -9,7 +9,13 @@ from itertools import product
 from normtune.kernels.config import Config
 from normtune.kernels.operator import Flag, OperatorSpec, register
 from normtune.kernels.problem import ITEMSIZE, Buffer, Problem
-from normtune.kernels.rms_norm_launch import next_power_of_2, resolve_backward, resolve_forward
+from normtune.kernels.rms_norm_launch import (
+    MAX_BACKWARD_ELEMENTS_PER_THREAD,
+    MAX_FORWARD_ELEMENTS_PER_THREAD,
+    next_power_of_2,
+    resolve_backward,
+    resolve_forward,
+)
 from normtune.kernels.target import Target
 
 MAX_HIDDEN = 65536
@@ -56,13 +62,13 @@ def _warps_like_liger(hidden: int) -> int:
     return 32 if block_col >= 32768 else 16 if block_col >= 8192 else 8 if block_col >= 2048 else 4
 
 
-def _elements(config: Config, hidden: int) -> float:
+def _elements(config: Config, hidden: int, warp_size: int) -> float:
     """Elements a thread of a config's tile, before `resolve` lowers it."""
-    return config.block_row * next_power_of_2(hidden) / (32 * config.num_warps)
+    return config.block_row * next_power_of_2(hidden) / (warp_size * config.num_warps)
 
 
 def _forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
-    hidden = problem.hidden
+    hidden, warp_size = problem.hidden, target.warp_size
     flat = [
         Config("row" if rows == 1 else "block_row", rows, warps) for rows, warps in product(_FULL_ROWS, _FULL_WARPS)
     ]
@@ -71,10 +77,10 @@ def _forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
         for rows, warps, stages, programs in product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS)
     ]
     if name == "full":
-        chosen = [config for config in flat + looped if 1 <= _elements(config, hidden) <= 128]
+        chosen = [config for config in flat + looped if 1 <= _elements(config, hidden, warp_size) <= 128]
     else:
-        chosen = [config for config in flat if _is_default_flat(config, hidden)]
-        chosen += [config for config in looped if _is_default_looped(config, hidden)]
+        chosen = [config for config in flat if _is_default_flat(config, hidden, warp_size)]
+        chosen += [config for config in looped if _is_default_looped(config, hidden, warp_size)]
     # What Liger-Kernel's rule and its open proposal (Liger-Kernel #1238) map to, so that both can be scored anywhere.
     return sorted({*chosen, Config("row", 1, _warps_like_liger(hidden)), Config("block_row", 16, 4)})
 
@@ -84,8 +90,8 @@ def _forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
 # named below cost the percentage beside it at the shape where it wins.
 
 
-def _is_default_flat(config: Config, hidden: int) -> bool:
-    elements, block_col = _elements(config, hidden), next_power_of_2(hidden)
+def _is_default_flat(config: Config, hidden: int, warp_size: int) -> bool:
+    elements, block_col = _elements(config, hidden, warp_size), next_power_of_2(hidden)
     if config.block_row == 1 and config.num_warps == 32:
         return 4 <= elements <= 64
     if config.block_row not in (1, 2, 8, 16, 32):  # 32: 1.8 % at 32768 x 256
@@ -97,31 +103,31 @@ def _is_default_flat(config: Config, hidden: int) -> bool:
     return 4 <= elements <= 32 and config.block_row * block_col <= 16384
 
 
-def _is_default_looped(config: Config, hidden: int) -> bool:
+def _is_default_looped(config: Config, hidden: int, warp_size: int) -> bool:
     return (
         config.num_stages == 4  # 4.0 % at 1024 x 5120
         and config.block_row in (1, 2)
         and config.programs_per_sm in (2, 8, 16)  # 2: 5.9 % at 1024 x 5120; 8: 1.4 % at 4096 x 1536
-        and 16 <= _elements(config, hidden) <= 64
+        and 16 <= _elements(config, hidden, warp_size) <= 64
     )
 
 
 def _backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
-    hidden = problem.hidden
+    hidden, warp_size = problem.hidden, target.warp_size
     looped = [
         Config("persistent", rows, warps, stages, programs, "reduce")
         for rows, warps, stages, programs in product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS)
     ]
     if name == "full":
-        chosen = [config for config in looped if 1 <= _elements(config, hidden) <= 64]
+        chosen = [config for config in looped if 1 <= _elements(config, hidden, warp_size) <= 64]
     else:
-        chosen = [config for config in looped if _is_default_backward(config, hidden)]
+        chosen = [config for config in looped if _is_default_backward(config, hidden, warp_size)]
     liger = [Config("persistent", 1, _warps_like_liger(hidden), 1, 1, "reduce")]
     return sorted({*chosen, *liger, Config("persistent", 16, 4, 1, 1, "reduce")})
 
 
-def _is_default_backward(config: Config, hidden: int) -> bool:
-    elements, block_col = _elements(config, hidden), next_power_of_2(hidden)
+def _is_default_backward(config: Config, hidden: int, warp_size: int) -> bool:
+    elements, block_col = _elements(config, hidden, warp_size), next_power_of_2(hidden)
     rows, warps, stages, programs = config.block_row, config.num_warps, config.num_stages, config.programs_per_sm
     if block_col >= 16384:
         return rows == 1 and programs in (1, 2) and stages in (1, 2, 3) and elements <= 64
@@ -136,14 +142,21 @@ def _is_default_backward(config: Config, hidden: int) -> bool:
     )
 
 
-def _forward_default(hidden: int, dtype: str) -> Config:
-    # Eight warps, as Transformer Engine (ROCm) runs with autotuning off, and more only where eight are illegal.
-    return Config("row", 1, 16 if next_power_of_2(hidden) > 32768 else 8)
+def _forward_default(problem: Problem, target: Target) -> Config:
+    return Config("row", 1, _default_warps(problem, target, MAX_FORWARD_ELEMENTS_PER_THREAD))
 
 
-def _backward_default(hidden: int, dtype: str) -> Config:
-    block_col = next_power_of_2(hidden)
-    return Config("persistent", 1, 32 if block_col > 32768 else 16 if block_col > 16384 else 8, 1, 1, "reduce")
+def _backward_default(problem: Problem, target: Target) -> Config:
+    warps = _default_warps(problem, target, MAX_BACKWARD_ELEMENTS_PER_THREAD)
+    return Config("persistent", 1, warps, 1, 1, "reduce")
+
+
+def _default_warps(problem: Problem, target: Target, most: int) -> int:
+    """Eight warps, as Transformer Engine (ROCm) runs with autotuning off, and more only where eight are illegal."""
+    warps = 8
+    while next_power_of_2(problem.hidden) > most * warps * target.warp_size:
+        warps *= 2
+    return warps
 
 
 rms_norm_forward = register(

@@ -7,7 +7,6 @@ workers import triton but never torch and open no CUDA context.
 
 import multiprocessing
 import os
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -168,6 +167,7 @@ def _compile(job: Job, keep_assembly: bool) -> Compiled:
 
 
 def _one_line(error: BaseException) -> str:
-    """Type and first line of an error's text, at most 200 characters."""
-    text = str(error).strip() or traceback.format_exception_only(error)[-1]
-    return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"[:200]
+    """Type, first and last line of an error's text: the compiler says where in the one and why in the other."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    told = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
+    return f"{type(error).__name__}: {told}"[:200]

@@ -70,12 +70,12 @@ class CudaBench:
 
     def measure(self, task: Task, strategy: str) -> Mapping[Config, Outcome]:
         """Gate each candidate's binary once, time those that pass, compare their last outputs."""
-        bench = self._ready_bench()
+        bench = self.ready()
         spec = operator(task.problem.operator)
         start = time.perf_counter()
         outcomes: dict[Config, Outcome] = {}
         for candidate in task.candidates:
-            failure = self._gate(task, candidate)
+            failure = self.check(task, candidate)
             if failure:
                 outcomes[candidate.config] = failure
         launches = {c.config: c.launch for c in task.candidates if c.config not in outcomes}
@@ -107,14 +107,15 @@ class CudaBench:
         """Stop watching the clocks; returns what they did."""
         return self._clocks.stop()
 
-    def _ready_bench(self) -> Bench:
+    def ready(self) -> Bench:
+        """What times kernels, with the clocks warm."""
         if self._bench is None:
             self._bench = Bench(self._torch_device, self.target.sms, self.device.l2_bytes)
             self._bench.warm_clocks()
         return self._bench
 
-    def _gate(self, task: Task, candidate: Candidate) -> Outcome | None:
-        """The failure of a candidate's binary, if any; tried once a binary."""
+    def check(self, task: Task, candidate: Candidate) -> Outcome | None:
+        """The failure of a candidate's binary, if any; it is tried once."""
         key = compile_class(task.problem, candidate.launch)
         if key in self._failed or key in self._gated:
             return self._failed.get(key)

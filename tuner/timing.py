@@ -14,15 +14,14 @@ In: the configs of one problem. Out: nanoseconds, one number a config and round.
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from normtune.kernels.call import run
-from normtune.kernels.config import Config
 from normtune.kernels.operator import Launch, OperatorSpec
 from normtune.kernels.problem import Buffer, Problem
 from normtune.results.records import COPY, ROUNDS_PER_BLOCK
@@ -41,6 +40,7 @@ WARM_UP_SECONDS = 0.5
 SLOW_SECONDS = 2e-3
 
 Run = Callable[[Mapping[str, Tensor]], None]
+Label = TypeVar("Label", bound=Hashable)
 
 
 def timed_launches(footprint: int) -> int:
@@ -118,16 +118,16 @@ class Bench:
                 self._sentinel.replay()
             torch.cuda.synchronize(self.device)
 
-    def rounds_of(self, graphs: Mapping[Config, Captured], count: int) -> dict[Config, list[int]]:
-        """`count` valid rounds of all graphs: nanoseconds by config."""
-        times: dict[Config, list[int]] = {config: [] for config in graphs}
+    def rounds_of(self, graphs: Mapping[Label, Captured], count: int) -> dict[Label, list[int]]:
+        """`count` valid rounds of all graphs: nanoseconds by label."""
+        times: dict[Label, list[int]] = {label: [] for label in graphs}
         order = list(graphs)
         void_left = MAX_VOID_ROUNDS
         done = 0
         while done < count:
             self.random.shuffle(order)
-            for config in order:
-                graphs[config].replay()
+            for label in order:
+                graphs[label].replay()
             self._sentinel.replay()
             torch.cuda.synchronize(self.device)
             self.rounds += 1
@@ -135,8 +135,8 @@ class Bench:
                 void_left -= 1
                 self.void_rounds += 1
                 continue
-            for config in order:
-                times[config].append(graphs[config].nanoseconds())
+            for label in order:
+                times[label].append(graphs[label].nanoseconds())
             done += 1
         return times
 
@@ -151,55 +151,54 @@ def _copy(tensors: Mapping[str, Tensor]) -> None:
     memory.copy(tensors["source"], tensors["target"])
 
 
-class CudaSession:
-    """One problem being timed: a `racing.Session`."""
+class CudaSession(Generic[Label]):
+    """One problem being timed: a `racing.Session`, whatever its launches are labelled with."""
 
-    def __init__(self, bench: Bench, spec: OperatorSpec, problem: Problem, launches: Mapping[Config, Launch]) -> None:
+    def __init__(self, bench: Bench, spec: OperatorSpec, problem: Problem, launches: Mapping[Label, Launch]) -> None:
         self._bench = bench
         self._spec = spec
         self._problem = problem
         self._launches = dict(launches)
-        self._slow: set[Config] = set()
+        self._slow: set[Label] = set()
         self._footprint = spec.bytes_moved(problem)
         words = (-(-self._footprint // 8),)  # half of the bytes are read, half are written
         self._copy_buffers = (Buffer("source", words, "float32", "input"), Buffer("target", words, "float32", "output"))
-        self.failures: dict[Config, tuple[str, str]] = {}
         self.slices: list[dict[str, Tensor]] = []
-        self.graphs: dict[Config, Captured] = {}
+        self.graphs: dict[Label, Captured] = {}
         # Taken before any capture: nothing may be allocated inside one.
         bench.workspace(max((launch.workspace for launch in launches.values()), default=0))
 
-    def warm_up(self, config: Config) -> None:
-        """Launch once, so that a config that cannot run shows before it is captured, and a slow one is known."""
+    def warm_up(self, label: Label) -> None:
+        """Launch once, so that what cannot run shows before it is captured, and what is slow is known."""
         tensors = self._draw()[0]
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        launch = self.launcher(config)
+        launch = self.launcher(label)
         launch(tensors)
         begin.record()
         launch(tensors)
         end.record()
         torch.cuda.synchronize(self._bench.device)
         if begin.elapsed_time(end) > 1e3 * SLOW_SECONDS:
-            self._slow.add(config)
+            self._slow.add(label)
 
-    def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
+    def block(self, labels: Sequence[Label]) -> dict[Label, list[int]]:
         """Capture anew on fresh offsets and time `ROUNDS_PER_BLOCK` rounds."""
         self.slices = self._draw()
         copies = self._bench.arena.slices(self._copy_buffers, len(self.slices))
         self.graphs = {}
-        for config in configs:
-            slices, lead_in = (copies if config == COPY else self.slices), 1
-            if config in self._slow:
+        for label in labels:
+            slices, lead_in = (copies if label == COPY else self.slices), 1
+            if label in self._slow:
                 slices, lead_in = slices[:1], 0
-            self.graphs[config] = Captured(self._bench, self.launcher(config), slices, lead_in)
+            self.graphs[label] = Captured(self._bench, self.launcher(label), slices, lead_in)
         return self._bench.rounds_of(self.graphs, ROUNDS_PER_BLOCK)
 
-    def launcher(self, config: Config) -> Run:
-        """What launches a config on a set of tensors, on the current stream."""
-        if config == COPY:
+    def launcher(self, label: Label) -> Run:
+        """What makes a launch on a set of tensors, on the current stream."""
+        if label == COPY:
             return _copy
         kernels: Any = self._spec.kernels()
-        launch, workspace = self._launches[config], self._bench.workspace(0)
+        launch, workspace = self._launches[label], self._bench.workspace(0)
 
         def launch_once(tensors: Mapping[str, Tensor]) -> None:
             run(kernels.calls(launch, self._problem, tensors, workspace, EPS, OFFSET))

@@ -1,0 +1,47 @@
+"""Configs are values: canonical text, order, equality with plain tuples."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from normtune.kernels.config import FINISHES, SCHEDULES, Config
+
+configs = st.builds(
+    Config,
+    st.sampled_from(SCHEDULES),
+    st.integers(1, 128),
+    st.integers(1, 32),
+    st.integers(1, 4),
+    st.integers(0, 16),
+    st.sampled_from(FINISHES),
+    st.integers(0, 8192),
+)
+
+
+@given(configs)
+def test_text_round_trip(config):
+    assert Config.from_json(config.to_json()) == config
+    assert config == tuple(config)
+
+
+@given(configs, configs)
+def test_equal_text_only_for_equal_configs(one, other):
+    assert (one.to_json() == other.to_json()) == (one == other)
+    assert (str(one) == str(other)) == (one == other)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"schedule": 1}', '{"schedule": "row", "warp": 4}', '{"schedule": "row", "num_warps": "4"}'],
+)
+def test_other_text_is_refused_by_name(text):
+    with pytest.raises(ValueError, match="not a config"):
+        Config.from_json(text)
+
+
+def test_one_line_says_what_differs_from_plain():
+    assert str(Config("row", 1, 8)) == "row warps=8"
+    assert (
+        str(Config("persistent", 4, 8, 3, 2, "reduce"))
+        == "persistent block_row=4 warps=8 stages=3 programs_per_sm=2 finish=reduce"
+    )

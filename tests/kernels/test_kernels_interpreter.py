@@ -1,0 +1,72 @@
+"""Numbers, masks, strides and offsets of the kernels, run by Triton's interpreter in float32 and float16."""
+
+import random
+
+import pytest
+import torch
+
+from normtune.kernels.call import run
+from normtune.kernels.operator import operator, operators
+from normtune.kernels.rms_norm_launch import alignment_of
+from normtune.kernels.target import TARGETS
+from normtune.tuner.gate import compare, poison
+from normtune.tuner.planning import candidates
+
+pytestmark = pytest.mark.interpreter
+
+# Three multiprocessors, so that a fixed grid loops over few rows.
+TARGET = TARGETS["sm_90"]._replace(sms=3)
+SHAPES = [(1, 1), (7, 64), (33, 100), (1, 77), (40, 1000), (19, 1), (130, 5)]
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("rows", "hidden"), SHAPES)
+@pytest.mark.parametrize("key", [(name, variant) for name, spec in operators().items() for variant in spec.variants])
+def test_outputs_are_within_rounding(key, rows, hidden, dtype, offset):
+    spec = operator(key[0])
+    problem = spec.problem(rows, hidden, dtype, key[1])
+    kept, _ = candidates(spec, spec.space("full", problem, TARGET), problem, TARGET)
+    generator = torch.Generator().manual_seed(rows * hidden)
+    inputs = spec.references().inputs(problem, generator, torch.device("cpu"), True)
+    expected = spec.references().reference(problem, inputs, 1e-6, offset)
+    for config, launch in random.Random(hidden).sample(kept, min(3, len(kept))):
+        outputs = _outputs(spec, problem)
+        workspace = torch.full((max(1, launch.workspace),), float("nan"))
+        run(spec.kernels().calls(launch, problem, inputs | outputs, workspace, 1e-6, offset))
+        try:
+            compare(outputs, expected)
+        except RuntimeError as error:
+            pytest.fail(f"{config}: {error}")
+
+
+@pytest.mark.parametrize("name", list(operators()))
+@pytest.mark.parametrize(("hidden", "stride"), [(64, 64), (64, 80), (64, 67), (33, 48), (48, 48)])
+def test_row_strides_are_free(name, hidden, stride):
+    spec = operator(name)
+    problem = spec.problem(13, hidden, "float32")
+    inputs = spec.references().inputs(problem, torch.Generator().manual_seed(1), torch.device("cpu"), True)
+    expected = spec.references().reference(problem, inputs, 1e-6, 0.5)
+    tensors = inputs | _outputs(spec, problem)
+    for tensor_name, tensor in tensors.items():
+        if tensor.dim() == 2:
+            wide = torch.full((13, stride), float("nan"))
+            wide[:, :hidden] = tensor
+            tensors[tensor_name] = wide[:, :hidden]
+    kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
+    for config, _ in kept[:: max(1, len(kept) // 5)]:
+        launch = spec.resolve(config, problem, TARGET, alignment_of(hidden, stride))
+        for buffer in spec.buffers(problem):
+            if buffer.role == "output":
+                poison(tensors[buffer.name])
+        workspace = torch.full((max(1, launch.workspace),), float("nan"))
+        run(spec.kernels().calls(launch, problem, tensors, workspace, 1e-6, 0.5))
+        compare({output: tensors[output] for output in expected}, expected)
+
+
+def _outputs(spec, problem):
+    return {
+        buffer.name: torch.full(buffer.shape, float("nan"), dtype=getattr(torch, buffer.dtype))
+        for buffer in spec.buffers(problem)
+        if buffer.role == "output"
+    }

@@ -1,0 +1,71 @@
+"""The function and the module, with gradients, run by Triton's interpreter."""
+
+import pytest
+import torch
+
+import normtune
+
+pytestmark = pytest.mark.interpreter
+
+
+def plain(x, weight, eps, offset):
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight + offset, eps)
+
+
+@pytest.mark.parametrize("shape", [(8, 64), (2, 3, 40), (5,), (0, 16), (3, 0, 16), (17, 1)])
+def test_values_and_gradients_are_those_of_torch(shape):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=generator, requires_grad=True)
+    weight = torch.randn(shape[-1], generator=generator, requires_grad=True)
+    dy = torch.randn(shape, generator=generator)
+    y = normtune.rms_norm(x, weight, 1e-5, 1.0)
+    expected = plain(x, weight, 1e-5, 1.0)
+    torch.testing.assert_close(y, expected)
+    for found, wanted in zip(
+        torch.autograd.grad(y, (x, weight), dy), torch.autograd.grad(expected, (x, weight), dy), strict=True
+    ):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_without_gradients_nothing_is_kept():
+    x, weight = torch.randn(4, 32), torch.randn(32, requires_grad=True)
+    with torch.no_grad():
+        assert not normtune.rms_norm(x, weight).requires_grad
+    assert normtune.rms_norm(x, weight).requires_grad
+
+
+def test_frozen_weight_and_frozen_input():
+    x, weight = torch.randn(4, 32, requires_grad=True), torch.randn(32)
+    normtune.rms_norm(x, weight).sum().backward()
+    wanted = torch.autograd.grad(plain(x, weight, 1e-6, 0.0).sum(), x)[0]
+    torch.testing.assert_close(x.grad, wanted, rtol=1e-4, atol=1e-5)
+    x, weight = torch.randn(4, 32), torch.randn(32, requires_grad=True)
+    normtune.rms_norm(x, weight).sum().backward()
+    torch.testing.assert_close(weight.grad, torch.autograd.grad(plain(x, weight, 1e-6, 0.0).sum(), weight)[0])
+
+
+def test_strided_input_and_expanded_gradient():
+    wide = torch.randn(6, 80)
+    x = wide[:, :33].requires_grad_()
+    weight = torch.randn(33, requires_grad=True)
+    y = normtune.rms_norm(x, weight)
+    torch.testing.assert_close(y, plain(x, weight, 1e-6, 0.0))
+    dx = torch.autograd.grad(y, x, torch.ones(1, 1).expand(6, 33))[0]
+    torch.testing.assert_close(dx, torch.autograd.grad(plain(x, weight, 1e-6, 0.0).sum(), x)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_second_derivatives_are_refused():
+    x, weight = torch.randn(4, 32, requires_grad=True), torch.randn(32)
+    (dx,) = torch.autograd.grad(normtune.rms_norm(x, weight).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dx.sum().backward()
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_module_starts_as_plain_rms_norm(offset):
+    module = normtune.RMSNorm(48, eps=1e-5, offset=offset)
+    x = torch.randn(3, 5, 48)
+    torch.testing.assert_close(module(x), torch.nn.functional.rms_norm(x, (48,), eps=1e-5))
+    module(x).sum().backward()
+    assert module.weight.grad.shape == (48,) and module.weight.grad.abs().sum() > 0
+    assert repr(module) == f"RMSNorm(48, eps=1e-05, offset={offset})"

@@ -1,0 +1,71 @@
+"""Compiling ahead of time, for GPUs that are not here, within their limits."""
+
+import pytest
+
+from normtune.kernels.operator import Launch, operators
+from normtune.kernels.target import TARGETS
+from normtune.tuner.compiling import compile_all, jobs_of
+from normtune.tuner.planning import plan, problems
+
+WANTED = {
+    "sm_80": [(1 << 14, 1024)],
+    "sm_90": [(1 << 14, 768), (4096, 8192)],
+    "sm_100": [(1 << 14, 4096)],
+    "sm_120": [(4096, 8192)],
+    "gfx942": [(4096, 4096)],
+}
+
+
+@pytest.mark.parametrize("target", list(WANTED))
+def test_spaces_compile_within_the_limits_of_the_target(target):
+    limits = TARGETS[target]
+    chosen = plan(problems([], ["bfloat16", "float32"], WANTED[target]), "default", limits)
+    # A spread of the binaries: the whole of them takes a minute.
+    jobs = chosen.jobs()[:: max(1, len(chosen.jobs()) // 12)]
+    done = list(compile_all(jobs, target, keep_assembly=True))
+    assert sorted(compiled.job for compiled in done) == sorted(jobs)
+    for compiled in done:
+        assert compiled.status == "ok", compiled
+        assert 0 <= compiled.shared_bytes <= limits.shared_bytes
+        assert 0 < compiled.threads <= limits.max_threads
+        names = [name for name, _ in compiled.binaries]
+        assert len(names) == (2 if compiled.job.launch.workspace else 1)
+        if target.startswith("sm_"):
+            assert all(f".target {target}" in text for _, text in compiled.binaries)
+
+
+def test_aligned_rows_are_read_in_wide_accesses():
+    jobs = [
+        job
+        for job in plan(problems([], ["bfloat16"], [(1 << 14, 768)]), "default", TARGETS["sm_90"]).jobs()
+        if job.launch.block_row * job.launch.block_col == 256 * job.launch.num_warps
+    ][:4]
+    assert jobs
+    for compiled in compile_all(jobs, "sm_90", keep_assembly=True):
+        text = compiled.binaries[0][1]
+        assert "ld.global.v4.b32" in text or "cp.async.cg.shared.global" in text
+        assert "st.global.v4.b32" in text
+
+
+def test_a_failing_compile_is_a_result_and_costs_nobody_else():
+    spec = next(iter(operators().values()))
+    good, bad = jobs_of(
+        (problem, spec.resolve(spec.default_config(problem, TARGETS["sm_90"]), problem, TARGETS["sm_90"], None))
+        for problem in (spec.problem(8, 64, "bfloat16"), spec.problem(8, 128, "bfloat16"))
+    )
+    bad = bad._replace(launch=bad.launch._replace(block_col=100))  # no power of two: the compiler refuses
+    found = {compiled.job: compiled for compiled in compile_all([good, bad], "sm_90")}
+    assert found[good].status == "ok"
+    assert found[bad].status == "compile_error" and "power of 2" in found[bad].reason
+    assert "\n" not in found[bad].reason
+
+
+def test_nothing_to_compile():
+    assert list(compile_all([], "sm_90")) == []
+
+
+def test_binary_leaves_out_what_does_not_specialise():
+    launch = Launch(True, 132, 1, 64, 4, 1, 16, False, 132 * 64)
+    assert launch.binary == launch._replace(grid=264, workspace=264 * 64).binary
+    assert launch.binary != launch._replace(workspace=0).binary
+    assert launch.binary != launch._replace(alignment=8).binary

@@ -1,0 +1,116 @@
+"""The gate lets the right pass and stops what is wrong in one place, one shape or one byte."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from normtune.kernels.call import KernelCall
+from normtune.kernels.operator import operator
+from normtune.kernels.target import TARGETS
+from normtune.tuner.gate import GATE_PASSES, WrongResultError, compare, gate, gate_launch
+from normtune.tuner.planning import candidates
+
+pytestmark = pytest.mark.interpreter
+
+TARGET = TARGETS["sm_90"]
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("key", ["rms_norm_forward", "rms_norm_backward"])
+@pytest.mark.parametrize("rows", [1, 5000])
+def test_right_kernels_pass(key, rows):
+    spec = operator(key)
+    problem = spec.problem(rows, 96, "float32")
+    kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
+    for candidate in kept[:: max(1, len(kept) // 4)]:
+        gate(spec, problem, candidate, TARGET, CPU)
+
+
+@pytest.mark.parametrize("key", ["rms_norm_forward", "rms_norm_backward"])
+@pytest.mark.parametrize("rows", [1, 100, 100_000])
+def test_the_gate_tries_the_binary_that_is_timed_and_loops_it(key, rows):
+    spec = operator(key)
+    problem = spec.problem(rows, 192, "bfloat16")
+    kept, _ = candidates(spec, spec.space("full", problem, TARGET), problem, TARGET)
+    for candidate in kept:
+        tried, launch = gate_launch(spec, problem, candidate, TARGET)
+        assert launch.binary == candidate.launch.binary
+        assert tried.rows % launch.block_row or launch.block_row == 1
+        assert tried.rows > 4
+        if launch.looped:
+            assert tried.rows >= GATE_PASSES * launch.grid * launch.block_row
+        else:
+            assert launch.grid * launch.block_row >= tried.rows
+
+
+def sabotaged(spec, harm):
+    """The operator with kernels that run and are then harmed."""
+    real = spec.kernels()
+
+    def calls(launch, problem, tensors, workspace, eps, offset):
+        def kernel(*args, **options):
+            harm(tensors)
+
+        class Harm:
+            def __getitem__(self, grid):
+                return kernel
+
+        made = real.calls(launch, problem, tensors, workspace, eps, offset)
+        return (*made, KernelCall(Harm(), (1,), (), {}))
+
+    broken = dataclasses.replace(spec)
+    object.__setattr__(broken, "kernels", lambda: SimpleNamespace(calls=calls))
+    return broken
+
+
+def one_value(tensors):
+    tensors["y"][0, -1] *= 1 + 1e-5
+
+
+def unwritten_row(tensors):
+    tensors["y"][7] = float("nan")
+
+
+def beyond_the_end(tensors):
+    y = tensors["y"]
+    torch.as_strided(y, (1,), (1,), y.storage_offset() + y.numel())[0] = 0.0
+
+
+def before_the_start(tensors):
+    y = tensors["y"]
+    torch.as_strided(y, (1,), (1,), y.storage_offset() - 1)[0] = 0.0
+
+
+def rstd_of_bfloat16(tensors):
+    tensors["rstd"].copy_(tensors["rstd"].bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (one_value, "y: error is"),
+        (unwritten_row, "y: error is inf"),
+        (beyond_the_end, "y: wrote outside"),
+        (before_the_start, "y: wrote outside"),
+        (rstd_of_bfloat16, "rstd: error is"),
+    ],
+)
+def test_wrong_kernels_are_stopped(harm, message):
+    spec = operator("rms_norm_forward")
+    problem = spec.problem(64, 48, "float32")
+    kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
+    gate(sabotaged(spec, lambda tensors: None), problem, kept[0], TARGET, CPU)
+    with pytest.raises(WrongResultError, match=message):
+        gate(sabotaged(spec, harm), problem, kept[0], TARGET, CPU)
+
+
+def test_compare_names_what_is_off():
+    value = torch.ones(4, dtype=torch.float64)
+    expected = {"y": (value, value * 0.1)}
+    compare({"y": torch.tensor([1.0, 1.09, 0.91, 1.0])}, expected)
+    with pytest.raises(WrongResultError, match=r"y: error is 2 times what rounding allows"):
+        compare({"y": torch.tensor([1.0, 1.2, 1.0, 1.0])}, expected)
+    with pytest.raises(WrongResultError, match="inf"):
+        compare({"y": torch.tensor([1.0, float("inf"), 1.0, 1.0])}, expected)

@@ -1,0 +1,42 @@
+"""Grids: sizes, limits, what a user may give instead."""
+
+import pytest
+
+from normtune.errors import UsageError
+from normtune.tuner.grids import GRIDS, MAX_ELEMENTS, shapes
+
+
+def test_sizes_of_the_grids():
+    assert 180 <= len(shapes("default")) <= 200
+    assert len(shapes("probe")) == 20
+    recording = shapes("recording")
+    assert {rows for rows, _ in recording} == {2**power for power in range(19)}
+    for hidden in (64, 96, 128, 192, 256, 768, 896, 1152, 1536, 2304, 2560, 3072, 3584, 5120, 6144, 7168, 12288, 32768):
+        assert (1, hidden) in recording
+    assert max(rows * hidden for rows, hidden in recording) == MAX_ELEMENTS
+
+
+def test_a_replay_of_the_recording_has_every_default_and_no_probe_is_larger():
+    assert set(shapes("default")) <= set(shapes("recording"))
+    assert all(rows * hidden <= MAX_ELEMENTS for rows, hidden in GRIDS["probe"])
+
+
+def test_own_sizes():
+    assert shapes("default", [3, 1, 3], [96]) == [(1, 96), (3, 96)]
+    assert shapes("default", [5]) == [(5, hidden) for _, hidden in shapes("default", [1])]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("huge",), "unknown grid 'huge': expected one of default, recording, probe"),
+        (("default", [0]), "rows has 0: expected positive integers"),
+        (("default", None, [-64]), "hidden has -64"),
+        (("default", [1.5]), "rows has 1.5"),
+        (("default", []), "the grid is empty"),
+        (("default", [2**20], [2**12]), "the grid is empty"),
+    ],
+)
+def test_bad_sizes_are_refused_by_name(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        shapes(*arguments)
