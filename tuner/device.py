@@ -50,8 +50,8 @@ class Bench(Protocol):
         """Where the time went so far."""
         ...
 
-    def close(self) -> None:
-        """Release what is held."""
+    def close(self) -> dict[str, object]:
+        """Release what is held; says what the clocks did, for the run's protocol."""
         ...
 
 

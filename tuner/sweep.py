@@ -153,14 +153,15 @@ def sweep(
             progress.measured(task, outcomes, number + 1, len(tasks))
     finally:
         summary.phases = bench.phases()
-        store.update_run(run._replace(protocol=run.protocol | summary.phases.protocol | _clocks(bench)))
+        store.update_run(run._replace(protocol=_protocol(strategy, summary.phases) | bench.close()))
     summary.seconds = clock() - begun
     return summary
 
 
-def _clocks(bench: Bench) -> dict[str, Any]:
-    found: Any = bench.close()
-    return found or {}
+def _protocol(strategy: str, phases: Phases) -> dict[str, Any]:
+    """What a run says about how its times were taken."""
+    seconds = {name: round(getattr(phases, name), 3) for name in ("compile", "gate", "timing")}
+    return {"strategy": strategy, **phases.protocol, "seconds": seconds}
 
 
 def _is_done(known: Coverage, current: str, strategy: str) -> bool:

@@ -1,0 +1,59 @@
+"""How long the default sweep takes, compiling included: wall, and the share of it that is timing.
+
+    python benchmarks/sweep.py [--device cuda:0] [--json FILE]
+
+Runs `normtune sweep` on the default grid and space in bfloat16, forward and backward, with an empty store and an empty
+compiler cache.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/sweep.db"
+        command = [sys.executable, "-m", "normtune", "sweep", "--device", options.device, "--store", url]
+        start = time.perf_counter()
+        subprocess.run(command, check=True, env={**os.environ, "TRITON_CACHE_DIR": f"{folder}/triton"})
+        wall = time.perf_counter() - start
+        figures = read(url) | {"wall_s": round(wall, 1)}
+    figures["timing_share"] = round(figures["seconds"]["timing"] / wall, 3)
+    print(
+        f"{figures['device']}: {figures['problems']} problems, {figures['measurements']} measurements, "
+        f"{figures['samples']} samples in {wall:.1f} s, {figures['timing_share']:.0%} of it timing"
+    )
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def read(url: str) -> dict:
+    """What the store of the sweep holds."""
+    from normtune.results.store import Store
+
+    with Store.open(url, create=False) as store:
+        (run,) = store.runs()
+        frame = store.load().frame
+    return {
+        "device": run.device.name,
+        "software": run.software,
+        "problems": len(frame[["operator", "variant", "dtype", "rows", "hidden"]].drop_duplicates()),
+        "measurements": len(frame),
+        "samples": int(frame["samples"].map(len).sum()),
+        **run.protocol,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""Sweeps on a made-up GPU: what is stored, resumed, left over and measured again."""
+
+import itertools
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import operator
+from normtune.kernels.target import TARGETS
+from normtune.results.records import COPY, Device
+from normtune.results.store import Store
+from normtune.tuner.device import Outcome, Phases
+from normtune.tuner.grids import shapes
+from normtune.tuner.planning import plan, problems
+from normtune.tuner.racing import race
+from normtune.tuner.sweep import stale_plan, sweep
+
+TARGET = TARGETS["sm_90"]
+DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
+
+
+class MadeUp:
+    """A bench whose times follow from the config: more warps, slower."""
+
+    def __init__(self, broken=(), delay=0.0):
+        self.target = TARGET
+        self.device = DEVICE
+        self.software = {"triton": "0.0"}
+        self.broken = dict(broken)
+        self.delay = delay
+        self.measured = []
+
+    def prepare(self, tasks):
+        return iter([(1, 1)])
+
+    def measure(self, task, strategy):
+        time.sleep(self.delay)
+        self.measured.append(task)
+        outcomes = {c.config: self.broken[c.config] for c in task.candidates if c.config in self.broken}
+        session = type("Session", (), {"block": staticmethod(self.block)})()
+        configs = [c.config for c in task.candidates if c.config not in outcomes]
+        for config, found in race(session, configs, strategy).items():
+            outcomes[config] = Outcome("ok", "", found.rounds, found.nanoseconds)
+        return outcomes
+
+    @staticmethod
+    def block(configs):
+        return {config: [500 if config == COPY else 1000 * config.num_warps] * 2 for config in configs}
+
+    def phases(self):
+        return Phases(0.0, 0.0, 1.0, {"regime": "made up"})
+
+    def close(self):
+        return {"sm_clock_mhz": [1, 2, 3]}
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(f"sqlite:///{tmp_path}/store.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def small_plan():
+    return plan(problems([], ["bfloat16"], shapes("default", [1, 64], [64, 128])), "default", TARGET)
+
+
+def test_everything_planned_is_stored_with_its_copy(store, small_plan):
+    summary = sweep(MadeUp(), store, small_plan, "adaptive")
+    assert (summary.problems, summary.known, summary.left) == (8, 0, 0)
+    frame = store.load().frame
+    assert len(frame) == small_plan.cells() + 8
+    assert set(frame["status"]) == {"ok"}
+    assert (frame["config"] == COPY.to_json()).sum() == 8
+    (run,) = store.runs()
+    seconds = {"compile": 0.0, "gate": 0.0, "timing": 1.0}
+    assert run.protocol == {"strategy": "adaptive", "regime": "made up", "seconds": seconds, "sm_clock_mhz": [1, 2, 3]}
+
+
+def test_the_same_sweep_again_has_nothing_to_do(store, small_plan):
+    sweep(MadeUp(), store, small_plan, "adaptive")
+    bench = MadeUp()
+    summary = sweep(bench, store, small_plan, "adaptive")
+    assert (summary.problems, summary.known, bench.measured) == (0, 8, [])
+    assert len(store.runs()) == 1
+
+
+def test_a_wider_sweep_measures_what_is_new_beside_the_incumbent(store, small_plan):
+    narrow = plan([task.problem for task in small_plan.tasks], "default", TARGET)
+    narrow = narrow._replace(tasks=tuple(t._replace(candidates=t.candidates[1:]) for t in narrow.tasks))
+    sweep(MadeUp(), store, narrow, "adaptive")
+    bench = MadeUp()
+    sweep(bench, store, small_plan, "adaptive")
+    assert len(bench.measured) == 8
+    for task in bench.measured:
+        whole = next(t for t in small_plan.tasks if t.problem == task.problem)
+        anchor = min(whole.candidates[1:], key=lambda c: (c.config.num_warps, c))
+        assert set(task.candidates) == {whole.candidates[0], anchor}
+
+
+def test_exhaustive_goes_on_where_adaptive_stopped(store, small_plan):
+    sweep(MadeUp(), store, small_plan, "adaptive")
+    bench = MadeUp()
+    sweep(bench, store, small_plan, "exhaustive")
+    assert bench.measured
+    coverage = store.coverage(DEVICE)
+    cells = [(task.problem, c.config) for task in small_plan.tasks for c in task.candidates]
+    assert min(coverage[cell].samples for cell in cells) >= 16
+    assert sweep(MadeUp(), store, small_plan, "exhaustive").problems == 0
+
+
+def test_a_failure_is_stored_with_its_reason_and_not_tried_again(store, small_plan):
+    bad = small_plan.tasks[0].candidates[0].config
+    sweep(MadeUp({bad: Outcome("compile_error", "no such thing")}), store, small_plan, "adaptive")
+    frame = store.load().frame
+    failed = frame[frame["status"] != "ok"]
+    assert set(failed["status"]) == {"compile_error"} and set(failed["reason"]) == {"no such thing"}
+    assert all(len(samples) == 0 for samples in failed["samples"])
+    assert sweep(MadeUp(), store, small_plan, "adaptive").problems == 0
+
+
+def test_the_budget_is_kept_and_says_what_is_left(store, small_plan):
+    clock = itertools.count().__next__  # a second at every look
+    first = sweep(MadeUp(), store, small_plan, "adaptive", budget_seconds=12.0, clock=clock)
+    assert 0 < first.problems < 8 and first.problems + first.left == 8
+    assert (
+        len(set(zip(*(store.load().frame[c] for c in ("operator", "rows", "hidden")), strict=True))) == first.problems
+    )
+    second = sweep(MadeUp(), store, small_plan, "adaptive")
+    assert (second.problems, second.known, second.left) == (first.left, first.problems, 0)
+
+
+def test_stale_measures_again_what_was_stored_under_other_kernels(store, small_plan, monkeypatch):
+    assert stale_plan(store.coverage(DEVICE), MadeUp()).tasks == ()
+    sweep(MadeUp(), store, small_plan, "adaptive")
+    assert stale_plan(store.coverage(DEVICE), MadeUp()).tasks == ()
+    forward = operator("rms_norm_forward")
+    monkeypatch.setattr(
+        "normtune.tuner.sweep.fingerprint", lambda spec: "sha256:new" if spec is forward else fingerprint(spec)
+    )
+    bench = MadeUp()
+    chosen = stale_plan(store.coverage(bench.device), bench)
+    assert {task.problem.operator for task in chosen.tasks} == {"rms_norm_forward"}
+    assert sum(len(task.candidates) for task in chosen.tasks) == sum(
+        len(task.candidates) for task in small_plan.tasks if task.problem.operator == "rms_norm_forward"
+    )
+    assert sweep(bench, store, chosen, "adaptive").problems == 4
+    assert stale_plan(store.coverage(bench.device), bench).tasks == ()
+
+
+def test_another_gpu_starts_from_nothing(store, small_plan):
+    sweep(MadeUp(), store, small_plan, "adaptive")
+    other = MadeUp()
+    other.device = DEVICE._replace(name="Other")
+    assert sweep(other, store, small_plan, "adaptive").problems == 8
+    replayed = MadeUp()
+    replayed.device = DEVICE._replace(uuid="replay:made-up")
+    assert sweep(replayed, store, small_plan, "adaptive").problems == 8
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_a_killed_sweep_keeps_whole_problems_and_resumes(tmp_path, small_plan, end):
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from test_sweep import *\n"
+        f"chosen = plan(problems([], ['bfloat16'], shapes('default', [1, 64], [64, 128])), 'default', TARGET)\n"
+        f"with Store.open('sqlite:///{tmp_path}/store.db') as opened:\n"
+        "    print('ready', flush=True)\n"
+        "    sweep(MadeUp(delay=0.4), opened, chosen, 'adaptive')\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert child.stdout.readline() == b"ready\n"
+    time.sleep(1.5)
+    child.send_signal(end)
+    assert child.wait(20) != 0
+    with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
+        frame = store.load().frame
+        sizes = {task.problem[:4]: len(task.candidates) + 1 for task in small_plan.tasks}
+        found = frame.groupby(["operator", "rows", "hidden", "dtype"]).size()
+        assert 0 < len(found) < 8
+        assert all(sizes[name] == size for name, size in found.items())
+        rest = sweep(MadeUp(), store, small_plan, "adaptive")
+        assert (rest.known, rest.problems) == (len(found), 8 - len(found))
