@@ -1,0 +1,141 @@
+"""Does a table still belong to its data and its kernels? Answered without a GPU.
+
+In: the path of a table. Out: `Report`: what is wrong, what is stale, and what could not be checked. Measuring a table
+again is left to the tuner.
+"""
+
+import difflib
+import shlex
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from normtune.errors import NormtuneError
+from normtune.heuristics import locate
+from normtune.heuristics.header import Header, body_hash, parse
+from normtune.heuristics.legality import Legality, all_variants
+from normtune.heuristics.regions import trees
+from normtune.heuristics.tree import regions
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import operators
+from normtune.kernels.problem import MAX_ROWS, split_key
+from normtune.kernels.target import target_for
+
+_DIFF_LINES = 24
+
+
+class Report(NamedTuple):
+    """What a check found, one line or a short diff each.
+
+    Attributes:
+        failures: the table must not be used or committed as it is.
+        stale: the kernels changed since it was measured.
+        notes: what could not be checked, and what was.
+    """
+
+    failures: tuple[str, ...]
+    stale: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def check(path: Path) -> Report:
+    """Check one table.
+
+    That nobody edited it, that it is what its data give (where they ship with normtune), that the kernels are those
+    that were measured, and that each of its configs is legal at every shape it answers for, on its target.
+
+    Raises:
+        UsageError: the file is missing or is no table.
+    """
+    text = locate.read(path)
+    header, body = parse(text, str(path))
+    failures: list[str] = []
+    notes: list[str] = []
+    if body_hash(body) != header.body:
+        failures.append(f"it was edited by hand: its code does not have the hash of its header; {_again(header)}")
+    locate.load(path)
+    failures += _against_data(header, text, notes)
+    failures += _legality(header, text, notes)
+    return Report(tuple(failures), tuple(_stale(header, notes)), tuple(notes))
+
+
+def _again(header: Header) -> str:
+    return f"`{header.regenerate}` writes it again"
+
+
+def _against_data(header: Header, text: str, notes: list[str]) -> list[str]:
+    from normtune.heuristics.emit import module_text
+    from normtune.heuristics.fitting import fit
+    from normtune.results.recording import load_recording, recordings
+
+    options = _options(header.regenerate)
+    name = options.get("--recording", [""])[-1]
+    if name not in recordings():
+        notes.append("its data do not ship with normtune: not fitted again")
+        return []
+    leaves = options.get("--leaves")
+    try:
+        again = fit(
+            load_recording(name),
+            leaves=int(leaves[-1]) if leaves else None,
+            operators=options.get("--operator", []),
+            known=header.known(),
+        )
+    except (NormtuneError, ValueError) as error:
+        return [f"its recording {name} cannot be fitted as its header says: {error}"]
+    expected = module_text(again, header.regenerate)
+    if expected == text:
+        notes.append(f"equal, byte for byte, to a fit of recording {name}")
+        return []
+    lines = difflib.unified_diff(
+        text.splitlines(), expected.splitlines(), "this table", f"fit of recording {name}", lineterm="", n=1
+    )
+    shown = list(islice(lines, _DIFF_LINES + 1))
+    if len(shown) > _DIFF_LINES:
+        shown[-1] = "..."
+    return ["\n".join([f"it is not what its recording gives; {_again(header)}", *shown])]
+
+
+def _options(command: str) -> dict[str, list[str]]:
+    """The values of each option of a command, in order."""
+    words = shlex.split(command)
+    found: dict[str, list[str]] = {}
+    for name, value in pairwise(words):
+        if name.startswith("--"):
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
+    try:
+        target = target_for(header.target, header.sms)
+        found = trees(text)
+    except (NormtuneError, ValueError) as error:
+        return [str(error)]
+    failures = []
+    specs = operators()
+    for (key, dtype), tree in found.items():
+        name, variant = split_key(key)
+        if name not in specs:
+            notes.append(f"operator {name} is not registered: its configs were not checked")
+            continue
+        spec = specs[name]
+        legality = Legality(spec, target, [dtype], [variant] if variant else all_variants(spec))
+        for region in regions(tree, MAX_ROWS, spec.max_hidden):
+            if not legality.reaches(region.config, region.most_rows, region.most_hidden):
+                failures.append(
+                    f"{key} {dtype}: {region.config} is illegal on {header.target} at {region.most_rows} rows of "
+                    f"{region.most_hidden}, where the table answers with it"
+                )
+    return failures
+
+
+def _stale(header: Header, notes: list[str]) -> list[str]:
+    specs = operators()
+    found = []
+    for name, measured in header.kernels.items():
+        if name in specs and fingerprint(specs[name]) != measured:
+            found.append(f"the kernels of {name} changed since they were measured: `normtune sweep --stale`, then fit")
+    if not found:
+        notes.append("its kernels are those that were measured")
+    return found

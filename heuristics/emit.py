@@ -1,0 +1,204 @@
+"""A fitted table as Python: a module that stands alone and reads as if it were written by hand.
+
+In: a `Fit` and the command that repeats it. Out: the text of the module: Python 3.9, standard library, nothing done at
+import but naming configs, formatted as ruff would at 120 columns. Where it is put is left to the caller.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+
+from normtune.errors import NormtuneError
+from normtune.heuristics.figures import Figures
+from normtune.heuristics.fitting import Fit, Function
+from normtune.heuristics.header import Header, body_hash
+from normtune.heuristics.micrologs import percent
+from normtune.heuristics.tree import Leaf, Tree
+from normtune.kernels.config import Config
+
+_OPENING = '''
+"""Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Config(NamedTuple):
+    """How a kernel is launched.
+
+    Attributes:
+        schedule: row, block_row (block_row rows a program), persistent (a fixed grid strides over the rows) or split.
+        block_row: rows a program holds at once.
+        num_warps: warps a program.
+        num_stages: depth of the software pipeline of the row loop.
+        programs_per_sm: size of the fixed grid, programs a multiprocessor; 0 where the grid follows the rows.
+        finish: how partial sums end, none or reduce.
+        block_col: columns a chunk, in split only.
+    """
+
+'''
+
+_CLOSING = '''
+
+def lookup(operator: str, dtype: str, rows: int, hidden: int) -> Config:
+    """The config for `rows` rows of `hidden` elements.
+
+    Raises:
+        ValueError: there is no table for this operator and dtype.
+    """
+    try:
+        table = TABLES[operator, dtype]
+    except KeyError:
+        known = ", ".join(" ".join(key) for key in TABLES)
+        raise ValueError(f"no table for {operator!r} in {dtype!r}: expected one of {known}") from None
+    return table(rows, hidden)
+'''
+
+
+def module_text(fit: Fit, regenerate: str) -> str:
+    """The whole module.
+
+    Args:
+        fit: what it says.
+        regenerate: the command that writes it again.
+
+    Raises:
+        NormtuneError: two operators or configs would get the same name in the code.
+    """
+    body = _body(fit.functions)
+    device = fit.device
+    rows_from, rows_to, hidden_from, hidden_to = fit.measured
+    header = Header(
+        regenerate=_plain(regenerate),
+        device=_plain(device.label),
+        target=device.target,
+        sms=device.sms,
+        software=_plain(", ".join(f"{name} {fit.software.get(name, 'unknown')}" for name in ("triton", "torch"))),
+        data=f"{fit.digest} ({fit.measurements} measurements, {fit.date})",
+        kernels=fit.fingerprints,
+        measured=f"rows {rows_from} to {rows_to}, hidden {hidden_from} to {hidden_to}",
+        regret=tuple(f"{one.key} {one.dtype}: {_told(one.figures)}" for one in fit.functions),
+        shared=tuple(_shared(fit)),
+        body=body_hash(body),
+    )
+    return f"{header.text()}\n{body}"
+
+
+def _told(found: Figures) -> str:
+    parts = [
+        _count(found.leaves),
+        f"mean {percent(found.loss.mean)}",
+        f"worst {percent(found.loss.worst, 1)}",
+    ]
+    if found.cross_validated is not None:
+        parts.append(f"cross-validated {percent(found.cross_validated)}")
+    return ", ".join([*parts, f"optimum {percent(found.optimum)}"])
+
+
+def _shared(fit: Fit) -> Iterable[str]:
+    for one in fit.functions:
+        for dtype in one.dtypes[1:]:
+            yield f"{one.key} {dtype}: uses {one.dtype}, as it has no data of its own"
+    for variant in fit.shared:
+        cost = f"sharing costs {percent(variant.cost)} on {variant.problems} problems"
+        yield f"{variant.key} {variant.dtype}: {cost}, against {_count(variant.leaves)}"
+
+
+def _count(leaves: int) -> str:
+    return f"{leaves} leaf" if leaves == 1 else f"{leaves} leaves"
+
+
+def _body(functions: Sequence[Function]) -> str:
+    configs = sorted({config for one in functions for config in _configs(one.tree)})
+    _check_unique([_constant(config) for config in configs])
+    _check_unique([_function(one) for one in functions])
+    fields = "\n".join(f"    {_field(name)}" for name in Config._fields)
+    constants = "\n".join(f"{_constant(config)} = Config({_arguments(config)})" for config in configs)
+    code = "\n\n\n".join(
+        f"def {_function(one)}(rows: int, hidden: int) -> Config:\n" + "\n".join(_branches(one.tree, 1))
+        for one in functions
+    )
+    entries = "\n".join(
+        f"    ({json.dumps(one.key)}, {json.dumps(dtype)}): {_function(one)},"
+        for one in functions
+        for dtype in one.dtypes
+    )
+    tables = f"TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {{\n{entries}\n}}"
+    return f"{_OPENING}{fields}\n\n\n{constants}\n\n\n{code}\n\n\n{tables}\n{_CLOSING}"
+
+
+def _branches(tree: Tree, depth: int) -> list[str]:
+    indent = "    " * depth
+    if isinstance(tree, Leaf):
+        return [f"{indent}return {_constant(tree.config)}"]
+    if tree.axis == "hidden":
+        test, first, rest = f"hidden <= {tree.threshold}", tree.low, tree.high
+    else:
+        test, first, rest = f"rows >= {tree.threshold}", tree.high, tree.low
+    return [f"{indent}if {test}:", *_branches(first, depth + 1), *_branches(rest, depth)]
+
+
+def _configs(tree: Tree) -> Iterable[Config]:
+    if isinstance(tree, Leaf):
+        yield tree.config
+    else:
+        yield from _configs(tree.low)
+        yield from _configs(tree.high)
+
+
+def _field(name: str) -> str:
+    kind = Config.__annotations__[name].__name__
+    if name not in Config._field_defaults:
+        return f"{name}: {kind}"
+    return f"{name}: {kind} = {_literal(Config._field_defaults[name])}"
+
+
+def _arguments(config: Config) -> str:
+    """The fields in order, without those behind num_warps that have their default."""
+    values = list(config)
+    names = list(Config._fields)
+    while len(values) > 3 and values[-1] == Config._field_defaults.get(names[len(values) - 1]):
+        values.pop()
+    return ", ".join(_literal(value) for value in values)
+
+
+def _literal(value: object) -> str:
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _constant(config: Config) -> str:
+    """The name of a config in the code: `BLOCK_ROW_16_WARPS_4`, `PERSISTENT_ROWS_2_WARPS_8_STAGES_3_REDUCE`."""
+    parts = [_identifier(config.schedule)]
+    if config.schedule == "block_row":
+        parts.append(str(config.block_row))
+    elif config.block_row != 1:
+        parts.append(f"rows_{config.block_row}")
+    parts.append(f"warps_{config.num_warps}")
+    if config.num_stages != 1:
+        parts.append(f"stages_{config.num_stages}")
+    if config.programs_per_sm:
+        parts.append(f"per_sm_{config.programs_per_sm}")
+    if config.finish != "none":
+        parts.append(_identifier(config.finish))
+    if config.block_col:
+        parts.append(f"columns_{config.block_col}")
+    return "_".join(parts).upper()
+
+
+def _function(one: Function) -> str:
+    return "_".join(_identifier(part) for part in (one.operator, one.variant, one.dtype) if part)
+
+
+def _identifier(text: str) -> str:
+    return re.sub(r"\W", "_", text, flags=re.ASCII)
+
+
+def _check_unique(names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise NormtuneError(f"two operators or configs would both be named {name} in the code: rename one")
+
+
+def _plain(text: str) -> str:
+    """Text that fits in one comment line, whatever a driver calls its GPU."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

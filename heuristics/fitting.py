@@ -1,0 +1,303 @@
+"""From evidence to a table: which functions it has, what they serve, and how good they are.
+
+In: evidence of one device. Out: `Fit`: a tree with figures for each operator variant and dtype that gets a function of
+its own, and what shares another's. How it is written down is in `emit`.
+
+Sharing. A dtype without data takes the function of bfloat16, else of the first dtype that has data. A variant gets
+functions of its own where sharing the plain operator's costs over `SHARING_COST` of mean regret on the variant's data,
+against the best tree of as many leaves; else it is left out of the table, and dispatch falls back to the plain name.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics import figures
+from normtune.heuristics.figures import Figures
+from normtune.heuristics.header import Known
+from normtune.heuristics.legality import Legality, all_variants
+from normtune.heuristics.matrix import TimingMatrix, timing_matrix
+from normtune.heuristics.optimum import Optima
+from normtune.heuristics.rules import liger
+from normtune.heuristics.selection import MAX_LEAVES, WEIGHT, cross_validated, least_leaves, losses, solve
+from normtune.heuristics.tree import Tree, leaves
+from normtune.kernels.operator import OperatorSpec, operator
+from normtune.kernels.problem import split_key
+from normtune.kernels.target import Target, target_for
+from normtune.results.records import Device
+
+if TYPE_CHECKING:
+    from normtune.results.frame import Evidence
+
+SHARING_COST = 10_000  # millionths: 1 %
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function of the table.
+
+    Attributes:
+        operator, variant, dtype: whose data it was fitted on.
+        tree: what it does.
+        figures: how good it is.
+        dtypes: the dtypes that it answers for, its own first.
+        cross_validated: mean regret on problems left out, for 1, 2, ... leaves; empty where leaves were given.
+    """
+
+    operator: str
+    variant: str
+    dtype: str
+    tree: Tree
+    figures: Figures
+    dtypes: tuple[str, ...]
+    cross_validated: tuple[int | None, ...]
+
+    @property
+    def key(self) -> str:
+        """The operator's name in the table."""
+        return f"{self.operator}:{self.variant}" if self.variant else self.operator
+
+
+class Shared(NamedTuple):
+    """A variant that takes the plain operator's function.
+
+    Attributes:
+        key, dtype: the variant's name and dtype.
+        cost: mean regret that sharing adds on the variant's data, millionths.
+        problems: how many the cost was taken over.
+        leaves: leaves of the variant's own tree, the one it was compared with.
+    """
+
+    key: str
+    dtype: str
+    cost: int
+    problems: int
+    leaves: int
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted table, not written yet.
+
+    Attributes:
+        device, software: of the newest run.
+        date: of the newest run, YYYY-MM-DD, UTC.
+        digest: of the evidence that was used.
+        measurements: how many there are in it.
+        fingerprints: of the kernels, by operator.
+        measured: least and largest measured rows, least and largest measured hidden.
+        functions: in the order of the code.
+        shared: variants without functions of their own.
+        notes: what the user should know: data left out, and why.
+    """
+
+    device: Device
+    software: dict[str, str]
+    date: str
+    digest: str
+    measurements: int
+    fingerprints: dict[str, str]
+    measured: tuple[int, int, int, int]
+    functions: tuple[Function, ...]
+    shared: tuple[Shared, ...]
+    notes: tuple[str, ...]
+
+
+def fit(
+    evidence: "Evidence",
+    *,
+    leaves: int | None = None,
+    operators: Sequence[str] = (),
+    known: "dict[tuple[str, str], Known] | None" = None,
+) -> Fit:
+    """The best table for the evidence.
+
+    Args:
+        evidence: measurements of one device.
+        leaves: the most leaves a function may have; None chooses each number by cross-validation, up to 16.
+        operators: plain names or names with a variant to be fitted; empty means all that were measured.
+        known: (key, dtype) to what an earlier fit chose, which then is not chosen again.
+
+    Raises:
+        UsageError: there are two devices in the evidence, an operator has no data, or `leaves` is below 1.
+        NormtuneError: there is no data, only one problem, or no legal table of so few leaves.
+    """
+    if leaves is not None and leaves < 1:
+        raise UsageError(f"leaves is {leaves}: expected a positive number")
+    selected = evidence.select(operators)
+    if operators:
+        _check_operators(evidence, operators)
+    if selected.frame.empty:
+        raise NormtuneError("there are no measurements to fit: run `normtune sweep` first")
+    device = _one_device(selected.devices())
+    used = selected.current()
+    stale = len(selected.frame) - len(used.frame)
+    notes = [f"left out {stale} measurements of older kernels: `normtune sweep --stale` repeats them"] if stale else []
+    target = target_for(device.target, device.sms)
+
+    functions: list[Function] = []
+    shared: list[Shared] = []
+    shapes: list[tuple[int, int]] = []
+    for name in sorted(set(used.frame["operator"])):
+        matrices = _matrices(used, operator(name), target, notes)
+        found = _fit_operator(operator(name), target, matrices, leaves, known)
+        functions += found[0]
+        shared += found[1]
+        shapes += [shape for matrix in matrices for shape in matrix.problems]
+    if not functions:
+        raise NormtuneError(
+            "a table needs times of at least two problems of an operator and dtype: " + "; ".join(notes)
+        )
+    newest = used.runs[-1]
+    return Fit(
+        device=device,
+        software=newest.software,
+        date=newest.started[:10],
+        digest=used.digest(),
+        measurements=len(used.frame),
+        fingerprints=used.fingerprints(),
+        measured=(
+            min(rows for rows, _ in shapes),
+            max(rows for rows, _ in shapes),
+            min(hidden for _, hidden in shapes),
+            max(hidden for _, hidden in shapes),
+        ),
+        functions=tuple(functions),
+        shared=tuple(shared),
+        notes=tuple(notes),
+    )
+
+
+def _check_operators(evidence: "Evidence", operators: Sequence[str]) -> None:
+    for key in operators:
+        name, variant = split_key(key)
+        mine = evidence.frame["operator"] == name
+        if not (mine & (evidence.frame["variant"] == variant) if variant else mine).any():
+            measured = ", ".join(sorted(set(evidence.frame["operator"]))) or "none"
+            raise UsageError(f"no measurements of operator {key!r}: measured are {measured}")
+
+
+def _one_device(devices: Sequence[Device]) -> Device:
+    if len(devices) > 1:
+        named = "; ".join(f"{device.label} with {device.sms} SMs" for device in devices)
+        raise UsageError(f"a table is for one device, but there are measurements of {len(devices)}: {named}")
+    return devices[0]
+
+
+def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: list[str]) -> list[TimingMatrix]:
+    """The matrices of an operator that have at least two problems: plain ones first, dtypes in the spec's order."""
+    mine = evidence.frame[evidence.frame["operator"] == spec.name]
+    pairs = set(zip(mine["variant"], mine["dtype"], strict=True))
+    order = [(variant, dtype) for variant in all_variants(spec) for dtype in _donors_first(spec.dtypes)]
+    found = []
+    for variant, dtype in (pair for pair in order if pair in pairs):
+        matrix = timing_matrix(evidence, spec, variant, dtype, target)
+        problems = len(matrix.problems) if matrix else 0
+        if matrix is None or problems < 2:
+            name = f"{spec.name}:{variant}" if variant else spec.name
+            notes.append(f"left out {name} {dtype}: it has times of {problems or 'no'} problem{'s' * (not problems)}")
+        else:
+            found.append(matrix)
+    return found
+
+
+def _donors_first(dtypes: Sequence[str]) -> list[str]:
+    """The dtypes in the order in which they lend their data: bfloat16, then as the spec lists them."""
+    return sorted(dtypes, key=lambda dtype: dtype != "bfloat16")
+
+
+def _fit_operator(
+    spec: OperatorSpec,
+    target: Target,
+    matrices: Sequence[TimingMatrix],
+    given: int | None,
+    known: dict[tuple[str, str], Known] | None,
+) -> tuple[list[Function], list[Shared]]:
+    functions: list[Function] = []
+    shared: list[Shared] = []
+    plain_dtypes = [matrix.dtype for matrix in matrices if not matrix.variant]
+    for matrix in matrices:
+        own_dtypes = [other.dtype for other in matrices if other.variant == matrix.variant]
+        takers = [
+            dtype
+            for dtype in spec.dtypes
+            if dtype not in own_dtypes and dtype not in (plain_dtypes if matrix.variant else ())
+        ]
+        dtypes = (matrix.dtype, *(takers if matrix.dtype == own_dtypes[0] else ()))
+        # The plain function is also what every variant falls back to.
+        variants = (matrix.variant,) if matrix.variant else all_variants(spec)
+        legality = Legality(spec, target, dtypes, variants)
+        plain = next((one for one in functions if not one.variant and matrix.dtype in one.dtypes), None)
+        sharing = _sharing(matrix, legality, plain) if matrix.variant and plain else None
+        decided = (known or {}).get((matrix.key, matrix.dtype))
+        if sharing and (sharing.cost <= SHARING_COST or (known and not decided)):
+            shared.append(sharing)
+            continue
+        function = _fit_one(matrix, legality, given, decided)
+        # Too few problems to tell leaves apart give trees of few leaves, which may lose more than sharing does.
+        if sharing and plain and not known and _extra(matrix, plain.tree, function.tree)[0] <= 0:
+            shared.append(sharing)
+            continue
+        functions.append(function)
+    return functions, shared
+
+
+def _fit_one(matrix: TimingMatrix, legality: Legality, given: int | None, known: Known | None) -> Function:
+    validated: tuple[int | None, ...] = ()
+    if known is None and given is None:
+        validated = tuple(cross_validated(matrix, legality, MAX_LEAVES))
+    most = known.leaves if known else given or MAX_LEAVES
+    optima = solve(matrix, legality, most)
+    if known is None and given is None:
+        most = least_leaves(validated) or least_leaves(_means(optima, matrix)) or most
+    tree = optima.tree(most)
+    if tree is None:
+        raise NormtuneError(
+            f"no table of at most {most} leaves covers {matrix.key} {matrix.dtype}: too few configs were measured "
+            "everywhere; allow more leaves, or sweep the default space"
+        )
+    count = leaves(tree)
+    loss = figures.of_tree(matrix, tree)
+    least = solve(matrix, None, count).least(count)
+    if loss is None or least is None:
+        raise AssertionError("a fitted tree has a time on every problem")
+    stored = known.cross_validated if known else validated[most - 1] if validated else None
+    return Function(
+        operator=matrix.operator,
+        variant=matrix.variant,
+        dtype=matrix.dtype,
+        tree=tree,
+        figures=Figures(
+            leaves=count,
+            loss=loss,
+            cross_validated=stored,
+            optimum=least // (WEIGHT * len(matrix.problems)),
+            rule=figures.of_rule(matrix, liger.choose),
+        ),
+        dtypes=legality.dtypes,
+        cross_validated=validated,
+    )
+
+
+def _means(optima: Optima, matrix: TimingMatrix) -> list[int | None]:
+    """Mean regret on the problems themselves by number of leaves, for grids too small to be cross-validated."""
+    trees = [optima.tree(count) for count in range(1, MAX_LEAVES + 1)]
+    losses = [None if tree is None else figures.of_tree(matrix, tree) for tree in trees]
+    return [None if loss is None else loss.mean for loss in losses]
+
+
+def _sharing(matrix: TimingMatrix, legality: Legality, plain: Function) -> Shared | None:
+    """What sharing costs a variant; None where the plain function has a time on none of its problems."""
+    own = solve(matrix, legality, plain.figures.leaves).tree(plain.figures.leaves)
+    if own is None:
+        return None
+    cost, problems = _extra(matrix, plain.tree, own)
+    return Shared(matrix.key, matrix.dtype, cost, problems, leaves(own)) if problems else None
+
+
+def _extra(matrix: TimingMatrix, left: Tree, right: Tree) -> tuple[int, int]:
+    """What one tree loses more than another: mean over the problems where both have a time, and their number."""
+    pairs = zip(losses(matrix, left), losses(matrix, right), strict=True)
+    extra = [one - other for one, other in pairs if one is not None and other is not None]
+    return (sum(extra) // len(extra) if extra else 0), len(extra)

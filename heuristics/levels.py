@@ -1,0 +1,125 @@
+"""How fast the configs of one problem are against each other, from samples taken in rounds.
+
+In: the samples of one problem. Out: a level for each config and half of the blocks, int64 millionths of a logarithm;
+only differences of levels mean anything. Knows neither operators nor trees.
+
+Estimator. Within a run, a round times every config once, so what slows a round slows them all. The reference of a round
+is the median log-time of the anchors: the configs that were timed in the most rounds (all of them, unless some were
+dropped from the race). A config's level in a half is the median, over the rounds of that half, of its log-time less the
+round's reference. Halves are the even and the odd blocks, because rounds of one block share their luck.
+
+Times of different runs are never compared. A later run is shifted onto the earlier ones by the median difference over
+the configs that both have (each run times the incumbent again for that), or by the copy's where they share no config;
+a config in several runs keeps the mean of its levels, weighted by rounds. A run that shares nothing is left out.
+Medians of an even number are the floor of the mean of the middle two, so all of this is arithmetic of integers.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.kernels.config import Config
+from normtune.results.records import COPY
+from normtune.results.statistics import halves
+
+
+class Samples(NamedTuple):
+    """Samples of one config in one run: round numbers, ascending, and micrologs of nanoseconds."""
+
+    rounds: NDArray[np.int32]
+    logs: NDArray[np.int64]
+
+
+class Level(NamedTuple):
+    """A config's level in the even and in the odd blocks, millionths, and the number of rounds behind them."""
+
+    even: int
+    odd: int
+    rounds: int
+
+
+def levels(runs: Sequence[dict[Config, Samples]]) -> dict[Config, Level]:
+    """Levels of the configs of one problem; a config without samples in both halves has none, the copy is left out.
+
+    Args:
+        runs: samples of each run, the earliest first.
+    """
+    found = [_of_run(samples) for samples in runs]
+    # The run with most configs leads: it is the one that compares most of them directly.
+    order = sorted(range(len(found)), key=lambda index: (-len(found[index]), index))
+    merged: dict[Config, Level] = {}
+    waiting = [found[index] for index in order if found[index]]
+    while waiting:
+        nearest = next((run for run in waiting if not merged or _shared(merged, run)), None)
+        if nearest is None:
+            break
+        waiting = [run for run in waiting if run is not nearest]
+        merged = _joined(merged, nearest)
+    return {config: level for config, level in merged.items() if config != COPY}
+
+
+def _of_run(samples: dict[Config, Samples]) -> dict[Config, Level]:
+    groups: dict[bytes, list[Config]] = {}
+    for config, found in sorted(samples.items()):
+        groups.setdefault(found.rounds.tobytes(), []).append(config)
+    anchored = [[config for config in group if config != COPY] for group in groups.values()]
+    anchored = [group for group in anchored if group]
+    if not anchored:
+        return {}
+    anchors = max(anchored, key=lambda group: len(samples[group[0]].rounds))  # the first of the longest
+    anchor_rounds = samples[anchors[0]].rounds
+    reference = median(np.stack([samples[config].logs for config in anchors]), axis=0)
+
+    result = {}
+    for group in groups.values():
+        rounds = samples[group[0]].rounds
+        place = np.minimum(np.searchsorted(anchor_rounds, rounds), len(anchor_rounds) - 1)
+        known = anchor_rounds[place] == rounds
+        even = halves(rounds)
+        first, second = known & even, known & ~even
+        if not first.any() or not second.any():
+            continue
+        relative = np.stack([samples[config].logs for config in group]) - reference[place]
+        levels_of = median(relative[:, first], axis=1), median(relative[:, second], axis=1)
+        for index, config in enumerate(group):
+            result[config] = Level(int(levels_of[0][index]), int(levels_of[1][index]), int(known.sum()))
+    return result
+
+
+def _shared(left: Iterable[Config], right: dict[Config, Level]) -> list[Config]:
+    common = [config for config in left if config in right]
+    return [config for config in common if config != COPY] or common
+
+
+def _joined(merged: dict[Config, Level], run: dict[Config, Level]) -> dict[Config, Level]:
+    common = _shared(merged, run)
+    even, odd = (
+        int(median(np.array([getattr(merged[c], half) - getattr(run[c], half) for c in common]), axis=0))
+        if common
+        else 0
+        for half in ("even", "odd")
+    )
+    result = dict(merged)
+    for config, level in run.items():
+        shifted = Level(level.even + even, level.odd + odd, level.rounds)
+        before = merged.get(config)
+        result[config] = shifted if before is None else _mean(before, shifted)
+    return result
+
+
+def _mean(left: Level, right: Level) -> Level:
+    rounds = left.rounds + right.rounds
+    even = (left.even * left.rounds + right.even * right.rounds) // rounds
+    odd = (left.odd * left.rounds + right.odd * right.rounds) // rounds
+    return Level(even, odd, rounds)
+
+
+def median(values: NDArray[np.int64], axis: int) -> NDArray[np.int64]:
+    """The median along an axis; of an even number, the floor of the mean of the middle two."""
+    ordered = np.sort(values, axis=axis)
+    count = values.shape[axis]
+    low = np.take(ordered, (count - 1) // 2, axis=axis)
+    high = np.take(ordered, count // 2, axis=axis)
+    return (low + high) // 2

@@ -1,0 +1,149 @@
+"""The best threshold tree for every number of leaves, proved by a dynamic program.
+
+In: costs of configs on the bins of a grid, and where a config may not answer. Out: `Optima`: for each number of leaves
+the tree of least total cost, among all trees whose cuts lie between bins.
+
+Ties are broken by a total order: fewer leaves; then, from the root down, the first cut in the order hidden before rows
+and smaller thresholds before larger; then fewer leaves on the low side; in a leaf, the smallest config.
+
+Source: least-cost guillotine partitions, by dynamic programming over all sub-rectangles: D[l](R) is the least
+D[a](low) + D[l - a](high) over the cuts of R and a from 1 to l - 1, and D[1](R) the least cost of one config on R.
+All costs are integers below 2**50, held as doubles where that is faster, so every sum is exact on any processor.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.heuristics.grid import Axis
+from normtune.heuristics.tree import Leaf, Split, Tree
+from normtune.kernels.config import Config
+
+# The price of what may not be: more than any sum of costs, and as often as there may be bins it still fits an int64.
+_BARRED = 1 << 50
+MAX_BINS = 1 << 12
+
+
+class _Rectangle(NamedTuple):
+    """Bins row_from to row_to - 1 and hidden_from to hidden_to - 1."""
+
+    row_from: int
+    row_to: int
+    hidden_from: int
+    hidden_to: int
+
+
+class Optima:
+    """Least costs of all rectangles for all numbers of leaves, and the trees that attain them."""
+
+    def __init__(
+        self,
+        axes: tuple[Axis, Axis],
+        configs: tuple[Config, ...],
+        cost: NDArray[np.int64],
+        barred: NDArray[np.bool_],
+        legal: NDArray[np.bool_],
+        max_leaves: int,
+    ) -> None:
+        """Solve for 1 to `max_leaves` leaves.
+
+        Args:
+            axes: bins of rows and of hidden, R and H of them.
+            configs: C candidates, ordered.
+            cost: int64 (C, R, H), what each config costs in each bin; 0 in bins without problems.
+            barred: bool (C, R, H), bins with a problem on which the config has no time.
+            legal: bool (C, R, H), whether a region that reaches up to that bin may have the config.
+            max_leaves: the most leaves.
+
+        Raises:
+            OverflowError: there are too many bins, or costs too large, to be summed exactly.
+        """
+        self.rows, self.hidden = axes
+        self.configs = configs
+        sizes = len(self.rows.tops), len(self.hidden.tops)
+        if sizes[0] * sizes[1] > MAX_BINS or int(np.abs(cost).sum(axis=(1, 2)).max()) >= _BARRED // 2:
+            raise OverflowError(f"{sizes[0]} x {sizes[1]} sizes are more than can be summed exactly")
+        self._prefix = np.zeros((len(configs), sizes[0] + 1, sizes[1] + 1), np.int64)
+        self._prefix[:, 1:, 1:] = np.where(barred, _BARRED, cost).cumsum(axis=1).cumsum(axis=2)
+        self._legal = legal
+        self._row_pairs = np.triu_indices(sizes[0] + 1, 1)
+        self._hidden_pairs = np.triu_indices(sizes[1] + 1, 1)
+        # One table a number of leaves: double (R + 1, R + 1, H + 1, H + 1) by bounds, infinite where there is no tree.
+        self._least = [self._one_leaf()]
+        self._more_leaves(min(max_leaves, sizes[0] * sizes[1]))
+
+    def least(self, leaves: int) -> int | None:
+        """Least total cost of a tree of at most that many leaves; None where there is no such tree."""
+        best = min(float(table[0, -1, 0, -1]) for table in self._least[:leaves])
+        return None if np.isinf(best) else int(best)
+
+    def tree(self, leaves: int) -> Tree | None:
+        """The tree of least cost with at most that many leaves, the one with fewest where costs are equal."""
+        best = self.least(leaves)
+        if best is None:
+            return None
+        fewest = next(count for count, table in enumerate(self._least, 1) if table[0, -1, 0, -1] == best)
+        return self._build(_Rectangle(0, len(self.rows.tops), 0, len(self.hidden.tops)), fewest)
+
+    def _costs_of_one(self, row_from: int, row_to: int) -> NDArray[np.int64]:
+        """Int64 (C, hidden pairs): each config alone on rectangles of these rows; `_BARRED` where it may not."""
+        strip = self._prefix[:, row_to] - self._prefix[:, row_from]
+        hidden_from, hidden_to = self._hidden_pairs
+        costs = strip[:, hidden_to] - strip[:, hidden_from]
+        costs[~self._legal[:, row_to - 1][:, hidden_to - 1]] = _BARRED
+        return costs
+
+    def _one_leaf(self) -> NDArray[np.float64]:
+        rows, hidden = len(self.rows.tops) + 1, len(self.hidden.tops) + 1
+        least = np.full((rows, rows, hidden, hidden), np.inf)
+        for row_from, row_to in zip(*self._row_pairs, strict=True):
+            best = self._costs_of_one(row_from, row_to).min(axis=0)
+            least[row_from, row_to, *self._hidden_pairs] = np.where(best >= _BARRED // 2, np.inf, best)
+        return least
+
+    def _more_leaves(self, max_leaves: int) -> None:
+        # Two layouts of the same numbers, so that cuts of either axis run over whole blocks of memory.
+        by_hidden = [self._least[0][self._row_pairs]]
+        by_rows = [np.ascontiguousarray(self._least[0][:, :, *self._hidden_pairs].transpose(2, 0, 1))]
+        for _ in range(1, max_leaves):
+            table = np.full_like(self._least[0], np.inf)
+            table[self._row_pairs] = _least_of_cuts(by_hidden)
+            cut_rows = _least_of_cuts(by_rows).transpose(1, 2, 0)
+            table[:, :, *self._hidden_pairs] = np.minimum(table[:, :, *self._hidden_pairs], cut_rows)
+            self._least.append(table)
+            by_hidden.append(table[self._row_pairs])
+            by_rows.append(np.ascontiguousarray(table[:, :, *self._hidden_pairs].transpose(2, 0, 1)))
+
+    def _build(self, box: _Rectangle, leaves: int) -> Tree:
+        if leaves == 1:
+            return Leaf(self._best_config(box))
+        goal = self._least[leaves - 1][box]
+        for cut in range(box.hidden_from + 1, box.hidden_to):
+            low, high = box._replace(hidden_to=cut), box._replace(hidden_from=cut)
+            for fewer in range(1, leaves):
+                if self._least[fewer - 1][low] + self._least[leaves - fewer - 1][high] == goal:
+                    threshold = self.hidden.threshold(cut)
+                    return Split("hidden", threshold, self._build(low, fewer), self._build(high, leaves - fewer))
+        for cut in range(box.row_from + 1, box.row_to):
+            low, high = box._replace(row_to=cut), box._replace(row_from=cut)
+            for fewer in range(1, leaves):
+                if self._least[fewer - 1][low] + self._least[leaves - fewer - 1][high] == goal:
+                    threshold = self.rows.threshold(cut)
+                    return Split("rows", threshold, self._build(low, fewer), self._build(high, leaves - fewer))
+        raise AssertionError("no cut attains the least cost")
+
+    def _best_config(self, box: _Rectangle) -> Config:
+        pair = np.flatnonzero((self._hidden_pairs[0] == box.hidden_from) & (self._hidden_pairs[1] == box.hidden_to))
+        costs = self._costs_of_one(box.row_from, box.row_to)[:, pair[0]]
+        return self.configs[int(np.argmin(costs))]
+
+
+def _least_of_cuts(tables: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The least sum over all cuts of the last two dimensions into two trees of len(tables) + 1 leaves together."""
+    least = np.full_like(tables[0], np.inf)
+    for cut in range(1, least.shape[-1] - 1):
+        block = least[:, :cut, cut + 1 :]
+        for low, high in zip(tables, reversed(tables), strict=True):
+            np.minimum(block, low[:, :cut, cut, None] + high[:, None, cut, cut + 1 :], out=block)
+    return least

@@ -1,0 +1,165 @@
+"""How a tree is fitted to a timing matrix, and how many leaves it gets.
+
+In: a timing matrix and what is legal. Out: the optimum for each number of leaves, and what trees of that many leaves
+lose on problems that they were not fitted on. Emitting and naming are left to others.
+
+Cross-validation. The hidden sizes are split into 6 contiguous groups of as even sizes as possible, and so are the row
+counts. For each group a tree is fitted without the group's problems and scored on them: inner groups are interpolation,
+outer ones extrapolation. Each axis gives the mean regret over all problems, and the worse axis decides. The number of
+leaves is the least whose figure is within `TOLERANCE` of the best one.
+
+A fold's tree has to be legal at all measured sizes, and is told which configs were measured on the problems left out,
+though not their times: choosing one that was not costs it `UNMEASURED` a problem, so it does so only where nothing else
+is legal. It is then scored as the slowest config that was measured there.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.heuristics.grid import Axis, axis
+from normtune.heuristics.legality import Legality
+from normtune.heuristics.matrix import TimingMatrix
+from normtune.heuristics.optimum import Optima
+from normtune.heuristics.tree import Tree, choose
+from normtune.kernels.problem import MAX_ROWS
+
+MAX_LEAVES = 16
+GROUPS = 6
+# Millionths: a tenth of a percent is less than a table moves when it is fitted to another sweep of the same GPU.
+TOLERANCE = 1000
+UNMEASURED = 693_147  # millionths: twice the time
+# Sizes beyond the measured box have no problems. The nearest measured ones speak for them, at this fraction of weight.
+WEIGHT = 4096
+
+
+def solve(
+    matrix: TimingMatrix, legality: Legality | None, max_leaves: int, held_out: NDArray[np.bool_] | None = None
+) -> Optima:
+    """The optima on the training problems.
+
+    Args:
+        matrix: of one operator and dtype.
+        legality: what a region may have; None asks only that a config has times on the measured problems.
+        max_leaves: the most leaves.
+        held_out: bool (problems,), those whose times are not looked at; None for the fit of a table, which then has to
+            be legal at all sizes and not just at those of the matrix.
+    """
+    train = np.ones(len(matrix.problems), np.bool_) if held_out is None else ~held_out
+    known = [shape for shape, wanted in zip(matrix.problems, train, strict=True) if wanted]
+    most_rows, most_hidden = (max(shape[place] for shape in matrix.problems) for place in (0, 1))
+    if legality is not None and held_out is None:
+        most_rows, most_hidden = MAX_ROWS, legality.spec.max_hidden
+    rows = axis("rows", (shape[0] for shape in known), most_rows)
+    hidden = axis("hidden", (shape[1] for shape in known), most_hidden)
+    if legality is None:
+        legal = np.ones((len(matrix.configs), len(rows.tops), len(hidden.tops)), np.bool_)
+    else:
+        rows, hidden, legal = _trimmed(legality, matrix, rows, hidden)
+
+    cost = np.zeros(legal.shape, np.int64)
+    barred = np.zeros(legal.shape, np.bool_)
+    for index, (row_count, size) in enumerate(matrix.problems):
+        place = rows.bin(row_count), hidden.bin(size)
+        if train[index]:
+            barred[:, *place] |= ~matrix.usable[index]
+            worst = matrix.regret[index].max()
+            told = np.where(matrix.usable[index], matrix.regret[index], worst)
+            cost[:, *place] += matrix.regret[index] * WEIGHT
+            for beyond in _beyond(place, rows, hidden):
+                cost[:, *beyond] += told
+        else:
+            cost[:, *place] += np.where(matrix.usable[index], 0, UNMEASURED * WEIGHT)
+    return Optima((rows, hidden), matrix.configs, cost, barred, legal, max_leaves)
+
+
+def cross_validated(matrix: TimingMatrix, legality: Legality, max_leaves: int) -> list[int | None]:
+    """Mean regret on problems left out of the fit, for 1 to `max_leaves` leaves, millionths.
+
+    None where some fold has no tree of so few leaves, or where no axis has two sizes.
+    """
+    by_axis = [
+        figures for place in (0, 1) if (figures := _cross_validated(matrix, legality, max_leaves, place)) is not None
+    ]
+    worse: list[int | None] = []
+    for leaves in range(max_leaves):
+        found = [figures[leaves] for figures in by_axis]
+        known = [figure for figure in found if figure is not None]
+        worse.append(max(known) if known and len(known) == len(found) else None)
+    return worse
+
+
+def least_leaves(figures: Sequence[int | None]) -> int | None:
+    """The least number of leaves within `TOLERANCE` of the best figure; None where there are no figures."""
+    known = [figure for figure in figures if figure is not None]
+    if not known:
+        return None
+    bound = min(known) + TOLERANCE
+    return next(count for count, figure in enumerate(figures, 1) if figure is not None and figure <= bound)
+
+
+def losses(matrix: TimingMatrix, tree: Tree) -> list[int | None]:
+    """The regret of a tree's choice on each problem, millionths; None where the choice has no time."""
+    return [matrix.loss(index, choose(tree, *shape)) for index, shape in enumerate(matrix.problems)]
+
+
+def groups(sizes: Sequence[int], count: int = GROUPS) -> list[tuple[int, ...]]:
+    """Contiguous groups of ascending sizes, at most `count`, none empty, the first ones larger where it is uneven."""
+    values = sorted(set(sizes))
+    count = min(count, len(values))
+    share, extra = divmod(len(values), count)
+    found, start = [], 0
+    for number in range(count):
+        end = start + share + (number < extra)
+        found.append(tuple(values[start:end]))
+        start = end
+    return found
+
+
+def _cross_validated(matrix: TimingMatrix, legality: Legality, max_leaves: int, place: int) -> list[int | None] | None:
+    sizes = np.array([shape[place] for shape in matrix.problems])
+    folds = groups([int(size) for size in sizes])
+    if len(folds) < 2:
+        return None
+    totals: list[int | None] = [0] * max_leaves
+    for fold in folds:
+        held_out = np.isin(sizes, fold)
+        optima = solve(matrix, legality, max_leaves, held_out)
+        before: tuple[Tree | None, int] = (None, 0)
+        for count in range(1, max_leaves + 1):
+            total, tree = totals[count - 1], optima.tree(count)
+            if tree is None or total is None:
+                totals[count - 1] = None
+                continue
+            if tree != before[0]:
+                before = tree, sum(_scored(matrix, int(index), tree) for index in np.flatnonzero(held_out))
+            totals[count - 1] = total + before[1]
+    return [None if total is None else total // len(matrix.problems) for total in totals]
+
+
+def _scored(matrix: TimingMatrix, index: int, tree: Tree) -> int:
+    loss = matrix.loss(index, choose(tree, *matrix.problems[index]))
+    return int(matrix.regret[index].max()) if loss is None else loss
+
+
+def _trimmed(
+    legality: Legality, matrix: TimingMatrix, rows: Axis, hidden: Axis
+) -> tuple[Axis, Axis, NDArray[np.bool_]]:
+    """The axes without bins beyond the measured sizes that make no difference to what is legal, and what is legal."""
+    legal = legality.over(matrix.configs, rows.tops, hidden.tops)
+    if rows.beyond and bool((legal[:, -1] == legal[:, -2]).all()):
+        rows, legal = rows.without_beyond(), legal[:, :-1]
+    if hidden.beyond and bool((legal[:, :, -1] == legal[:, :, -2]).all()):
+        hidden, legal = hidden.without_beyond(), legal[:, :, :-1]
+    return rows, hidden, legal
+
+
+def _beyond(place: tuple[int, int], rows: Axis, hidden: Axis) -> list[tuple[int, int]]:
+    """The bins beyond the measured sizes of which the bin at `place` is the nearest measured one."""
+    row_places, hidden_places = [place[0]], [place[1]]
+    if rows.beyond and place[0] == len(rows.tops) - 2:
+        row_places.append(place[0] + 1)
+    if hidden.beyond and place[1] == len(hidden.tops) - 2:
+        hidden_places.append(place[1] + 1)
+    return [(row, column) for row in row_places for column in hidden_places if (row, column) != place]

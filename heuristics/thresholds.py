@@ -1,0 +1,45 @@
+"""Where a cut between two measured sizes is placed: at an integer that people recognise.
+
+In: two neighbouring sizes of the grid. Out: the threshold. The data cannot tell which integer between them is best, so
+the roundest is taken: a power of two, else a multiple of 1024, 512, 256, 128, 64, 100 or 10, else any; among equally
+round ones the nearest to the geometric middle, and the smaller of two as near.
+"""
+
+from math import isqrt
+
+_ROUND = (1024, 512, 256, 128, 64, 100, 10, 1)
+
+
+def hidden_threshold(low: int, high: int) -> int:
+    """T of `hidden <= T`, with low <= T < high."""
+    return _recognisable(low, high - 1, low * high)
+
+
+def rows_threshold(low: int, high: int) -> int:
+    """T of `rows >= T`, with low < T <= high."""
+    return _recognisable(low + 1, high, low * high)
+
+
+def _recognisable(least: int, most: int, middle_squared: int) -> int:
+    powers = [1 << bit for bit in range(most.bit_length()) if least <= 1 << bit <= most]
+    if powers:
+        return _nearest(powers, middle_squared)
+    middle = isqrt(middle_squared)
+    for unit in _ROUND:
+        first, last = -(-least // unit) * unit, most // unit * unit
+        if first <= last:
+            below = min(max(middle // unit * unit, first), last)
+            return _nearest([below, min(below + unit, last)], middle_squared)
+    raise ValueError(f"no integer from {least} to {most}")
+
+
+def _nearest(candidates: list[int], middle_squared: int) -> int:
+    """The candidate whose ratio to the middle is least; ascending candidates, the first of equals."""
+    best = candidates[0]
+    for candidate in candidates[1:]:
+        # Ratios of squares, compared as products so that no rounding decides.
+        near = max(candidate * candidate, middle_squared) * min(best * best, middle_squared)
+        far = max(best * best, middle_squared) * min(candidate * candidate, middle_squared)
+        if near < far:
+            best = candidate
+    return best
