@@ -16,7 +16,7 @@ from normtune.heuristics import locate
 from normtune.kernels.call import run
 from normtune.kernels.config import Config
 from normtune.kernels.device import describe
-from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm_launch import alignment_of
 from normtune.kernels.target import TARGETS, Target
@@ -71,9 +71,7 @@ def launch(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Tensor], 
     device = first.device.index or 0
     target = _target(first)
     strides = [tensor.stride(0) for tensor in tensors.values() if tensor.dim() == 2]
-    resolved = spec.resolve(
-        config_for(spec, problem, target, device), problem, target, alignment_of(problem.hidden, *strides)
-    )
+    resolved = _resolve(spec, problem, target, device, alignment_of(problem.hidden, *strides))
     workspace = None
     if resolved.workspace:
         workspace = torch.empty(resolved.workspace, dtype=torch.float32, device=first.device)
@@ -83,6 +81,13 @@ def launch(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Tensor], 
             run(calls)
     else:
         run(calls)
+
+
+def _resolve(spec: OperatorSpec, problem: Problem, target: Target, device: int, alignment: int) -> Launch:
+    try:
+        return spec.resolve(config_for(spec, problem, target, device), problem, target, alignment)
+    except IllegalConfigError:  # the table was made for a GPU with other limits
+        return spec.resolve(spec.default_config(problem, target), problem, target, alignment)
 
 
 def _target(tensor: Tensor) -> Target:

@@ -56,7 +56,8 @@ def test_strided_input_and_expanded_gradient():
 
 def test_second_derivatives_are_refused():
     x, weight = torch.randn(4, 32, requires_grad=True), torch.randn(32)
-    (dx,) = torch.autograd.grad(normtune.rms_norm(x, weight).sum(), x, create_graph=True)
+    dy = torch.ones(4, 32, requires_grad=True)
+    (dx,) = torch.autograd.grad(normtune.rms_norm(x, weight), x, dy, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         dx.sum().backward()
 

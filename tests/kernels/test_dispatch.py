@@ -1,0 +1,133 @@
+"""Which config dispatch launches, without launching."""
+
+import re
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import normtune
+from normtune.errors import UsageError
+from normtune.heuristics import locate
+from normtune.kernels import dispatch
+from normtune.kernels.config import Config
+from normtune.kernels.operator import operator
+from normtune.kernels.target import TARGETS
+
+H200 = TARGETS["sm_90"]
+FORWARD = operator("rms_norm_forward")
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("NORMTUNE_TABLE", raising=False)
+    normtune.use_table()
+    yield
+    normtune.use_table()
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    def pretend(name, target):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(name=name))
+        monkeypatch.setattr(dispatch, "describe", lambda index: target)
+        normtune.use_table()
+
+    return pretend
+
+
+def shipped(problem):
+    return Config(*locate.load(locate.SHIPPED / "nvidia_h200.py").tables[problem.key, problem.dtype](*problem[1:3]))
+
+
+def test_the_measured_gpu_gets_its_table_in_silence(gpu):
+    gpu("NVIDIA H200", H200)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for rows, hidden in ((1, 64), (4096, 4096), (1 << 18, 96)):
+            problem = FORWARD.problem(rows, hidden, "bfloat16")
+            assert dispatch.config_for(FORWARD, problem, H200, 0) == shipped(problem)
+
+
+def test_an_unknown_gpu_gets_the_nearest_table_and_one_warning(gpu):
+    gpu("NVIDIA H100 PCIe", H200._replace(sms=114))
+    problem = FORWARD.problem(4096, 4096, "bfloat16")
+    with pytest.warns(UserWarning, match=r"no table for NVIDIA H100 PCIe \(sm_90, 114 SMs\).*normtune fit --install"):
+        assert dispatch.config_for(FORWARD, problem, H200, 0) == shipped(problem)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dispatch.config_for(FORWARD, problem, H200, 0)
+
+
+def test_none_takes_the_fixed_default(gpu):
+    gpu("NVIDIA H200", H200)
+    normtune.use_table(None)
+    for name, spec in (("rms_norm_forward", FORWARD), ("rms_norm_backward", operator("rms_norm_backward"))):
+        found = {
+            dispatch.config_for(spec, spec.problem(rows, hidden, "bfloat16"), H200, 0)
+            for rows in (1, 4096, 1 << 18)
+            for hidden in (64, 1024, 16384)
+        }
+        assert len(found) == 1 and found.pop().num_warps == 8, name
+
+
+def test_a_named_table_comes_first(gpu, monkeypatch, tmp_path):
+    gpu("NVIDIA H200", H200)
+    problem = FORWARD.problem(4096, 4096, "bfloat16")
+    other = tmp_path / "other.py"
+    text = (locate.SHIPPED / "nvidia_h200.py").read_text()
+    other.write_text(re.sub(r'Config\("row", 1, \d+\)', 'Config("row", 1, 32)', text))
+    elsewhere = shipped(problem)._replace(num_warps=32)
+    assert elsewhere != shipped(problem)
+    normtune.use_table(other)
+    assert dispatch.config_for(FORWARD, problem, H200, 0) == elsewhere
+    normtune.use_table()
+    assert dispatch.config_for(FORWARD, problem, H200, 0) == shipped(problem)
+    monkeypatch.setenv("NORMTUNE_TABLE", str(other))
+    normtune.use_table()
+    assert dispatch.config_for(FORWARD, problem, H200, 0) == elsewhere
+    monkeypatch.setenv("NORMTUNE_TABLE", str(tmp_path / "missing.py"))
+    normtune.use_table()
+    with pytest.raises(UsageError, match=r"missing\.py"):
+        dispatch.config_for(FORWARD, problem, H200, 0)
+
+
+def test_a_bad_path_changes_nothing(gpu, tmp_path):
+    gpu("NVIDIA H200", H200)
+    normtune.use_table(None)
+    for content in (None, "x = 1\n", "def lookup(:\n"):
+        path = tmp_path / "table.py"
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(UsageError, match=r"table\.py"):
+            normtune.use_table(path)
+        problem = FORWARD.problem(4096, 1024, "bfloat16")
+        assert dispatch.config_for(FORWARD, problem, H200, 0) == FORWARD.default_config(problem, H200)
+
+
+def test_a_variant_falls_back_to_the_plain_name_and_a_missing_operator_to_the_default():
+    calls = []
+
+    def plain(rows, hidden):
+        calls.append((rows, hidden))
+        return ("row", 1, 2, 1, 0, "none", 0)
+
+    look_up = dispatch._in_table(SimpleNamespace(tables={("rms_norm_forward", "bfloat16"): plain}))
+    assert look_up(FORWARD.problem(3, 64, "bfloat16", "no_rstd")) == Config("row", 1, 2)
+    assert calls == [(3, 64)]
+    assert look_up(FORWARD.problem(3, 64, "float32")) is None
+
+
+def test_what_is_illegal_on_this_gpu_gives_way_to_the_default(gpu, monkeypatch):
+    small = TARGETS["sm_120"]
+    backward = operator("rms_norm_backward")
+    problem = backward.problem(4096, 8192, "bfloat16")
+    greedy = Config("persistent", 1, 8, 4, 1, "reduce")
+    assert backward.is_legal(greedy, problem, H200) and not backward.is_legal(greedy, problem, small)
+    monkeypatch.setattr(dispatch, "config_for", lambda *arguments: greedy)
+    wanted = backward.resolve(backward.default_config(problem, small), problem, small, 16)
+    assert dispatch._resolve(backward, problem, small, 0, 16) == wanted
+    assert dispatch._resolve(backward, problem, H200, 0, 16) == backward.resolve(greedy, problem, H200, 16)
