@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics import figures
 from normtune.heuristics.figures import Figures
@@ -245,12 +247,14 @@ def _fit_operator(
 
 def _fit_one(matrix: TimingMatrix, legality: Legality, given: int | None, known: Known | None) -> Function:
     validated: tuple[int | None, ...] = ()
-    if known is None and given is None:
-        validated = tuple(cross_validated(matrix, legality, MAX_LEAVES))
+    stored = known.cross_validated if known else None
     most = known.leaves if known else given or MAX_LEAVES
     optima = solve(matrix, legality, most)
     if known is None and given is None:
-        most = least_leaves(validated) or least_leaves(_means(optima, matrix)) or most
+        validated = tuple(cross_validated(matrix, legality, MAX_LEAVES))
+        enough = least_leaves(validated)
+        stored = validated[enough - 1] if enough else None
+        most = _with_legality(matrix, legality, optima, enough)
     tree = optima.tree(most)
     if tree is None:
         raise NormtuneError(
@@ -262,7 +266,6 @@ def _fit_one(matrix: TimingMatrix, legality: Legality, given: int | None, known:
     least = solve(matrix, None, count).least(count)
     if loss is None or least is None:
         raise AssertionError("a fitted tree has a time on every problem")
-    stored = known.cross_validated if known else validated[most - 1] if validated else None
     return Function(
         operator=matrix.operator,
         variant=matrix.variant,
@@ -280,11 +283,25 @@ def _fit_one(matrix: TimingMatrix, legality: Legality, given: int | None, known:
     )
 
 
-def _means(optima: Optima, matrix: TimingMatrix) -> list[int | None]:
-    """Mean regret on the problems themselves by number of leaves, for grids too small to be cross-validated."""
-    trees = [optima.tree(count) for count in range(1, MAX_LEAVES + 1)]
-    losses = [None if tree is None else figures.of_tree(matrix, tree) for tree in trees]
-    return [None if loss is None else loss.mean for loss in losses]
+def _with_legality(matrix: TimingMatrix, legality: Legality, optima: Optima, enough: int | None) -> int:
+    """The number of leaves of a table that is legal at all sizes.
+
+    Cross-validation compares trees that are legal at the measured sizes. What lies beyond them may take further leaves:
+    as many as bring the table within the tolerance of the best tree of `enough` leaves for the measured sizes. A grid
+    too small to be cross-validated (`enough` is None) takes the least leaves within the tolerance of the most.
+    """
+    target = None
+    if enough is not None:
+        nothing = np.zeros(len(matrix.problems), np.bool_)
+        target = _mean(matrix, solve(matrix, legality, enough, held_out=nothing).tree(enough))
+    means = [_mean(matrix, optima.tree(count)) for count in range(1, MAX_LEAVES + 1)]
+    bounded = [mean if mean is None or target is None else max(mean, target) for mean in means]
+    return least_leaves(bounded) or MAX_LEAVES
+
+
+def _mean(matrix: TimingMatrix, tree: Tree | None) -> int | None:
+    loss = None if tree is None else figures.of_tree(matrix, tree)
+    return None if loss is None else loss.mean
 
 
 def _sharing(matrix: TimingMatrix, legality: Legality, plain: Function) -> Shared | None:

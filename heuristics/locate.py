@@ -21,6 +21,10 @@ VARIABLE = "NORMTUNE_TABLE"
 SHIPPED = Path(__file__).parent / "tables"
 
 
+# A config, as the plain tuple of its fields.
+Entry = tuple[str, int, int, int, int, str, int]
+
+
 class Table(NamedTuple):
     """A loaded table.
 
@@ -33,8 +37,8 @@ class Table(NamedTuple):
 
     source: Path
     header: Header
-    tables: dict[tuple[str, str], Callable[[int, int], tuple[str, int, int, int, int, str, int]]]
-    lookup: Callable[[str, str, int, int], tuple[str, int, int, int, int, str, int]]
+    tables: dict[tuple[str, str], Callable[[int, int], Entry]]
+    lookup: Callable[[str, str, int, int], Entry]
 
 
 class Selection(NamedTuple):
@@ -60,7 +64,7 @@ def select(name: str, target: str, sms: int) -> Selection:
         sms: number of multiprocessors.
 
     Raises:
-        UsageError: NORMTUNE_TABLE, or the installed table, is no table; or no table at all is shipped.
+        UsageError: NORMTUNE_TABLE, or the installed table, is no table.
     """
     named = os.environ.get(VARIABLE)
     if named:
@@ -73,17 +77,18 @@ def select(name: str, target: str, sms: int) -> Selection:
         table = load(installed)
         if (table.header.gpu, table.header.sms) == (name, sms):
             return Selection(table, f"the installed table {installed}", True)
-    tables = shipped()
-    if not tables:
-        raise UsageError("normtune ships no table: `normtune sweep && normtune fit --install` makes one for this GPU")
-    table = min(tables, key=lambda table: _distance(table.header, name, target, sms))
-    exact = (table.header.gpu, table.header.sms) == (name, sms)
-    return Selection(table, f"the table of {table.header.device}", exact)
+    headers = shipped()
+    if not headers:
+        return Selection(_empty(name, target, sms), "the default config of each operator", False)
+    path = min(headers, key=lambda path: _distance(headers[path], name, target, sms))
+    header = headers[path]
+    return Selection(load(path), f"the table of {header.device}", (header.gpu, header.sms) == (name, sms))
 
 
-def shipped() -> list[Table]:
-    """The tables that come with normtune, by file name."""
-    return [load(path) for path in sorted(SHIPPED.glob("*.py")) if path.name != "__init__.py"]
+def shipped() -> dict[Path, Header]:
+    """The tables that come with normtune: file to header."""
+    paths = sorted(path for path in SHIPPED.glob("*.py") if path.name != "__init__.py")
+    return {path: parse(read(path), str(path))[0] for path in paths}
 
 
 def installed_path(name: str) -> Path:
@@ -134,6 +139,16 @@ def read(source: Path) -> str:
         raise UsageError(f"table {source} cannot be read: {error.strerror}; check the path") from None
     except UnicodeDecodeError:
         raise UsageError(f"table {source} is no text file: expected a module that `normtune fit --out` wrote") from None
+
+
+def _empty(name: str, target: str, sms: int) -> Table:
+    """A table without entries, for when no table ships."""
+
+    def lookup(operator: str, dtype: str, rows: int, hidden: int) -> Entry:
+        raise ValueError(f"no table for {operator!r} in {dtype!r}: no table ships with normtune")
+
+    header = Header("", name, target, sms, "", "", {}, "", (), (), "")
+    return Table(SHIPPED, header, {}, lookup)
 
 
 def _distance(header: Header, name: str, target: str, sms: int) -> tuple[bool, bool, bool, int, int, str]:

@@ -1,0 +1,118 @@
+"""A small operator with simple laws, and measurements of it, for tests of the fit."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pytest
+
+from normtune.kernels import operator as door
+from normtune.kernels.config import Config
+from normtune.kernels.operator import Flag, IllegalConfigError, Launch, OperatorSpec
+from normtune.kernels.problem import Buffer, Problem
+from normtune.kernels.target import TARGETS, Target
+from normtune.results.frame import Evidence
+from normtune.results.records import Device, Measurement, Run
+
+DEVICE = Device("Test GPU", "sm_90", 132, 60 << 20, 100 << 30, "GPU-1", "570.1")
+RUN = Run("run1", DEVICE, {"triton": "3.6.0", "torch": "2.11.0"}, "2026-11-20T10:00:00", {})
+CONFIGS = (
+    *(Config("row", 1, warps) for warps in (1, 2, 4, 8, 16)),
+    *(Config("block_row", rows, warps) for rows in (4, 16) for warps in (1, 4)),
+)
+
+Law = Callable[[Config, Problem], float]
+
+
+def resolve(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> Launch:
+    """At most 64 elements a thread; block_row is lowered until it fits."""
+    block_col = 1 << (problem.hidden - 1).bit_length()
+    threads = config.num_warps * target.warp_size
+    block_row = config.block_row
+    while block_row > 1 and block_row * block_col > 64 * threads:
+        block_row //= 2
+    if block_col > 64 * threads * (1 if problem.dtype != "float32" else 0.5):
+        raise IllegalConfigError("too many elements a thread")
+    grid = -(-problem.rows // block_row)
+    return Launch(False, grid, block_row, block_col, config.num_warps, 1, 16, block_col != problem.hidden, 0)
+
+
+@pytest.fixture
+def spec(monkeypatch: pytest.MonkeyPatch) -> OperatorSpec:
+    """The operator `toy`, registered while a test runs."""
+    toy = OperatorSpec(
+        name="toy",
+        flags=(Flag("keep", "no_keep"),),
+        dtypes=("bfloat16", "float16", "float32"),
+        max_hidden=16384,
+        buffers=lambda problem: (Buffer("x", (problem.rows, problem.hidden), problem.dtype, "input"),),
+        bytes_moved=lambda problem: 2 * problem.rows * problem.hidden,
+        space=lambda name, problem, target: list(CONFIGS),
+        resolve=resolve,
+        default_config=lambda problem, target: Config("row", 1, 16),
+        kernel_module="normtune.kernels.none",
+        reference_module="normtune.kernels.none",
+        sources=("normtune.kernels.config",),
+    )
+    door.operators()
+    monkeypatch.setitem(door._OPERATORS, "toy", toy)
+    return toy
+
+
+def _penalty(config: Config, problem: Problem) -> float:
+    """Three regimes: many warps for long rows, blocks of rows for many short ones, else few warps."""
+    ideal = 4 if problem.hidden <= 512 else 16
+    if problem.hidden <= 512 and problem.rows >= 4096:
+        return 0.0 if (config.schedule, config.block_row, config.num_warps) == ("block_row", 4, 4) else 0.3
+    return float(0.1 * abs(np.log2(config.num_warps / ideal)) + 0.05 * (config.schedule != "row"))
+
+
+def _measure(
+    law: Law,
+    shapes: Iterable[tuple[int, int]],
+    *,
+    variant: str = "",
+    dtype: str = "bfloat16",
+    configs: Iterable[Config] = CONFIGS,
+    run: str = RUN.id,
+    fingerprint: str = "sha256:0",
+) -> list[Measurement]:
+    """Measurements of `toy` whose time is exp(law) of a base, times a noise of the round, times one of the sample."""
+    found = []
+    rounds = np.arange(16, dtype=np.int32)
+    for rows, hidden in shapes:
+        problem = Problem("toy", rows, hidden, dtype, variant)
+        draw = np.random.default_rng([rows, hidden, len(variant), len(dtype)])
+        of_round = np.exp(draw.normal(0, 0.05, len(rounds)))
+        for config in configs:
+            try:
+                resolve(config, problem, TARGETS["sm_90"])
+            except IllegalConfigError:
+                continue
+            samples = 1e6 * np.exp(law(config, problem)) * of_round * np.exp(draw.normal(0, 0.002, len(rounds)))
+            found.append(Measurement(problem, config, run, fingerprint, "ok", "", rounds, samples.astype(np.int32)))
+    return found
+
+
+@pytest.fixture
+def penalty() -> Law:
+    """The law of `evidence`."""
+    return _penalty
+
+
+@pytest.fixture
+def measure(spec: OperatorSpec) -> Callable[..., list[Measurement]]:
+    """Measures `toy` by a law."""
+    return _measure
+
+
+@pytest.fixture
+def run() -> Run:
+    """The run of `measure`."""
+    return RUN
+
+
+@pytest.fixture
+def evidence(spec: OperatorSpec) -> Evidence:
+    """`toy` in bfloat16 on a grid with a hole, with three regimes."""
+    shapes = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
+    return Evidence.from_measurements(_measure(_penalty, shapes[:-1]), [RUN])

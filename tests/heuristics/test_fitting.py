@@ -1,0 +1,161 @@
+import pytest
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.emit import module_text
+from normtune.heuristics.fitting import fit
+from normtune.heuristics.tree import choose
+from normtune.kernels.config import Config
+from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.problem import Problem
+from normtune.results.frame import Evidence
+from normtune.results.records import Run
+
+SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
+
+
+@pytest.fixture
+def measured(measure, penalty, run):
+    """Evidence of `toy` by (variant, dtype, law), all on one grid unless told."""
+
+    def build(*parts, shapes=SHAPES, runs=(run,), **more):
+        cells = [
+            cell for variant, dtype, law in parts for cell in measure(law, shapes, variant=variant, dtype=dtype, **more)
+        ]
+        return Evidence.from_measurements(cells, runs)
+
+    return build
+
+
+def test_the_regimes_of_the_data_are_found(evidence: Evidence, penalty) -> None:
+    (function,) = fit(evidence).functions
+    assert function.figures.leaves == 3
+    assert function.figures.loss.worst < 2000
+    assert function.dtypes == ("bfloat16", "float16", "float32")
+    for rows, hidden in SHAPES[:-1]:
+        chosen = choose(function.tree, rows, hidden)
+        assert penalty(chosen, Problem("toy", rows, hidden, "bfloat16")) == 0
+
+
+def test_the_number_of_leaves_bounds_the_tree_and_costs_regret(evidence: Evidence) -> None:
+    found = [fit(evidence, leaves=count).functions[0].figures for count in (1, 2, 3)]
+    assert [figures.leaves for figures in found] == [1, 2, 3]
+    assert found[0].loss.mean > found[1].loss.mean > found[2].loss.mean
+    assert all(figures.cross_validated is None for figures in found)
+
+
+def test_a_shared_function_is_legal_for_every_dtype_it_serves(measured, penalty, spec: OperatorSpec) -> None:
+    # The longest row is 16384: 8 warps reach it in two bytes an element, 16 in four. Fewer warps are faster.
+    def few(config, problem):
+        return 0.1 * abs(config.num_warps - 4)
+
+    alone = fit(measured(("", "bfloat16", few)), leaves=16).functions
+    assert [choose(alone[0].tree, 1, hidden).num_warps for hidden in (4096, 16384)] == [4, 16]
+    both = fit(measured(("", "bfloat16", few), ("", "float32", few)), leaves=16).functions
+    assert [function.dtypes for function in both] == [("bfloat16", "float16"), ("float32",)]
+    assert [choose(function.tree, 1, 16384).num_warps for function in both] == [8, 16]
+
+
+def test_leaves_that_legality_takes_come_on_top_of_the_cross_validated_ones(measured) -> None:
+    # One config is best wherever it was measured, and illegal at the longest rows: one leaf there, one beyond.
+    def eight(config, problem):
+        return 0.0 if config == Config("row", 1, 8) else 0.1
+
+    function = fit(measured(("", "bfloat16", eight))).functions[0]
+    assert function.figures.leaves == 2
+    assert function.figures.loss.worst < 2000
+    assert function.figures.cross_validated == function.cross_validated[0] < 2000
+
+
+def test_a_variant_that_costs_little_shares_and_says_so(measured, penalty) -> None:
+    found = fit(measured(("", "bfloat16", penalty), ("no_keep", "bfloat16", penalty)))
+    assert [function.key for function in found.functions] == ["toy"]
+    (shared,) = found.shared
+    assert (shared.key, shared.dtype, shared.problems) == ("toy:no_keep", "bfloat16", 35)
+    assert abs(shared.cost) < 1000
+    assert "# Shared:     toy:no_keep bfloat16: sharing costs" in module_text(found, "normtune fit")
+
+
+def test_a_variant_that_costs_much_gets_its_own_function(measured, penalty) -> None:
+    def other(config, problem):
+        return 0.0 if config == Config("row", 1, 8) else 0.1
+
+    found = fit(measured(("", "bfloat16", penalty), ("no_keep", "bfloat16", other)))
+    assert [function.key for function in found.functions] == ["toy", "toy:no_keep"]
+    assert found.shared == ()
+    assert found.functions[1].dtypes == ("bfloat16", "float16", "float32")
+    assert choose(found.functions[1].tree, 1024, 512) == Config("row", 1, 8)
+
+
+def test_a_dtype_whose_plain_function_has_data_is_not_served_by_a_variant(measured, penalty) -> None:
+    def other(config, problem):
+        return 0.0 if config == Config("row", 1, 8) else 0.1
+
+    parts = (("", "bfloat16", penalty), ("", "float32", penalty), ("no_keep", "bfloat16", other))
+    assert fit(measured(*parts)).functions[2].dtypes == ("bfloat16", "float16")
+
+
+def test_the_order_of_measurements_changes_nothing(measure, penalty, spec: OperatorSpec, run: Run) -> None:
+    cells = measure(penalty, SHAPES)
+    texts = {
+        module_text(fit(Evidence.from_measurements(order, [run])), "normtune fit") for order in (cells, cells[::-1])
+    }
+    assert len(texts) == 1
+
+
+def test_only_the_newest_kernels_count(measure, penalty, spec: OperatorSpec, run: Run) -> None:
+    def reverse(config, problem):
+        return 1 - penalty(config, problem)
+
+    old = measure(reverse, SHAPES, run="old", fingerprint="sha256:old")
+    before = run._replace(id="old", started="2026-01-01T00:00:00")
+    found = fit(Evidence.from_measurements(old + measure(penalty, SHAPES), [before, run]))
+    assert found.functions == fit(Evidence.from_measurements(measure(penalty, SHAPES), [run])).functions
+    assert found.fingerprints == {"toy": "sha256:0"}
+    assert "sweep --stale" in found.notes[0]
+
+
+def test_no_data(spec: OperatorSpec) -> None:
+    with pytest.raises(NormtuneError, match="run `normtune sweep` first"):
+        fit(Evidence.from_measurements([], []))
+
+
+def test_one_problem_is_named(measured, penalty) -> None:
+    with pytest.raises(NormtuneError, match=r"at least two problems.*toy bfloat16: it has times of 1 problem"):
+        fit(measured(("", "bfloat16", penalty), shapes=[(8, 64)]))
+
+
+def test_a_dtype_of_one_problem_is_left_out_with_a_note(measure, penalty, spec: OperatorSpec, run: Run) -> None:
+    cells = measure(penalty, SHAPES) + measure(penalty, [(8, 64)], dtype="float32")
+    found = fit(Evidence.from_measurements(cells, [run]), leaves=2)
+    assert found.functions[0].dtypes == ("bfloat16", "float16", "float32")
+    assert found.notes == ("left out toy float32: it has times of 1 problem",)
+
+
+def test_two_devices_are_named(measure, penalty, spec: OperatorSpec, run: Run) -> None:
+    other = run._replace(id="other", device=run.device._replace(name="Other GPU", sms=7))
+    cells = measure(penalty, SHAPES) + measure(penalty, SHAPES, run="other")
+    with pytest.raises(UsageError, match="Other GPU with 7 SMs; Test GPU with 132 SMs"):
+        fit(Evidence.from_measurements(cells, [run, other]))
+
+
+def test_an_operator_without_data_is_named(evidence: Evidence) -> None:
+    with pytest.raises(UsageError, match="no measurements of operator 'toy:no_keep': measured are toy"):
+        fit(evidence, operators=["toy:no_keep"])
+    with pytest.raises(UsageError, match="'none'"):
+        fit(evidence, operators=["none"])
+
+
+@pytest.mark.parametrize("count", [0, -3])
+def test_leaves_are_positive(evidence: Evidence, count: int) -> None:
+    with pytest.raises(UsageError, match=f"leaves is {count}"):
+        fit(evidence, leaves=count)
+
+
+def test_too_few_leaves_for_what_was_measured(measure, penalty, spec: OperatorSpec, run: Run) -> None:
+    # One config for short rows, another for long ones: no single config has a time everywhere.
+    narrow = measure(penalty, [s for s in SHAPES if s[1] <= 512], configs=[Config("row", 1, 4)])
+    wide = measure(penalty, [s for s in SHAPES if s[1] > 512], configs=[Config("row", 1, 16)])
+    evidence = Evidence.from_measurements(narrow + wide, [run])
+    with pytest.raises(NormtuneError, match="no table of at most 1 leaves covers toy bfloat16"):
+        fit(evidence, leaves=1)
+    assert fit(evidence, leaves=2).functions[0].figures.leaves == 2

@@ -1,0 +1,58 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from normtune.heuristics.grid import axis
+from normtune.heuristics.thresholds import hidden_threshold, rows_threshold
+
+GAPS = st.tuples(st.integers(1, 2**31), st.integers(1, 2**31)).filter(lambda pair: pair[0] < pair[1])
+
+
+@given(GAPS)
+def test_thresholds_lie_in_the_gap(gap: tuple[int, int]) -> None:
+    low, high = gap
+    assert low <= hidden_threshold(low, high) < high
+    assert low < rows_threshold(low, high) <= high
+
+
+@given(GAPS)
+def test_a_power_of_two_is_taken_where_there_is_one(gap: tuple[int, int]) -> None:
+    low, high = gap
+    found = hidden_threshold(low, high)
+    exists = any(low <= 1 << bit < high for bit in range(32))
+    assert (found & (found - 1) == 0) == exists
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (512, 768, 512),
+        (768, 1024, 768),
+        (896, 1024, 896),
+        (5120, 6144, 5120),
+        (12288, 16384, 14336),
+        (4100, 4200, 4160),
+    ],
+)
+def test_hidden_thresholds_are_the_roundest(low: int, high: int, expected: int) -> None:
+    assert hidden_threshold(low, high) == expected
+
+
+@pytest.mark.parametrize(("low", "high", "expected"), [(2048, 4096, 4096), (65536, 262144, 131072), (101, 119, 110)])
+def test_rows_thresholds_are_the_roundest(low: int, high: int, expected: int) -> None:
+    assert rows_threshold(low, high) == expected
+
+
+@given(st.sets(st.integers(1, 10**6), min_size=1, max_size=12), st.sampled_from(["rows", "hidden"]))
+def test_every_measured_size_has_a_bin_of_its_own(sizes: set[int], name: str) -> None:
+    bins = axis(name, sizes, 10**6)
+    assert [bins.bin(size) for size in sorted(sizes)] == list(range(len(sizes)))
+    assert bins.tops[-1] == 10**6
+    assert list(bins.tops) == sorted(set(bins.tops))
+
+
+def test_beyond_the_measured_sizes_the_threshold_is_at_the_last_one() -> None:
+    bins = axis("hidden", [64, 1000], 65536)
+    assert bins.beyond
+    assert bins.threshold(2) == 1000
+    assert bins.without_beyond().tops == (bins.tops[0], 65536)
