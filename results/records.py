@@ -31,6 +31,9 @@ STATUSES = (
 # config and is never a candidate.
 COPY = Config("copy", num_warps=0)
 
+# What the uuid of a device begins with whose samples were drawn from a recording.
+REPLAY_PREFIX = "replay:"
+
 
 class Device(NamedTuple):
     """One GPU as its driver describes it.
@@ -52,6 +55,16 @@ class Device(NamedTuple):
     memory_bytes: int
     uuid: str
     driver: str
+
+    @property
+    def label(self) -> str:
+        """The name that people and tables use: the driver's, with ` (replay)` behind it for replayed data."""
+        return f"{self.name} (replay)" if self.uuid.startswith(REPLAY_PREFIX) else self.name
+
+    @property
+    def kind(self) -> tuple[str, int]:
+        """Label and number of multiprocessors: devices of equal kind share their measurements."""
+        return self.label, self.sms
 
 
 class Run(NamedTuple):

@@ -1,0 +1,38 @@
+"""Files that are replaced whole or not at all.
+
+In: the path to be written. Out: a temporary path beside it that takes its place when all went well. What is written is
+left to the caller.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from normtune.errors import NormtuneError, UsageError
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A path to write to in place of `path`; it is moved there at the end, or removed when the block raises.
+
+    Raises:
+        UsageError: the folder of `path` does not exist, or `path` is a folder.
+        NormtuneError: the file cannot be written.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        raise UsageError(f"cannot write {path}: the folder {folder} does not exist; create it or name another")
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder, expected a file name")
+    temporary = folder / f".{path.name}.{os.getpid()}.tmp"
+    try:
+        yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise NormtuneError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)

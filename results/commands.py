@@ -1,0 +1,140 @@
+"""`normtune data`: what is stored, and in and out of files.
+
+In: options. Out: a table on the terminal, files, or more measurements in a store. The work is done by `store`,
+`exchange` and `recording`, which are imported once a command runs.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from normtune.errors import NormtuneError, UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from normtune.results.frame import Evidence
+
+app = typer.Typer(help="List, export and import measurements.", no_args_is_help=True)
+
+StoreOption = Annotated[str | None, typer.Option(help="Store: URL or file; else NORMTUNE_STORE, normtune.db.")]
+
+
+@app.command("list")
+def list_(store: StoreOption = None) -> None:
+    """Print what a store holds, by device, operator and dtype."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)  # a pipe has no edge to fold at
+    evidence = _load(store)
+    if evidence.frame.empty:
+        typer.echo("the store holds no measurements yet: run `normtune sweep`")
+        return
+    console.print(_overview(evidence))
+
+
+@app.command("export")
+def export(
+    out: Annotated[Path, typer.Option(help="FILE.parquet or FILE.csv; a folder with --recording.")],
+    operator: Annotated[
+        list[str] | None, typer.Option(help="Only this operator, or variant as a:b; repeat. Default all.")
+    ] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="Only this dtype; repeat. Default all.")] = None,
+    recording: Annotated[
+        str | None, typer.Option(help="Write a recording of this name, as nvidia-h200: one Parquet an operator.")
+    ] = None,
+    store: StoreOption = None,
+) -> None:
+    """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line a sample), or as a recording."""
+    from normtune.results.exchange import write_csv, write_parquet
+    from normtune.results.recording import write_recording
+
+    write = {".parquet": write_parquet, ".csv": write_csv}.get(out.suffix.lower())
+    if recording is None and write is None:
+        raise UsageError(f"--out is {str(out)!r}: expected a file that ends in .parquet or .csv, or --recording NAME")
+    evidence = _select(_load(store), operator or [], dtype or [])
+    if recording is not None:
+        for path in write_recording(evidence, recording, out):
+            typer.echo(f"{path}: {path.stat().st_size} bytes")
+        return
+    if write is not None:
+        write(evidence, out)
+    typer.echo(f"{out}: {len(evidence.frame)} measurements of {len(evidence.runs)} runs, {evidence.digest()}")
+
+
+@app.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="Parquet files that `normtune data export` wrote.")],
+    store: StoreOption = None,
+) -> None:
+    """Add the measurements of files to a store; what it knows already is left as it is."""
+    from normtune.results.exchange import read_parquet
+    from normtune.results.store import Store, resolve_url
+
+    url = resolve_url(store)
+    # All files are read and checked before the store is touched.
+    parts = [(path, read_parquet(path)) for path in files]
+    with Store.open(url) as opened:
+        for path, evidence in parts:
+            try:
+                added = opened.merge(evidence)
+            except ValueError as error:
+                raise NormtuneError(f"cannot import {path}: {error}") from None
+            typer.echo(f"{path}: {len(evidence.frame)} measurements, {added} new")
+
+
+def _load(store: str | None) -> "Evidence":
+    from normtune.results.store import Store, resolve_url
+
+    with Store.open(resolve_url(store), create=False) as opened:
+        return opened.load()
+
+
+def _select(evidence: "Evidence", operators: list[str], dtypes: list[str]) -> "Evidence":
+    """The measurements that were asked for.
+
+    Raises:
+        UsageError: one of the names selects nothing.
+    """
+    for name in operators:
+        if evidence.select([name]).frame.empty:
+            known = sorted(set(evidence.frame["operator"])) or ["(nothing)"]
+            raise UsageError(f"--operator is {name!r}: the store has {', '.join(known)}")
+    for name in dtypes:
+        if evidence.select((), [name]).frame.empty:
+            known = sorted(set(evidence.frame["dtype"])) or ["(nothing)"]
+            raise UsageError(f"--dtype is {name!r}: the store has {', '.join(known)}")
+    selected = evidence.select(operators, dtypes)
+    if selected.frame.empty:
+        raise UsageError("there are no measurements to export: `normtune data list` says what the store has")
+    return selected
+
+
+def _overview(evidence: "Evidence") -> "Table":
+    """A row for each device, operator, variant and dtype."""
+    from rich.table import Table
+
+    runs = {run.id: run.device for run in evidence.runs}
+    frame = evidence.frame.assign(
+        device=evidence.frame["run"].map(lambda run: f"{runs[run].label}, {runs[run].sms} SMs"),
+    )
+    table = Table("device", "operator", "dtype")
+    for name in ("problems", "measurements", "runs"):
+        table.add_column(name, justify="right")
+    table.add_column("by status")
+    for (device, operator, variant, dtype), part in frame.groupby(["device", "operator", "variant", "dtype"]):
+        counts = part["status"].value_counts()
+        told = ", ".join(f"{counts[status]} {status}" for status in sorted(counts.index, key=lambda s: (s != "ok", s)))
+        table.add_row(
+            device,
+            f"{operator}:{variant}" if variant else operator,
+            dtype,
+            str(len(part[["rows", "hidden"]].drop_duplicates())),
+            str(len(part)),
+            str(part["run"].nunique()),
+            told,
+        )
+    return table

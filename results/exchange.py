@@ -1,0 +1,161 @@
+"""Measurements as files: Parquet both ways, CSV out.
+
+In: `Evidence` and a path. Out: a file that stands on its own (its runs are in the metadata), replaced whole or not at
+all; or the evidence of such a file, checked. What a recording is called and where it lies is left to `recording`.
+"""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.config import Config
+from normtune.results.atomic import replaced
+from normtune.results.frame import TEXTS, Evidence, flatten, split
+from normtune.results.runs import from_plain, to_plain
+
+# Raised when a reader must know more to understand a file.
+FORMAT = 1
+_METADATA = b"normtune"
+_ARRAYS = ("rounds", "samples")
+CSV_COLUMNS = (
+    *("device", "sms", "run", "started", "operator", "variant", "dtype", "rows", "hidden"),
+    *Config._fields,
+    *("fingerprint", "status", "reason", "round", "nanoseconds"),
+)
+
+
+def write_parquet(evidence: Evidence, path: Path) -> None:
+    """Write evidence, losing nothing.
+
+    Args:
+        evidence: what is written.
+        path: of the file, replaced if it exists.
+
+    Raises:
+        UsageError: its folder does not exist.
+        NormtuneError: it cannot be written.
+    """
+    with replaced(path) as temporary:
+        write_table(evidence, temporary)
+
+
+def write_table(evidence: Evidence, path: Path) -> None:
+    """Write evidence to a path as it is; `write_parquet` and recordings see to the rest."""
+    frame = evidence.frame
+    arrays: dict[str, pa.Array] = {}
+    for name in frame.columns:
+        values = frame[name].tolist()
+        if name in TEXTS:
+            arrays[name] = pa.array(values, pa.string())
+        elif name in _ARRAYS:
+            lengths, flat = flatten(values)
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+            arrays[name] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, pa.int32()))
+        else:
+            arrays[name] = pa.array(values, pa.int64())
+    table = pa.table(arrays)
+    runs = [to_plain(run) for run in evidence.runs]
+    text = json.dumps({"format": FORMAT, "runs": runs}, sort_keys=True, separators=(",", ":"))
+    table = table.replace_schema_metadata({_METADATA: text.encode()})
+    pq.write_table(
+        table,
+        path,
+        compression="zstd",
+        compression_level=19,
+        # Samples differ but little from their neighbours: deltas are smaller than a dictionary.
+        use_dictionary=[*TEXTS, "rows", "hidden", "rounds.list.element"],
+        column_encoding={"samples.list.element": "DELTA_BINARY_PACKED"},
+        write_statistics=False,
+    )
+
+
+def read_parquet(path: Path) -> Evidence:
+    """The evidence that `write_parquet` wrote.
+
+    Raises:
+        UsageError: there is no such file.
+        NormtuneError: it is damaged, not ours, or of a newer normtune.
+    """
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}: expected a Parquet file that `normtune data export` wrote")
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise NormtuneError(f"{path} is no Parquet file or a damaged one ({reason}): export it again") from None
+    text = (table.schema.metadata or {}).get(_METADATA)
+    if text is None:
+        raise NormtuneError(f"{path} is a Parquet file that normtune did not write: expected an export or a recording")
+    try:
+        head = json.loads(text)
+        found = head["format"]
+        if found != FORMAT:
+            raise NormtuneError(f"{path} has format {found}, this normtune reads {FORMAT}: update normtune")
+        columns = {name: _column(table, name) for name in (*TEXTS, "rows", "hidden", *_ARRAYS)}
+        return Evidence.from_columns(columns, [from_plain(run) for run in head["runs"]])
+    except (ValueError, KeyError, TypeError) as error:
+        raise NormtuneError(f"{path} holds what normtune does not write ({error}): export it again") from None
+
+
+def write_csv(evidence: Evidence, path: Path) -> None:
+    """Write evidence in long form: a line a sample, a line without round and nanoseconds a failure.
+
+    Args:
+        evidence: what is written; the protocol of runs and the limits of devices are left out.
+        path: of the file, replaced if it exists.
+
+    Raises:
+        UsageError: its folder does not exist.
+        NormtuneError: it cannot be written.
+    """
+    runs = {run.id: run for run in evidence.runs}
+    with replaced(path) as temporary, temporary.open("x", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(CSV_COLUMNS)
+        for item in evidence.measurements():
+            run, problem = runs[item.run], item.problem
+            place = (run.device.label, run.device.sms, run.id, run.started)
+            shape = (problem.operator, problem.variant, problem.dtype, problem.rows, problem.hidden)
+            start = (*place, *shape, *item.config, item.fingerprint, item.status, item.reason)
+            if item.status != "ok":
+                writer.writerow((*start, "", ""))
+            for number, nanoseconds in zip(item.rounds.tolist(), item.samples.tolist(), strict=True):
+                writer.writerow((*start, number, nanoseconds))
+
+
+def _column(table: pa.Table, name: str) -> list[Any]:
+    """A column as a list; equal texts are one object.
+
+    Raises:
+        ValueError: it is missing, of another type, or has nulls.
+    """
+    if name not in table.column_names:
+        raise ValueError(f"there is no column {name}")
+    column = table.column(name)
+    if column.null_count:
+        raise ValueError(f"column {name} has nulls")
+    column = column.combine_chunks()
+    if name in TEXTS:
+        if column.type != pa.string():
+            raise ValueError(f"column {name} is {column.type}, expected string")
+        encoded = column.dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        return [names[place] for place in encoded.indices.to_pylist()]
+    if name in _ARRAYS:
+        if not pa.types.is_list(column.type) or column.type.value_type != pa.int32() or column.flatten().null_count:
+            raise ValueError(f"column {name} is {column.type}, expected lists of int32")
+        return split(column.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64), _flat(column))
+    if column.type != pa.int64():
+        raise ValueError(f"column {name} is {column.type}, expected int64")
+    return column.to_pylist()
+
+
+def _flat(column: Any) -> NDArray[np.int32]:
+    return column.flatten().to_numpy(zero_copy_only=False)

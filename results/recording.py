@@ -1,0 +1,97 @@
+"""Recordings: exhaustive sweeps that ship with the package, one Parquet file a device and operator.
+
+In: the name of a recording. Out: its evidence; or, to take one, the files of some evidence. Answering a sweep from a
+recording is left to the tuner.
+"""
+
+import re
+from contextlib import ExitStack
+from pathlib import Path
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.results.atomic import replaced
+from normtune.results.exchange import read_parquet, write_table
+from normtune.results.frame import COLUMNS, Evidence
+from normtune.results.records import REPLAY_PREFIX, Run
+
+FOLDER = Path(__file__).parent / "recordings"
+MAX_BYTES = 2_000_000
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_OPERATOR = re.compile(r"[A-Za-z0-9_]+")
+
+
+def recordings() -> list[str]:
+    """Names of the recordings that are shipped, in order."""
+    return sorted({path.name.split(".")[0] for path in FOLDER.glob("*.*.parquet")})
+
+
+def load_recording(name: str) -> Evidence:
+    """All operators of a recording.
+
+    Raises:
+        UsageError: no recording of that name is shipped.
+        NormtuneError: a file of it is damaged.
+    """
+    known = recordings()
+    if name not in known:
+        raise UsageError(f"unknown recording {name!r}: expected one of {', '.join(known) or '(none is shipped)'}")
+    return _joined([read_parquet(path) for path in sorted(FOLDER.glob(f"{name}.*.parquet"))])
+
+
+def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
+    """Write a recording, one file an operator, with all its variants and dtypes.
+
+    Only what was measured with the newest kernels of each operator is written.
+
+    Args:
+        evidence: measurements of one device.
+        name: of the recording, such as `nvidia-h200`.
+        folder: where the files go, as `NAME.OPERATOR.parquet`.
+
+    Returns:
+        The files, in order.
+
+    Raises:
+        UsageError: the name cannot be one, the folder does not exist, or the evidence is empty, of several devices or
+            of a replay.
+        NormtuneError: a file would be larger than `MAX_BYTES`, or cannot be written; files of that name then stay as
+            they were.
+    """
+    _check(evidence, name)
+    if not folder.is_dir():
+        raise UsageError(f"the folder {folder} does not exist: create it or name another")
+    current = evidence.current()
+    operators = current.frame["operator"].unique().tolist()
+    for operator in operators:
+        if not _OPERATOR.fullmatch(operator):
+            raise NormtuneError(f"operator {operator!r} cannot be part of a file name")
+    paths = [folder / f"{name}.{operator}.parquet" for operator in operators]
+    with ExitStack() as stack:  # all files are replaced, or none
+        for operator, path in zip(operators, paths, strict=True):
+            temporary = stack.enter_context(replaced(path))
+            write_table(current.select([operator]), temporary)
+            size = temporary.stat().st_size
+            if size > MAX_BYTES:
+                raise NormtuneError(
+                    f"{path} would have {size} bytes, a recording ships with at most {MAX_BYTES}: record fewer problems"
+                )
+    return paths
+
+
+def _check(evidence: Evidence, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"the recording's name is {name!r}: expected small letters, digits and dashes, as nvidia-h200")
+    devices = evidence.devices()
+    if not devices:
+        raise UsageError("there are no measurements to record: run `normtune sweep --strategy exhaustive` first")
+    if len(devices) > 1:
+        told = ", ".join(f"{device.label} with {device.sms} SMs" for device in devices)
+        raise UsageError(f"a recording is of one device, the store has {len(devices)} ({told}): name another store")
+    if devices[0].uuid.startswith(REPLAY_PREFIX):
+        raise UsageError(f"the measurements are a replay ({devices[0].uuid}): a recording is of a device")
+
+
+def _joined(parts: list[Evidence]) -> Evidence:
+    runs: dict[str, Run] = {run.id: run for part in parts for run in part.runs}
+    columns = {name: [value for part in parts for value in part.frame[name].tolist()] for name in COLUMNS}
+    return Evidence.from_columns(columns, runs.values())

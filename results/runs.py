@@ -1,0 +1,59 @@
+"""Runs as plain JSON values, for stores and files.
+
+In: a `Run`, or what was read back. Out: the other one, checked.
+"""
+
+from typing import Any
+
+from normtune.results.records import Device, Run
+
+
+def to_plain(run: Run) -> dict[str, Any]:
+    """A run as values that JSON knows; numpy scalars in its protocol become Python numbers."""
+    return plain({**run._asdict(), "device": run.device._asdict()})
+
+
+def from_plain(value: Any) -> Run:
+    """The run that `to_plain` wrote.
+
+    Raises:
+        ValueError: a field is missing, unknown or of another type.
+    """
+    if not isinstance(value, dict) or set(value) != set(Run._fields):
+        raise ValueError(f"not a run: {str(value)[:80]!r}")
+    device, software = value["device"], value["software"]
+    if not isinstance(device, dict) or set(device) != set(Device._fields):
+        raise ValueError(f"not a device: {str(device)[:80]!r}")
+    for name, kind in Device.__annotations__.items():
+        if not isinstance(device[name], kind) or isinstance(device[name], bool):
+            raise ValueError(f"{name} of a device is {device[name]!r}, expected {kind.__name__}")
+    for name in ("id", "started"):
+        if not isinstance(value[name], str) or not value[name]:
+            raise ValueError(f"{name} of a run is {value[name]!r}, expected a text")
+    if not isinstance(software, dict) or not all(isinstance(version, str) for version in software.values()):
+        raise ValueError(f"software of a run is {software!r}, expected versions by name")
+    if not isinstance(value["protocol"], dict):
+        raise ValueError(f"protocol of a run is {value['protocol']!r}, expected values by name")
+    return Run(value["id"], Device(**device), software, value["started"], value["protocol"])
+
+
+def check_same(known: Run, other: Run) -> None:
+    """Check that two runs of one id are the same run; their protocol may differ, as it grows.
+
+    Raises:
+        ValueError: they differ.
+    """
+    for name in ("device", "software", "started"):
+        if getattr(known, name) != getattr(other, name):
+            raise ValueError(
+                f"run {known.id} is known with another {name}: {getattr(known, name)!r}, not {getattr(other, name)!r}"
+            )
+
+
+def plain(value: Any) -> Any:
+    """A value of which JSON knows every part."""
+    if isinstance(value, dict):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return value.item() if hasattr(value, "item") else value

@@ -1,0 +1,253 @@
+"""The store: every run and every measurement, in SQLite or PostgreSQL.
+
+In: runs and measurements, each problem's in one transaction. Out: what is known already (`coverage`) and everything
+(`load`). Nothing is ever changed or deleted but a run's protocol: what is known by its content key is ignored. A
+process that is killed loses at most the transaction in hand.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from normtune.errors import NormtuneError
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.results import rows, schema
+from normtune.results.checks import check_columns
+from normtune.results.connect import DEFAULT_STORE, WRITE, connect, resolve_url, told, translated
+from normtune.results.frame import COLUMNS, Evidence, columns_of
+from normtune.results.records import Device, Measurement, Run
+
+__all__ = ["DEFAULT_STORE", "Coverage", "Store", "resolve_url"]
+
+
+class Coverage(NamedTuple):
+    """What is known of one config on one problem, over all runs on devices of one kind.
+
+    Attributes:
+        status: of the newest measurement.
+        fingerprint: of the kernels of the newest measurement.
+        samples: number of samples under that fingerprint, all runs together.
+        median_ns: median of the newest `ok` measurement under that fingerprint, ns; None where there is none.
+    """
+
+    status: str
+    fingerprint: str
+    samples: int
+    median_ns: int | None
+
+
+class Store:
+    """An open store; a context manager that closes it. For one thread."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        # Numbers of committed rows.
+        self._problems: rows.Numbers = {}
+        self._configs: rows.Numbers = {}
+
+    @classmethod
+    def open(cls, url: str, *, create: bool = True) -> "Store":
+        """Open the store at a URL.
+
+        Args:
+            url: `sqlite:///FILE` or `postgresql://...`, see `resolve_url`.
+            create: make it where there is none; False opens for reading.
+
+        Raises:
+            UsageError: the URL is neither, or the folder of the file does not exist.
+            NormtuneError: there is no store, it is no database, of another program or of a newer normtune, locked, or
+                not writable although `create` is set.
+        """
+        return cls(connect(url, create))
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; SQLite then folds its journal into the file."""
+        self._engine.dispose()
+
+    def begin_run(self, run: Run) -> None:
+        """Store a run, before its measurements. A run that is known already stays as it is.
+
+        Raises:
+            ValueError: another run has that id.
+            NormtuneError: the database failed.
+        """
+        with self._writing() as connection:
+            rows.add_runs(connection, [run])
+
+    def update_run(self, run: Run) -> None:
+        """Store the new protocol of a known run.
+
+        Raises:
+            ValueError: the run is not known.
+            NormtuneError: the database failed.
+        """
+        with self._writing() as connection:
+            rows.set_protocol(connection, run)
+
+    def add(self, measurements: Sequence[Measurement]) -> None:
+        """Store measurements, all of them or none; those that are known by their content key are ignored.
+
+        Raises:
+            ValueError: a measurement breaks a rule of `checks`, or its run is not known.
+            NormtuneError: the database failed; nothing of this call is stored.
+        """
+        columns = columns_of(measurements)
+        check_columns(columns)
+        self._store(columns, ())
+
+    def merge(self, evidence: Evidence) -> int:
+        """Store the runs and measurements that are not known yet, all of them or none.
+
+        Returns:
+            How many measurements were new.
+
+        Raises:
+            ValueError: a run of that id is known with another device, software or start.
+            NormtuneError: the database failed; nothing of this call is stored.
+        """
+        return self._store({name: evidence.frame[name].tolist() for name in COLUMNS}, evidence.runs)
+
+    def runs(self) -> list[Run]:
+        """All runs, by start and id, also those that have no measurements."""
+        with self._reading() as connection:
+            return [run for _, run in rows.stored_runs(connection)]
+
+    def coverage(self, device: Device) -> dict[tuple[Problem, Config], Coverage]:
+        """What is known of each config on each problem on devices of this kind, failures and the copy included.
+
+        Newest is the measurement of the run that started last; within a run and second, the one that was stored last.
+        """
+        table = schema.measurement
+        with self._reading() as connection:
+            wanted = [number for number, run in rows.stored_runs(connection) if run.device.kind == device.kind]
+            problems = rows.stored_numbers(connection, schema.problem, rows.PROBLEM_FIELDS)
+            configs = rows.stored_numbers(connection, schema.config, ("config",))
+            size = sa.func.length(table.c.samples)
+            found = connection.execute(
+                sa.select(
+                    table.c.problem_id, table.c.config_id, table.c.fingerprint, table.c.status, table.c.median, size
+                )
+                .join(schema.run, schema.run.c.id == table.c.run_id)
+                .where(table.c.run_id.in_(wanted))
+                .order_by(schema.run.c.started, table.c.id)
+            ).all()
+        samples: Counter[tuple[int, int, str]] = Counter()
+        medians: dict[tuple[int, int, str], int] = {}
+        newest: dict[tuple[int, int], tuple[str, str]] = {}
+        for problem, config, fingerprint, status, median, size in found:
+            newest[problem, config] = (status, fingerprint)
+            samples[problem, config, fingerprint] += size // 4
+            if median is not None:
+                medians[problem, config, fingerprint] = median
+        problem_of = {number: Problem(*values) for number, values in problems.items()}
+        config_of = {number: Config.from_json(text) for number, (text,) in configs.items()}
+        return {
+            (problem_of[problem], config_of[config]): Coverage(
+                status,
+                fingerprint,
+                samples[problem, config, fingerprint],
+                medians.get((problem, config, fingerprint)),
+            )
+            for (problem, config), (status, fingerprint) in newest.items()
+        }
+
+    def load(self, *, devices: Collection[str] | None = None) -> Evidence:
+        """All measurements, 300,000 of them in a few seconds.
+
+        Args:
+            devices: labels of the devices whose runs are wanted; None for all.
+
+        Raises:
+            NormtuneError: the database failed, or what it holds breaks a rule of `checks`.
+        """
+        table = schema.measurement
+        with self._reading() as connection:
+            runs = {
+                number: run
+                for number, run in rows.stored_runs(connection)
+                if devices is None or run.device.label in devices
+            }
+            problems = rows.stored_numbers(connection, schema.problem, rows.PROBLEM_FIELDS)
+            configs = rows.stored_numbers(connection, schema.config, ("config",))
+            found = connection.execute(
+                sa.select(
+                    *(table.c.run_id, table.c.problem_id, table.c.config_id),
+                    *(table.c.fingerprint, table.c.status, table.c.reason, table.c.rounds, table.c.samples),
+                ).where(table.c.run_id.in_(list(runs)))
+            ).all()
+            run, problem, config, fingerprint, status, reason, rounds, samples = _transposed(found, 8)
+            shapes = _transposed([problems[number] for number in problem], len(rows.PROBLEM_FIELDS))
+            columns: dict[str, Sequence[Any]] = {
+                **dict(zip(rows.PROBLEM_FIELDS, shapes, strict=True)),
+                "config": [configs[number][0] for number in config],
+                "run": [runs[number].id for number in run],
+                "fingerprint": fingerprint,
+                "status": status,
+                "reason": reason,
+                "rounds": rows.arrays_of(rounds),
+                "samples": rows.arrays_of(samples),
+            }
+            return Evidence.from_columns(columns, runs.values())
+
+    def _store(self, columns: Mapping[str, Sequence[Any]], runs: Sequence[Run]) -> int:
+        problems = set(zip(*(columns[name] for name in rows.PROBLEM_FIELDS), strict=True))
+        configs = {(text,) for text in columns["config"]}
+        with self._writing() as connection:
+            rows.add_runs(connection, runs)
+            known = {run.id: number for number, run in rows.stored_runs(connection)}
+            for unknown in sorted(set(columns["run"]) - set(known)):
+                raise ValueError(f"run {unknown!r} is not known: begin_run comes first")
+            problem_numbers = rows.numbers_of(connection, schema.problem, rows.PROBLEM_FIELDS, problems, self._problems)
+            config_numbers = rows.numbers_of(connection, schema.config, ("config",), configs, self._configs)
+            added = rows.add_measurements(connection, columns, known, problem_numbers, config_numbers)
+        # Only now are the numbers committed.
+        self._problems, self._configs = problem_numbers, config_numbers
+        return added
+
+    @contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        """A connection in one snapshot.
+
+        Raises:
+            NormtuneError: the database failed, or holds what no normtune stored.
+        """
+        with translated(self._engine.url), self._engine.connect() as connection:
+            try:
+                yield connection
+            except (ValueError, KeyError) as error:
+                raise NormtuneError(
+                    f"the store {told(self._engine.url)} is damaged ({error}): restore a copy, or sweep into another "
+                    "with --store"
+                ) from None
+
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        """A transaction, committed at the end or rolled back.
+
+        Raises:
+            NormtuneError: the database failed.
+        """
+        with (
+            translated(self._engine.url),
+            self._engine.connect().execution_options(**WRITE) as connection,
+            connection.begin(),
+        ):
+            yield connection
+
+
+def _transposed(found: Sequence[Sequence[Any]], width: int) -> list[tuple[Any, ...]]:
+    """Columns of rows; as many empty ones where there is no row."""
+    return list(zip(*found, strict=True)) if found else [()] * width
