@@ -53,7 +53,7 @@ def main() -> None:
 
 def measure(bench, name: str, rows: int, hidden: int) -> dict[str, object]:
     """Median nanoseconds of the single-row config, twice, and of the table's config, in the same rounds."""
-    from normtune.heuristics.rules.liger import single_row
+    from normtune.heuristics.rules import liger
     from normtune.kernels.dispatch import config_for
     from normtune.kernels.operator import operator
     from normtune.tuner.planning import Candidate, Task
@@ -62,7 +62,7 @@ def measure(bench, name: str, rows: int, hidden: int) -> dict[str, object]:
     spec = operator(name)
     problem = spec.problem(rows, hidden, "bfloat16")
     chosen = {
-        "single_row": single_row(name, hidden),
+        "single_row": liger.choose(name, 1, hidden),
         "tuned": config_for(spec, problem, bench.target, 0),
     }
     launches = {label: spec.resolve(config, problem, bench.target, None) for label, config in chosen.items()}

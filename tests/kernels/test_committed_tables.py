@@ -1,0 +1,76 @@
+"""Every config of every committed table is legal, compiles for its target within limits, and is right in float32."""
+
+from collections import defaultdict
+
+import pytest
+
+from normtune.heuristics import locate
+from normtune.kernels.config import Config
+from normtune.kernels.operator import operator
+from normtune.kernels.problem import MAX_ROWS, split_key
+from normtune.kernels.target import target_for
+from normtune.tuner.compiling import compile_all, jobs_of
+
+TABLES = {path.stem: locate.load(path) for path in locate.shipped()}
+ROWS = (*(2**power for power in range(19)), 3, 100, 5000, MAX_ROWS)
+HIDDEN = (1, 64, 96, 128, 200, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 5120, 8192, 12288, 16384, 32768, 65536)
+
+
+def used(table):
+    """(operator key, dtype, config) to the problems that get it, over shapes within and beyond the measured box."""
+    found = defaultdict(list)
+    for (key, dtype), look_up in table.tables.items():
+        name, variant = split_key(key)
+        for hidden in HIDDEN:
+            for rows in ROWS:
+                problem = operator(name).problem(rows, hidden, dtype, variant)
+                found[key, dtype, Config(*look_up(rows, hidden))].append(problem)
+    return found
+
+
+def test_there_are_tables():
+    assert {table.header.gpu for table in TABLES.values()} >= {"NVIDIA H200"}
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_configs_compile_ahead_of_time_for_the_target(name):
+    table = TABLES[name]
+    target = target_for(table.header.target, table.header.sms)
+    pairs = []
+    for (key, _, config), problems in used(table).items():
+        spec = operator(split_key(key)[0])
+        launches = [(problem, spec.resolve(config, problem, target, None)) for problem in problems]
+        # The narrowest and the widest tile that the table gives this config.
+        pairs += [min(launches, key=lambda pair: pair[0].hidden), max(launches, key=lambda pair: pair[0].hidden)]
+    jobs = jobs_of(pairs)
+    assert jobs
+    for compiled in compile_all(jobs, target.name):
+        assert compiled.status == "ok", compiled
+        assert compiled.shared_bytes <= target.shared_bytes
+        assert compiled.threads <= target.max_threads
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("name", list(TABLES))
+def test_configs_are_right_in_float32(name):
+    import torch
+
+    from normtune.tuner.gate import gate
+    from normtune.tuner.planning import Candidate
+
+    table = TABLES[name]
+    target = target_for(table.header.target, 3)
+    tried, found = 0, used(table)
+    for (key, dtype, config), problems in found.items():
+        plain, variant = split_key(key)
+        spec = operator(plain)
+        narrowest = min(problem.hidden for problem in problems)
+        if dtype != "float32" and (key, "float32", config) in found:
+            continue
+        problem = spec.problem(1000, min(narrowest, 200), "float32", variant)
+        if not spec.is_legal(config, problem, target):
+            continue  # in float32 its tile is too large; the GPU's own tests try it
+        launch = spec.resolve(config, problem, target, None)
+        gate(spec, problem, Candidate(config, launch), target, torch.device("cpu"))
+        tried += 1
+    assert tried >= 20
