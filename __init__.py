@@ -1,3 +1,41 @@
-"""RMSNorm kernels whose launch is looked up in tables that were measured, and the tool that measures them."""
+"""RMSNorm kernels whose launch is looked up in tables that were measured, and the tool that measures them.
+
+In: attribute access. Out: the public names, each imported on its first use, so that `import normtune` and
+`normtune --help` load neither torch nor triton.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from normtune.errors import NormtuneError, UsageError
+    from normtune.kernels.dispatch import use_table
+    from normtune.kernels.rms_norm import RMSNorm, rms_norm
 
 __version__ = "0.1.0"
+
+__all__ = ["NormtuneError", "RMSNorm", "UsageError", "__version__", "rms_norm", "use_table"]
+
+_HOMES = {
+    "NormtuneError": "normtune.errors",
+    "RMSNorm": "normtune.kernels.rms_norm",
+    "UsageError": "normtune.errors",
+    "rms_norm": "normtune.kernels.rms_norm",
+    "use_table": "normtune.kernels.dispatch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public object of that name, imported from its home and kept.
+
+    Raises:
+        AttributeError: normtune has no such name.
+    """
+    if name not in _HOMES:
+        raise AttributeError(f"module 'normtune' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

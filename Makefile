@@ -1,0 +1,60 @@
+# make tune      measure this machine's GPU (or replay the shipped recording), fit, write heuristics.py
+# make test      every check that needs no GPU, at most 6 minutes on two cores
+# make test-all  the slow ones and, where there is a GPU, those that need one
+# make format    rewrite the sources as `make test` wants them
+# make clean     remove what these targets made, measurements excepted
+#
+# PYTHON is the interpreter that the environment VENV is made from. A torch that it has already is used as it is.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+
+# Without it `python -m` and spawned workers would find kernels/, results/ and cli.py as top-level modules.
+export PYTHONSAFEPATH := 1
+
+DEVICE ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda:0 || echo replay:nvidia-h200)
+STORE ?= sqlite:///normtune-$(subst :,-,$(DEVICE)).db
+
+.PHONY: tune test test-all format clean
+
+tune:
+	@echo "make tune: $(if $(filter replay:%,$(DEVICE)),no GPU here, so this replays the recording $(DEVICE:replay:%=%),this measures the GPU $(DEVICE))"
+	@$(MAKE) --no-print-directory $(VENV)/.ready
+	$(BIN)/normtune sweep --device $(DEVICE) --store $(STORE)
+	$(BIN)/normtune fit --store $(STORE) --out heuristics.py
+
+test: $(VENV)/.ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/normtune check heuristics/tables/*_*.py
+	TRITON_INTERPRET=1 $(BIN)/pytest -q -n $(JOBS) -m "interpreter and not slow"
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not gpu and not slow and not interpreter"
+
+test-all: test
+	TRITON_INTERPRET=1 $(BIN)/pytest -q -n $(JOBS) -m "interpreter and slow"
+	$(BIN)/pytest -q -n $(JOBS) -m "slow and not gpu and not interpreter"
+	$(if $(filter cuda:%,$(DEVICE)),$(BIN)/pytest -q -m gpu)
+
+format: $(VENV)/.ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment sees the packages beside a torch that $(PYTHON) has, after its own; nothing there is changed.
+$(VENV)/.ready: pyproject.toml setup.py constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@cp constraints.txt $(VENV)/constraints.txt
+	@torch=$$($(PYTHON) -c 'import importlib.util as u; t = u.find_spec("torch"); print(t.origin if t and t.origin else "")'); \
+	if [ -n "$$torch" ]; then \
+		site=$$(dirname "$$(dirname "$$torch")"); \
+		echo "using the torch in $$site"; \
+		echo "$$site" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch-outside.pth"; \
+		{ grep -vE '^(torch|triton)==' constraints.txt; $(BIN)/python -m pip list --format=freeze | grep -E '^(torch|triton)=='; } > $(VENV)/constraints.txt; \
+	fi
+	$(BIN)/python -m pip install -q -c $(VENV)/constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,76 @@
+"""The command line: registers what each room offers and turns errors into exit codes.
+
+In: the arguments of `normtune`. Out: exit code 0, or 1 (a failure), 2 (a wrong call), 130 (interrupted), with one
+line on stderr that says what happened. The commands themselves are in the `commands.py` of each room, which import
+what is heavy inside their functions, so that `--help` stays instant.
+"""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from normtune import __version__
+from normtune.errors import NormtuneError
+from normtune.heuristics.commands import register as register_heuristics
+from normtune.results.commands import app as data_app
+from normtune.tuner.commands import register as register_tuner
+
+INTERRUPTED = "normtune: interrupted. Everything measured so far is stored; the same command goes on from there."
+
+
+class ErrorLines(TyperGroup):
+    """The group of commands, whose expected errors end as a line and an exit code; others keep their traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for.
+
+        Raises:
+            typer.Exit: it failed in a way that was foreseen, or was interrupted.
+        """
+        try:
+            return super().invoke(ctx)
+        except NormtuneError as error:
+            print(f"normtune: error: {error}", file=sys.stderr)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            print(f"\n{INTERRUPTED}", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=ErrorLines,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"normtune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def normtune(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Measure RMSNorm kernels on a GPU and write the launch table that loses least.
+
+    `normtune sweep && normtune fit` measures this machine's GPU into ./normtune.db and prints the table's figures.
+    """
+
+
+register_tuner(app)
+register_heuristics(app)
+app.add_typer(data_app, name="data")
+
+
+def main() -> None:
+    """Run the command line on `sys.argv` and exit."""
+    app(prog_name="normtune")
