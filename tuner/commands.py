@@ -12,6 +12,7 @@ import typer
 from normtune.errors import UsageError
 
 if TYPE_CHECKING:
+    from normtune.kernels.problem import Problem
     from normtune.tuner.device import Bench
     from normtune.tuner.planning import Plan
     from normtune.tuner.sweep import Summary
@@ -52,7 +53,7 @@ def sweep(
         shapes(grid, parse_sizes("rows", rows), parse_sizes("hidden", hidden)),
     )
     if dry_run:
-        _dry_run(device, wanted, space)
+        _dry_run(device, wanted, space, strategy)
         return
 
     from normtune.results.store import Store, resolve_url
@@ -67,7 +68,7 @@ def sweep(
         if stale and not chosen.tasks:
             typer.echo("nothing is stale: all that is stored was measured with the present kernels")
             return
-        _say_plan(chosen)
+        _say_plan(chosen, strategy)
         with _Reporter() as reporter:
             summary = run_sweep(bench, opened, chosen, strategy, budget_seconds, reporter)
     _say_summary(summary)
@@ -104,14 +105,14 @@ def parse_sizes(name: str, text: str | None) -> list[int] | None:
     return sizes
 
 
-def _dry_run(device: str | None, wanted: list, space: str) -> None:  # type: ignore[type-arg]
+def _dry_run(device: str | None, wanted: "list[Problem]", space: str, strategy: str) -> None:
     from normtune.tuner.device import planning_target
     from normtune.tuner.planning import plan
 
     target, source = planning_target(device)
     typer.echo(f"plan for {target.name} with {target.sms} SMs ({source}), nothing is measured")
     chosen = plan(wanted, space, target)
-    _say_plan(chosen)
+    _say_plan(chosen, strategy)
     for reason, count in sorted(chosen.pruned.items()):
         typer.echo(f"  left out {count:6}  {reason}")
 
@@ -124,14 +125,14 @@ def _say_device(bench: "Bench") -> None:
         typer.echo(f"{device.name}, {device.target}, {device.sms} SMs, driver {device.driver}")
 
 
-def _say_plan(plan: "Plan") -> None:
+def _say_plan(plan: "Plan", strategy: str) -> None:
     from normtune.tuner.estimate import minutes
 
     count = len(plan.tasks)
     per_problem = plan.cells() / count if count else 0.0
     typer.echo(
         f"{count} problems, {plan.cells()} configs to time ({per_problem:.1f} a problem), "
-        f"{len(plan.jobs())} binaries, about {minutes(plan):.1f} minutes on a GPU if nothing is stored yet"
+        f"{len(plan.jobs())} binaries, about {minutes(plan, strategy):.1f} minutes on an H200 if nothing is stored yet"
     )
 
 

@@ -129,7 +129,9 @@ class CudaBench:
             self._gated.add(key)
         return self._failed.get(key)
 
-    def _compare_again(self, session: CudaSession, task: Task, configs: Sequence[Config]) -> dict[Config, Outcome]:
+    def _compare_again(
+        self, session: CudaSession[Config], task: Task, configs: Sequence[Config]
+    ) -> dict[Config, Outcome]:
         """Compare each config's outputs on timed data with the reference; those that are off, with the reason."""
         if not session.slices:
             return {}

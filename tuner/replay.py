@@ -77,8 +77,8 @@ class ReplayBench:
         if isinstance(yardstick, dict):
             blocks[COPY] = yardstick
         session = _ReplaySession(blocks, seed=zlib.crc32(str(task.problem).encode()))
-        for config, found in race(session, [config for config in blocks if config != COPY], strategy).items():
-            outcomes[config] = Outcome("ok", "", found.rounds, found.nanoseconds)
+        for config, samples in race(session, [config for config in blocks if config != COPY], strategy).items():
+            outcomes[config] = Outcome("ok", "", samples.rounds, samples.nanoseconds)
         self._seconds += time.perf_counter() - start
         return outcomes
 

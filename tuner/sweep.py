@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -52,14 +52,16 @@ class Summary:
     seconds: float = 0.0
 
 
-class Progress:
-    """Hears what a sweep is doing; does nothing by itself."""
+class Progress(Protocol):
+    """Hears what a sweep is doing."""
 
     def compiling(self, done: int, total: int) -> None:
         """So many binaries of so many are compiled."""
+        ...
 
     def measured(self, task: Task, outcomes: Mapping[Config, Outcome], done: int, total: int) -> None:
         """A problem was measured and stored."""
+        ...
 
 
 Stored = Mapping[tuple[Problem, Config], Coverage]
@@ -119,7 +121,6 @@ def sweep(
         progress: told of each step.
         clock: seconds, for the budget.
     """
-    progress = progress or Progress()
     begun = clock()
     tasks = missing(plan, store.coverage(bench.device), strategy)
     summary = Summary(known=len(plan.tasks) - len(tasks))
@@ -137,7 +138,8 @@ def sweep(
     )
     store.begin_run(run)
     for done, total in bench.prepare(tasks):
-        progress.compiling(done, total)
+        if progress:
+            progress.compiling(done, total)
     longest = 0.0
     try:
         for number, task in enumerate(tasks):
@@ -150,7 +152,8 @@ def sweep(
             summary.problems += 1
             summary.statuses.update(outcome.status for outcome in outcomes.values())
             longest = max(longest, clock() - start)
-            progress.measured(task, outcomes, number + 1, len(tasks))
+            if progress:
+                progress.measured(task, outcomes, number + 1, len(tasks))
     finally:
         summary.phases = bench.phases()
         store.update_run(run._replace(protocol=_protocol(strategy, summary.phases) | bench.close()))

@@ -91,7 +91,7 @@ def rstd_of_bfloat16(tensors):
     ("harm", "message"),
     [
         (one_value, "y: error is"),
-        (unwritten_row, "y: error is inf"),
+        (unwritten_row, "y: error is nan"),
         (beyond_the_end, "y: wrote outside"),
         (before_the_start, "y: wrote outside"),
         (rstd_of_bfloat16, "rstd: error is"),
