@@ -91,14 +91,14 @@ def _evidence(store: str | None, recording: str | None) -> "tuple[Evidence, list
         from normtune.results.recording import load_recording
 
         return load_recording(recording), ["--recording", recording]
-    from normtune.results.store import Store, resolve_url
+    from normtune.results.connect import parse, resolve_url
+    from normtune.results.store import Store
 
     url = resolve_url(store)
     with Store.open(url, create=False) as opened:
         evidence = opened.load()
-    if not url.startswith("sqlite"):
-        return evidence, ["--store", "$NORMTUNE_STORE"]
-    return evidence, ["--store", Path(url.partition(":///")[2]).name]
+    file = parse(url).database if url.startswith("sqlite") else None
+    return evidence, ["--store", Path(file).name if file else "$NORMTUNE_STORE"]
 
 
 def _check_ours(path: Path, folder: bool = True) -> None:

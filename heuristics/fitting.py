@@ -9,6 +9,7 @@ against the best tree of as many leaves; else it is left out of the table, and d
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -249,7 +250,9 @@ def _fit_one(matrix: TimingMatrix, legality: Legality, given: int | None, known:
     validated: tuple[int | None, ...] = ()
     stored = known.cross_validated if known else None
     most = known.leaves if known else given or MAX_LEAVES
-    optima = solve(matrix, legality, most)
+    with ThreadPoolExecutor(2) as pool:  # numpy lets go of the interpreter while it works
+        solving = [pool.submit(solve, matrix, limits, most) for limits in (legality, None)]
+    optima, unlimited = (solved.result() for solved in solving)
     if known is None and given is None:
         validated = tuple(cross_validated(matrix, legality, MAX_LEAVES))
         enough = least_leaves(validated)
@@ -263,7 +266,7 @@ def _fit_one(matrix: TimingMatrix, legality: Legality, given: int | None, known:
         )
     count = leaves(tree)
     loss = figures.of_tree(matrix, tree)
-    least = solve(matrix, None, count).least(count)
+    least = unlimited.least(count)
     if loss is None or least is None:
         raise AssertionError("a fitted tree has a time on every problem")
     return Function(

@@ -84,6 +84,7 @@ def timing_matrix(
             was not measured takes the time of one that was.
     """
     cells = _cells(evidence, spec.name, variant, dtype)
+    illegal: dict[Config, tuple[int, int]] = {}
     rows_of = {}
     for shape, by_config in sorted(cells.items()):
         found = _problem_levels(by_config)
@@ -98,7 +99,7 @@ def timing_matrix(
     for shape, found in rows_of.items():
         failed = {config for config, cell in cells[shape].items() if cell.failed}
         problem = Problem(spec.name, shape[0], shape[1], dtype, variant)
-        known = _with_aliases(found, failed, configs, spec, problem, target)
+        known = _with_aliases(found, failed, configs, spec, problem, target, illegal)
         if not known:
             continue
         place = [index for index, config in enumerate(configs) if config in known]
@@ -162,14 +163,21 @@ def _with_aliases(
     spec: OperatorSpec,
     problem: Problem,
     target: Target,
+    illegal: dict[Config, tuple[int, int]],
 ) -> dict[Config, Level]:
-    """The levels of all configs that are legal for the problem and were measured, themselves or as the same launch."""
+    """The levels of all configs that are legal for the problem and were measured, themselves or as the same launch.
+
+    `illegal` holds the rows and hidden from which on a config is known to be illegal, and is added to.
+    """
     launches: dict[Config, Launch] = {}
     for config in configs:
+        corner = illegal.get(config)
+        if corner and problem.rows >= corner[0] and problem.hidden >= corner[1]:
+            continue
         try:
             launches[config] = spec.resolve(config, problem, target, None)
         except IllegalConfigError:
-            continue
+            illegal[config] = problem.rows, problem.hidden
     measured = {
         launches[config]: found[config] for config in reversed(configs) if config in found and config in launches
     }

@@ -103,17 +103,24 @@ class Optima:
         return least
 
     def _more_leaves(self, max_leaves: int) -> None:
-        # Two layouts of the same numbers, so that cuts of either axis run over whole blocks of memory.
-        by_hidden = [self._least[0][self._row_pairs]]
-        by_rows = [np.ascontiguousarray(self._least[0][:, :, *self._hidden_pairs].transpose(2, 0, 1))]
+        # Two layouts of the same numbers, the bounds that are cut in front, pairs of the other bounds behind, so that
+        # cuts of either axis add and compare whole blocks of memory.
+        by_hidden = [self._cut_hidden(self._least[0])]
+        by_rows = [self._cut_rows(self._least[0])]
         for _ in range(1, max_leaves):
             table = np.full_like(self._least[0], np.inf)
-            table[self._row_pairs] = _least_of_cuts(by_hidden)
-            cut_rows = _least_of_cuts(by_rows).transpose(1, 2, 0)
+            table[self._row_pairs] = _least_of_cuts(by_hidden).transpose(2, 0, 1)
+            cut_rows = _least_of_cuts(by_rows)
             table[:, :, *self._hidden_pairs] = np.minimum(table[:, :, *self._hidden_pairs], cut_rows)
             self._least.append(table)
-            by_hidden.append(table[self._row_pairs])
-            by_rows.append(np.ascontiguousarray(table[:, :, *self._hidden_pairs].transpose(2, 0, 1)))
+            by_hidden.append(self._cut_hidden(table))
+            by_rows.append(self._cut_rows(table))
+
+    def _cut_hidden(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.ascontiguousarray(table[self._row_pairs].transpose(1, 2, 0))
+
+    def _cut_rows(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.ascontiguousarray(table[:, :, *self._hidden_pairs])
 
     def _build(self, box: _Rectangle, leaves: int) -> Tree:
         if leaves == 1:
@@ -140,10 +147,10 @@ class Optima:
 
 
 def _least_of_cuts(tables: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The least sum over all cuts of the last two dimensions into two trees of len(tables) + 1 leaves together."""
+    """The least sum over all cuts of the first two dimensions into two trees of len(tables) + 1 leaves together."""
     least = np.full_like(tables[0], np.inf)
-    for cut in range(1, least.shape[-1] - 1):
-        block = least[:, :cut, cut + 1 :]
+    for cut in range(1, least.shape[0] - 1):
+        block = least[:cut, cut + 1 :]
         for low, high in zip(tables, reversed(tables), strict=True):
-            np.minimum(block, low[:, :cut, cut, None] + high[:, None, cut, cut + 1 :], out=block)
+            np.minimum(block, low[:cut, cut, None] + high[cut, cut + 1 :], out=block)
     return least

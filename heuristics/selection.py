@@ -13,7 +13,9 @@ though not their times: choosing one that was not costs it `UNMEASURED` a proble
 is legal. It is then scored as the slowest config that was measured there.
 """
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,8 @@ GROUPS = 6
 # Millionths: a tenth of a percent is less than a table moves when it is fitted to another sweep of the same GPU.
 TOLERANCE = 1000
 UNMEASURED = 693_147  # millionths: twice the time
+# numpy lets go of the interpreter while a fold is solved; each takes 40 MB on the recording grid.
+_THREADS = min(4, os.cpu_count() or 1)
 # Sizes beyond the measured box have no problems. The nearest measured ones speak for them, at this fraction of weight.
 WEIGHT = 4096
 
@@ -118,24 +122,24 @@ def groups(sizes: Sequence[int], count: int = GROUPS) -> list[tuple[int, ...]]:
 
 
 def _cross_validated(matrix: TimingMatrix, legality: Legality, max_leaves: int, place: int) -> list[int | None] | None:
+    """The figures of folds along one axis, `place` 0 for rows and 1 for hidden; None where it has one size."""
     sizes = np.array([shape[place] for shape in matrix.problems])
     folds = groups([int(size) for size in sizes])
     if len(folds) < 2:
         return None
-    totals: list[int | None] = [0] * max_leaves
-    for fold in folds:
-        held_out = np.isin(sizes, fold)
-        optima = solve(matrix, legality, max_leaves, held_out)
-        before: tuple[Tree | None, int] = (None, 0)
-        for count in range(1, max_leaves + 1):
-            total, tree = totals[count - 1], optima.tree(count)
-            if tree is None or total is None:
-                totals[count - 1] = None
-                continue
-            if tree != before[0]:
-                before = tree, sum(_scored(matrix, int(index), tree) for index in np.flatnonzero(held_out))
-            totals[count - 1] = total + before[1]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        lost = list(pool.map(lambda fold: _lost(matrix, legality, max_leaves, np.isin(sizes, fold)), folds))
+    totals = (None if None in losses else sum(losses) for losses in zip(*lost, strict=True))
     return [None if total is None else total // len(matrix.problems) for total in totals]
+
+
+def _lost(matrix: TimingMatrix, legality: Legality, max_leaves: int, held_out: NDArray[np.bool_]) -> list[int | None]:
+    """Summed regret on the problems left out, for 1 to `max_leaves` leaves; None where there is no such tree."""
+    optima = solve(matrix, legality, max_leaves, held_out)
+    trees = [optima.tree(count) for count in range(1, max_leaves + 1)]
+    places = [int(index) for index in np.flatnonzero(held_out)]
+    scores = {tree: sum(_scored(matrix, index, tree) for index in places) for tree in {*trees} if tree is not None}
+    return [None if tree is None else scores[tree] for tree in trees]
 
 
 def _scored(matrix: TimingMatrix, index: int, tree: Tree) -> int:

@@ -1,0 +1,52 @@
+"""Seconds and memory that a fit takes, with the number of leaves given and with cross-validation.
+
+    python benchmarks/fit.py [--recording NAME | --store URL] [--leaves N]
+
+Each case is a process of its own that runs the command line, so that imports, reading and printing count and the peak
+of memory is its own. That the table is right is checked by fitting twice: both files must be equal byte for byte.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    """Run both cases and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--recording", default="nvidia-h200", help="name of a recording that ships")
+    source.add_argument("--store", help="a store instead")
+    parser.add_argument("--leaves", type=int, default=16, help="leaves of the first case")
+    options = parser.parse_args()
+    data = ["--store", options.store] if options.store else ["--recording", options.recording]
+    print(f"{'':24} seconds   peak MB")
+    for title, more in ((f"--leaves {options.leaves}", ["--leaves", str(options.leaves)]), ("cross-validated", [])):
+        with tempfile.TemporaryDirectory() as folder:
+            outs = [Path(folder, name, "table.py") for name in ("first", "second")]
+            runs = [_timed([*data, *more], out) for out in outs]
+            if outs[0].read_bytes() != outs[1].read_bytes():
+                raise SystemExit(f"{title}: two fits of the same data differ")
+        seconds, peak = min(run[0] for run in runs), max(run[1] for run in runs)
+        print(f"{title:24} {seconds:7.2f} {peak:9.0f}")
+
+
+def _timed(arguments: list[str], out: Path) -> tuple[float, float]:
+    """Seconds on the wall and the peak of resident memory, MB, of one fit."""
+    out.parent.mkdir()
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "normtune", "fit", *arguments, "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - start
+    if status:
+        raise SystemExit(f"{' '.join(command)} failed")
+    return seconds, usage.ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    main()

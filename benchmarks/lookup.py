@@ -1,0 +1,50 @@
+"""Nanoseconds a lookup of an emitted table costs on this machine's CPU.
+
+    python benchmarks/lookup.py [TABLE]
+
+TABLE is a file that `normtune fit --out` wrote; without it, the first table that ships. Each of its functions is looked
+up at shapes spread over the usual box; the figure is the least of the repeats, less the cost of an empty loop. Before
+timing, each answer is checked against the tree that is read back from the code.
+"""
+
+import argparse
+import timeit
+from pathlib import Path
+
+from normtune.heuristics import locate
+from normtune.heuristics.regions import trees
+from normtune.heuristics.tree import choose, leaves
+
+ROWS = (1, 100, 4096, 50000, 262144)
+HIDDEN = (64, 200, 1024, 4096, 11008, 32768)
+NUMBER = 50_000
+REPEATS = 7
+
+
+def main() -> None:
+    """Check and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", nargs="?", type=Path, help="file of a table")
+    path = parser.parse_args().table or next(iter(locate.shipped()), None)
+    if path is None:
+        parser.error("no table ships: name the file of one")
+    table = locate.load(path)
+    read = trees(path.read_text("utf-8"))
+    empty = min(timeit.repeat("pass", number=NUMBER, repeat=REPEATS))
+    print(f"{path.name}, {table.header.device}")
+    print(f"{'':44} leaves   mean ns   worst ns")
+    for (key, dtype), tree in read.items():
+        found = []
+        for rows in ROWS:
+            for hidden in HIDDEN:
+                if table.lookup(key, dtype, rows, hidden) != choose(tree, rows, hidden):
+                    raise SystemExit(f"{key} {dtype} at {rows} x {hidden}: the code and its tree differ")
+                names = {"lookup": table.lookup, "key": key, "dtype": dtype, "rows": rows, "hidden": hidden}
+                statement = "lookup(key, dtype, rows, hidden)"
+                best = min(timeit.repeat(statement, globals=names, number=NUMBER, repeat=REPEATS))
+                found.append((best - empty) / NUMBER * 1e9)
+        print(f"{key + ' ' + dtype:44} {leaves(tree):6} {sum(found) / len(found):9.0f} {max(found):10.0f}")
+
+
+if __name__ == "__main__":
+    main()
