@@ -170,8 +170,11 @@ def _print_figures(fitted: "Fit") -> None:
 
 
 def _print_ways(fitted: "Fit", out: Path | None) -> None:
-    name = out or "FILE"
+    name = str(out or "FILE")
     print("Three ways to use it:" if out else "Nothing was written. Three ways to use the table:")
-    print(f"  normtune fit --install           kernels on {fitted.device.name} use it, for this user")
-    print(f"  NORMTUNE_TABLE={name}   this process uses it{'' if out else '; --out FILE writes it'}")
-    print("  commit it                        as heuristics.py of a library, or in heuristics/tables/ of normtune")
+    for way, effect in (
+        ("normtune fit --install", f"kernels on {fitted.device.name} use it, for this user"),
+        (f"NORMTUNE_TABLE={name}", "one process uses it" if out else "one process uses it; --out FILE writes it"),
+        ("commit it", "as heuristics.py of a library, or in heuristics/tables/ of normtune"),
+    ):
+        print(f"  {way:<{max(24, len(name) + 17)}}{effect}")

@@ -35,8 +35,8 @@ class Figures(NamedTuple):
         leaves: of the tree.
         loss: of the tree on the problems it was fitted on.
         cross_validated: mean regret on problems left out of the fit; None where the number of leaves was given.
-        optimum: mean regret of the best tree of as many leaves that only has to cover the measured problems, and so
-            need not be legal at the shapes between and beyond them.
+        optimum: mean regret of the best tree of at most as many leaves for the measured sizes alone, which so need not
+            be legal beyond them.
         rule: what Liger's shipped rule loses on the same kernels; None where it has no config that was measured.
     """
 

@@ -9,11 +9,8 @@ against the best tree of as many leaves; else it is left out of the table, and d
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics import figures
@@ -21,7 +18,7 @@ from normtune.heuristics.figures import Figures
 from normtune.heuristics.header import Known
 from normtune.heuristics.legality import Legality, all_variants
 from normtune.heuristics.matrix import TimingMatrix, timing_matrix
-from normtune.heuristics.optimum import Optima
+from normtune.heuristics.optimum import MAX_BINS, Optima
 from normtune.heuristics.rules import liger
 from normtune.heuristics.selection import MAX_LEAVES, WEIGHT, cross_validated, least_leaves, losses, solve
 from normtune.heuristics.tree import Tree, leaves
@@ -247,17 +244,21 @@ def _fit_operator(
 
 
 def _fit_one(matrix: TimingMatrix, legality: Legality, given: int | None, known: Known | None) -> Function:
+    sizes = [len({shape[place] for shape in matrix.problems}) for place in (0, 1)]
+    if (sizes[0] + 1) * (sizes[1] + 1) > MAX_BINS:  # a bin more on each axis, for what lies beyond
+        raise NormtuneError(
+            f"{matrix.key} {matrix.dtype} has {sizes[0]} row counts x {sizes[1]} hidden sizes: an exact fit takes up to "
+            f"{MAX_BINS} pairs; fit measurements of a coarser grid"
+        )
     validated: tuple[int | None, ...] = ()
     stored = known.cross_validated if known else None
     most = known.leaves if known else given or MAX_LEAVES
-    with ThreadPoolExecutor(2) as pool:  # numpy lets go of the interpreter while it works
-        solving = [pool.submit(solve, matrix, limits, most) for limits in (legality, None)]
-    optima, unlimited = (solved.result() for solved in solving)
+    optima = solve(matrix, legality, most)
     if known is None and given is None:
         validated = tuple(cross_validated(matrix, legality, MAX_LEAVES))
         enough = least_leaves(validated)
         stored = validated[enough - 1] if enough else None
-        most = _with_legality(matrix, legality, optima, enough)
+        most = _with_legality(matrix, optima, enough)
     tree = optima.tree(most)
     if tree is None:
         raise NormtuneError(
@@ -266,8 +267,8 @@ def _fit_one(matrix: TimingMatrix, legality: Legality, given: int | None, known:
         )
     count = leaves(tree)
     loss = figures.of_tree(matrix, tree)
-    least = unlimited.least(count)
-    if loss is None or least is None:
+    optimum = _optimum(matrix, optima, count)
+    if loss is None or optimum is None:
         raise AssertionError("a fitted tree has a time on every problem")
     return Function(
         operator=matrix.operator,
@@ -278,7 +279,7 @@ def _fit_one(matrix: TimingMatrix, legality: Legality, given: int | None, known:
             leaves=count,
             loss=loss,
             cross_validated=stored,
-            optimum=least // (WEIGHT * len(matrix.problems)),
+            optimum=optimum,
             rule=figures.of_rule(matrix, liger.choose),
         ),
         dtypes=legality.dtypes,
@@ -286,25 +287,24 @@ def _fit_one(matrix: TimingMatrix, legality: Legality, given: int | None, known:
     )
 
 
-def _with_legality(matrix: TimingMatrix, legality: Legality, optima: Optima, enough: int | None) -> int:
+def _with_legality(matrix: TimingMatrix, optima: Optima, enough: int | None) -> int:
     """The number of leaves of a table that is legal at all sizes.
 
     Cross-validation compares trees that are legal at the measured sizes. What lies beyond them may take further leaves:
     as many as bring the table within the tolerance of the best tree of `enough` leaves for the measured sizes. A grid
     too small to be cross-validated (`enough` is None) takes the least leaves within the tolerance of the most.
     """
-    target = None
-    if enough is not None:
-        nothing = np.zeros(len(matrix.problems), np.bool_)
-        target = _mean(matrix, solve(matrix, legality, enough, held_out=nothing).tree(enough))
-    means = [_mean(matrix, optima.tree(count)) for count in range(1, MAX_LEAVES + 1)]
-    bounded = [mean if mean is None or target is None else max(mean, target) for mean in means]
-    return least_leaves(bounded) or MAX_LEAVES
+    target = None if enough is None else _optimum(matrix, optima, enough)
+    trees = [optima.tree(count) for count in range(1, MAX_LEAVES + 1)]
+    found = [None if tree is None else figures.of_tree(matrix, tree) for tree in trees]
+    means = [None if loss is None else max(loss.mean, loss.mean if target is None else target) for loss in found]
+    return least_leaves(means) or MAX_LEAVES
 
 
-def _mean(matrix: TimingMatrix, tree: Tree | None) -> int | None:
-    loss = None if tree is None else figures.of_tree(matrix, tree)
-    return None if loss is None else loss.mean
+def _optimum(matrix: TimingMatrix, optima: Optima, count: int) -> int | None:
+    """Mean regret of the best tree of at most so many leaves for the measured sizes alone, millionths."""
+    least = optima.least_measured(count)
+    return None if least is None else least // (WEIGHT * len(matrix.problems))
 
 
 def _sharing(matrix: TimingMatrix, legality: Legality, plain: Function) -> Shared | None:

@@ -95,7 +95,7 @@ def timing_matrix(
     configs = tuple(sorted({config for found in rows_of.values() for config in found}))
     regret = np.zeros((len(rows_of), len(configs)), np.int64)
     usable = np.zeros((len(rows_of), len(configs)), np.bool_)
-    shapes = []
+    shapes: list[tuple[int, int]] = []
     for shape, found in rows_of.items():
         failed = {config for config, cell in cells[shape].items() if cell.failed}
         problem = Problem(spec.name, shape[0], shape[1], dtype, variant)

@@ -39,13 +39,13 @@ WEIGHT = 4096
 
 
 def solve(
-    matrix: TimingMatrix, legality: Legality | None, max_leaves: int, held_out: NDArray[np.bool_] | None = None
+    matrix: TimingMatrix, legality: Legality, max_leaves: int, held_out: NDArray[np.bool_] | None = None
 ) -> Optima:
     """The optima on the training problems.
 
     Args:
         matrix: of one operator and dtype.
-        legality: what a region may have; None asks only that a config has times on the measured problems.
+        legality: what a region may have.
         max_leaves: the most leaves.
         held_out: bool (problems,), those whose times are not looked at; None for the fit of a table, which then has to
             be legal at all sizes and not just at those of the matrix.
@@ -53,14 +53,11 @@ def solve(
     train = np.ones(len(matrix.problems), np.bool_) if held_out is None else ~held_out
     known = [shape for shape, wanted in zip(matrix.problems, train, strict=True) if wanted]
     most_rows, most_hidden = (max(shape[place] for shape in matrix.problems) for place in (0, 1))
-    if legality is not None and held_out is None:
+    if held_out is None:
         most_rows, most_hidden = MAX_ROWS, legality.spec.max_hidden
     rows = axis("rows", (shape[0] for shape in known), most_rows)
     hidden = axis("hidden", (shape[1] for shape in known), most_hidden)
-    if legality is None:
-        legal = np.ones((len(matrix.configs), len(rows.tops), len(hidden.tops)), np.bool_)
-    else:
-        rows, hidden, legal = _trimmed(legality, matrix, rows, hidden)
+    rows, hidden, legal = _trimmed(legality, matrix, rows, hidden)
 
     cost = np.zeros(legal.shape, np.int64)
     barred = np.zeros(legal.shape, np.bool_)

@@ -145,6 +145,24 @@ def test_an_operator_without_data_is_named(evidence: Evidence) -> None:
         fit(evidence, operators=["none"])
 
 
+def test_the_optimum_need_not_be_legal_beyond_the_measured_sizes(measured) -> None:
+    def eight(config, problem):
+        return 0.0 if config == Config("row", 1, 8) else 0.1
+
+    found = fit(measured(("", "bfloat16", eight)), leaves=1).functions[0].figures
+    assert found.optimum < 2000
+    assert found.loss.mean > 90_000
+
+
+def test_a_grid_too_large_for_an_exact_fit_is_refused(measured) -> None:
+    def flat(config, problem):
+        return 0.0
+
+    shapes = [(count, 64) for count in range(1, 35)] + [(1, 64 * count) for count in range(1, 35)]
+    with pytest.raises(NormtuneError, match="toy bfloat16 has 34 row counts x 34 hidden sizes"):
+        fit(measured(("", "bfloat16", flat), shapes=sorted(set(shapes)), configs=[Config("row", 1, 16)]))
+
+
 @pytest.mark.parametrize("count", [0, -3])
 def test_leaves_are_positive(evidence: Evidence, count: int) -> None:
     with pytest.raises(UsageError, match=f"leaves is {count}"):
