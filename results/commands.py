@@ -125,7 +125,8 @@ def _overview(evidence: "Evidence") -> "Table":
     for name in ("problems", "measurements", "runs"):
         table.add_column(name, justify="right")
     table.add_column("by status")
-    for (device, operator, variant, dtype), part in frame.groupby(["device", "operator", "variant", "dtype"]):
+    for names, part in frame.groupby(["device", "operator", "variant", "dtype"]):
+        device, operator, variant, dtype = map(str, names)
         counts = part["status"].value_counts()
         told = ", ".join(f"{counts[status]} {status}" for status in sorted(counts.index, key=lambda s: (s != "ok", s)))
         table.add_row(

@@ -69,9 +69,9 @@ def write_table(evidence: Evidence, path: Path) -> None:
         path,
         compression="zstd",
         compression_level=19,
-        # Samples differ but little from their neighbours: deltas are smaller than a dictionary.
+        # The high bytes of neighbours are alike: 1.1 to 1.8 bytes a sample, against 1.8 to 2.2 as deltas.
         use_dictionary=[*TEXTS, "rows", "hidden", "rounds.list.element"],
-        column_encoding={"samples.list.element": "DELTA_BINARY_PACKED"},
+        column_encoding={"samples.list.element": "BYTE_STREAM_SPLIT"},
         write_statistics=False,
     )
 

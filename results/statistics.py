@@ -5,7 +5,6 @@ the split of rounds into two halves. Comparing configs is left to the fit.
 """
 
 from functools import cache
-from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,8 +69,10 @@ def summary(samples: NDArray[np.int32]) -> tuple[int, int, int]:
 def _depth(count: int) -> int:
     """How many samples may be cut off at either end so that the interval misses rarely enough."""
     depth = 0
-    tail = 1  # samples out of 2**count equally likely sides that all lie beyond one end
-    while MISSES_ONE_IN * 2 * (tail + comb(count, depth + 1)) <= 2**count:
+    term = tail = 1  # of 2**count equally likely sides of the samples: those with `depth`, and at most so many, on one
+    while True:
+        term = term * (count - depth) // (depth + 1)
+        tail += term
+        if MISSES_ONE_IN * 2 * tail > 2**count:
+            return depth
         depth += 1
-        tail += comb(count, depth)
-    return depth

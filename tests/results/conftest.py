@@ -1,0 +1,98 @@
+"""Builders of runs and measurements, and the databases that the store is tested on."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.results import schema
+from normtune.results.connect import parse
+from normtune.results.frame import Evidence
+from normtune.results.records import Device, Measurement, Run
+
+DEVICE = Device("NVIDIA H200", "sm_90", 132, 60 << 20, 140 << 30, "GPU-0", "570.1")
+PROBLEM = Problem("rms_norm_forward", 4096, 1024, "bfloat16")
+CONFIG = Config("row", num_warps=8)
+
+
+def build_run(number: int = 0, started: str = "2026-11-21T10:00:00+00:00", **device: Any) -> Run:
+    software = {"torch": "2.11.0", "triton": "3.6.0"}
+    return Run(f"{number:032x}", DEVICE._replace(**device), software, started, {"regime": "cold", "void_rounds": 0})
+
+
+def build_measurement(
+    times: Sequence[int] = (3000, 3100),
+    first: int = 0,
+    *,
+    problem: Problem = PROBLEM,
+    config: Config = CONFIG,
+    run: Run | None = None,
+    fingerprint: str = "sha256:aa",
+    status: str | None = None,
+    reason: str | None = None,
+) -> Measurement:
+    """An `ok` measurement of these times in consecutive rounds, or a failure where there is none."""
+    found = status or ("ok" if times else "timeout")
+    told = reason if reason is not None else ("" if times else "took over 10 s")
+    rounds = np.arange(first, first + len(times), dtype=np.int32)
+    run_id = (run or build_run()).id
+    return Measurement(problem, config, run_id, fingerprint, found, told, rounds, np.array(times, dtype=np.int32))
+
+
+@pytest.fixture(scope="session")
+def make_run() -> Callable[..., Run]:
+    return build_run
+
+
+@pytest.fixture(scope="session")
+def make() -> Callable[..., Measurement]:
+    return build_measurement
+
+
+@pytest.fixture(scope="session")
+def plain_rows() -> Callable[[Sequence[Measurement]], list[tuple[Any, ...]]]:
+    """Measurements as values that compare and sort."""
+
+    def convert(measurements: Sequence[Measurement]) -> list[tuple[Any, ...]]:
+        return sorted((*item[:6], item.rounds.tolist(), item.samples.tolist()) for item in measurements)
+
+    return convert
+
+
+@pytest.fixture(scope="session")
+def varied() -> Evidence:
+    """Two devices, two operators, a variant, failures, a later first round, a yardstick."""
+    runs = [build_run(1), build_run(2, "2026-11-21T11:00:00+00:00"), build_run(3, name="NVIDIA B200", sms=148)]
+    backward = Problem("rms_norm_backward", 64, 96, "float32", "no_dweight")
+    items = [
+        build_measurement((3000, 3100, 2900), run=runs[0]),
+        build_measurement((3050,), 6, run=runs[0]),
+        build_measurement((3001, 3101), run=runs[1], fingerprint="sha256:bb"),
+        build_measurement((), run=runs[1], config=Config("row", num_warps=32), reason="a\nb\0c"),
+        build_measurement((70, 80), run=runs[1], problem=backward, config=Config("persistent", 4, 1, 3, 2, "reduce")),
+        build_measurement((60, 61), run=runs[1], problem=backward, config=Config("copy", num_warps=0)),
+        build_measurement((9,), run=runs[2], problem=PROBLEM._replace(dtype="float16")),
+    ]
+    return Evidence.from_measurements(items, runs)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a store that does not exist yet."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'store.db'}"
+        return
+    server = os.environ.get("NORMTUNE_TEST_POSTGRES")
+    if not server:
+        pytest.skip("NORMTUNE_TEST_POSTGRES names no PostgreSQL database")
+    engine = sa.create_engine(parse(server))
+    schema.metadata.drop_all(engine)
+    yield server
+    schema.metadata.drop_all(engine)
+    engine.dispose()

@@ -1,0 +1,119 @@
+"""`normtune data`: what it prints, what it writes, and what it refuses."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.results.commands import app
+from normtune.results.exchange import read_parquet, write_parquet
+from normtune.results.store import Store
+
+
+@pytest.fixture
+def store(varied, tmp_path):
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    with Store.open(url) as opened:
+        opened.merge(varied)
+    return url
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(told, *arguments, kind=NormtuneError):
+    found = call(*arguments)
+    assert isinstance(found.exception, kind), found
+    assert told in str(found.exception)
+    assert "\n" not in str(found.exception)
+
+
+def test_list_counts_by_device_operator_and_dtype(store):
+    found = call("list", "--store", store)
+    assert found.exit_code == 0
+    lines = [" ".join(line.replace("│", " ").split()) for line in found.output.splitlines()]
+    assert "NVIDIA H200, 132 SMs rms_norm_forward bfloat16 1 4 2 3 ok, 1 timeout" in lines
+    assert "NVIDIA H200, 132 SMs rms_norm_backward:no_dweight float32 1 2 1 2 ok" in lines
+    assert "NVIDIA B200, 148 SMs rms_norm_forward float16 1 1 1 1 ok" in lines
+
+
+def test_list_of_a_store_without_measurements(tmp_path):
+    with Store.open(f"sqlite:///{tmp_path / 'new.db'}"):
+        pass
+    assert "no measurements yet: run `normtune sweep`" in call("list", "--store", tmp_path / "new.db").output
+
+
+def test_export_and_import_carry_everything_once(store, varied, tmp_path):
+    found = call("export", "--out", tmp_path / "a.parquet", "--store", store)
+    assert f"7 measurements of 3 runs, {varied.digest()}" in found.output
+    for told in ("7 measurements, 7 new", "7 measurements, 0 new"):
+        assert told in call("import", tmp_path / "a.parquet", "--store", tmp_path / "b.db").output
+    with Store.open(f"sqlite:///{tmp_path / 'b.db'}", create=False) as copy:
+        assert copy.load().digest() == varied.digest()
+
+
+def test_export_of_a_part(store, varied, tmp_path):
+    out = tmp_path / "part.parquet"
+    part = ("--operator", "rms_norm_forward", "--dtype", "bfloat16", "--dtype", "float16")
+    assert call("export", "--out", out, *part, "--store", store).exit_code == 0
+    assert read_parquet(out).digest() == varied.select(["rms_norm_forward"], ["bfloat16", "float16"]).digest()
+
+
+def test_export_as_csv_and_as_a_recording(store, tmp_path):
+    assert call("export", "--out", tmp_path / "a.CSV", "--store", store).exit_code == 0
+    assert len((tmp_path / "a.CSV").read_text().splitlines()) == 13
+    part = ("--operator", "rms_norm_backward", "--recording", "gpu", "--out", tmp_path)
+    assert "gpu.rms_norm_backward.parquet: " in call("export", *part, "--store", store).output
+    assert len(read_parquet(tmp_path / "gpu.rms_norm_backward.parquet").frame) == 2
+
+
+def test_export_refuses_what_it_cannot_write(store, tmp_path):
+    def refuse(told, *options):
+        refused(told, "export", "--store", store, "--out", *options, kind=UsageError)
+
+    refuse("expected a file that ends in .parquet or .csv", tmp_path / "a.xlsx")
+    refuse("none does not exist", tmp_path / "none" / "a.parquet")
+    refuse(
+        "--operator is 'softmax': the store has rms_norm_backward, rms_norm_forward",
+        tmp_path / "a.csv",
+        "--operator",
+        "softmax",
+    )
+    refuse("--dtype is 'fp8': the store has bfloat16, float16, float32", tmp_path / "a.csv", "--dtype", "fp8")
+    part = ("--operator", "rms_norm_backward", "--dtype", "bfloat16")
+    refuse("there are no measurements to export", tmp_path / "a.csv", *part)
+    refuse("the store has 2 (", tmp_path, "--recording", "gpu")
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("store.db")] == []
+    refused("there is no store", "export", "--store", tmp_path / "none.db", "--out", tmp_path / "a.csv")
+
+
+def test_an_import_with_one_bad_file_changes_nothing(store, varied, make, make_run, tmp_path):
+    good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
+    write_parquet(varied.select(["rms_norm_backward"]), good)
+    bad.write_bytes(good.read_bytes()[:-20])
+    refused("bad.parquet is no Parquet file or a damaged one", "import", good, bad, "--store", tmp_path / "new.db")
+    assert not (tmp_path / "new.db").exists()
+    refused("no file", "import", tmp_path / "none.parquet", "--store", store, kind=UsageError)
+
+    other = [run._replace(software={"torch": "9"}) for run in varied.runs]
+    write_parquet(type(varied)(varied.frame, tuple(other)), bad)
+    refused("cannot import", "import", bad, "--store", store)
+    with Store.open(store, create=False) as opened:
+        assert opened.load().digest() == varied.digest()
+
+
+def test_the_commands_import_nothing_heavy():
+    heavy = "{'numpy', 'pandas', 'pyarrow', 'sqlalchemy', 'torch', 'triton'}"
+    code = f"import sys, normtune.results.commands; print(sorted({heavy} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_results_import_neither_torch_nor_triton():
+    modules = "recording, normtune.results.store, normtune.results.statistics"
+    code = f"import sys, normtune.results.{modules}; print(sorted({{'torch', 'triton'}} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
