@@ -13,7 +13,7 @@ import typer
 from normtune.errors import UsageError
 
 if TYPE_CHECKING:
-    from normtune.heuristics.fitting import Fit
+    from normtune.heuristics.fitted import Fit
     from normtune.results.frame import Evidence
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.figures import Figures
-from normtune.heuristics.fitting import Fit, Function
+from normtune.heuristics.fitted import Fit, Function
 from normtune.heuristics.header import Header, body_hash
 from normtune.heuristics.micrologs import percent
 from normtune.heuristics.tree import Leaf, Tree

@@ -9,12 +9,12 @@ against the best tree of as many leaves; else it is left out of the table, and d
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics import figures
 from normtune.heuristics.figures import Figures
+from normtune.heuristics.fitted import Fit, Function, Shared
 from normtune.heuristics.header import Known
 from normtune.heuristics.legality import Legality, all_variants
 from normtune.heuristics.matrix import TimingMatrix, timing_matrix
@@ -31,77 +31,6 @@ if TYPE_CHECKING:
     from normtune.results.frame import Evidence
 
 SHARING_COST = 10_000  # millionths: 1 %
-
-
-@dataclass(frozen=True)
-class Function:
-    """One function of the table.
-
-    Attributes:
-        operator, variant, dtype: whose data it was fitted on.
-        tree: what it does.
-        figures: how good it is.
-        dtypes: the dtypes that it answers for, its own first.
-        cross_validated: mean regret on problems left out, for 1, 2, ... leaves; empty where leaves were given.
-    """
-
-    operator: str
-    variant: str
-    dtype: str
-    tree: Tree
-    figures: Figures
-    dtypes: tuple[str, ...]
-    cross_validated: tuple[int | None, ...]
-
-    @property
-    def key(self) -> str:
-        """The operator's name in the table."""
-        return f"{self.operator}:{self.variant}" if self.variant else self.operator
-
-
-class Shared(NamedTuple):
-    """A variant that takes the plain operator's function.
-
-    Attributes:
-        key, dtype: the variant's name and dtype.
-        cost: mean regret that sharing adds on the variant's data, millionths.
-        problems: how many the cost was taken over.
-        leaves: leaves of the variant's own tree, the one it was compared with.
-    """
-
-    key: str
-    dtype: str
-    cost: int
-    problems: int
-    leaves: int
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A fitted table, not written yet.
-
-    Attributes:
-        device, software: of the newest run.
-        date: of the newest run, YYYY-MM-DD, UTC.
-        digest: of the evidence that was used.
-        measurements: how many there are in it.
-        fingerprints: of the kernels, by operator.
-        measured: least and largest measured rows, least and largest measured hidden.
-        functions: in the order of the code.
-        shared: variants without functions of their own.
-        notes: what the user should know: data left out, and why.
-    """
-
-    device: Device
-    software: dict[str, str]
-    date: str
-    digest: str
-    measurements: int
-    fingerprints: dict[str, str]
-    measured: tuple[int, int, int, int]
-    functions: tuple[Function, ...]
-    shared: tuple[Shared, ...]
-    notes: tuple[str, ...]
 
 
 def fit(
@@ -247,8 +176,8 @@ def _fit_one(matrix: TimingMatrix, legality: Legality, given: int | None, known:
     sizes = [len({shape[place] for shape in matrix.problems}) for place in (0, 1)]
     if (sizes[0] + 1) * (sizes[1] + 1) > MAX_BINS:  # a bin more on each axis, for what lies beyond
         raise NormtuneError(
-            f"{matrix.key} {matrix.dtype} has {sizes[0]} row counts x {sizes[1]} hidden sizes: an exact fit takes up to "
-            f"{MAX_BINS} pairs; fit measurements of a coarser grid"
+            f"{matrix.key} {matrix.dtype} has {sizes[0]} row counts x {sizes[1]} hidden sizes: an exact fit takes "
+            f"up to {MAX_BINS} pairs; fit measurements of a coarser grid"
         )
     validated: tuple[int | None, ...] = ()
     stored = known.cross_validated if known else None

@@ -14,7 +14,8 @@ from normtune import __version__
 from normtune.errors import NormtuneError
 from normtune.heuristics import locate
 from normtune.heuristics.emit import module_text
-from normtune.heuristics.fitting import Fit, fit
+from normtune.heuristics.fitted import Fit
+from normtune.heuristics.fitting import fit
 from normtune.heuristics.header import body_hash, parse
 from normtune.heuristics.legality import all_variants
 from normtune.heuristics.regions import trees

@@ -72,7 +72,7 @@ def test_a_variant_that_costs_little_shares_and_says_so(measured, penalty) -> No
     (shared,) = found.shared
     assert (shared.key, shared.dtype, shared.problems) == ("toy:no_keep", "bfloat16", 35)
     assert abs(shared.cost) < 1000
-    assert "# Shared:     toy:no_keep bfloat16: sharing costs" in module_text(found, "normtune fit")
+    assert "# Shared:   toy:no_keep bfloat16: sharing costs" in module_text(found, "normtune fit")
 
 
 def test_a_variant_that_costs_much_gets_its_own_function(measured, penalty) -> None:

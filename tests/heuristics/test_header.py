@@ -32,6 +32,20 @@ def test_a_header_knows_what_the_fit_decided() -> None:
     assert HEADER.known() == {("a", "bfloat16"): Known(1, None), ("a:no_b", "float32"): Known(12, 23814)}
 
 
+def test_long_lines_are_wrapped_and_read_as_one() -> None:
+    long = HEADER._replace(
+        regenerate="normtune fit" + "".join(f" --operator {name * 12}" for name in "abcdefgh"),
+        regret=(
+            f"{'a' * 40}:no_b bfloat16: 12 leaves, mean 10.88 %, worst 120.0 %, cross-validated 9.00 %, optimum 1.00 %",
+        ),
+    )
+    lines = long.text().split("\n")
+    assert len(lines) == len(HEADER.text().split("\n")) + 1
+    assert max(map(len, lines)) <= 120
+    assert parse(long.text() + "\n\nx = 1\n", "table.py") == (long, "\nx = 1\n")
+    assert list(long.known().values()) == [Known(12, 86178)]
+
+
 @given(st.integers(0, 200_000))
 def test_a_cross_validated_figure_is_read_so_that_it_prints_alike(regret: int) -> None:
     from normtune.heuristics.micrologs import percent

@@ -7,7 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normtune.heuristics.fitting import Fit, fit
+from normtune.heuristics.fitted import Fit
+from normtune.heuristics.fitting import fit
 from normtune.heuristics.legality import all_variants
 from normtune.heuristics.tree import choose, regions
 from normtune.kernels.operator import operator, operators
