@@ -109,7 +109,7 @@ def add_measurements(
     runs: Mapping[str, int],
     problems: Numbers,
     configs: Numbers,
-) -> int:
+) -> None:
     """Insert the measurements whose content key is not known.
 
     Args:
@@ -118,9 +118,6 @@ def add_measurements(
         runs: number of each run by its id.
         problems: number of each problem by its fields.
         configs: number of each config by (canonical JSON,).
-
-    Returns:
-        How many were inserted.
     """
     values = []
     shapes = zip(*(columns[name] for name in PROBLEM_FIELDS), strict=True)
@@ -146,9 +143,12 @@ def add_measurements(
                 "rounds": rounds.astype("<i4").tobytes(),
             }
         )
-    before = _count(connection)
     insert_new(connection, schema.measurement, values)
-    return _count(connection) - before
+
+
+def count_measurements(connection: sa.Connection) -> int:
+    """How many measurements there are; PostgreSQL takes 0.4 s to count 300,000, so this is for whole files."""
+    return connection.execute(sa.select(sa.func.count()).select_from(schema.measurement)).scalar_one()
 
 
 def arrays_of(blobs: Sequence[bytes]) -> list[NDArray[np.int32]]:
@@ -169,10 +169,6 @@ def insert_new(connection: sa.Connection, table: sa.Table, values: Sequence[Mapp
     if values:
         insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
         connection.execute(insert(table).on_conflict_do_nothing(), [dict(row) for row in values])
-
-
-def _count(connection: sa.Connection) -> int:
-    return connection.execute(sa.select(sa.func.count()).select_from(schema.measurement)).scalar_one()
 
 
 def _json(value: Any) -> str:

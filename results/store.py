@@ -106,7 +106,9 @@ class Store:
         """
         columns = columns_of(measurements)
         check_columns(columns)
-        self._store(columns, ())
+        with self._writing() as connection:
+            numbers = self._insert(connection, columns)
+        self._problems, self._configs = numbers
 
     def merge(self, evidence: Evidence) -> int:
         """Store the runs and measurements that are not known yet, all of them or none.
@@ -118,7 +120,13 @@ class Store:
             ValueError: a run of that id is known with another device, software or start.
             NormtuneError: the database failed; nothing of this call is stored.
         """
-        return self._store({name: evidence.frame[name].tolist() for name in COLUMNS}, evidence.runs)
+        with self._writing() as connection:
+            rows.add_runs(connection, evidence.runs)
+            before = rows.count_measurements(connection)
+            numbers = self._insert(connection, {name: evidence.frame[name].tolist() for name in COLUMNS})
+            added = rows.count_measurements(connection) - before
+        self._problems, self._configs = numbers
+        return added
 
     def runs(self) -> list[Run]:
         """All runs, by start and id, also those that have no measurements."""
@@ -202,20 +210,19 @@ class Store:
             }
             return Evidence.from_columns(columns, runs.values())
 
-    def _store(self, columns: Mapping[str, Sequence[Any]], runs: Sequence[Run]) -> int:
-        problems = set(zip(*(columns[name] for name in rows.PROBLEM_FIELDS), strict=True))
-        configs = {(text,) for text in columns["config"]}
-        with self._writing() as connection:
-            rows.add_runs(connection, runs)
-            known = {run.id: number for number, run in rows.stored_runs(connection)}
-            for unknown in sorted(set(columns["run"]) - set(known)):
-                raise ValueError(f"run {unknown!r} is not known: begin_run comes first")
-            problem_numbers = rows.numbers_of(connection, schema.problem, rows.PROBLEM_FIELDS, problems, self._problems)
-            config_numbers = rows.numbers_of(connection, schema.config, ("config",), configs, self._configs)
-            added = rows.add_measurements(connection, columns, known, problem_numbers, config_numbers)
-        # Only now are the numbers committed.
-        self._problems, self._configs = problem_numbers, config_numbers
-        return added
+    def _insert(
+        self, connection: sa.Connection, columns: Mapping[str, Sequence[Any]]
+    ) -> tuple[rows.Numbers, rows.Numbers]:
+        """Insert measurements; gives the numbers of problems and configs, to be kept once they are committed."""
+        known = {run.id: number for number, run in rows.stored_runs(connection)}
+        for unknown in sorted(set(columns["run"]) - set(known)):
+            raise ValueError(f"run {unknown!r} is not known: begin_run comes first")
+        shapes = set(zip(*(columns[name] for name in rows.PROBLEM_FIELDS), strict=True))
+        texts = {(text,) for text in columns["config"]}
+        problems = rows.numbers_of(connection, schema.problem, rows.PROBLEM_FIELDS, shapes, self._problems)
+        configs = rows.numbers_of(connection, schema.config, ("config",), texts, self._configs)
+        rows.add_measurements(connection, columns, known, problems, configs)
+        return problems, configs
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
