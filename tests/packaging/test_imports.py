@@ -1,0 +1,111 @@
+"""What is loaded when, and under which name."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("numpy", "optuna", "pandas", "pyarrow", "pynvml", "scipy", "sqlalchemy", "torch", "triton")
+PUBLIC = ("NormtuneError", "RMSNorm", "UsageError", "__version__", "rms_norm", "use_table")
+
+
+@pytest.fixture
+def scratch(root: Path, tmp_path: Path) -> Path:
+    """A folder in which `normtune` is a symbolic link to the checkout: how it runs without being installed."""
+    (tmp_path / "normtune").symlink_to(root)
+    return tmp_path
+
+
+def loaded(run, scratch: Path, code: str) -> list[str]:
+    """Which of `HEAVY` are loaded once `code` has run."""
+    done = run(
+        "-c",
+        f"import sys\n{code}\nprint('loaded:', *[name for name in {HEAVY} if name in sys.modules])",
+        cwd=scratch,
+        PYTHONPATH=str(scratch),
+        PYTHONSAFEPATH="1",
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1].split()[1:]
+
+
+def ending(arguments: list[str]) -> str:
+    """Code that runs the command line and survives its exit."""
+    return (
+        f"sys.argv = {['normtune', *arguments]}\nimport normtune.cli\ntry: normtune.cli.main()\nexcept SystemExit: pass"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["sweep", "--help"], ["fit", "--help"], ["data"]])
+def test_help_loads_nothing_heavy(run, scratch: Path, arguments: list[str]) -> None:
+    assert loaded(run, scratch, ending(arguments)) == []
+
+
+def test_import_loads_nothing_heavy_until_a_name_is_used(run, scratch: Path) -> None:
+    assert loaded(run, scratch, "import normtune; dir(normtune); normtune.NormtuneError") == []
+    assert "torch" in loaded(run, scratch, "import normtune; normtune.rms_norm")
+
+
+def test_a_table_is_found_without_numpy_or_torch(run, scratch: Path) -> None:
+    code = "from normtune.heuristics import locate; locate.select('NVIDIA H200', 'sm_90', 132)"
+    assert loaded(run, scratch, code) == []
+
+
+def test_public_names_are_listed_and_are_what_their_homes_hold() -> None:
+    import normtune
+    from normtune.kernels import dispatch, rms_norm
+
+    assert sorted(normtune.__all__) == sorted(PUBLIC)
+    assert set(PUBLIC) <= set(dir(normtune))
+    assert normtune.use_table is dispatch.use_table
+    assert (normtune.rms_norm, normtune.RMSNorm) == (rms_norm.rms_norm, rms_norm.RMSNorm)
+    with pytest.raises(AttributeError, match=r"module 'normtune' has no attribute 'rms_norn'"):
+        normtune.rms_norn  # noqa: B018  (the access is what is tested)
+
+
+def test_rooms_are_no_top_level_modules_in_the_checkout(run, root: Path) -> None:
+    names = ("cli", "errors", "heuristics", "kernels", "results", "tuner")
+    code = f"import importlib.util as u; print([name for name in {names} if u.find_spec(name)])"
+    assert run("-c", code, cwd=root, PYTHONSAFEPATH="1").stdout == "[]\n"
+    # Without the variable they are: that is what Makefile and CI guard against.
+    assert run("-c", code, cwd=root).stdout == f"{list(names)}\n"
+
+
+def test_processes_that_normtune_starts_find_no_top_level_rooms(run, root: Path, scratch: Path) -> None:
+    code = (
+        "import multiprocessing as m, importlib.util as u\n"
+        "if __name__ == '__main__':\n"
+        "    with m.get_context('spawn').Pool(1) as pool:\n"
+        "        print(pool.map(u.find_spec, ['kernels', 'results', 'cli']))\n"
+        "        print(pool.apply(u.find_spec, ['normtune.cli']).origin)\n"
+    )
+    (scratch / "spawn.py").write_text(code)
+    done = run(str(scratch / "spawn.py"), cwd=root, PYTHONPATH=str(scratch), PYTHONSAFEPATH="1")
+    assert done.stdout == f"[None, None, None]\n{scratch / 'normtune' / 'cli.py'}\n", done.stderr
+
+
+def test_make_and_ci_set_safe_path_and_ci_runs_make_test_alone(root: Path) -> None:
+    assert "\nexport PYTHONSAFEPATH := 1\n" in (root / "Makefile").read_text()
+    script = root / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    commands = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
+    assert commands == ['cd "$(dirname "$0")/.." && exec make test']
+
+
+def test_a_sweep_runs_from_a_symbolic_link_alone(run, scratch: Path) -> None:
+    done = run(
+        *("-m", "normtune", "sweep", "--device", "replay:nvidia-h200", "--rows", "4096", "--hidden", "1024,4096"),
+        cwd=scratch,
+        PYTHONPATH=str(scratch),
+        PYTHONSAFEPATH="1",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].startswith("replay of the recorded sweep of NVIDIA H200")
+    assert (scratch / "normtune.db").is_file()
+
+
+def test_this_environment_is_whole() -> None:
+    done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
