@@ -129,6 +129,7 @@ def _write(fitted: "Fit", path: Path, command: list[str]) -> None:
 
 
 def _print_figures(fitted: "Fit") -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
@@ -136,31 +137,29 @@ def _print_figures(fitted: "Fit") -> None:
     from normtune.heuristics.rules import liger
 
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, 120)
+    # Narrower, it would cut figures off; a terminal wraps what it cannot show.
+    console.width = max(console.width, 120)
     device = fitted.device
     print(f"{device.label}, {device.target}, {device.sms} SMs: {fitted.measurements} measurements, {fitted.date}")
-    table = Table(
-        caption=f"time over the best of each problem, which is chosen and scored on different rounds; {liger.TITLE}"
-    )
+    print(f"Slower than the best config of each problem by, in percent ({liger.TITLE} on the same kernels):")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("operator", "dtype"):
-        table.add_column(name, no_wrap=True)
-    for name in ("leaves", "mean", "90th", "worst", "cross-\nvalidated", "optimum", "Liger", "its worst"):
-        table.add_column(name, justify="right")
+        table.add_column(name, no_wrap=True, vertical="bottom")
+    for name in ("leaves", "mean", "90th", "worst", "cross-\nvalidated", "optimum", "Liger\nmean", "Liger\nworst"):
+        table.add_column(name, justify="right", no_wrap=True)
     for one in fitted.functions:
         found = one.figures
-        table.add_row(
-            one.key,
-            one.dtype,
-            str(found.leaves),
-            percent(found.loss.mean),
-            percent(found.loss.ninetieth),
-            percent(found.loss.worst, 1),
-            "-" if found.cross_validated is None else percent(found.cross_validated),
-            percent(found.optimum),
-            percent(found.rule.mean) if found.rule else "-",
-            percent(found.rule.worst, 1) if found.rule else "-",
+        shown = (
+            (found.loss.mean, 2),
+            (found.loss.ninetieth, 2),
+            (found.loss.worst, 1),
+            (found.cross_validated, 2),
+            (found.optimum, 2),
+            (found.rule.mean if found.rule else None, 2),
+            (found.rule.worst if found.rule else None, 1),
         )
+        figures = ("-" if value is None else percent(value, digits).removesuffix(" %") for value, digits in shown)
+        table.add_row(one.key, one.dtype, str(found.leaves), *figures)
     console.print(table)
     for variant in fitted.shared:
         cost = f"{percent(variant.cost)} on {variant.problems} problems"
@@ -177,4 +176,4 @@ def _print_ways(fitted: "Fit", out: Path | None) -> None:
         (f"NORMTUNE_TABLE={name}", "one process uses it" if out else "one process uses it; --out FILE writes it"),
         ("commit it", "as heuristics.py of a library, or in heuristics/tables/ of normtune"),
     ):
-        print(f"  {way:<{max(24, len(name) + 17)}}{effect}")
+        print(f"  {way}: {effect}")

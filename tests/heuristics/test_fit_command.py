@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,17 @@ def test_without_a_place_nothing_is_written_and_three_ways_are_named(store: str,
     assert sorted(tmp_path.rglob("*")) == before
     for word in ("toy", "bfloat16", "mean", "worst", "optimum", "Liger", "--install", "NORMTUNE_TABLE", "commit"):
         assert word in told
+
+
+def test_the_figures_are_those_of_the_header(store: str) -> None:
+    told = succeed("fit", "--store", store, "--leaves", "1", "--out", "table.py")
+    (line,) = locate.load("table.py").header.regret
+    found = re.fullmatch(r"toy bfloat16: 1 leaf, mean (\S+) %, worst (\S+) %, optimum (\S+) %", line)
+    assert found
+    (row,) = (words for words in map(str.split, told.splitlines()) if words[:2] == ["toy", "bfloat16"])
+    assert [row[2], row[3], row[5], row[7]] == ["1", *found.groups()]
+    assert float(found[1]) > 10
+    assert [row[6], row[8], row[9]] == ["-", "-", "-"]
 
 
 def test_out_writes_a_table_whose_command_names_no_folder(store: str, tmp_path: Path) -> None:
