@@ -16,12 +16,14 @@ export PYTHONSAFEPATH := 1
 
 DEVICE ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda:0 || echo replay:nvidia-h200)
 STORE ?= sqlite:///normtune-$(subst :,-,$(DEVICE)).db
+REPLAYS := no GPU is measured, this replays the recording of $(DEVICE:replay:%=%)
+MEASURES := this measures the GPU $(DEVICE)
 
 .PHONY: tune test test-all format clean
 
 tune:
-	@echo "make tune: $(if $(filter replay:%,$(DEVICE)),no GPU here, so this replays the recording $(DEVICE:replay:%=%),this measures the GPU $(DEVICE))"
-	@$(MAKE) --no-print-directory $(VENV)/.ready
+	@echo "make tune: $(if $(filter replay:%,$(DEVICE)),$(REPLAYS),$(MEASURES))"
+	@$(MAKE) --silent $(VENV)/.ready
 	$(BIN)/normtune sweep --device $(DEVICE) --store $(STORE)
 	$(BIN)/normtune fit --store $(STORE) --out heuristics.py
 
@@ -47,7 +49,8 @@ clean:
 
 # The environment sees the packages beside a torch that $(PYTHON) has, after its own; nothing there is changed.
 $(VENV)/.ready: pyproject.toml setup.py constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing what normtune needs into $(VENV), a minute or so"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@cp constraints.txt $(VENV)/constraints.txt
 	@torch=$$($(PYTHON) -c 'import importlib.util as u; t = u.find_spec("torch"); print(t.origin if t and t.origin else "")'); \
 	if [ -n "$$torch" ]; then \

@@ -45,17 +45,17 @@ def test_every_command_and_option_is_in_the_readme(root: Path, command: str) -> 
     assert documented == COMMANDS[command] - {"--help"}
 
 
-def fences(text: str) -> list[str]:
-    """The lines of shell blocks, continued lines joined."""
-    blocks = re.findall(r"^```(?:sh|console|bash)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    return [line.removeprefix("$ ") for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+def typed(text: str) -> list[str]:
+    """The lines of shell blocks, continued ones joined, and those after the prompt in console blocks."""
+    shell = "".join(re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    return shell.replace("\\\n", " ").splitlines() + re.findall(r"^\$ (.*)$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_normtune_call_in_a_document_has_options_that_exist(root: Path, document: str) -> None:
     text = (root / document).read_text()
     spans = re.findall(r"`(normtune [^`\n]+)`", text)
-    calls = [call for line in [*fences(text), *spans] for call in re.split(r"&&|\|", line.partition("#")[0])]
+    calls = [call for line in [*typed(text), *spans] for call in re.split(r"&&|\|", line.partition("#")[0])]
     calls = [call.strip() for call in calls if re.match(r"\s*normtune\b", call)]
     for call in calls:
         words = shlex.split(call.replace("...", ""))
