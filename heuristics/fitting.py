@@ -20,7 +20,15 @@ from normtune.heuristics.legality import Legality, all_variants
 from normtune.heuristics.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.optimum import MAX_BINS, Optima
 from normtune.heuristics.rules import liger
-from normtune.heuristics.selection import MAX_LEAVES, WEIGHT, cross_validated, least_leaves, losses, solve
+from normtune.heuristics.selection import (
+    MAX_LEAVES,
+    WEIGHT,
+    chosen_leaves,
+    cross_validated,
+    least_leaves,
+    losses,
+    solve,
+)
 from normtune.heuristics.tree import Tree, leaves
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import split_key
@@ -184,8 +192,9 @@ def _fit_one(matrix: TimingMatrix, legality: Legality, given: int | None, known:
     most = known.leaves if known else given or MAX_LEAVES
     optima = solve(matrix, legality, most)
     if known is None and given is None:
-        validated = tuple(cross_validated(matrix, legality, MAX_LEAVES))
-        enough = least_leaves(validated)
+        left_out = cross_validated(matrix, legality, MAX_LEAVES)
+        validated = left_out.everywhere
+        enough = chosen_leaves(left_out.inside, [_optimum(matrix, optima, n) for n in range(1, MAX_LEAVES + 1)])
         stored = validated[enough - 1] if enough else None
         most = _with_legality(matrix, optima, enough)
     tree = optima.tree(most)

@@ -5,8 +5,15 @@ lose on problems that they were not fitted on. Emitting and naming are left to o
 
 Cross-validation. The hidden sizes are split into 6 contiguous groups of as even sizes as possible, and so are the row
 counts. For each group a tree is fitted without the group's problems and scored on them: inner groups are interpolation,
-outer ones extrapolation. Each axis gives the mean regret over all problems, and the worse axis decides. The number of
-leaves is the least whose figure is within `TOLERANCE` of the best one.
+outer ones extrapolation. Each axis gives the mean regret over all problems, and the worse axis is the figure. It also
+gives the mean over the inner groups alone, of which again the worse axis decides: a table is fitted on its outer sizes
+too and never extrapolates to them, while what it loses there when it has not seen them is the same for any number of
+leaves and hides all differences (13.3 to 13.6 % from 7 leaves on for the H200's backward in bfloat16).
+
+The number of leaves. Cross-validation permits the numbers whose deciding figure is within `PERMITTED` of the best. Of
+these, the least is taken whose regret on the data is within `TOLERANCE` of that of the most: the shapes of the grid are
+those that people run, so leaves that help there and harm nowhere else are worth having (the H200's backward in bfloat16
+loses 5.3 % with 7 leaves and 2.6 % with 16, which cross-validate alike), and leaves that help nowhere are not.
 
 A fold's tree has to be legal at all measured sizes, and is told which configs were measured on the problems left out,
 though not their times: choosing one that was not costs it `UNMEASURED` a problem, so it does so only where nothing else
@@ -16,6 +23,7 @@ is legal. It is then scored as the slowest config that was measured there.
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +39,8 @@ MAX_LEAVES = 16
 GROUPS = 6
 # Millionths: a tenth of a percent is less than a table moves when it is fitted to another sweep of the same GPU.
 TOLERANCE = 1000
+# Millionths: the figures of neighbouring numbers of leaves scatter by about this much on the recorded H200.
+PERMITTED = 3000
 UNMEASURED = 693_147  # millionths: twice the time
 # numpy lets go of the interpreter while a fold is solved; each takes 40 MB on the recording grid.
 _THREADS = min(4, os.cpu_count() or 1)
@@ -75,20 +85,49 @@ def solve(
     return Optima((rows, hidden), matrix.configs, cost, barred, legal, max_leaves)
 
 
-def cross_validated(matrix: TimingMatrix, legality: Legality, max_leaves: int) -> list[int | None]:
-    """Mean regret on problems left out of the fit, for 1 to `max_leaves` leaves, millionths.
+class Validated(NamedTuple):
+    """Mean regret on problems left out of the fit, for 1, 2, ... leaves, millionths.
 
     None where some fold has no tree of so few leaves, or where no axis has two sizes.
+
+    Attributes:
+        everywhere: over all groups.
+        inside: over the inner groups, which decide; over all groups of an axis that has fewer than four.
     """
-    by_axis = [
-        figures for place in (0, 1) if (figures := _cross_validated(matrix, legality, max_leaves, place)) is not None
-    ]
-    worse: list[int | None] = []
-    for leaves in range(max_leaves):
-        found = [figures[leaves] for figures in by_axis]
-        known = [figure for figure in found if figure is not None]
-        worse.append(max(known) if known and len(known) == len(found) else None)
-    return worse
+
+    everywhere: tuple[int | None, ...]
+    inside: tuple[int | None, ...]
+
+
+def cross_validated(matrix: TimingMatrix, legality: Legality, max_leaves: int) -> Validated:
+    """What trees of 1 to `max_leaves` leaves lose on groups left out, the worse axis of the two."""
+    by_axis = [found for place in (0, 1) if (found := _cross_validated(matrix, legality, max_leaves, place))]
+    return Validated(
+        _worse([found.everywhere for found in by_axis], max_leaves),
+        _worse([found.inside for found in by_axis], max_leaves),
+    )
+
+
+def chosen_leaves(left_out: Sequence[int | None], on_data: Sequence[int | None]) -> int | None:
+    """The number of leaves, by what trees of 1, 2, ... leaves lose on problems left out and on the data.
+
+    The rule stands in the module's docstring. None where no tree has both figures.
+
+    Args:
+        left_out: mean regret inside, as `Validated.inside`, millionths.
+        on_data: mean regret on the data, of the same length, millionths.
+    """
+    known = {
+        count: (left, data)
+        for count, (left, data) in enumerate(zip(left_out, on_data, strict=True), 1)
+        if left is not None and data is not None
+    }
+    if not known:
+        return None
+    bound = min(left for left, _ in known.values()) + PERMITTED
+    permitted = {count: data for count, (left, data) in known.items() if left <= bound}
+    enough = permitted[max(permitted)] + TOLERANCE
+    return min(count for count, data in permitted.items() if data <= enough)
 
 
 def least_leaves(figures: Sequence[int | None]) -> int | None:
@@ -118,7 +157,17 @@ def groups(sizes: Sequence[int], count: int = GROUPS) -> list[tuple[int, ...]]:
     return found
 
 
-def _cross_validated(matrix: TimingMatrix, legality: Legality, max_leaves: int, place: int) -> list[int | None] | None:
+def _worse(axes: Sequence[Sequence[int | None]], max_leaves: int) -> tuple[int | None, ...]:
+    """The larger figure of the axes for each number of leaves; None where an axis has none, or there is no axis."""
+    worse: list[int | None] = []
+    for leaves in range(max_leaves):
+        found = [figures[leaves] for figures in axes]
+        known = [figure for figure in found if figure is not None]
+        worse.append(max(known) if known and len(known) == len(found) else None)
+    return tuple(worse)
+
+
+def _cross_validated(matrix: TimingMatrix, legality: Legality, max_leaves: int, place: int) -> Validated | None:
     """The figures of folds along one axis, `place` 0 for rows and 1 for hidden; None where it has one size."""
     sizes = np.array([shape[place] for shape in matrix.problems])
     folds = groups([int(size) for size in sizes])
@@ -126,8 +175,18 @@ def _cross_validated(matrix: TimingMatrix, legality: Legality, max_leaves: int, 
         return None
     with ThreadPoolExecutor(_THREADS) as pool:
         lost = list(pool.map(lambda fold: _lost(matrix, legality, max_leaves, np.isin(sizes, fold)), folds))
-    totals = (None if None in losses else sum(losses) for losses in zip(*lost, strict=True))
-    return [None if total is None else total // len(matrix.problems) for total in totals]
+    counts = [int(np.isin(sizes, fold).sum()) for fold in folds]
+    inner = slice(1, -1) if len(folds) > 3 else slice(None)
+    return Validated(_mean(lost, counts), _mean(lost[inner], counts[inner]))
+
+
+def _mean(lost: Sequence[Sequence[int | None]], counts: Sequence[int]) -> tuple[int | None, ...]:
+    """The mean over the problems of all folds, for each number of leaves; None where a fold has none."""
+    means: list[int | None] = []
+    for losses in zip(*lost, strict=True):
+        known = [loss for loss in losses if loss is not None]
+        means.append(sum(known) // sum(counts) if len(known) == len(losses) else None)
+    return tuple(means)
 
 
 def _lost(matrix: TimingMatrix, legality: Legality, max_leaves: int, held_out: NDArray[np.bool_]) -> list[int | None]:
