@@ -63,7 +63,7 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch)
         (["swep"], 2, "Did you mean 'sweep'"),
         (["sweep", "--grit", "default"], 2, "--grit"),
         (["fit", "--leaves", "many"], 2, "--leaves"),
-        (["check"], 2, "tables"),
+        (["check"], 2, "Missing argument"),
         (["data"], 2, "export"),
     ],
 )
