@@ -1,6 +1,6 @@
 # make tune      measure this machine's GPU (or replay the shipped recording), fit, write heuristics.py
 # make test      every check that needs no GPU, at most 6 minutes on two cores
-# make test-all  the slow ones and, where there is a GPU, those that need one
+# make test-all  these, the slow ones and, where there is a GPU, those that need one
 # make format    rewrite the sources as `make test` wants them
 # make clean     remove what these targets made, measurements excepted
 #
@@ -27,17 +27,14 @@ tune:
 	$(BIN)/normtune sweep --device $(DEVICE) --store $(STORE)
 	$(BIN)/normtune fit --store $(STORE) --out heuristics.py
 
-test: $(VENV)/.ready
+test: QUICK := and not slow
+test test-all: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/normtune check heuristics/tables/[a-z]*.py
-	TRITON_INTERPRET=1 $(BIN)/pytest -q -n $(JOBS) -m "interpreter and not slow"
-	$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not gpu and not slow and not interpreter"
-
-test-all: test
-	TRITON_INTERPRET=1 $(BIN)/pytest -q -n $(JOBS) -m "interpreter and slow"
-	$(BIN)/pytest -q -n $(JOBS) -m "slow and not gpu and not interpreter"
-	$(if $(filter cuda:%,$(DEVICE)),$(BIN)/pytest -q -m gpu)
+	TRITON_INTERPRET=1 $(BIN)/pytest -q -n $(JOBS) -m "interpreter $(QUICK)"
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not gpu and not interpreter $(QUICK)"
+	$(if $(filter test-all,$@),$(if $(filter cuda:%,$(DEVICE)),$(BIN)/pytest -q -m gpu))
 
 format: $(VENV)/.ready
 	$(BIN)/ruff format .
