@@ -88,13 +88,13 @@ def test_links_and_named_files_exist(root: Path, document: str) -> None:
 
 
 def test_make_targets_of_the_documents_exist(root: Path) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE))
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (root / "Makefile").read_text(), re.MULTILINE)
     named = {
         target
         for document in DOCUMENTS
         for target in re.findall(r"`?make ([a-z][a-z-]*)`", (root / document).read_text())
     }
-    assert named and named <= targets
+    assert named and named <= set(phony.split())
 
 
 def test_changelog_has_this_version(root: Path) -> None:
