@@ -11,7 +11,13 @@ import argparse
 import json
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
 
+if TYPE_CHECKING:
+    from normtune.kernels.operator import Launch
+    from normtune.tuner.planning import Task
+
+OPERATORS = ("rms_norm_forward", "rms_norm_backward")
 ROWS = (4096, 8192, 16384, 32768)
 HIDDEN = (64, 128, 256, 512, 768)
 CONTROL_HIDDEN = 768
@@ -26,16 +32,13 @@ def main() -> None:
     from normtune.tuner.cuda import CudaBench
 
     bench = CudaBench(0)
-    cells = {
-        (name, rows, hidden): measure(bench, name, rows, hidden)
-        for name in ("rms_norm_forward", "rms_norm_backward")
-        for rows in ROWS
-        for hidden in HIDDEN
-    }
+    trials = [plan(bench, name, rows, hidden) for name in OPERATORS for rows in ROWS for hidden in HIDDEN]
+    for _ in bench.prepare([trial.task for trial in trials]):
+        pass
+    cells = {trial.task.problem[:3]: measure(bench, trial) for trial in trials}
     bench.close()
     print(f"{bench.device.name}, bfloat16, torch {bench.software['torch']}, triton {bench.software['triton']}")
-    titles = {"forward + backward": ("rms_norm_forward", "rms_norm_backward"), "backward": ("rms_norm_backward",)}
-    titles["forward"] = ("rms_norm_forward",)
+    titles = {"forward + backward": OPERATORS, "backward": OPERATORS[1:], "forward": OPERATORS[:1]}
     for title, names in titles.items():
         print(f"\n{title}, ms:\n")
         head = [f"h={hidden}" for hidden in HIDDEN] + [f"h={CONTROL_HIDDEN}, control"]
@@ -51,40 +54,49 @@ def main() -> None:
         options.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def measure(bench, name: str, rows: int, hidden: int) -> dict[str, object]:
-    """Median nanoseconds of the single-row config, twice, and of the table's config, in the same rounds."""
+class Trial(NamedTuple):
+    """One cell of the table: the problem with its two configs, and the launches by label, the control among them."""
+
+    task: "Task"
+    launches: "dict[str, Launch]"
+
+
+def plan(bench, name: str, rows: int, hidden: int) -> Trial:
+    """The single-row config, twice, and the table's config of one shape."""
     from normtune.heuristics.rules import liger
     from normtune.kernels.dispatch import config_for
     from normtune.kernels.operator import operator
     from normtune.tuner.planning import Candidate, Task
-    from normtune.tuner.timing import CudaSession
 
     spec = operator(name)
     problem = spec.problem(rows, hidden, "bfloat16")
-    chosen = {
+    configs = {
         "single_row": liger.choose(name, 1, hidden),
         "tuned": config_for(spec, problem, bench.target, 0),
     }
-    launches = {label: spec.resolve(config, problem, bench.target, None) for label, config in chosen.items()}
-    launches["control"] = launches["single_row"]
-    task = Task(problem, tuple(Candidate(config, launches[label]) for label, config in chosen.items()))
-    for _ in bench.prepare([task]):
-        pass
-    for candidate in task.candidates:
-        failure = bench.check(task, candidate)
+    launches = {label: spec.resolve(config, problem, bench.target, None) for label, config in configs.items()}
+    task = Task(problem, tuple(Candidate(config, launches[label]) for label, config in configs.items()))
+    return Trial(task, launches | {"control": launches["single_row"]})
+
+
+def measure(bench, trial: Trial) -> dict[str, object]:
+    """Median nanoseconds by label, in the same rounds, and the two configs."""
+    from normtune.kernels.operator import operator
+    from normtune.tuner.timing import CudaSession
+
+    problem = trial.task.problem
+    for candidate in trial.task.candidates:
+        failure = bench.check(trial.task, candidate)
         if failure:
             raise SystemExit(f"{problem}, {candidate.config}: {failure.reason}")
-    session = CudaSession(bench.ready(), spec, problem, launches)
-    times: dict[str, list[int]] = {label: [] for label in launches}
-    for label in launches:
-        session.warm_up(label)
+    session = CudaSession(bench.ready(), operator(problem.operator), problem, trial.launches)
+    session.warm_up(list(trial.launches))
+    times: dict[str, list[int]] = {label: [] for label in trial.launches}
     for _ in range(BLOCKS):
-        for label, samples in session.block(list(launches)).items():
+        for label, samples in session.block(list(trial.launches)).items():
             times[label] += samples
-    return {
-        "configs": {label: str(config) for label, config in chosen.items()},
-        **{label: median(samples) for label, samples in times.items()},
-    }
+    single_row, tuned = (str(candidate.config) for candidate in trial.task.candidates)
+    return {"configs": {"single_row": single_row, "tuned": tuned}} | {k: median(v) for k, v in times.items()}
 
 
 def told(cells: list[dict], label: str) -> str:

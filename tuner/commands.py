@@ -5,6 +5,7 @@ Everything heavy is imported once the options are known to make sense.
 """
 
 import re
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,7 +40,10 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     store: Annotated[str | None, typer.Option(help="Store: URL or file; else NORMTUNE_STORE, normtune.db.")] = None,
 ) -> None:
-    """Measure configs over shapes and store every timing; resumes where an earlier sweep stopped."""
+    """Measure configs over shapes and store every timing.
+
+    Started again, it goes on where it was stopped.
+    """
     from normtune.tuner.grids import shapes
     from normtune.tuner.planning import plan, problems
     from normtune.tuner.racing import STRATEGIES
@@ -165,7 +169,12 @@ class _Reporter:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            transient=True,
+            disable=not sys.stdout.isatty(),  # a line for each look at it would fill a log
         )
         self._compile = self._bar.add_task("compile", total=None, visible=False)
         self._measure = self._bar.add_task("measure", total=None, visible=False)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 import triton
+from triton.runtime.errors import OutOfResources
 
 from normtune.kernels.config import Config
 from normtune.kernels.device import describe
@@ -80,12 +81,9 @@ class CudaBench:
                 outcomes[candidate.config] = failure
         launches = {c.config: c.launch for c in task.candidates if c.config not in outcomes}
         session = CudaSession(bench, spec, task.problem, launches)
-        for config in list(launches):
-            try:
-                session.warm_up(config)
-            except triton.runtime.errors.OutOfResources as error:
-                outcomes[config] = Outcome("out_of_resources", str(error).splitlines()[0])
-                del launches[config]
+        for config, reason in session.warm_up(list(launches)).items():
+            outcomes[config] = Outcome("out_of_resources", reason)
+            del launches[config]
         gated = time.perf_counter()
         self._seconds["gate"] += gated - start
         samples = race(session, list(launches), strategy) if launches else {}
@@ -123,7 +121,7 @@ class CudaBench:
             gate(operator(task.problem.operator), task.problem, candidate, self.target, self._torch_device)
         except WrongResultError as error:
             self._failed[key] = Outcome("wrong_result", str(error))
-        except triton.runtime.errors.OutOfResources as error:
+        except OutOfResources as error:
             self._failed[key] = Outcome("out_of_resources", str(error).splitlines()[0])
         else:
             self._gated.add(key)

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
 from normtune.kernels.call import run
 from normtune.kernels.operator import Launch, OperatorSpec
@@ -168,22 +169,34 @@ class CudaSession(Generic[Label]):
         # Taken before any capture: nothing may be allocated inside one.
         bench.workspace(max((launch.workspace for launch in launches.values()), default=0))
 
-    def warm_up(self, label: Label) -> None:
-        """Launch once, so that what cannot run shows before it is captured, and what is slow is known."""
-        tensors = self._draw()[0]
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        launch = self.launcher(label)
-        launch(tensors)
-        begin.record()
-        launch(tensors)
-        end.record()
+    def warm_up(self, labels: Sequence[Label]) -> dict[Label, str]:
+        """Launch each once, so that what cannot run shows before it is captured, and what is slow is known.
+
+        Returns:
+            What cannot run, with the reason.
+        """
+        tensors = self._draw(1)[0]
+        failed: dict[Label, str] = {}
+        events = {}
+        for label in labels:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            launch = self.launcher(label)
+            try:
+                launch(tensors)
+            except OutOfResources as error:
+                failed[label] = str(error).splitlines()[0]
+                continue
+            begin.record()
+            launch(tensors)
+            end.record()
+            events[label] = begin, end
         torch.cuda.synchronize(self._bench.device)
-        if begin.elapsed_time(end) > 1e3 * SLOW_SECONDS:
-            self._slow.add(label)
+        self._slow = {label for label, pair in events.items() if pair[0].elapsed_time(pair[1]) > 1e3 * SLOW_SECONDS}
+        return failed
 
     def block(self, labels: Sequence[Label]) -> dict[Label, list[int]]:
         """Capture anew on fresh offsets and time `ROUNDS_PER_BLOCK` rounds."""
-        self.slices = self._draw()
+        self.slices = self._draw(1 + timed_launches(self._footprint))
         copies = self._bench.arena.slices(self._copy_buffers, len(self.slices))
         self.graphs = {}
         for label in labels:
@@ -205,6 +218,5 @@ class CudaSession(Generic[Label]):
 
         return launch_once
 
-    def _draw(self) -> list[dict[str, Tensor]]:
-        count = 1 + timed_launches(self._footprint)
+    def _draw(self, count: int) -> list[dict[str, Tensor]]:
         return self._bench.arena.slices(self._spec.buffers(self._problem), count)
