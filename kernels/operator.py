@@ -7,7 +7,9 @@ define specs import neither torch nor triton: the kernel and its reference are n
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from types import ModuleType
 from typing import NamedTuple
 
@@ -175,6 +177,17 @@ def operator(name: str) -> OperatorSpec:
 
 
 def operators() -> dict[str, OperatorSpec]:
-    """All registered operators by name, normtune's own first, in the order of registration."""
-    import_module("normtune.kernels.rms_norm_spec")
+    """All registered operators by name, normtune's own first, in the order of registration.
+
+    Those of other distributions are found by their entry points in the group `normtune.operators`, each naming a module
+    that registers; that way every process knows them, those that compile included.
+    """
+    _import_specs()
     return dict(_OPERATORS)
+
+
+@cache
+def _import_specs() -> None:
+    import_module("normtune.kernels.rms_norm_spec")
+    for entry in sorted(entry_points(group="normtune.operators"), key=lambda entry: entry.name):
+        entry.load()

@@ -42,9 +42,16 @@ TARGETS = {
 def target_for(name: str, sms: int) -> Target:
     """The target of that architecture with its own number of multiprocessors.
 
+    An architecture of NVIDIA that is not listed has the limits of the nearest older one that is.
+
     Raises:
-        ValueError: the architecture is not known.
+        ValueError: there is none.
     """
-    if name not in TARGETS:
-        raise ValueError(f"unknown target {name!r}: expected one of {', '.join(TARGETS)}")
-    return TARGETS[name]._replace(sms=sms)
+    if name in TARGETS:
+        return TARGETS[name]._replace(sms=sms)
+    number = name.removeprefix("sm_")
+    known = {int(other[3:]): target for other, target in TARGETS.items() if other.startswith("sm_")}
+    older = [other for other in known if number.isdecimal() and other < int(number)]
+    if number == name or not older:
+        raise ValueError(f"unknown target {name!r}: expected one of {', '.join(TARGETS)}, or a newer sm_NN")
+    return known[max(older)]._replace(name=name, sms=sms)

@@ -6,6 +6,7 @@ Everything heavy is imported once the options are known to make sense.
 
 import re
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,6 +49,7 @@ def sweep(
     from normtune.tuner.planning import plan, problems
     from normtune.tuner.racing import STRATEGIES
 
+    begun = time.monotonic()
     budget_seconds = parse_budget(budget)
     if strategy not in STRATEGIES:
         raise UsageError(f"unknown strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
@@ -73,6 +75,8 @@ def sweep(
             typer.echo("nothing is stale: all that is stored was measured with the present kernels")
             return
         _say_plan(chosen, strategy)
+        if budget_seconds is not None:
+            budget_seconds -= time.monotonic() - begun
         with _Reporter() as reporter:
             summary = run_sweep(bench, opened, chosen, strategy, budget_seconds, reporter)
     _say_summary(summary)

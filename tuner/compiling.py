@@ -7,6 +7,7 @@ workers import triton but never torch and open no CUDA context.
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -78,14 +79,16 @@ def compile_all(
     # Spawned, because a forked child of a process with a CUDA context or threads may hang.
     context = multiprocessing.get_context("spawn")
     workers = min(workers or default_workers(), len(jobs))
-    pending = list(jobs)
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_activate, initargs=(target,)) as pool:
-        futures = {pool.submit(_compile, job, keep_assembly): job for job in pending}
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_activate, initargs=(target,))
+    try:
+        futures = {pool.submit(_compile, job, keep_assembly): job for job in jobs}
         for future in as_completed(futures):
             try:
                 yield future.result()
             except BrokenProcessPool:
                 yield Compiled(futures[future], "crashed", "the compiler's process died")
+    finally:  # also where the caller stops listening: what has not begun is not compiled
+        pool.shutdown(cancel_futures=True)
 
 
 class _Driver:
@@ -114,7 +117,8 @@ def gpu_target(name: str) -> Any:
 
 
 def _activate(target: str) -> None:
-    """Make `target` the active target of this process."""
+    """Make `target` the active target of this process, and leave interrupts to its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     from triton.runtime.driver import driver
 
     driver.set_active(_Driver(gpu_target(target)))  # type: ignore[arg-type]

@@ -137,11 +137,13 @@ def sweep(
         protocol={"strategy": strategy},
     )
     store.begin_run(run)
-    for done, total in bench.prepare(tasks):
-        if progress:
-            progress.compiling(done, total)
     longest = 0.0
     try:
+        for done, total in bench.prepare(tasks):
+            if progress:
+                progress.compiling(done, total)
+            if budget_seconds is not None and clock() - begun > budget_seconds:
+                break
         for number, task in enumerate(tasks):
             start = clock()
             if budget_seconds is not None and start - begun + longest + _MARGIN_SECONDS > budget_seconds:

@@ -1,5 +1,8 @@
 """What a spec promises to planning, fit and dispatch."""
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -109,8 +112,35 @@ def test_unknown_names():
         operator("layer_norm")
     with pytest.raises(ValueError, match="unknown flag 'bias'"):
         operator("rms_norm_forward").variant(bias=True)
-    with pytest.raises(ValueError, match="unknown target 'sm_1'"):
-        target_for("sm_1", 1)
+    for name in ("sm_1", "sm_x", "90", "gfx1"):
+        with pytest.raises(ValueError, match=f"unknown target '{name}'"):
+            target_for(name, 1)
+
+
+def test_a_newer_architecture_has_the_limits_of_the_nearest_older_one():
+    assert target_for("sm_103", 160) == TARGETS["sm_100"]._replace(name="sm_103", sms=160)
+    assert target_for("sm_121", 48) == TARGETS["sm_120"]._replace(name="sm_121", sms=48)
+    assert target_for("sm_87", 16).shared_bytes == TARGETS["sm_86"].shared_bytes
+
+
+def test_operators_of_other_distributions_are_found(tmp_path):
+    (tmp_path / "elsewhere.py").write_text(
+        "import dataclasses\n"
+        "from normtune.kernels.operator import register\n"
+        "from normtune.kernels.rms_norm_spec import rms_norm_forward\n"
+        "register(dataclasses.replace(rms_norm_forward, name='norm_of_elsewhere'))\n"
+    )
+    info = tmp_path / "elsewhere-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[normtune.operators]\nelsewhere = elsewhere\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from normtune.kernels.operator import operators\n"
+        "print(*operators())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["rms_norm_forward", "rms_norm_backward", "norm_of_elsewhere"]
 
 
 def test_variants():

@@ -135,6 +135,20 @@ def test_the_budget_is_kept_and_says_what_is_left(store, small_plan):
     assert (second.problems, second.known, second.left) == (first.left, first.problems, 0)
 
 
+def test_a_budget_that_compiling_uses_up_stops_there(store, small_plan):
+    class SlowCompiler(MadeUp):
+        def prepare(self, tasks):
+            for done in range(1, 100):
+                self.compiled = done
+                yield done, 100
+
+    bench = SlowCompiler()
+    clock = itertools.count().__next__
+    summary = sweep(bench, store, small_plan, "adaptive", budget_seconds=10.0, clock=clock)
+    assert (summary.problems, summary.left) == (0, 8)
+    assert bench.compiled < 20
+
+
 def test_stale_measures_again_what_was_stored_under_other_kernels(store, small_plan, monkeypatch):
     assert stale_plan(store.coverage(DEVICE), MadeUp()).tasks == ()
     sweep(MadeUp(), store, small_plan, "adaptive")
