@@ -11,7 +11,7 @@ from normtune.kernels.operator import IllegalConfigError, Launch
 from normtune.kernels.problem import ITEMSIZE, Problem
 from normtune.kernels.target import Target
 
-# Partial sums of a weight gradient may take this much, bytes.
+# Partial sums of a weight gradient may take this much, bytes; a fixed grid of more programs is cut to it.
 MAX_WORKSPACE_BYTES = 64 << 20
 # A tile of more elements a thread than this spills so much that no shape gains; the two numbers keep the widest row,
 # 65536, legal with 32 warps. The backward holds x, dy, weight and the running weight gradient, the forward x alone.
@@ -60,10 +60,8 @@ def resolve_backward(config: Config, problem: Problem, target: Target, alignment
         return launch
     if config.finish != "reduce":
         raise IllegalConfigError(f"finish {config.finish!r} cannot end partial sums")
-    workspace = launch.grid * problem.hidden
-    if 4 * workspace > MAX_WORKSPACE_BYTES:
-        raise IllegalConfigError(f"partial sums of {4 * workspace} bytes exceed {MAX_WORKSPACE_BYTES}")
-    return launch._replace(workspace=workspace)
+    grid = min(launch.grid, MAX_WORKSPACE_BYTES // (4 * problem.hidden))
+    return launch._replace(grid=grid, workspace=grid * problem.hidden)
 
 
 def reduce_tile(partials: int) -> tuple[int, int, int]:

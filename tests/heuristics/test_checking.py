@@ -131,8 +131,8 @@ def test_code_that_normtune_does_not_write_cannot_be_proved_legal(evidence: Evid
 
 
 def test_an_unknown_target_fails(evidence: Evidence, tmp_path: Path) -> None:
-    text = module_text(fit(evidence, leaves=3), "normtune fit").replace(", sm_90,", ", sm_9000,")
-    assert any("unknown target 'sm_9000'" in line for line in check(write(tmp_path / "table.py", text)).failures)
+    text = module_text(fit(evidence, leaves=3), "normtune fit").replace(", sm_90,", ", sm_10,")
+    assert any("unknown target 'sm_10'" in line for line in check(write(tmp_path / "table.py", text)).failures)
 
 
 def test_an_operator_that_is_not_registered_is_noted(
