@@ -2,22 +2,22 @@
 # Regenerate: normtune fit --recording nvidia-h200 --out nvidia_h200.py
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:f818d5b5c62e8ab8c9c01b87b9e26c40bd8c94260d7cc802bdc9cc2033e1e98d (35974 measurements, 2026-11-21)
-# Kernels:  rms_norm_backward sha256:efc7b3c207bf58d84d90f830a0f49b272d12263b403e15d5a2ca02f52c2defae
-# Kernels:  rms_norm_forward sha256:39cda6f3ffe52c99c9d72a5d86bf67f3f7c4d67d410dc96c7baa79a8553d93d3
+# Data:     sha256:6db84a9c24674f5f5bbcee2de7a909abe531f6bd6d7958dc056cc409ad13f43c (35974 measurements, 2026-11-21)
+# Kernels:  rms_norm_backward sha256:b7a23b8f81206f57398f88d069eba8e9e249aaac0453ca093f706091c4e5ffc5
+# Kernels:  rms_norm_forward sha256:75e31b2dd9a96a0929e1806b97045540eca9085454e38c82815e012cf37a2872
 # Measured: rows 1 to 262144, hidden 64 to 32768
-# Regret:   rms_norm_backward bfloat16: 16 leaves, mean 2.58 %, worst 37.8 %, cross-validated 14.32 %, optimum 2.58 %
-# Regret:   rms_norm_backward float32: 11 leaves, mean 2.05 %, worst 27.1 %, cross-validated 6.95 %, optimum 2.05 %
-# Regret:   rms_norm_backward:no_dweight bfloat16: 15 leaves, mean 0.66 %, worst 4.7 %, cross-validated 3.66 %, optimum
-#           0.56 %
-# Regret:   rms_norm_forward bfloat16: 12 leaves, mean 0.42 %, worst 8.5 %, cross-validated 3.07 %, optimum 0.42 %
-# Regret:   rms_norm_forward float32: 12 leaves, mean 0.25 %, worst 7.9 %, cross-validated 3.17 %, optimum 0.25 %
+# Regret:   rms_norm_backward bfloat16: 13 leaves, mean 3.30 %, worst 43.0 %, cross-validated 14.31 %, optimum 3.30 %
+# Regret:   rms_norm_backward float32: 11 leaves, mean 2.05 %, worst 27.0 %, cross-validated 6.97 %, optimum 2.05 %
+# Regret:   rms_norm_backward:no_dweight bfloat16: 15 leaves, mean 0.64 %, worst 6.9 %, cross-validated 3.83 %, optimum
+#           0.57 %
+# Regret:   rms_norm_forward bfloat16: 12 leaves, mean 0.45 %, worst 8.6 %, cross-validated 3.08 %, optimum 0.45 %
+# Regret:   rms_norm_forward float32: 11 leaves, mean 0.31 %, worst 7.7 %, cross-validated 3.09 %, optimum 0.31 %
 # Shared:   rms_norm_backward float16: uses bfloat16, as it has no data of its own
 # Shared:   rms_norm_backward:no_dweight float16: uses bfloat16, as it has no data of its own
 # Shared:   rms_norm_forward float16: uses bfloat16, as it has no data of its own
-# Shared:   rms_norm_forward:no_rstd bfloat16: sharing costs 0.84 % on 52 problems, against 12 leaves
+# Shared:   rms_norm_forward:no_rstd bfloat16: sharing costs 0.88 % on 52 problems, against 12 leaves
 # Format:   1
-# Body:     sha256:e3760ea40a9293add7b4d42303d46fb2fae331f923736a8fd6d034a0edfb9b05
+# Body:     sha256:12059ee8fc7dc2473fc3379b80f44ddc190791165e5a6562cc951333f60a1c40
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -49,8 +49,8 @@ class Config(NamedTuple):
 
 BLOCK_ROW_2_WARPS_1 = Config("block_row", 2, 1)
 BLOCK_ROW_2_WARPS_4 = Config("block_row", 2, 4)
-BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
-BLOCK_ROW_16_WARPS_8 = Config("block_row", 16, 8)
+BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
+BLOCK_ROW_16_WARPS_4 = Config("block_row", 16, 4)
 BLOCK_ROW_32_WARPS_8 = Config("block_row", 32, 8)
 BLOCK_ROW_32_WARPS_16 = Config("block_row", 32, 16)
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_REDUCE = Config("persistent", 1, 1, 2, 1, "reduce")
@@ -66,26 +66,23 @@ PERSISTENT_WARPS_8_PER_SM_1_REDUCE = Config("persistent", 1, 8, 1, 1, "reduce")
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_REDUCE = Config("persistent", 1, 8, 3, 1, "reduce")
 PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_REDUCE = Config("persistent", 1, 8, 4, 1, "reduce")
 PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config("persistent", 1, 16, 1, 1, "reduce")
-PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_REDUCE = Config("persistent", 1, 16, 4, 1, "reduce")
 PERSISTENT_WARPS_32_PER_SM_1_REDUCE = Config("persistent", 1, 32, 1, 1, "reduce")
 PERSISTENT_WARPS_32_PER_SM_2_REDUCE = Config("persistent", 1, 32, 1, 2, "reduce")
-PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_8_REDUCE = Config("persistent", 2, 1, 3, 8, "reduce")
 PERSISTENT_ROWS_2_WARPS_1_STAGES_4_PER_SM_8_REDUCE = Config("persistent", 2, 1, 4, 8, "reduce")
+PERSISTENT_ROWS_2_WARPS_2_PER_SM_8_REDUCE = Config("persistent", 2, 2, 1, 8, "reduce")
 PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_REDUCE = Config("persistent", 2, 4, 3, 2, "reduce")
 PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_REDUCE = Config("persistent", 2, 4, 4, 2, "reduce")
 PERSISTENT_ROWS_2_WARPS_8_PER_SM_1_REDUCE = Config("persistent", 2, 8, 1, 1, "reduce")
 PERSISTENT_ROWS_4_WARPS_1_STAGES_3_PER_SM_4_REDUCE = Config("persistent", 4, 1, 3, 4, "reduce")
 PERSISTENT_ROWS_4_WARPS_1_STAGES_4_PER_SM_8_REDUCE = Config("persistent", 4, 1, 4, 8, "reduce")
+PERSISTENT_ROWS_4_WARPS_2_PER_SM_8_REDUCE = Config("persistent", 4, 2, 1, 8, "reduce")
 PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_REDUCE = Config("persistent", 4, 2, 3, 4, "reduce")
-PERSISTENT_ROWS_4_WARPS_4_PER_SM_4_REDUCE = Config("persistent", 4, 4, 1, 4, "reduce")
 PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_REDUCE = Config("persistent", 4, 4, 3, 2, "reduce")
 PERSISTENT_ROWS_4_WARPS_8_PER_SM_1_REDUCE = Config("persistent", 4, 8, 1, 1, "reduce")
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_4_REDUCE = Config("persistent", 16, 4, 1, 4, "reduce")
 PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_4_REDUCE = Config("persistent", 16, 4, 4, 4, "reduce")
-PERSISTENT_ROWS_32_WARPS_2_PER_SM_8_REDUCE = Config("persistent", 32, 2, 1, 8, "reduce")
 PERSISTENT_ROWS_32_WARPS_4_PER_SM_4_REDUCE = Config("persistent", 32, 4, 1, 4, "reduce")
 ROW_WARPS_1 = Config("row", 1, 1)
-ROW_WARPS_2 = Config("row", 1, 2)
 ROW_WARPS_4 = Config("row", 1, 4)
 ROW_WARPS_8 = Config("row", 1, 8)
 ROW_WARPS_16 = Config("row", 1, 16)
@@ -96,24 +93,18 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
         if rows >= 2:
             if hidden <= 256:
                 if rows >= 8:
-                    if hidden <= 64:
-                        return PERSISTENT_ROWS_32_WARPS_2_PER_SM_8_REDUCE
-                    if rows >= 256:
-                        return PERSISTENT_ROWS_4_WARPS_1_STAGES_4_PER_SM_8_REDUCE
-                    return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_REDUCE
+                    if hidden <= 128:
+                        return PERSISTENT_ROWS_32_WARPS_4_PER_SM_4_REDUCE
+                    return PERSISTENT_ROWS_2_WARPS_1_STAGES_4_PER_SM_8_REDUCE
                 return PERSISTENT_ROWS_4_WARPS_1_STAGES_3_PER_SM_4_REDUCE
             if hidden <= 512:
                 return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_REDUCE
             if hidden <= 1024:
                 return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_REDUCE
-            if rows >= 4:
-                if rows >= 128:
-                    if rows >= 512:
-                        if hidden <= 1536:
-                            return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_REDUCE
-                        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_REDUCE
-                    return PERSISTENT_ROWS_2_WARPS_8_PER_SM_1_REDUCE
-                return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+            if rows >= 512:
+                if hidden <= 1536:
+                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_REDUCE
+                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_REDUCE
             return PERSISTENT_ROWS_2_WARPS_8_PER_SM_1_REDUCE
         return PERSISTENT_WARPS_4_PER_SM_1_REDUCE
     if hidden <= 8192:
@@ -140,10 +131,10 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
                 return PERSISTENT_WARPS_4_STAGES_3_PER_SM_1_REDUCE
             return PERSISTENT_ROWS_4_WARPS_8_PER_SM_1_REDUCE
         return PERSISTENT_WARPS_4_PER_SM_1_REDUCE
-    if hidden <= 7168:
+    if hidden <= 8192:
         if rows >= 128:
-            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_REDUCE
-        return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+            return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_REDUCE
+        return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
     if hidden <= 16384:
         return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
     return PERSISTENT_WARPS_32_PER_SM_1_REDUCE
@@ -155,12 +146,12 @@ def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
             if hidden <= 64:
                 return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_4_REDUCE
             if hidden <= 128:
-                if rows >= 4096:
+                if rows >= 16384:
                     return PERSISTENT_ROWS_4_WARPS_1_STAGES_4_PER_SM_8_REDUCE
-                return PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_8_REDUCE
+                return PERSISTENT_ROWS_4_WARPS_2_PER_SM_8_REDUCE
             if rows >= 4096:
                 return PERSISTENT_ROWS_2_WARPS_1_STAGES_4_PER_SM_8_REDUCE
-            return PERSISTENT_ROWS_4_WARPS_4_PER_SM_4_REDUCE
+            return PERSISTENT_ROWS_2_WARPS_2_PER_SM_8_REDUCE
         return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_REDUCE
     if hidden <= 1024:
         if rows >= 128:
@@ -170,14 +161,14 @@ def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
         if rows >= 1024:
             return PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_REDUCE
         return PERSISTENT_WARPS_4_PER_SM_4_REDUCE
-    if hidden <= 16384:
+    if hidden <= 4096:
         if rows >= 128:
-            if hidden <= 4096:
-                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_REDUCE
+            return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_REDUCE
+        return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+    if hidden <= 8192:
+        if rows >= 128:
             return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_REDUCE
-        if hidden <= 8192:
-            return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
-        return PERSISTENT_WARPS_32_PER_SM_1_REDUCE
+        return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
     return PERSISTENT_WARPS_32_PER_SM_2_REDUCE
 
 
@@ -208,18 +199,16 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
 
 
 def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
+    if hidden <= 128:
+        if rows >= 2048:
+            return BLOCK_ROW_16_WARPS_4
+        return BLOCK_ROW_2_WARPS_1
     if hidden <= 512:
-        if rows >= 512:
-            if rows >= 32768:
-                return BLOCK_ROW_8_WARPS_4
-            if hidden <= 128:
-                return BLOCK_ROW_16_WARPS_8
-            return BLOCK_ROW_2_WARPS_1
-        if hidden <= 64:
-            return BLOCK_ROW_8_WARPS_4
+        if rows >= 2048:
+            if hidden <= 256:
+                return BLOCK_ROW_8_WARPS_8
+            return BLOCK_ROW_2_WARPS_4
         return ROW_WARPS_1
-    if hidden <= 1024:
-        return ROW_WARPS_2
     if hidden <= 2048:
         return ROW_WARPS_4
     if hidden <= 8192:
