@@ -13,7 +13,7 @@ leaves and hides all differences (13.3 to 13.6 % from 7 leaves on for the H200's
 The number of leaves. Cross-validation permits the numbers whose deciding figure is within `PERMITTED` of the best. Of
 these, the least is taken whose regret on the data is within `TOLERANCE` of that of the most: the shapes of the grid are
 those that people run, so leaves that help there and harm nowhere else are worth having (the H200's backward in bfloat16
-loses 5.3 % with 7 leaves and 2.6 % with 16, which cross-validate alike), and leaves that help nowhere are not.
+loses 5.3 % with 7 leaves and 3.3 % with 13, which cross-validate alike), and leaves that help nowhere are not.
 
 A fold's tree has to be legal at all measured sizes, and is told which configs were measured on the problems left out,
 though not their times: choosing one that was not costs it `UNMEASURED` a problem, so it does so only where nothing else
