@@ -23,7 +23,7 @@ from normtune.tuner.device import Outcome, Phases
 from normtune.tuner.gate import EPS, OFFSET, WrongResultError, compare, gate, poison
 from normtune.tuner.planning import Candidate, Task
 from normtune.tuner.racing import race
-from normtune.tuner.timing import Bench, CudaSession
+from normtune.tuner.timing import CudaSession, Timer
 
 
 class CudaBench:
@@ -50,7 +50,7 @@ class CudaBench:
         }
         self._failed: dict[object, Outcome] = {}
         self._gated: set[object] = set()
-        self._bench: Bench | None = None
+        self._timer: Timer | None = None
         self._clocks = ClockWatch(self.device.uuid)
         self._clocks.start()
         self._seconds = {"compile": 0.0, "gate": 0.0, "timing": 0.0}
@@ -71,7 +71,7 @@ class CudaBench:
 
     def measure(self, task: Task, strategy: str) -> Mapping[Config, Outcome]:
         """Gate each candidate's binary once, time those that pass, compare their last outputs."""
-        bench = self.ready()
+        timer = self.ready()
         spec = operator(task.problem.operator)
         start = time.perf_counter()
         outcomes: dict[Config, Outcome] = {}
@@ -80,7 +80,7 @@ class CudaBench:
             if failure:
                 outcomes[candidate.config] = failure
         launches = {c.config: c.launch for c in task.candidates if c.config not in outcomes}
-        session = CudaSession(bench, spec, task.problem, launches)
+        session = CudaSession(timer, spec, task.problem, launches)
         for config, reason in session.warm_up(list(launches)).items():
             outcomes[config] = Outcome("out_of_resources", reason)
             del launches[config]
@@ -98,19 +98,19 @@ class CudaBench:
 
     def phases(self) -> Phases:
         """Seconds in compile, gate and timing; rounds and void rounds."""
-        rounds = {"rounds": self._bench.rounds, "void_rounds": self._bench.void_rounds} if self._bench else {}
+        rounds = {"rounds": self._timer.rounds, "void_rounds": self._timer.void_rounds} if self._timer else {}
         return Phases(**self._seconds, protocol={"regime": "cold graph", **rounds})
 
     def close(self) -> dict[str, object]:
         """Stop watching the clocks; returns what they did."""
         return self._clocks.stop()
 
-    def ready(self) -> Bench:
+    def ready(self) -> Timer:
         """What times kernels, with the clocks warm."""
-        if self._bench is None:
-            self._bench = Bench(self._torch_device, self.target.sms, self.device.l2_bytes)
-            self._bench.warm_clocks()
-        return self._bench
+        if self._timer is None:
+            self._timer = Timer(self._torch_device, self.target.sms, self.device.l2_bytes)
+            self._timer.warm_clocks()
+        return self._timer
 
     def check(self, task: Task, candidate: Candidate) -> Outcome | None:
         """The failure of a candidate's binary, if any; it is tried once."""

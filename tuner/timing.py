@@ -52,14 +52,14 @@ def timed_launches(footprint: int) -> int:
 class Captured:
     """One graph: cache evicted, lead-in launches, then timed launches on disjoint slices between two event nodes."""
 
-    def __init__(self, bench: "Bench", launch: Run, slices: Sequence[Mapping[str, Tensor]], lead_in: int) -> None:
+    def __init__(self, timer: "Timer", launch: Run, slices: Sequence[Mapping[str, Tensor]], lead_in: int) -> None:
         self._begin, self._end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
         self._launches = len(slices) - lead_in
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(bench.stream):
+        with torch.cuda.stream(timer.stream):
             self._graph.capture_begin(capture_error_mode="thread_local")
             try:
-                bench.evict()
+                timer.evict()
                 for tensors in slices[:lead_in]:
                     launch(tensors)
                 self._begin.record()
@@ -78,7 +78,7 @@ class Captured:
         return round(1e6 * self._begin.elapsed_time(self._end) / self._launches)
 
 
-class Bench:
+class Timer:
     """What all problems on one device share: stream, arena, evicting read, sentinel, void rounds."""
 
     def __init__(self, device: torch.device, sms: int, l2_bytes: int, seed: int = 0) -> None:
@@ -155,8 +155,8 @@ def _copy(tensors: Mapping[str, Tensor]) -> None:
 class CudaSession(Generic[Label]):
     """One problem being timed: a `racing.Session`, whatever its launches are labelled with."""
 
-    def __init__(self, bench: Bench, spec: OperatorSpec, problem: Problem, launches: Mapping[Label, Launch]) -> None:
-        self._bench = bench
+    def __init__(self, timer: Timer, spec: OperatorSpec, problem: Problem, launches: Mapping[Label, Launch]) -> None:
+        self._timer = timer
         self._spec = spec
         self._problem = problem
         self._launches = dict(launches)
@@ -167,7 +167,7 @@ class CudaSession(Generic[Label]):
         self.slices: list[dict[str, Tensor]] = []
         self.graphs: dict[Label, Captured] = {}
         # Taken before any capture: nothing may be allocated inside one.
-        bench.workspace(max((launch.workspace for launch in launches.values()), default=0))
+        timer.workspace(max((launch.workspace for launch in launches.values()), default=0))
 
     def warm_up(self, labels: Sequence[Label]) -> dict[Label, str]:
         """Launch each once, so that what cannot run shows before it is captured, and what is slow is known.
@@ -190,28 +190,28 @@ class CudaSession(Generic[Label]):
             launch(tensors)
             end.record()
             events[label] = begin, end
-        torch.cuda.synchronize(self._bench.device)
+        torch.cuda.synchronize(self._timer.device)
         self._slow = {label for label, pair in events.items() if pair[0].elapsed_time(pair[1]) > 1e3 * SLOW_SECONDS}
         return failed
 
     def block(self, labels: Sequence[Label]) -> dict[Label, list[int]]:
         """Capture anew on fresh offsets and time `ROUNDS_PER_BLOCK` rounds."""
         self.slices = self._draw(1 + timed_launches(self._footprint))
-        copies = self._bench.arena.slices(self._copy_buffers, len(self.slices))
+        copies = self._timer.arena.slices(self._copy_buffers, len(self.slices))
         self.graphs = {}
         for label in labels:
             slices, lead_in = (copies if label == COPY else self.slices), 1
             if label in self._slow:
                 slices, lead_in = slices[:1], 0
-            self.graphs[label] = Captured(self._bench, self.launcher(label), slices, lead_in)
-        return self._bench.rounds_of(self.graphs, ROUNDS_PER_BLOCK)
+            self.graphs[label] = Captured(self._timer, self.launcher(label), slices, lead_in)
+        return self._timer.rounds_of(self.graphs, ROUNDS_PER_BLOCK)
 
     def launcher(self, label: Label) -> Run:
         """What makes a launch on a set of tensors, on the current stream."""
         if label == COPY:
             return _copy
         kernels: Any = self._spec.kernels()
-        launch, workspace = self._launches[label], self._bench.workspace(0)
+        launch, workspace = self._launches[label], self._timer.workspace(0)
 
         def launch_once(tensors: Mapping[str, Tensor]) -> None:
             run(kernels.calls(launch, self._problem, tensors, workspace, EPS, OFFSET))
@@ -219,4 +219,4 @@ class CudaSession(Generic[Label]):
         return launch_once
 
     def _draw(self, count: int) -> list[dict[str, Tensor]]:
-        return self._bench.arena.slices(self._spec.buffers(self._problem), count)
+        return self._timer.arena.slices(self._spec.buffers(self._problem), count)
