@@ -5,9 +5,11 @@ the binaries themselves end up in Triton's disk cache, where the later launch of
 workers import triton but never torch and open no CUDA context.
 """
 
+import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -16,6 +18,8 @@ from typing import Any, NamedTuple
 from normtune.kernels.call import warmup
 from normtune.kernels.operator import Launch, operator
 from normtune.kernels.problem import Problem
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Job(NamedTuple):
@@ -117,8 +121,10 @@ def gpu_target(name: str) -> Any:
 
 
 def _activate(target: str) -> None:
-    """Make `target` the active target of this process, and leave interrupts to its parent."""
+    """Make `target` the active target of this process, which leaves interrupts to its parent and ends with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":  # a parent that is killed cannot end its workers: the kernel does
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     from triton.runtime.driver import driver
 
     driver.set_active(_Driver(gpu_target(target)))  # type: ignore[arg-type]

@@ -1,5 +1,11 @@
 """Compiling ahead of time, for GPUs that are not here, within their limits."""
 
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 
 from normtune.kernels.operator import Launch, operators
@@ -58,6 +64,38 @@ def test_a_failing_compile_is_a_result_and_costs_nobody_else():
     assert found[good].status == "ok"
     assert found[bad].status == "compile_error" and "power of 2" in found[bad].reason
     assert "\n" not in found[bad].reason
+
+
+def test_the_pool_ends_with_a_killed_parent(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "from normtune.kernels.target import TARGETS\n"
+        "from normtune.tuner.compiling import compile_all\n"
+        "from normtune.tuner.planning import plan, problems\n"
+        "if __name__ == '__main__':\n"
+        "    jobs = plan(problems([], ['bfloat16'], [(4096, 1024)]), 'full', TARGETS['sm_80']).jobs()\n"
+        "    for compiled in compile_all(jobs, 'sm_80', workers=2):\n"
+        "        print('one', flush=True)\n"
+    )
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, env=environment)
+    assert parent.stdout.readline() == b"one\n"
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    workers = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    assert len(workers) == 2
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 10
+    while any(_runs(worker) for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_runs(worker) for worker in workers)
+
+
+def _runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_nothing_to_compile():
