@@ -31,7 +31,7 @@ def main() -> None:
     evidence = read_parquet(options.measurements)
     (device,) = evidence.devices()
     target = target_for(device.target, device.sms)
-    for key, times in halves(evidence).items():
+    for key, times in by_half(evidence).items():
         spec = operator(key)
         losses = []
         for problem, cells in times.items():
@@ -56,15 +56,16 @@ def main() -> None:
                     print(f"  without {knob}={value}: {shown} at {where.rows} x {where.hidden}")
 
 
-def halves(evidence):
+def by_half(evidence):
     """Operator to problem to config to the median time in each half of the blocks."""
-    from normtune.results.records import COPY, ROUNDS_PER_BLOCK
+    from normtune.results.records import COPY
+    from normtune.results.statistics import halves
 
     found = defaultdict(lambda: defaultdict(dict))
     for item in evidence.measurements():
         if item.status == "ok" and item.config != COPY:
-            odd = item.rounds // ROUNDS_PER_BLOCK % 2 == 1
-            pair = (median(item.samples[~odd].tolist()), median(item.samples[odd].tolist()))
+            even = halves(item.rounds)
+            pair = (median(item.samples[even].tolist()), median(item.samples[~even].tolist()))
             found[item.problem.operator][item.problem][item.config] = pair
     return found
 

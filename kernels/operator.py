@@ -68,8 +68,6 @@ class OperatorSpec:
         dtypes: dtypes of the inputs that it takes.
         max_hidden: longest row that it takes.
         buffers: tensors of a problem, in the order of the launch.
-        bytes_moved: bytes that a perfect kernel moves through device memory: each input read once, each output
-            written once, partial sums not counted.
         space: (space name, problem, target) to candidate configs, before legality; `default` and `full` exist.
         resolve: (config, problem, target, alignment or None for contiguous tensors) to `Launch`; pure. Raises
             `IllegalConfigError`. Legality never returns when rows or hidden grow, so a config that is legal at the
@@ -87,7 +85,6 @@ class OperatorSpec:
     dtypes: tuple[str, ...]
     max_hidden: int
     buffers: Callable[[Problem], tuple[Buffer, ...]]
-    bytes_moved: Callable[[Problem], int]
     space: Callable[[str, Problem, Target], list[Config]]
     resolve: Callable[[Config, Problem, Target, int | None], Launch]
     default_config: Callable[[Problem, Target], Config]
@@ -131,6 +128,10 @@ class OperatorSpec:
         if variant and not set(variant.split("+")) <= known:
             raise ValueError(f"unknown variant {variant!r}: {self.name} has {', '.join(sorted(known)) or 'none'}")
         return Problem(self.name, rows, hidden, dtype, variant)
+
+    def bytes_moved(self, problem: Problem) -> int:
+        """Bytes that a perfect kernel moves through device memory: each tensor once, partial sums not counted."""
+        return sum(buffer.nbytes for buffer in self.buffers(problem))
 
     def is_legal(self, config: Config, problem: Problem, target: Target) -> bool:
         """Whether `resolve` gives a launch for contiguous tensors."""

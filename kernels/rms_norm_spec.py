@@ -6,6 +6,7 @@ rms_norm_forward and rms_norm_backward, the reference is in rms_norm_reference.
 
 from itertools import product
 
+from normtune.heuristics.rules import liger
 from normtune.kernels.config import Config
 from normtune.kernels.operator import Flag, OperatorSpec, register
 from normtune.kernels.problem import ITEMSIZE, Buffer, Problem
@@ -48,20 +49,6 @@ def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
     return buffers if problem.variant else (*buffers, Buffer("dweight", (problem.hidden,), problem.dtype, "output"))
 
 
-def _forward_bytes(problem: Problem) -> int:
-    return sum(buffer.nbytes for buffer in _forward_buffers(problem))
-
-
-def _backward_bytes(problem: Problem) -> int:
-    return sum(buffer.nbytes for buffer in _backward_buffers(problem))
-
-
-def _warps_like_liger(hidden: int) -> int:
-    """num_warps of Liger-Kernel's calculate_settings (version 0.8.5), so that its rule can always be scored."""
-    block_col = next_power_of_2(hidden)
-    return 32 if block_col >= 32768 else 16 if block_col >= 8192 else 8 if block_col >= 2048 else 4
-
-
 def _elements(config: Config, hidden: int, warp_size: int) -> float:
     """Elements a thread of a config's tile, before `resolve` lowers it."""
     return config.block_row * next_power_of_2(hidden) / (warp_size * config.num_warps)
@@ -81,8 +68,7 @@ def _forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     else:
         chosen = [config for config in flat if _is_default_flat(config, hidden, warp_size)]
         chosen += [config for config in looped if _is_default_looped(config, hidden, warp_size)]
-    # What Liger-Kernel's rule and its open proposal (Liger-Kernel #1238) map to, so that both can be scored anywhere.
-    return sorted({*chosen, Config("row", 1, _warps_like_liger(hidden)), Config("block_row", 16, 4)})
+    return sorted({*chosen, *_liger_configs(rms_norm_forward.name, hidden)})
 
 
 # The default spaces hold what the full space, tried on the 20 shapes of the grid `probe` in bfloat16 on an H200, showed
@@ -122,8 +108,15 @@ def _backward_space(name: str, problem: Problem, target: Target) -> list[Config]
         chosen = [config for config in looped if 1 <= _elements(config, hidden, warp_size) <= 64]
     else:
         chosen = [config for config in looped if _is_default_backward(config, hidden, warp_size)]
-    liger = [Config("persistent", 1, _warps_like_liger(hidden), 1, 1, "reduce")]
-    return sorted({*chosen, *liger, Config("persistent", 16, 4, 1, 1, "reduce")})
+    return sorted({*chosen, *_liger_configs(rms_norm_backward.name, hidden)})
+
+
+def _liger_configs(name: str, hidden: int) -> set[Config]:
+    """What Liger-Kernel's rule and its open proposal (Liger-Kernel #1238) map to, so that both can be scored anywhere.
+
+    The two differ in where a row gives way to a block of rows: both are in the space at every shape.
+    """
+    return {config for config in (liger.choose(name, 1, hidden), liger.choose(name, 1 << 20, 64)) if config}
 
 
 def _is_default_backward(config: Config, hidden: int, warp_size: int) -> bool:
@@ -166,7 +159,6 @@ rms_norm_forward = register(
         dtypes=tuple(ITEMSIZE),
         max_hidden=MAX_HIDDEN,
         buffers=_forward_buffers,
-        bytes_moved=_forward_bytes,
         space=_forward_space,
         resolve=resolve_forward,
         default_config=_forward_default,
@@ -183,7 +175,6 @@ rms_norm_backward = register(
         dtypes=tuple(ITEMSIZE),
         max_hidden=MAX_HIDDEN,
         buffers=_backward_buffers,
-        bytes_moved=_backward_bytes,
         space=_backward_space,
         resolve=resolve_backward,
         default_config=_backward_default,

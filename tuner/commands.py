@@ -126,8 +126,10 @@ def _dry_run(device: str | None, wanted: "list[Problem]", space: str, strategy: 
 
 
 def _say_device(bench: "Bench") -> None:
+    from normtune.results.records import REPLAY_PREFIX
+
     device = bench.device
-    if device.uuid.startswith("replay:"):
+    if device.uuid.startswith(REPLAY_PREFIX):
         typer.echo(f"replay of the recorded sweep of {device.name}: no GPU is measured ({device.uuid})")
     else:
         typer.echo(f"{device.name}, {device.target}, {device.sms} SMs, driver {device.driver}")

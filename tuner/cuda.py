@@ -59,15 +59,17 @@ class CudaBench:
         """Compile all binaries in a pool of processes; a failure becomes the outcome of its configs."""
         start = time.perf_counter()
         jobs = jobs_of((task.problem, candidate.launch) for task in tasks for candidate in task.candidates)
-        for done, compiled in enumerate(compile_all(jobs, self.target.name), 1):
-            key = compile_class(compiled.job.problem, compiled.job.launch)
-            if compiled.status != "ok":
-                self._failed[key] = Outcome(compiled.status, compiled.reason)
-            elif compiled.shared_bytes > self.target.shared_bytes:
-                reason = f"{compiled.shared_bytes} bytes of shared memory exceed {self.target.shared_bytes}"
-                self._failed[key] = Outcome("out_of_resources", reason)
-            yield done, len(jobs)
-        self._seconds["compile"] += time.perf_counter() - start
+        try:
+            for done, compiled in enumerate(compile_all(jobs, self.target.name), 1):
+                key = compile_class(compiled.job.problem, compiled.job.launch)
+                if compiled.status != "ok":
+                    self._failed[key] = Outcome(compiled.status, compiled.reason)
+                elif compiled.shared_bytes > self.target.shared_bytes:
+                    reason = f"{compiled.shared_bytes} bytes of shared memory exceed {self.target.shared_bytes}"
+                    self._failed[key] = Outcome("out_of_resources", reason)
+                yield done, len(jobs)
+        finally:  # a sweep whose budget is spent stops listening
+            self._seconds["compile"] += time.perf_counter() - start
 
     def measure(self, task: Task, strategy: str) -> Mapping[Config, Outcome]:
         """Gate each candidate's binary once, time those that pass, compare their last outputs."""

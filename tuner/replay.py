@@ -15,7 +15,7 @@ from normtune.kernels.operator import IllegalConfigError, Launch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import target_for
 from normtune.results.recording import load_recording, recordings
-from normtune.results.records import COPY, ROUNDS_PER_BLOCK
+from normtune.results.records import COPY, REPLAY_PREFIX, ROUNDS_PER_BLOCK
 from normtune.tuner.device import Outcome, Phases
 from normtune.tuner.planning import Task
 from normtune.tuner.racing import race
@@ -38,7 +38,7 @@ class ReplayBench:
             )
         evidence = load_recording(name)
         newest = max(evidence.runs, key=lambda run: run.started)
-        self.device = newest.device._replace(uuid=f"replay:{name}")
+        self.device = newest.device._replace(uuid=f"{REPLAY_PREFIX}{name}")
         self.target = target_for(self.device.target, self.device.sms)
         self.software = newest.software
         self._name = name

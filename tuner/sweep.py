@@ -20,14 +20,14 @@ from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
-from normtune.results.records import COPY, Measurement, Run
+from normtune.results.records import COPY, ROUNDS_PER_BLOCK, Measurement, Run
 from normtune.results.store import Coverage, Store
 from normtune.tuner.device import Bench, Outcome, Phases
 from normtune.tuner.planning import Plan, Task, candidates
 from normtune.tuner.racing import ALL_BLOCKS, FIRST_BLOCKS
 
-_ROUNDS = {"adaptive": 2 * FIRST_BLOCKS, "exhaustive": 2 * ALL_BLOCKS}
-# Share of the budget kept for finishing the problem in hand and writing it down.
+_ROUNDS = {"adaptive": ROUNDS_PER_BLOCK * FIRST_BLOCKS, "exhaustive": ROUNDS_PER_BLOCK * ALL_BLOCKS}
+# Kept of the budget for finishing the problem in hand and writing it down.
 _MARGIN_SECONDS = 2.0
 
 

@@ -46,7 +46,6 @@ def spec(monkeypatch: pytest.MonkeyPatch) -> OperatorSpec:
         dtypes=("bfloat16", "float16", "float32"),
         max_hidden=16384,
         buffers=lambda problem: (Buffer("x", (problem.rows, problem.hidden), problem.dtype, "input"),),
-        bytes_moved=lambda problem: 2 * problem.rows * problem.hidden,
         space=lambda name, problem, target: list(CONFIGS),
         resolve=resolve,
         default_config=lambda problem, target: Config("row", 1, 16),
