@@ -16,6 +16,7 @@ from normtune.errors import NormtuneError
 from normtune.heuristics.commands import register as register_heuristics
 from normtune.results.commands import app as data_app
 from normtune.tuner.commands import register as register_tuner
+from normtune.tuner.doctor_command import register as register_doctor
 
 INTERRUPTED = "normtune: interrupted. Everything measured so far is stored; the same command goes on from there."
 
@@ -69,6 +70,7 @@ def normtune(
 register_tuner(app)
 register_heuristics(app)
 app.add_typer(data_app, name="data")
+register_doctor(app)
 
 
 def main() -> None:

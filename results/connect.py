@@ -143,12 +143,19 @@ def _explain(name: str, text: str) -> str:
 
 
 def _check_path(path: Path, create: bool) -> None:
-    if path.is_dir():
-        raise NormtuneError(f"the store {path} is a folder: expected a file such as {path / 'normtune.db'}")
-    if not create and not path.exists():
-        raise NormtuneError(f"there is no store {path}: run `normtune sweep` first, or name another with --store")
-    if not path.parent.is_dir():
-        raise UsageError(f"the folder of the store {path} does not exist: create {path.parent} or name another")
+    try:
+        if path.is_dir():
+            raise NormtuneError(f"the store {path} is a folder: expected a file such as {path / 'normtune.db'}")
+        if not path.parent.is_dir():
+            raise UsageError(f"the folder of the store {path} does not exist: create {path.parent} or name another")
+        if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
+            raise NormtuneError(f"the store {path} is no regular file: name another with --store")
+        if not create and not path.exists():
+            raise NormtuneError(f"there is no store {path}: run `normtune sweep` first, or name another with --store")
+    except OSError as error:
+        raise NormtuneError(
+            f"the store {path} cannot be looked at ({error.strerror or error}): name another with --store"
+        ) from None
 
 
 def _engine_options(url: URL) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from normtune.results.connect import DEFAULT_STORE, WRITE, connect, resolve_url,
 from normtune.results.frame import COLUMNS, Evidence, columns_of
 from normtune.results.records import Device, Measurement, Run
 
-__all__ = ["DEFAULT_STORE", "Coverage", "Store", "resolve_url"]
+__all__ = ["DEFAULT_STORE", "Coverage", "Store", "Tally", "resolve_url"]
 
 
 class Coverage(NamedTuple):
@@ -39,6 +39,15 @@ class Coverage(NamedTuple):
     fingerprint: str
     samples: int
     median_ns: int | None
+
+
+class Tally(NamedTuple):
+    """How many measurements there are of one operator and version of its kernels, taken on one device."""
+
+    device: Device
+    operator: str
+    fingerprint: str
+    measurements: int
 
 
 class Store:
@@ -132,6 +141,26 @@ class Store:
         """All runs, by start and id, also those that have no measurements."""
         with self._reading() as connection:
             return [run for _, run in rows.stored_runs(connection)]
+
+    def tally(self) -> list[Tally]:
+        """How many measurements there are by device, operator and fingerprint, without loading them.
+
+        Raises:
+            NormtuneError: the database failed.
+        """
+        table = schema.measurement
+        grouped = (table.c.run_id, schema.problem.c.operator, table.c.fingerprint)
+        with self._reading() as connection:
+            runs = dict(rows.stored_runs(connection))
+            found = connection.execute(
+                sa.select(*grouped, sa.func.count())
+                .join(schema.problem, schema.problem.c.id == table.c.problem_id)
+                .group_by(*grouped)
+            ).all()
+            counts: Counter[tuple[Device, str, str]] = Counter()
+            for run, operator, fingerprint, count in found:
+                counts[runs[run].device, operator, fingerprint] += count
+        return [Tally(*place, counts[place]) for place in sorted(counts)]
 
     def coverage(self, device: Device) -> dict[tuple[Problem, Config], Coverage]:
         """What is known of each config on each problem on devices of this kind, failures and the copy included.

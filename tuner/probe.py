@@ -1,6 +1,6 @@
-"""What torch, Triton and NVML say of this machine, each asked in a process of its own.
+"""What torch, Triton, NVML and other packages say of this machine, each asked in a process of its own.
 
-In: which of the three. Out: plain facts, as a dictionary that JSON knows. A library that is broken may raise anything,
+In: which of them. Out: plain facts, as a dictionary that JSON knows. A library that is broken may raise anything,
 end its process or never return; none of that reaches the one who asks. What the facts mean is left to `no_gpu` and
 `doctor`.
 """
@@ -11,11 +11,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any
 
 # torch loads in 2 to 20 s, from a slow disk in up to a minute.
 TIMEOUT_SECONDS = 120.0
+
+# What normtune needs beside torch, Triton and NVML; the distributions are called as their modules.
+PACKAGES = ("numpy", "pandas", "pyarrow", "rich", "sqlalchemy", "typer")
 
 Facts = dict[str, Any]
 
@@ -99,11 +102,25 @@ def _nvml_gpu(nvml: Any, handle: Any) -> Facts:
     }
 
 
-_SUBJECTS: dict[str, Callable[[], Facts]] = {"torch": torch_facts, "triton": triton_facts, "nvml": nvml_facts}
+def package_facts() -> Facts:
+    """Each of `PACKAGES` with its version, or why it is `missing`."""
+    found: Facts = {}
+    for name in PACKAGES:
+        why = _importable(name)
+        found[name] = {"missing": why} if why else {"version": metadata.version(name)}
+    return found
+
+
+_SUBJECTS: dict[str, Callable[[], Facts]] = {
+    "torch": torch_facts,
+    "triton": triton_facts,
+    "nvml": nvml_facts,
+    "packages": package_facts,
+}
 
 
 def ask(subject: str, timeout: float = TIMEOUT_SECONDS) -> Facts:
-    """The facts about `torch`, `triton` or `nvml`, found in a child process.
+    """The facts about `torch`, `triton`, `nvml` or `packages`, found in a child process.
 
     Returns:
         As the function of that name; `missing` says so where the process died, never returned, or said nothing.
@@ -136,9 +153,10 @@ def answer(subject: str) -> None:
     os._exit(0)
 
 
-def importable(name: str) -> str:
-    """Why a module cannot be imported here; empty where it can."""
+def _importable(name: str) -> str:
+    """Why a package cannot be imported here, or has no metadata; empty where it can."""
     try:
+        metadata.version(name)
         import_module(name)
     except (Exception, SystemExit) as error:
         return _told(error)

@@ -3,11 +3,16 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
-HEAVY = ("numpy", "optuna", "pandas", "pyarrow", "pynvml", "scipy", "sqlalchemy", "torch", "triton")
+from normtune import cli
+
+HEAVY = ("numpy", "optuna", "pandas", "pyarrow", "pynvml", "rich", "scipy", "sqlalchemy", "torch", "triton")
 PUBLIC = ("NormtuneError", "RMSNorm", "UsageError", "__version__", "rms_norm", "use_table")
 
 
@@ -38,7 +43,18 @@ def ending(arguments: list[str]) -> str:
     )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["sweep", "--help"], ["fit", "--help"], ["data"]])
+def commands() -> list[list[str]]:
+    """The words of each command and each group of commands."""
+
+    def walk(words: list[str], command: Any) -> Iterator[list[str]]:
+        yield words
+        for name, child in getattr(command, "commands", {}).items():
+            yield from walk([*words, name], child)
+
+    return list(walk([], typer.main.get_command(cli.app)))
+
+
+@pytest.mark.parametrize("arguments", [["--version"], *([*words, "--help"] for words in commands())], ids=" ".join)
 def test_help_loads_nothing_heavy(run, scratch: Path, arguments: list[str]) -> None:
     assert loaded(run, scratch, ending(arguments)) == []
 

@@ -125,6 +125,19 @@ def test_coverage_and_load_keep_devices_apart(url, make, make_run):
         ]
 
 
+def test_a_tally_counts_by_device_operator_and_kernels(url, varied):
+    with Store.open(url) as store:
+        assert store.tally() == []
+        store.merge(varied)
+        counted = [(one.device.name, one.operator, one.fingerprint, one.measurements) for one in store.tally()]
+    assert counted == [
+        ("NVIDIA B200", "rms_norm_forward", "sha256:aa", 1),
+        ("NVIDIA H200", "rms_norm_backward", "sha256:aa", 2),
+        ("NVIDIA H200", "rms_norm_forward", "sha256:aa", 3),
+        ("NVIDIA H200", "rms_norm_forward", "sha256:bb", 1),
+    ]
+
+
 def test_runs_without_measurements_are_listed_but_are_no_evidence(url, make, make_run):
     with Store.open(url) as store:
         store.begin_run(make_run(7))
