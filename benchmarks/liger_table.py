@@ -29,15 +29,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the times here too")
     options = parser.parse_args()
-    from normtune.tuner.cuda import CudaBench
+    from normtune.tuner.compiling import compile_all
+    from normtune.tuner.cuda import CudaEngine
+    from normtune.tuner.planning import Plan
 
-    bench = CudaBench(0)
-    trials = [plan(bench, name, rows, hidden) for name in OPERATORS for rows in ROWS for hidden in HIDDEN]
-    for _ in bench.prepare([trial.task for trial in trials]):
+    engine = CudaEngine(0)
+    trials = [plan(engine, name, rows, hidden) for name in OPERATORS for rows in ROWS for hidden in HIDDEN]
+    for _ in compile_all(Plan(tuple(trial.task for trial in trials), {}).jobs(), engine.target.name):
         pass
-    cells = {trial.task.problem[:3]: measure(bench, trial) for trial in trials}
-    bench.close()
-    print(f"{bench.device.name}, bfloat16, torch {bench.software['torch']}, triton {bench.software['triton']}")
+    cells = {trial.task.problem[:3]: measure(engine, trial) for trial in trials}
+    engine.close()
+    print(f"{engine.device.name}, bfloat16, torch {engine.software['torch']}, triton {engine.software['triton']}")
     titles = {"forward + backward": OPERATORS, "backward": OPERATORS[1:], "forward": OPERATORS[:1]}
     for title, names in titles.items():
         print(f"\n{title}, ms:\n")
@@ -50,7 +52,7 @@ def main() -> None:
             print(f"| {rows} | " + " | ".join(shown) + " |")
     if options.json:
         found = [{"operator": n, "rows": r, "hidden": h, **cell} for (n, r, h), cell in cells.items()]
-        document = {"device": bench.device._asdict(), "software": bench.software, "cells": found}
+        document = {"device": engine.device._asdict(), "software": engine.software, "cells": found}
         options.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
@@ -61,7 +63,7 @@ class Trial(NamedTuple):
     launches: "dict[str, Launch]"
 
 
-def plan(bench, name: str, rows: int, hidden: int) -> Trial:
+def plan(engine, name: str, rows: int, hidden: int) -> Trial:
     """The single-row config, twice, and the table's config of one shape."""
     from normtune.heuristics.rules import liger
     from normtune.kernels.dispatch import config_for
@@ -72,24 +74,24 @@ def plan(bench, name: str, rows: int, hidden: int) -> Trial:
     problem = spec.problem(rows, hidden, "bfloat16")
     configs = {
         "single_row": liger.choose(name, 1, hidden),
-        "tuned": config_for(spec, problem, bench.target, 0),
+        "tuned": config_for(spec, problem, engine.target, 0),
     }
-    launches = {label: spec.resolve(config, problem, bench.target, None) for label, config in configs.items()}
+    launches = {label: spec.resolve(config, problem, engine.target, None) for label, config in configs.items()}
     task = Task(problem, tuple(Candidate(config, launches[label]) for label, config in configs.items()))
     return Trial(task, launches | {"control": launches["single_row"]})
 
 
-def measure(bench, trial: Trial) -> dict[str, object]:
+def measure(engine, trial: Trial) -> dict[str, object]:
     """Median nanoseconds by label, in the same rounds, and the two configs."""
     from normtune.kernels.operator import operator
     from normtune.tuner.timing import CudaSession
 
     problem = trial.task.problem
     for candidate in trial.task.candidates:
-        failure = bench.check(trial.task, candidate)
+        failure = engine.gate(problem, candidate)
         if failure:
             raise SystemExit(f"{problem}, {candidate.config}: {failure.reason}")
-    session = CudaSession(bench.ready(), operator(problem.operator), problem, trial.launches)
+    session = CudaSession(engine.ready(), operator(problem.operator), problem, trial.launches)
     session.warm_up(list(trial.launches))
     times: dict[str, list[int]] = {label: [] for label in trial.launches}
     for _ in range(BLOCKS):

@@ -38,6 +38,10 @@ class Arena:
         own = [buffer for buffer in buffers if buffer.role != "weight"]
         return [shared | {buffer.name: self._take(buffer, cursor) for buffer in own} for _ in range(count)]
 
+    def clear(self) -> None:
+        """Give all pools back."""
+        self._pools.clear()
+
     def _reserve(self, buffers: Sequence[Buffer], count: int) -> None:
         needed: dict[str, int] = {}
         for buffer in buffers:

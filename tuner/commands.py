@@ -162,6 +162,8 @@ def _say_summary(summary: "Summary") -> None:
             f"{summary.seconds:.1f} s in all: compile {phases.compile:.1f}, gate {phases.gate:.1f}, "
             f"timing {phases.timing:.1f}; void rounds {phases.protocol.get('void_rounds', 0)}"
         )
+    for reason, count in summary.skipped.most_common():
+        typer.echo(f"skipped {count} problems, which the next sweep tries again: {reason}")
     if summary.left:
         typer.echo(f"budget spent with {summary.left} problems left: the same command goes on from here")
     else:

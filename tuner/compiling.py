@@ -2,24 +2,28 @@
 
 In: (problem, launch) pairs, one a binary, and a target. Out: what the compiler reported for each, or why it failed;
 the binaries themselves end up in Triton's disk cache, where the later launch of the same arguments finds them. The
-workers import triton but never torch and open no CUDA context.
+pool's processes import triton but never torch and open no CUDA context. A compiler that hangs or dies costs its binary.
 """
 
-import ctypes
-import multiprocessing
 import os
-import signal
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, as_completed
+from concurrent.futures import TimeoutError as Expired
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
 
+from pebble import ProcessExpired, ProcessPool
+
+from normtune.errors import NormtuneError
 from normtune.kernels.call import warmup
 from normtune.kernels.operator import Launch, operator
 from normtune.kernels.problem import Problem
+from normtune.tuner.processes import SPAWN, belong_to_parent, told_exit
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# No binary of the full space took more than 6 s on a core of the H200's host.
+COMPILE_SECONDS = 60.0
+# Beside a process that drives a GPU, compilers take what it leaves.
+_NICE = 10
 
 
 class Job(NamedTuple):
@@ -34,7 +38,7 @@ class Compiled(NamedTuple):
 
     Attributes:
         job: the job.
-        status: `ok`, `compile_error` or `crashed`.
+        status: `ok`, `compile_error`, `timeout` or `crashed`.
         reason: the compiler's message, one line; empty for `ok`.
         shared_bytes: shared memory of the largest of the job's kernels, bytes.
         threads: threads a program, the most of them.
@@ -67,32 +71,101 @@ def default_workers() -> int:
     return max(1, len(os.sched_getaffinity(0)))
 
 
-def compile_all(
-    jobs: Sequence[Job], target: str, workers: int | None = None, keep_assembly: bool = False
-) -> Iterator[Compiled]:
-    """Compile all jobs for `target`, yielding each as it is done, in any order.
+class CompilePool:
+    """Binaries in the making: compiles jobs in the background, about in their order.
 
     Args:
         jobs: one a compile class.
         target: `sm_90`, `gfx942`, ...
         workers: processes; default one a core.
         keep_assembly: whether `Compiled.binaries` is filled (PTX or AMD assembly, much text).
+        seconds: after so many a compile is given up.
+        told: called as (done, total) whenever a job is done, from another thread.
     """
-    if not jobs:
-        return
-    # Spawned, because a forked child of a process with a CUDA context or threads may hang.
-    context = multiprocessing.get_context("spawn")
-    workers = min(workers or default_workers(), len(jobs))
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_activate, initargs=(target,))
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        target: str,
+        workers: int | None = None,
+        keep_assembly: bool = False,
+        seconds: float = COMPILE_SECONDS,
+        told: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._seconds = seconds
+        self._futures: dict[tuple[str, str, str, Launch], Future[Compiled]] = {}
+        self._jobs: dict[Future[Compiled], Job] = {}
+        self._done = 0
+        self._pool: ProcessPool | None = None
+        if not jobs:
+            return
+        workers = min(workers or default_workers(), len(jobs))
+        self._pool = ProcessPool(workers, initializer=_activate, initargs=(target,), context=SPAWN)
+        for job in jobs:
+            future = self._pool.schedule(_compile, args=(job, keep_assembly), timeout=seconds)
+            self._futures[compile_class(job.problem, job.launch)] = future
+            self._jobs[future] = job
+
+        def count(_: object) -> None:
+            self._done += 1
+            if told:
+                told(self._done, len(jobs))
+
+        for scheduled in self._futures.values():
+            scheduled.add_done_callback(count)
+
+    def __iter__(self) -> Iterator[Compiled]:
+        """All results, as they are done.
+
+        Raises:
+            NormtuneError: no process of the pool can start.
+        """
+        for future in as_completed(self._jobs):
+            yield self._result(future, None)
+
+    def result(self, problem: Problem, launch: Launch, seconds: float | None = None) -> Compiled | None:
+        """What came of the binary of a launch, waiting for it at most so long; None where it is not done by then.
+
+        Raises:
+            KeyError: it is not among the jobs.
+            NormtuneError: no process of the pool can start.
+        """
+        try:
+            return self._result(self._futures[compile_class(problem, launch)], seconds)
+        except TimeoutError:
+            return None
+
+    def close(self) -> None:
+        """End the processes; what is not compiled by then stays so."""
+        if self._pool is not None:
+            self._pool.stop()  # type: ignore[no-untyped-call]
+            self._pool.join()
+
+    def _result(self, future: Future[Compiled], seconds: float | None) -> Compiled:
+        try:
+            return future.result(seconds)
+        except ProcessExpired as error:
+            return Compiled(self._jobs[future], "crashed", f"the compiler's process died ({told_exit(error.exitcode)})")
+        except BrokenProcessPool:
+            raise NormtuneError(
+                "the compiler's processes cannot start: `normtune doctor` looks for the cause"
+            ) from None
+        except (Expired, CancelledError) as error:
+            if not future.done():
+                raise TimeoutError from None
+            told = "was stopped" if isinstance(error, CancelledError) else f"took over {self._seconds:g} s"
+            return Compiled(self._jobs[future], "timeout", f"compiling {told}")
+
+
+def compile_all(
+    jobs: Sequence[Job], target: str, workers: int | None = None, keep_assembly: bool = False
+) -> Iterator[Compiled]:
+    """Compile all jobs for `target`, yielding each as it is done, in any order; arguments as of `CompilePool`."""
+    pool = CompilePool(jobs, target, workers, keep_assembly)
     try:
-        futures = {pool.submit(_compile, job, keep_assembly): job for job in jobs}
-        for future in as_completed(futures):
-            try:
-                yield future.result()
-            except BrokenProcessPool:
-                yield Compiled(futures[future], "crashed", "the compiler's process died")
-    finally:  # also where the caller stops listening: what has not begun is not compiled
-        pool.shutdown(cancel_futures=True)
+        yield from pool
+    finally:  # also where the caller stops listening
+        pool.close()
 
 
 class _Driver:
@@ -121,10 +194,9 @@ def gpu_target(name: str) -> Any:
 
 
 def _activate(target: str) -> None:
-    """Make `target` the active target of this process, which leaves interrupts to its parent and ends with it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":  # a parent that is killed cannot end its workers: the kernel does
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Make `target` the active target of this process."""
+    belong_to_parent()
+    os.nice(_NICE)
     from triton.runtime.driver import driver
 
     driver.set_active(_Driver(gpu_target(target)))  # type: ignore[arg-type]

@@ -3,27 +3,35 @@
 In: tasks. Out: an `Outcome` a config. `open_device` is the one place that knows which kinds of device there are.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.records import Device
+from normtune.tuner.engine import Engine, Outcome, Speed
 from normtune.tuner.planning import Task
 
+__all__ = ["Bench", "Outcome", "Phases", "SkippedError", "Speed", "open_device", "planning_target"]
 
-class Outcome(NamedTuple):
-    """What came of one config on one problem: see `results.records.Measurement`."""
 
-    status: str
-    reason: str = ""
-    rounds: Sequence[int] = ()
-    nanoseconds: Sequence[int] = ()
+class SkippedError(NormtuneError):
+    """This problem cannot be measured now, through no fault of a config: nothing of it is stored."""
+
+
+class NoDeviceError(NormtuneError):
+    """There is no such GPU, or it cannot be used."""
 
 
 class Phases(NamedTuple):
-    """Seconds on the wall spent in each phase, and what the clocks did."""
+    """Seconds on the wall spent in each phase, and how times were taken.
+
+    Attributes:
+        compile: waiting for the compiler, which works beside gate and timing.
+        gate, timing: in these.
+        protocol: regime, rounds, void rounds, lost workers.
+    """
 
     compile: float
     gate: float
@@ -32,18 +40,37 @@ class Phases(NamedTuple):
 
 
 class Bench(Protocol):
-    """A device that answers what a config costs."""
+    """A device that answers what a config costs.
+
+    Attributes:
+        device, target, software: who answers.
+        free_bytes: device memory that was free at the start; None where there is no limit.
+    """
 
     device: Device
     target: Target
     software: dict[str, str]
+    free_bytes: int | None
 
-    def prepare(self, tasks: Sequence[Task]) -> Iterator[tuple[int, int]]:
-        """Compile what the tasks need; yields (binaries done, binaries in all)."""
+    def speed(self) -> Speed:
+        """How fast this machine is."""
+        ...
+
+    def prepare(self, tasks: Sequence[Task], told: Callable[[int, int], None] | None = None) -> None:
+        """Begin to compile what the tasks need, in their order; `told` hears (done, total) from another thread."""
+        ...
+
+    def compiled(self, task: Task, seconds: float | None = None) -> bool:
+        """Wait for the binaries of a task, at most so long; whether they are there."""
         ...
 
     def measure(self, task: Task, strategy: str) -> Mapping[Config, Outcome]:
-        """Gate and time one task; the answer holds every candidate, and the copy if anything was timed."""
+        """Gate and time one task; the answer holds every candidate, and the copy if anything was timed.
+
+        Raises:
+            SkippedError: it cannot be measured now.
+            NormtuneError: nothing can be measured any more.
+        """
         ...
 
     def phases(self) -> Phases:
@@ -60,33 +87,41 @@ def open_device(name: str | None) -> Bench:
 
     Raises:
         UsageError: the name is of no known form, or no such recording is shipped.
-        NormtuneError: there is no such GPU.
+        NoDeviceError: there is no such GPU.
     """
+    from normtune.tuner.bench import WorkerBench
+
     kind, _, rest = (name or "cuda:0").partition(":")
     if kind == "replay":
-        from normtune.tuner.replay import ReplayBench
-
-        return ReplayBench(rest)
-    if kind != "cuda" or (rest and not rest.isdigit()):
+        return WorkerBench(("normtune.tuner.replay", "ReplayEngine", (rest,)))
+    if kind != "cuda" or (rest and not rest.isdecimal()):
         raise UsageError(f"unknown device {name!r}: expected cuda:N or replay:NAME, as in cuda:0 or replay:nvidia-h200")
-    index = int(rest or 0)
-    found = _cuda_devices()
-    if index >= found:
-        instead = "--device replay:nvidia-h200 runs the whole tool on the recorded H200 sweep"
-        if name is None:
-            raise NormtuneError(f"no CUDA GPU found by torch: sweep needs one to measure; {instead}")
-        raise NormtuneError(f"no device {name!r}: torch finds {found} CUDA GPU{'' if found == 1 else 's'}; {instead}")
-    from normtune.tuner.cuda import CudaBench
-
-    return CudaBench(index)
+    return WorkerBench(("normtune.tuner.device", "open_cuda", (int(rest or 0), name)))
 
 
-def _cuda_devices() -> int:
+def open_cuda(index: int, name: str | None) -> Engine:
+    """The engine of a GPU, in the process that is to drive it.
+
+    Args:
+        index: CUDA's number of the GPU.
+        name: as the user gave it, for messages.
+
+    Raises:
+        NoDeviceError: there is no such GPU.
+    """
     try:
         import torch
     except ImportError as error:
-        raise NormtuneError(f"torch cannot be imported ({error}): install torch to measure or launch kernels") from None
-    return torch.cuda.device_count() if torch.version.hip is None else 0
+        raise NoDeviceError(f"torch cannot be imported ({error}): install torch to measure or launch kernels") from None
+    found = torch.cuda.device_count() if torch.version.hip is None else 0
+    if index >= found:
+        instead = "--device replay:nvidia-h200 runs the whole tool on the recorded H200 sweep"
+        if name is None:
+            raise NoDeviceError(f"no CUDA GPU found by torch: sweep needs one to measure; {instead}")
+        raise NoDeviceError(f"no device {name!r}: torch finds {found} CUDA GPU{'' if found == 1 else 's'}; {instead}")
+    from normtune.tuner.cuda import CudaEngine
+
+    return CudaEngine(index)
 
 
 def planning_target(name: str | None) -> tuple[Target, str]:
@@ -95,11 +130,14 @@ def planning_target(name: str | None) -> tuple[Target, str]:
     Without a GPU and without a name the plan is for an H200, so that a sweep can be planned anywhere.
 
     Raises:
-        UsageError, NormtuneError: as `open_device`, for a device that was named.
+        UsageError, NoDeviceError: as `open_device`, for a device that was named.
     """
-    if name is None and not _cuda_devices():
+    try:
+        bench = open_device(name)
+    except NoDeviceError:
+        if name is not None:
+            raise
         return TARGETS["sm_90"], "no GPU here: as on an H200"
-    bench = open_device(name)
     try:
         return bench.target, bench.device.name
     finally:

@@ -2,20 +2,23 @@
 
 In: problem and launch on a device. Out: nothing, or `WrongResultError` with the output and the error. One binary
 passes once: the shapes here are chosen so that its loop runs several times, the last tile is cut, and rows of zeros,
-tiny, huge and outlying values are among them.
+tiny, huge and outlying values are among them. It is launched many times over, as a race may be lost only now and then.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
-from normtune.kernels.call import run
+from normtune.kernels.call import KernelCall, run
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Buffer, Problem
 from normtune.kernels.target import Target
+from normtune.tuner import memory
+from normtune.tuner.capture import capture
 from normtune.tuner.planning import Candidate
 
 WORKSPACE = "workspace"
@@ -25,12 +28,57 @@ OFFSET = 0.25
 GATE_PROGRAMS = 5
 # Full passes of the grid's loop, more than any pipeline has stages.
 GATE_PASSES = 6
+# Launches of a binary, and of each config that may be the best, whose outputs are compared: a result that is wrong in
+# one call of fifty shows.
+CALLS = 64
+# The launches of a large problem move at most so many bytes; each has thousands of programs.
+CALLS_BYTES = 8 << 30
+# A kernel whose bits differ now and then is launched up to so many times as often.
+_PATIENCE = 20
 _GUARD_BYTES = 512
 _GUARD_VALUE = 0xA5
 
 
-class WrongResultError(RuntimeError):
+class LaunchFailedError(RuntimeError):
+    """A launch fails by itself, whatever else the device does.
+
+    Attributes:
+        status: what is stored: `wrong_result`, `out_of_resources` or `crashed`.
+    """
+
+    status = "crashed"
+
+    def __init__(self, reason: str, status: str | None = None) -> None:
+        super().__init__(reason)
+        self.status = status or self.status
+
+
+class WrongResultError(LaunchFailedError):
     """A kernel's output differs from the reference by more than rounding, or lies where it should not."""
+
+    status = "wrong_result"
+
+
+def launch(calls: Iterable[KernelCall]) -> None:
+    """Launch the calls of one config.
+
+    Raises:
+        LaunchFailedError: it cannot be launched.
+    """
+    try:
+        run(calls)
+    except OutOfResources as error:
+        raise LaunchFailedError(one_line(error), "out_of_resources") from None
+    except torch.OutOfMemoryError:
+        raise LaunchFailedError("its launch allocates more memory than is free", "out_of_resources") from None
+    # Whatever an operator's code throws is this config's result.
+    except Exception as error:
+        raise LaunchFailedError(f"{type(error).__name__}: {one_line(error)}") from None
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's text."""
+    return (str(error).strip().splitlines() or ["no reason given"])[0][:200]
 
 
 def gate_launch(spec: OperatorSpec, problem: Problem, candidate: Candidate, target: Target) -> tuple[Problem, Launch]:
@@ -56,20 +104,88 @@ def gate(spec: OperatorSpec, problem: Problem, candidate: Candidate, target: Tar
     """Try the binary of a candidate.
 
     Raises:
+        LaunchFailedError: it cannot be launched.
         WrongResultError: an output is off, was left unwritten, or something was written beside it.
     """
-    problem, launch = gate_launch(spec, problem, candidate, target)
+    problem, resolved = gate_launch(spec, problem, candidate, target)
     inputs, expected = _case(spec, problem, device)
     buffers = [buffer for buffer in spec.buffers(problem) if buffer.role == "output"]
-    buffers.append(Buffer(WORKSPACE, (max(1, launch.workspace),), "float32", "output"))
+    buffers.append(Buffer(WORKSPACE, (max(1, resolved.workspace),), "float32", "output"))
     guarded = {buffer.name: _guarded(buffer, device) for buffer in buffers}
     outputs = {name: tensor for name, (_, tensor) in guarded.items()}
     workspace = outputs.pop(WORKSPACE)
-    run(spec.kernels().calls(launch, problem, {**inputs, **outputs}, workspace, EPS, OFFSET))
-    compare(outputs, expected)
-    for name, (memory, _) in guarded.items():
-        if not _untouched(memory):
+
+    def once() -> None:
+        launch(spec.kernels().calls(resolved, problem, {**inputs, **outputs}, workspace, EPS, OFFSET))
+
+    check_calls(once, outputs, expected, CALLS)
+    for name, (place, _) in guarded.items():
+        if not _untouched(place):
             raise WrongResultError(f"{name}: wrote outside of its memory")
+
+
+def check_calls(
+    once: Callable[[], None], outputs: Mapping[str, Tensor], expected: Mapping[str, Any], calls: int
+) -> None:
+    """Launch so many times and check the outputs each time.
+
+    The first outputs are compared with the reference, the others with the first, bit by bit. A kernel that gives other
+    bits in some call, which it may where the order of its sums differs, is launched on, and each time it does so its
+    outputs are compared with the reference.
+
+    Args:
+        once: makes one launch on the current stream.
+        outputs: what it writes; poisoned before each launch.
+        expected: `Expected` values by name.
+        calls: how many launches.
+
+    Raises:
+        LaunchFailedError: it cannot be launched.
+        WrongResultError: an output of a call is off or was left unwritten.
+    """
+    _poison(outputs)
+    once()
+    compare(outputs, expected)
+    if calls < 2:
+        return
+    first = {name: tensor.clone() for name, tensor in outputs.items()}
+    mark = torch.zeros(1, dtype=torch.int32, device=next(iter(outputs.values())).device)
+
+    def again() -> None:
+        _poison(outputs)
+        once()
+        for name, tensor in outputs.items():
+            memory.mark_difference(tensor, first[name], mark)
+
+    _repeat(again, calls - 1, mark.device)
+    if not mark.item():
+        return
+    differing = 0
+    for number in range(_PATIENCE * calls):
+        mark.zero_()
+        again()
+        if mark.item():
+            differing += 1
+            try:
+                compare(outputs, expected)
+            except WrongResultError as error:
+                raise WrongResultError(f"{error}, now and then: other calls were right") from None
+        if differing and number + 1 >= calls:
+            return
+    raise WrongResultError(f"other bits in one call, which {_PATIENCE * calls} further calls did not repeat")
+
+
+def _repeat(work: Callable[[], None], count: int, device: torch.device) -> None:
+    """Do work so many times, on a GPU in a graph, as its launches are short."""
+    if device.type != "cuda" or count < 3:
+        for _ in range(count):
+            work()
+        return
+    work()  # compiled before it is captured
+    torch.cuda.synchronize(device)
+    graph = capture(torch.cuda.Stream(device), work)
+    for _ in range(count - 1):
+        graph.replay()
 
 
 def compare(outputs: Mapping[str, Tensor], expected: Mapping[str, Any]) -> None:
@@ -98,9 +214,10 @@ def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:
     return tensor.reshape(-1).split(1 << 26)
 
 
-def poison(tensor: Tensor) -> None:
-    """Fill an output with NaN, so that what is not written shows."""
-    tensor.fill_(float("nan"))
+def _poison(outputs: Mapping[str, Tensor]) -> None:
+    """Fill outputs with NaN, so that what is not written shows."""
+    for tensor in outputs.values():
+        tensor.fill_(float("nan"))
 
 
 @lru_cache(maxsize=8)
@@ -114,11 +231,11 @@ def _case(spec: OperatorSpec, problem: Problem, device: torch.device) -> tuple[d
 
 def _guarded(buffer: Buffer, device: torch.device) -> tuple[Tensor, Tensor]:
     """Memory with guard bytes on both sides, and the poisoned tensor between them."""
-    memory = torch.full((buffer.nbytes + 2 * _GUARD_BYTES,), _GUARD_VALUE, dtype=torch.uint8, device=device)
-    inner = memory[_GUARD_BYTES : _GUARD_BYTES + buffer.nbytes].view(getattr(torch, buffer.dtype)).view(buffer.shape)
-    poison(inner)
-    return memory, inner
+    place = torch.full((buffer.nbytes + 2 * _GUARD_BYTES,), _GUARD_VALUE, dtype=torch.uint8, device=device)
+    inner = place[_GUARD_BYTES : _GUARD_BYTES + buffer.nbytes].view(getattr(torch, buffer.dtype)).view(buffer.shape)
+    inner.fill_(float("nan"))
+    return place, inner
 
 
-def _untouched(memory: Tensor) -> bool:
-    return bool((memory[:_GUARD_BYTES] == _GUARD_VALUE).all() and (memory[-_GUARD_BYTES:] == _GUARD_VALUE).all())
+def _untouched(place: Tensor) -> bool:
+    return bool((place[:_GUARD_BYTES] == _GUARD_VALUE).all() and (place[-_GUARD_BYTES:] == _GUARD_VALUE).all())

@@ -1,16 +1,19 @@
-"""Kernels that only move bytes: the evicting read and the copy that stands beside every time.
+"""Kernels that only move bytes: the evicting read, the copy that stands beside every time, and the comparison of bits.
 
-In: buffers. Out: nothing, or the copy. The read leaves nothing else in the L2; it does not write, because written lines
-would be flushed later, inside the timing of whatever comes next. The copy is a kernel and not a memcpy node: graphs
-give those to the copy engine for some sizes, which then takes up to 1.5 times as long (seen at 16384 x 4096).
+In: buffers. Out: nothing, the copy, or a mark. The read leaves nothing else in the L2; it does not write, because
+written lines would be flushed later, inside the timing of whatever comes next. The copy is a kernel and not a memcpy
+node: graphs give those to the copy engine for some sizes, which then takes up to 1.5 times as long (seen at
+16384 x 4096).
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 READ_WORDS = 8192  # a program of the read takes this many words of 4 bytes at a time
 _COPY_WORDS = 2048
+_DIFFER_BYTES = 8192
 
 
 @triton.jit
@@ -31,6 +34,16 @@ def _copy_kernel(source_ptr, target_ptr, length, BLOCK: tl.constexpr):
     tl.store(target_ptr + o_word, tl.load(source_ptr + o_word, mask=mask, other=0), mask=mask)
 
 
+@triton.jit
+def _differ_kernel(left_ptr, right_ptr, mark_ptr, length, BLOCK: tl.constexpr):
+    o_byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = o_byte < length
+    left = tl.load(left_ptr + o_byte, mask=mask, other=0)
+    right = tl.load(right_ptr + o_byte, mask=mask, other=0)
+    different = tl.max((left != right).to(tl.int32), axis=0)
+    tl.store(mark_ptr, different, mask=different != 0)
+
+
 def read(source: Tensor, sink: Tensor, programs: int) -> None:
     """Read all of `source` (int32, zeros, a multiple of `READ_WORDS` long); `sink` is one int32."""
     _read_kernel[(programs,)](source, sink, source.numel(), BLOCK=READ_WORDS, num_warps=8)
@@ -40,3 +53,10 @@ def copy(source: Tensor, target: Tensor) -> None:
     """Copy `source` to `target`, float32 of equal length, contiguous."""
     words = source.numel()
     _copy_kernel[(triton.cdiv(words, _COPY_WORDS),)](source, target, words, BLOCK=_COPY_WORDS, num_warps=4)
+
+
+def mark_difference(left: Tensor, right: Tensor, mark: Tensor) -> None:
+    """Set `mark` (one int32) to 1 where two contiguous tensors of equal size differ in a bit; else leave it."""
+    left, right = left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8)
+    length = left.numel()
+    _differ_kernel[(triton.cdiv(length, _DIFFER_BYTES),)](left, right, mark, length, BLOCK=_DIFFER_BYTES, num_warps=8)

@@ -4,7 +4,7 @@ In: a session (one problem on one device) and its configs. Out: every sample wit
 nor replay: a session times blocks of rounds, a strategy says of which configs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple, Protocol
 
@@ -47,7 +47,7 @@ def race(session: Session, configs: Sequence[Config], strategy: str) -> dict[Con
     alive = list(samples)
     for number in range(ALL_BLOCKS):
         if strategy == "adaptive" and number == FIRST_BLOCKS:
-            alive = _close(samples)
+            alive = [COPY, *close_to_best(samples)]
         for config, times in session.block(alive).items():
             first = number * ROUNDS_PER_BLOCK
             samples[config].rounds.extend(range(first, first + len(times)))
@@ -55,8 +55,9 @@ def race(session: Session, configs: Sequence[Config], strategy: str) -> dict[Con
     return {config: found for config, found in samples.items() if found.rounds}
 
 
-def _close(samples: dict[Config, Samples]) -> list[Config]:
-    """The copy and the configs whose median is within `CLOSE` of the least."""
+def close_to_best(samples: Mapping[Config, Samples]) -> list[Config]:
+    """The configs whose median is within `CLOSE` of the least: whoever may be the best. The copy is none of them."""
     medians = {config: median(found.nanoseconds) for config, found in samples.items() if found.rounds}
-    best = min((time for config, time in medians.items() if config != COPY), default=0)
-    return [config for config, time in medians.items() if config == COPY or time <= CLOSE * best]
+    medians.pop(COPY, None)
+    best = min(medians.values(), default=0)
+    return [config for config, time in medians.items() if time <= CLOSE * best]

@@ -1,13 +1,12 @@
-"""A recording as a bench: the whole tool without a GPU.
+"""A recording as an engine: the whole tool without a GPU.
 
-In: the name of a recording. Out: outcomes drawn from its rounds. Each block of rounds that a session asks for is one
-recorded block, the same for all configs, drawn with a fixed seed; what was not recorded says so.
+In: the name of a recording. Out: outcomes drawn from its rounds. Each block of rounds that is asked for is one recorded
+block, the same for all configs, drawn with a fixed seed; what was not recorded says so.
 """
 
 import random
-import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from normtune.errors import UsageError
 from normtune.kernels.config import Config
@@ -16,16 +15,19 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import target_for
 from normtune.results.recording import load_recording, recordings
 from normtune.results.records import COPY, REPLAY_PREFIX, ROUNDS_PER_BLOCK
-from normtune.tuner.device import Outcome, Phases
-from normtune.tuner.planning import Task
-from normtune.tuner.racing import race
+from normtune.tuner.engine import Block, Identity, Outcome, Speed
+from normtune.tuner.planning import Candidate
 
 # Recorded blocks of one config: block number to its samples, ns.
 Blocks = dict[int, list[int]]
 
 
-class ReplayBench:
-    """A recording; a `device.Bench`. Its device is the recorded one under a uuid of its own.
+# Of drawing a config's block and sending it to the sweep, on a core of 2024.
+_BLOCK_SECONDS = 1e-5
+
+
+class ReplayEngine:
+    """A recording; an `engine.Engine`. Its device is the recorded one under a uuid of its own.
 
     Raises:
         UsageError: no recording of that name is shipped.
@@ -38,11 +40,13 @@ class ReplayBench:
             )
         evidence = load_recording(name)
         newest = max(evidence.runs, key=lambda run: run.started)
-        self.device = newest.device._replace(uuid=f"{REPLAY_PREFIX}{name}")
-        self.target = target_for(self.device.target, self.device.sms)
-        self.software = newest.software
+        self._device = newest.device._replace(uuid=f"{REPLAY_PREFIX}{name}")
+        self._target = target_for(newest.device.target, newest.device.sms)
+        self._software = newest.software
         self._name = name
-        self._seconds = 0.0
+        self._random = random.Random()
+        self._failures: dict[Config, Outcome] = {}
+        self._blocks: dict[Config, Blocks] = {}
         self._cells: dict[Problem, dict[Config, Outcome | Blocks]] = {}
         for item in evidence.measurements():
             cells = self._cells.setdefault(item.problem, {})
@@ -57,34 +61,51 @@ class ReplayBench:
             if not isinstance(known, dict) or len(blocks) > len(known):
                 cells[item.config] = blocks
 
-    def prepare(self, tasks: Sequence[Task]) -> Iterator[tuple[int, int]]:
-        """Nothing is compiled."""
-        return iter(())
+    def identify(self) -> Identity:
+        """The recorded device; nothing is compiled and memory does not matter."""
+        return Identity(self._device, self._target, self._software, None, False, f"replay of {self._name}")
 
-    def measure(self, task: Task, strategy: str) -> Mapping[Config, Outcome]:
-        """Outcomes of a task, from the recorded cells of the same launches."""
-        start = time.perf_counter()
-        cells = self._by_launch(task.problem)
-        outcomes: dict[Config, Outcome] = {}
-        blocks: dict[Config, Blocks] = {}
-        for candidate in task.candidates:
-            found = cells.get(candidate.launch, Outcome("not_recorded", f"not in recording {self._name}"))
-            if isinstance(found, dict):
-                blocks[candidate.config] = found
-            else:
-                outcomes[candidate.config] = found
-        yardstick = self._cells.get(task.problem, {}).get(COPY)
-        if isinstance(yardstick, dict):
-            blocks[COPY] = yardstick
-        session = _ReplaySession(blocks, seed=zlib.crc32(str(task.problem).encode()))
-        for config, samples in race(session, [config for config in blocks if config != COPY], strategy).items():
-            outcomes[config] = Outcome("ok", "", samples.rounds, samples.nanoseconds)
-        self._seconds += time.perf_counter() - start
-        return outcomes
+    def speed(self) -> Speed:
+        """A replay moves no bytes."""
+        return Speed(0.0, _BLOCK_SECONDS, 1)
 
-    def phases(self) -> Phases:
-        """All of the time counts as timing."""
-        return Phases(0.0, 0.0, self._seconds, {"regime": f"replay of {self._name}"})
+    def gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
+        """What failed a gate was recorded so: `warm_up` says it."""
+        return None
+
+    def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
+        """Find the recorded cells of these launches."""
+        self._random.seed(zlib.crc32(str(problem).encode()))
+        self._failures, self._blocks = {}, {}
+        cells = self._by_launch(problem)
+        yardstick = self._cells.get(problem, {}).get(COPY)
+        found = {c.config: cells.get(c.launch) for c in candidates} | {COPY: yardstick}
+        for config, cell in found.items():
+            if isinstance(cell, dict):
+                self._blocks[config] = cell
+            elif config != COPY:
+                self._failures[config] = cell or Outcome("not_recorded", f"not in recording {self._name}")
+
+    def warm_up(self, configs: Sequence[Config]) -> Mapping[Config, Outcome]:
+        """The recorded failures, and what was not recorded."""
+        return {config: self._failures[config] for config in configs if config in self._failures}
+
+    def block(self, configs: Sequence[Config]) -> Block:
+        """One recorded block, drawn at random; the nearest one of a config that lacks it."""
+        numbers = sorted({number for found in self._blocks.values() for number in found})
+        if not numbers:
+            return Block({}, 0, 0)
+        number = self._random.choice(numbers)
+        times = {}
+        for config in configs:
+            if config in self._blocks:
+                found = self._blocks[config]
+                times[config] = found.get(number) or found[min(found, key=lambda other: abs(other - number))]
+        return Block(times, ROUNDS_PER_BLOCK, 0)
+
+    def compare(self, configs: Sequence[Config], often: Sequence[Config]) -> Mapping[Config, Outcome]:
+        """What was wrong was recorded so."""
+        return {}
 
     def close(self) -> dict[str, object]:
         """Nothing to release."""
@@ -97,27 +118,7 @@ class ReplayBench:
             if config == COPY:
                 continue
             try:
-                found[spec.resolve(config, problem, self.target, None)] = cell
+                found[spec.resolve(config, problem, self._target, None)] = cell
             except IllegalConfigError:
                 continue  # recorded before the rules changed
         return found
-
-
-class _ReplaySession:
-    """One problem being replayed: a `racing.Session`."""
-
-    def __init__(self, blocks: Mapping[Config, Blocks], seed: int) -> None:
-        self._blocks = blocks
-        self._random = random.Random(seed)
-        self._numbers = sorted({number for found in blocks.values() for number in found})
-
-    def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
-        if not self._numbers:
-            return {}
-        number = self._random.choice(self._numbers)
-        times = {}
-        for config in configs:
-            if config in self._blocks:
-                found = self._blocks[config]
-                times[config] = found.get(number) or found[min(found, key=lambda other: abs(other - number))]
-        return times

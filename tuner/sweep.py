@@ -22,7 +22,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.results.records import COPY, ROUNDS_PER_BLOCK, Measurement, Run
 from normtune.results.store import Coverage, Store
-from normtune.tuner.device import Bench, Outcome, Phases
+from normtune.tuner.device import Bench, Outcome, Phases, SkippedError
 from normtune.tuner.planning import Plan, Task, candidates
 from normtune.tuner.racing import ALL_BLOCKS, FIRST_BLOCKS
 
@@ -39,6 +39,7 @@ class Summary:
         problems: problems measured now.
         known: problems that were complete before.
         left: problems that the budget did not reach.
+        skipped: problems that could not be measured now, by reason.
         statuses: stored measurements by status.
         phases: seconds in compile, gate and timing, and the run's protocol.
         seconds: seconds on the wall in all.
@@ -47,6 +48,7 @@ class Summary:
     problems: int = 0
     known: int = 0
     left: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
     phases: Phases | None = None
     seconds: float = 0.0
@@ -126,6 +128,7 @@ def sweep(
     summary = Summary(known=len(plan.tasks) - len(tasks))
     if not tasks:
         summary.phases = bench.phases()
+        bench.close()
         return summary
     # Shuffled, so that a sweep that is cut short has seen all of the grid a little.
     random.Random(0).shuffle(tasks)
@@ -139,17 +142,18 @@ def sweep(
     store.begin_run(run)
     longest = 0.0
     try:
-        for done, total in bench.prepare(tasks):
-            if progress:
-                progress.compiling(done, total)
-            if budget_seconds is not None and clock() - begun > budget_seconds:
-                break
+        bench.prepare(tasks, progress.compiling if progress else None)
         for number, task in enumerate(tasks):
             start = clock()
-            if budget_seconds is not None and start - begun + longest + _MARGIN_SECONDS > budget_seconds:
+            left = None if budget_seconds is None else budget_seconds - (start - begun) - longest - _MARGIN_SECONDS
+            if left is not None and (left < 0 or not bench.compiled(task, left)):
                 summary.left = len(tasks) - number
                 break
-            outcomes = bench.measure(task, strategy)
+            try:
+                outcomes = bench.measure(task, strategy)
+            except SkippedError as error:
+                summary.skipped[str(error)] += 1
+                continue
             store.add(_measurements(task, outcomes, run.id))
             summary.problems += 1
             summary.statuses.update(outcome.status for outcome in outcomes.values())

@@ -14,21 +14,22 @@ In: the configs of one problem. Out: nanoseconds, one number a config and round.
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
-from triton.runtime.errors import OutOfResources
 
-from normtune.kernels.call import run
 from normtune.kernels.operator import Launch, OperatorSpec
 from normtune.kernels.problem import Buffer, Problem
 from normtune.results.records import COPY, ROUNDS_PER_BLOCK
 from normtune.tuner import memory
 from normtune.tuner.arena import Arena
-from normtune.tuner.gate import EPS, OFFSET
+from normtune.tuner.capture import capture
+from normtune.tuner.footprint import timed_launches
+from normtune.tuner.gate import CALLS, CALLS_BYTES, EPS, OFFSET, LaunchFailedError, check_calls, launch
 
 SENTINEL_BYTES = 64 << 20
 SENTINEL_TOLERANCE = 0.02
@@ -44,30 +45,23 @@ Run = Callable[[Mapping[str, Tensor]], None]
 Label = TypeVar("Label", bound=Hashable)
 
 
-def timed_launches(footprint: int) -> int:
-    """Timed launches a replay, for a problem of `footprint` bytes."""
-    return 10 if footprint <= 128 << 20 else 5 if footprint <= 512 << 20 else 3
-
-
 class Captured:
     """One graph: cache evicted, lead-in launches, then timed launches on disjoint slices between two event nodes."""
 
     def __init__(self, timer: "Timer", launch: Run, slices: Sequence[Mapping[str, Tensor]], lead_in: int) -> None:
         self._begin, self._end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
         self._launches = len(slices) - lead_in
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(timer.stream):
-            self._graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                timer.evict()
-                for tensors in slices[:lead_in]:
-                    launch(tensors)
-                self._begin.record()
-                for tensors in slices[lead_in:]:
-                    launch(tensors)
-                self._end.record()
-            finally:
-                self._graph.capture_end()
+
+        def work() -> None:
+            timer.evict()
+            for tensors in slices[:lead_in]:
+                launch(tensors)
+            self._begin.record()
+            for tensors in slices[lead_in:]:
+                launch(tensors)
+            self._end.record()
+
+        self._graph = capture(timer.stream, work)
 
     def replay(self) -> None:
         """Enqueue the graph on the current stream."""
@@ -119,6 +113,23 @@ class Timer:
                 self._sentinel.replay()
             torch.cuda.synchronize(self.device)
 
+    def speed(self) -> tuple[float, float]:
+        """Bytes a second of the sentinel; seconds of capturing eleven small copies and replaying them twice."""
+        self._sentinel.replay()
+        torch.cuda.synchronize(self.device)
+        bytes_per_second = 2e9 * SENTINEL_BYTES / self._sentinel.nanoseconds()
+        pair = torch.zeros(2, 1 << 10, dtype=torch.float32, device=self.device)
+        copies = [{"source": pair[0], "target": pair[1]}] * 11
+        seconds = []
+        for _ in range(5):
+            start = time.perf_counter()
+            graph = Captured(self, _copy, copies, lead_in=1)
+            for _ in range(ROUNDS_PER_BLOCK):
+                graph.replay()
+                torch.cuda.synchronize(self.device)
+            seconds.append(time.perf_counter() - start)
+        return bytes_per_second, median(seconds)
+
     def rounds_of(self, graphs: Mapping[Label, Captured], count: int) -> dict[Label, list[int]]:
         """`count` valid rounds of all graphs: nanoseconds by label."""
         times: dict[Label, list[int]] = {label: [] for label in graphs}
@@ -164,31 +175,29 @@ class CudaSession(Generic[Label]):
         self._footprint = spec.bytes_moved(problem)
         words = (-(-self._footprint // 8),)  # half of the bytes are read, half are written
         self._copy_buffers = (Buffer("source", words, "float32", "input"), Buffer("target", words, "float32", "output"))
-        self.slices: list[dict[str, Tensor]] = []
-        self.graphs: dict[Label, Captured] = {}
         # Taken before any capture: nothing may be allocated inside one.
-        timer.workspace(max((launch.workspace for launch in launches.values()), default=0))
+        timer.workspace(max((resolved.workspace for resolved in launches.values()), default=0))
 
-    def warm_up(self, labels: Sequence[Label]) -> dict[Label, str]:
+    def warm_up(self, labels: Sequence[Label]) -> dict[Label, LaunchFailedError]:
         """Launch each once, so that what cannot run shows before it is captured, and what is slow is known.
 
         Returns:
-            What cannot run, with the reason.
+            What cannot be launched.
         """
         tensors = self._draw(1)[0]
-        failed: dict[Label, str] = {}
+        failed: dict[Label, LaunchFailedError] = {}
         events = {}
         for label in labels:
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            launch = self.launcher(label)
+            launch_once = self.launcher(label)
             try:
-                launch(tensors)
-            except OutOfResources as error:
-                failed[label] = str(error).splitlines()[0]
+                launch_once(tensors)
+                begin.record()
+                launch_once(tensors)
+                end.record()
+            except LaunchFailedError as error:
+                failed[label] = error
                 continue
-            begin.record()
-            launch(tensors)
-            end.record()
             events[label] = begin, end
         torch.cuda.synchronize(self._timer.device)
         self._slow = {label for label, pair in events.items() if pair[0].elapsed_time(pair[1]) > 1e3 * SLOW_SECONDS}
@@ -196,25 +205,48 @@ class CudaSession(Generic[Label]):
 
     def block(self, labels: Sequence[Label]) -> dict[Label, list[int]]:
         """Capture anew on fresh offsets and time `ROUNDS_PER_BLOCK` rounds."""
-        self.slices = self._draw(1 + timed_launches(self._footprint))
-        copies = self._timer.arena.slices(self._copy_buffers, len(self.slices))
-        self.graphs = {}
+        drawn = self._draw(1 + timed_launches(self._footprint))
+        copies = self._timer.arena.slices(self._copy_buffers, len(drawn))
+        graphs = {}
         for label in labels:
-            slices, lead_in = (copies if label == COPY else self.slices), 1
+            slices, lead_in = (copies if label == COPY else drawn), 1
             if label in self._slow:
                 slices, lead_in = slices[:1], 0
-            self.graphs[label] = Captured(self._timer, self.launcher(label), slices, lead_in)
-        return self._timer.rounds_of(self.graphs, ROUNDS_PER_BLOCK)
+            graphs[label] = Captured(self._timer, self.launcher(label), slices, lead_in)
+        return self._timer.rounds_of(graphs, ROUNDS_PER_BLOCK)
+
+    def compare(self, labels: Sequence[Label], often: Collection[Label]) -> dict[Label, LaunchFailedError]:
+        """Compare the outputs of each with the reference, on data as they were timed on.
+
+        Args:
+            labels: what is compared.
+            often: of these many calls, of the others one.
+
+        Returns:
+            What is wrong.
+        """
+        tensors = self._draw(1)[0]
+        expected = self._spec.references().reference(self._problem, tensors, EPS, OFFSET)
+        outputs = {name: tensors[name] for name in expected}
+        many = max(1, min(CALLS, CALLS_BYTES // self._footprint))
+        failed = {}
+        for label in labels:
+            launch_once = self.launcher(label)
+            try:
+                check_calls(partial(launch_once, tensors), outputs, expected, many if label in often else 1)
+            except LaunchFailedError as error:
+                failed[label] = error
+        return failed
 
     def launcher(self, label: Label) -> Run:
         """What makes a launch on a set of tensors, on the current stream."""
         if label == COPY:
             return _copy
         kernels: Any = self._spec.kernels()
-        launch, workspace = self._launches[label], self._timer.workspace(0)
+        resolved, workspace = self._launches[label], self._timer.workspace(0)
 
         def launch_once(tensors: Mapping[str, Tensor]) -> None:
-            run(kernels.calls(launch, self._problem, tensors, workspace, EPS, OFFSET))
+            launch(kernels.calls(resolved, self._problem, tensors, workspace, EPS, OFFSET))
 
         return launch_once
 

@@ -1,6 +1,7 @@
 """The gate lets the right pass and stops what is wrong in one place, one shape or one byte."""
 
 import dataclasses
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -9,13 +10,19 @@ import torch
 from normtune.kernels.call import KernelCall
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
-from normtune.tuner.gate import GATE_PASSES, WrongResultError, compare, gate, gate_launch
+from normtune.tuner.gate import GATE_PASSES, LaunchFailedError, WrongResultError, compare, gate, gate_launch
 from normtune.tuner.planning import candidates
 
 pytestmark = pytest.mark.interpreter
 
 TARGET = TARGETS["sm_90"]
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def few_calls(monkeypatch):
+    """The interpreter takes a tenth of a second for each."""
+    monkeypatch.setattr("normtune.tuner.gate.CALLS", 4)
 
 
 @pytest.mark.parametrize("key", ["rms_norm_forward", "rms_norm_backward"])
@@ -114,3 +121,48 @@ def test_compare_names_what_is_off():
         compare({"y": torch.tensor([1.0, 1.2, 1.0, 1.0])}, expected)
     with pytest.raises(WrongResultError, match="inf"):
         compare({"y": torch.tensor([1.0, float("inf"), 1.0, 1.0])}, expected)
+
+
+def on_call(numbers, harm):
+    """Harm that is done on calls of these numbers only."""
+    count = itertools.count(1)
+    return lambda tensors: harm(tensors) if next(count) in numbers else None
+
+
+def other_rounding(tensors):
+    tensors["y"][0, -1] *= 1 + 2**-23
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (on_call({4, 8, 12}, one_value), "y: error is .* now and then"),
+        (on_call({4, 8, 12}, unwritten_row), "y: error is nan .* now and then"),
+        (on_call({4}, one_value), "other bits in one call, which 80 further calls did not repeat"),
+    ],
+)
+def test_a_result_that_is_wrong_now_and_then_is_stopped(harm, message):
+    spec = operator("rms_norm_forward")
+    problem = spec.problem(64, 48, "float32")
+    kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
+    with pytest.raises(WrongResultError, match=message):
+        gate(sabotaged(spec, harm), problem, kept[0], TARGET, CPU)
+
+
+def test_a_result_that_rounds_differently_now_and_then_is_right():
+    spec = operator("rms_norm_forward")
+    problem = spec.problem(64, 48, "float32")
+    kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
+    gate(sabotaged(spec, on_call(range(0, 1000, 2), other_rounding)), problem, kept[0], TARGET, CPU)
+
+
+def test_what_a_launch_throws_is_the_fault_of_its_config():
+    def refuse(tensors):
+        raise ZeroDivisionError("no rows\nat all")
+
+    spec = operator("rms_norm_forward")
+    problem = spec.problem(64, 48, "float32")
+    kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
+    with pytest.raises(LaunchFailedError, match=r"^ZeroDivisionError: no rows$") as failed:
+        gate(sabotaged(spec, refuse), problem, kept[0], TARGET, CPU)
+    assert failed.value.status == "crashed"

@@ -1,5 +1,7 @@
 """Replay: the recorded rounds, and honesty about what was not recorded."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,8 @@ from normtune.kernels.target import TARGETS
 from normtune.results.frame import Evidence
 from normtune.results.records import COPY, Device, Measurement, Run
 from normtune.tuner import replay
-from normtune.tuner.planning import Task, candidates
+from normtune.tuner.planning import candidates
+from normtune.tuner.racing import race
 
 TARGET = TARGETS["sm_90"]
 SPEC = operator("rms_norm_forward")
@@ -32,19 +35,23 @@ def recorded():
 
 
 @pytest.fixture
-def bench(monkeypatch):
+def engine(monkeypatch):
     monkeypatch.setattr(replay, "recordings", lambda: ["made-up"])
     monkeypatch.setattr(replay, "load_recording", lambda name: recorded())
-    return replay.ReplayBench("made-up")
+    return replay.ReplayEngine("made-up")
 
 
-def measure(bench, strategy, configs=(FAST, SLOW, BROKEN, ABSENT)):
-    kept, _ = candidates(SPEC, configs, PROBLEM, TARGET)
-    return bench.measure(Task(PROBLEM, tuple(kept)), strategy)
+def measure(engine, strategy, configs=(FAST, SLOW, BROKEN, ABSENT), problem=PROBLEM):
+    """Failures and samples, as a bench asks for them."""
+    kept, _ = candidates(SPEC, configs, problem, TARGET)
+    engine.begin(problem, kept)
+    failed = dict(engine.warm_up([candidate.config for candidate in kept]))
+    session = SimpleNamespace(block=lambda configs: engine.block(configs).times)
+    return failed | race(session, [c.config for c in kept if c.config not in failed], strategy)
 
 
-def test_samples_are_recorded_ones_and_blocks_stay_paired(bench):
-    found = measure(bench, "exhaustive")
+def test_samples_are_recorded_ones_and_blocks_stay_paired(engine):
+    found = measure(engine, "exhaustive")
     assert set(found) == {FAST, SLOW, BROKEN, ABSENT, COPY}
     fast, slow = np.array(found[FAST].nanoseconds), np.array(found[SLOW].nanoseconds)
     assert len(fast) == len(slow) == 16
@@ -53,35 +60,35 @@ def test_samples_are_recorded_ones_and_blocks_stay_paired(bench):
     assert len(set(fast)) > 1
 
 
-def test_replay_is_the_same_every_time(bench):
-    assert measure(bench, "adaptive") == measure(bench, "adaptive")
+def test_replay_is_the_same_every_time(engine):
+    assert measure(engine, "adaptive") == measure(engine, "adaptive")
 
 
-def test_failures_are_recorded_ones_and_absent_cells_say_so(bench):
-    found = measure(bench, "adaptive")
+def test_failures_are_recorded_ones_and_absent_cells_say_so(engine):
+    found = measure(engine, "adaptive")
     assert (found[BROKEN].status, found[BROKEN].reason) == ("wrong_result", "y is off")
     assert (found[ABSENT].status, found[ABSENT].reason) == ("not_recorded", "not in recording made-up")
     other = SPEC.problem(1, 8192, "bfloat16")
-    outcomes = bench.measure(Task(other, tuple(candidates(SPEC, [FAST, ABSENT], other, TARGET)[0])), "adaptive")
+    outcomes = measure(engine, "adaptive", [FAST, ABSENT], other)
     assert {outcome.status for outcome in outcomes.values()} == {"not_recorded"}
 
 
-def test_a_config_of_the_same_launch_is_the_same_measurement(bench):
+def test_a_config_of_the_same_launch_is_the_same_measurement(engine):
     alias = Config("block_row", 1, 1)
     assert SPEC.resolve(alias, PROBLEM, TARGET, None) == SPEC.resolve(FAST, PROBLEM, TARGET, None)
     assert (
-        measure(bench, "adaptive", [alias])[alias].nanoseconds == measure(bench, "adaptive", [FAST])[FAST].nanoseconds
+        measure(engine, "adaptive", [alias])[alias].nanoseconds == measure(engine, "adaptive", [FAST])[FAST].nanoseconds
     )
 
 
-def test_the_device_is_marked_as_a_replay(bench):
-    assert bench.device.uuid == "replay:made-up"
-    assert bench.device.label == "Made Up (replay)"
-    assert (bench.target.name, bench.target.sms) == ("sm_90", 132)
-    assert bench.software == {"triton": "1.2.3"}
+def test_the_device_is_marked_as_a_replay(engine):
+    assert engine.identify().device.uuid == "replay:made-up"
+    assert engine.identify().device.label == "Made Up (replay)"
+    assert engine.identify().target[:2] == ("sm_90", 132)
+    assert engine.identify().software == {"triton": "1.2.3"}
 
 
 def test_an_unknown_recording_is_refused_by_name(monkeypatch):
     monkeypatch.setattr(replay, "recordings", lambda: ["made-up"])
     with pytest.raises(UsageError, match="unknown recording 'h300': expected one of made-up"):
-        replay.ReplayBench("h300")
+        replay.ReplayEngine("h300")
