@@ -109,16 +109,18 @@ def open_cuda(index: int, name: str | None) -> Engine:
     Raises:
         NoDeviceError: there is no such GPU.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise NoDeviceError(f"torch cannot be imported ({error}): install torch to measure or launch kernels") from None
-    found = torch.cuda.device_count() if torch.version.hip is None else 0
+    from normtune.tuner.no_gpu import why_no_gpu
+
+    why = why_no_gpu()
+    if why:
+        what = "there is no GPU to measure" if name is None else f"device {name!r} cannot be measured"
+        raise NoDeviceError(f"{what}: {why}; --device replay:nvidia-h200 runs the tool on the recorded H200 sweep")
+    import torch
+
+    found = torch.cuda.device_count()
     if index >= found:
-        instead = "--device replay:nvidia-h200 runs the whole tool on the recorded H200 sweep"
-        if name is None:
-            raise NoDeviceError(f"no CUDA GPU found by torch: sweep needs one to measure; {instead}")
-        raise NoDeviceError(f"no device {name!r}: torch finds {found} CUDA GPU{'' if found == 1 else 's'}; {instead}")
+        known = ", ".join(f"cuda:{number}" for number in range(found))
+        raise NoDeviceError(f"there is no device {name!r}: torch finds {known}")
     from normtune.tuner.cuda import CudaEngine
 
     return CudaEngine(index)

@@ -42,8 +42,8 @@ def test_sizes():
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 1, "no CUDA GPU found by torch: sweep needs one to measure; --device replay:nvidia-h200"),
-        (("--device", "cuda:3"), 1, "no device 'cuda:3': torch finds 0 CUDA GPUs"),
+        ((), 1, "there is no GPU to measure: torch"),
+        (("--device", "cuda:3"), 1, "device 'cuda:3' cannot be measured: torch"),
         (("--device", "tpu"), 2, "unknown device 'tpu': expected cuda:N or replay:NAME"),
         (("--device", "cuda:x"), 2, "unknown device 'cuda:x'"),
         (("--device", "replay:nothing"), 2, "unknown recording 'nothing'"),
