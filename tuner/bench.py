@@ -23,8 +23,10 @@ from normtune.tuner.worker import Opener, Worker, WorkerLostError
 # One config's step takes milliseconds; a step of all configs of a problem a few seconds on a slow GPU.
 STEP_SECONDS = 20.0
 STEPS_SECONDS = 60.0
-# So many workers may be lost with no step done between.
+# So many workers may be lost with no step done between: by the device itself, and by configs, as all those of an
+# operator may be bad.
 MAX_LOST = 3
+MAX_LOST_BY_CONFIGS = 20
 
 
 class WorkerBench:
@@ -125,7 +127,7 @@ class WorkerBench:
             try:
                 self._worker = Worker(self._opener)
             except WorkerLostError as error:
-                self._count_lost(error)
+                self._count_lost(error, MAX_LOST)
             self._generation += 1
         return self._worker
 
@@ -141,7 +143,7 @@ class WorkerBench:
         except WorkerLostError as error:
             self._worker = None
             self._restarts += 1
-            self._count_lost(error)
+            self._count_lost(error, MAX_LOST_BY_CONFIGS)
             raise
         self._lost = 0
         return answer
@@ -156,9 +158,9 @@ class WorkerBench:
         """Number of the present worker: what an earlier one was told, this one does not know."""
         return self._generation
 
-    def _count_lost(self, error: WorkerLostError) -> None:
+    def _count_lost(self, error: WorkerLostError, most: int) -> None:
         self._lost += 1
-        if self._lost > MAX_LOST:
+        if self._lost > most:
             raise NormtuneError(
                 f"the process that drives the device was lost {self._lost} times in a row, the last time because of: "
                 f"{error}; everything measured is stored, `normtune doctor` looks for the cause"
@@ -267,6 +269,9 @@ class _Session:
         bench = self._bench
         bench.worker()
         if self._begun != bench.generation:
-            bench.ask("begin", self._problem, self._candidates, seconds=STEP_SECONDS)
+            try:
+                bench.ask("begin", self._problem, self._candidates, seconds=STEP_SECONDS)
+            except WorkerLostError as error:
+                raise SkippedError(f"the process that drives the device was lost before any config ({error})") from None
             self._begun = bench.generation
         return bench.ask(name, configs, *more, seconds=STEP_SECONDS if len(configs) == 1 else STEPS_SECONDS)
