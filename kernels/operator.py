@@ -68,7 +68,9 @@ class OperatorSpec:
         dtypes: dtypes of the inputs that it takes.
         max_hidden: longest row that it takes.
         buffers: tensors of a problem, in the order of the launch.
-        space: (space name, problem, target) to candidate configs, before legality; `default` and `full` exist.
+        space: (space name, problem, target) to candidate configs, before legality. `default` and `full` exist, and so
+            does `quick`, of which a plan takes an even spread of 8 where there are more: an operator without a quick
+            space of its own answers as for `default`.
         resolve: (config, problem, target, alignment or None for contiguous tensors) to `Launch`; pure. Raises
             `IllegalConfigError`. Legality never returns when rows or hidden grow, so a config that is legal at the
             largest shape of a region is legal all over it.

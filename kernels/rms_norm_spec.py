@@ -26,6 +26,49 @@ _FULL_WARPS = (1, 2, 4, 8, 16, 32)
 _FULL_STAGES = (1, 2, 3, 4)
 _FULL_PROGRAMS = (1, 2, 4, 8, 16)
 
+# What the quick spaces hold beside Liger's configs: block_row, num_warps, num_stages, programs_per_sm (0: no loop), and
+# the least and largest block of columns at which it is tried, at most six at each. Chosen greedily by what they save on
+# average on the recorded H200 in bfloat16 and float32, most first; a config that serves neighbouring blocks of columns
+# is preferred, because a table needs it measured all over a leaf. Against the best of the default space the best of
+# these loses nothing on average forward (6.8 % at worst) and 0.35 % backward (8.2 % at worst).
+_QUICK_FORWARD = (
+    (2, 1, 1, 0, 64, 512),
+    (1, 8, 1, 0, 1024, 8192),
+    (1, 4, 1, 0, 2048, 4096),
+    (8, 4, 1, 0, 64, 1024),
+    (1, 1, 1, 0, 128, 1024),
+    (1, 8, 4, 2, 8192, 16384),
+    (32, 8, 1, 0, 64, 128),
+    (2, 4, 1, 0, 512, 2048),
+    (1, 16, 1, 0, 4096, 32768),
+    (1, 4, 4, 2, 4096, 8192),
+    (1, 4, 4, 16, 4096, 8192),
+    (32, 16, 1, 0, 128, 256),
+    (1, 2, 1, 0, 1024, 2048),
+)
+_QUICK_BACKWARD = (
+    (1, 4, 4, 2, 1024, 4096),
+    (4, 2, 4, 4, 128, 512),
+    (1, 8, 4, 1, 2048, 8192),
+    (32, 4, 1, 4, 64, 128),
+    (2, 4, 4, 2, 512, 2048),
+    (4, 8, 1, 1, 1024, 16384),
+    (2, 16, 1, 1, 4096, 8192),
+    (2, 1, 4, 4, 128, 512),
+    (4, 4, 3, 2, 512, 1024),
+    (4, 1, 4, 8, 64, 256),
+    (1, 1, 2, 1, 64, 256),
+    (1, 8, 3, 2, 2048, 8192),
+    (16, 2, 1, 4, 64, 128),
+    (2, 4, 3, 2, 1024, 2048),
+    (1, 16, 3, 1, 4096, 8192),
+    (4, 1, 1, 4, 256, 256),
+    (32, 4, 4, 2, 64, 64),
+    (4, 2, 3, 4, 256, 512),
+    (1, 2, 3, 8, 512, 1024),
+    (1, 16, 1, 1, 16384, 32768),  # 32 warps of 64 threads do not exist
+)
+
 
 def _forward_buffers(problem: Problem) -> tuple[Buffer, ...]:
     shape = (problem.rows, problem.hidden)
@@ -63,7 +106,9 @@ def _forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
         Config("persistent", rows, warps, stages, programs)
         for rows, warps, stages, programs in product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS)
     ]
-    if name == "full":
+    if name == "quick":
+        chosen = _quick(_QUICK_FORWARD, hidden, "none")
+    elif name == "full":
         chosen = [config for config in flat + looped if 1 <= _elements(config, hidden, warp_size) <= 128]
     else:
         chosen = [config for config in flat if _is_default_flat(config, hidden, warp_size)]
@@ -104,11 +149,24 @@ def _backward_space(name: str, problem: Problem, target: Target) -> list[Config]
         Config("persistent", rows, warps, stages, programs, "reduce")
         for rows, warps, stages, programs in product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS)
     ]
-    if name == "full":
+    if name == "quick":
+        chosen = _quick(_QUICK_BACKWARD, hidden, "reduce")
+    elif name == "full":
         chosen = [config for config in looped if 1 <= _elements(config, hidden, warp_size) <= 64]
     else:
         chosen = [config for config in looped if _is_default_backward(config, hidden, warp_size)]
     return sorted({*chosen, *_liger_configs(rms_norm_backward.name, hidden)})
+
+
+def _quick(table: tuple[tuple[int, ...], ...], hidden: int, finish: str) -> list[Config]:
+    block_col = min(max(next_power_of_2(hidden), 64), 32768)
+    found = []
+    for rows, warps, stages, programs, least, most in table:
+        if least <= block_col <= most and programs:
+            found.append(Config("persistent", rows, warps, stages, programs, finish))
+        elif least <= block_col <= most:
+            found.append(Config("row" if rows == 1 else "block_row", rows, warps))
+    return found
 
 
 def _liger_configs(name: str, hidden: int) -> set[Config]:

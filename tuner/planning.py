@@ -8,14 +8,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from normtune.errors import UsageError
+from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec, operator, operators
 from normtune.kernels.problem import Problem, split_key
 from normtune.kernels.target import Target
 from normtune.tuner.compiling import Job, jobs_of
+from normtune.tuner.footprint import peak_bytes
 
-SPACES = ("default", "full")
+SPACES = ("default", "full", "quick")
+# A plan of the space `quick` takes at most so many configs a problem.
+QUICK_CONFIGS = 8
+# Others may take some of the free memory while the sweep runs.
+_SHARE_OF_FREE = 0.95
 
 
 class Candidate(NamedTuple):
@@ -36,12 +41,14 @@ class Plan(NamedTuple):
     """All tasks of a sweep.
 
     Attributes:
-        tasks: in the order in which they are measured.
+        tasks: in the order in which they were wanted.
         pruned: how many (problem, config) pairs were left out, by reason.
+        oversized: problems left out because the device's free memory does not hold them.
     """
 
     tasks: tuple[Task, ...]
     pruned: dict[str, int]
+    oversized: tuple[Problem, ...] = ()
 
     def jobs(self) -> list[Job]:
         """The binaries that the tasks need."""
@@ -108,10 +115,50 @@ def plan(wanted: Sequence[Problem], space: str, target: Target) -> Plan:
     pruned: Counter[str] = Counter()
     for problem in wanted:
         spec = operator(problem.operator)
-        kept, reasons = candidates(spec, spec.space(space, problem, target), problem, target)
+        kept, reasons = candidates(
+            spec, spec.space("default" if space == "quick" else space, problem, target), problem, target
+        )
+        if space == "quick":
+            kept, reasons = _quick(spec, kept, problem, target)
         pruned.update(reasons)
         tasks.append(Task(problem, tuple(kept)))
     return Plan(tuple(tasks), dict(pruned))
+
+
+def fitting(plan: Plan, free_bytes: int | None) -> Plan:
+    """The plan without what needs more device memory than is free.
+
+    Args:
+        plan: what is wanted.
+        free_bytes: device memory that is free; None for no limit.
+
+    Raises:
+        NormtuneError: nothing fits.
+    """
+    if free_bytes is None or not plan.tasks:
+        return plan
+    needed = {task.problem: peak_bytes(task.problem) for task in plan.tasks}
+    kept = tuple(task for task in plan.tasks if needed[task.problem] <= _SHARE_OF_FREE * free_bytes)
+    if not kept:
+        raise NormtuneError(
+            f"{free_bytes / 2**30:.1f} GiB of device memory are free, the smallest problem takes "
+            f"{min(needed.values()) / 2**30:.1f} GiB to measure: free some, or sweep smaller --rows and --hidden"
+        )
+    left = {task.problem for task in plan.tasks} - {task.problem for task in kept}
+    return plan._replace(tasks=kept, oversized=tuple(task.problem for task in plan.tasks if task.problem in left))
+
+
+def _quick(
+    spec: OperatorSpec, default: Sequence[Candidate], problem: Problem, target: Target
+) -> tuple[list[Candidate], dict[str, int]]:
+    """The quick space, and what it leaves out of the default one; thinned where it has too many configs."""
+    kept, reasons = candidates(spec, spec.space("quick", problem, target), problem, target)
+    if len(kept) > QUICK_CONFIGS:
+        last = len(kept) - 1
+        kept = [kept[round(place * last / (QUICK_CONFIGS - 1))] for place in range(QUICK_CONFIGS)]
+    launches = {candidate.launch for candidate in kept}
+    missed = sum(candidate.launch not in launches for candidate in default)
+    return kept, reasons | ({"only in the default space": missed} if missed else {})
 
 
 def _kind(reason: str) -> str:

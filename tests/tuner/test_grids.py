@@ -21,6 +21,15 @@ def test_a_replay_of_the_recording_has_every_default_and_no_probe_is_larger():
     assert all(rows * hidden <= MAX_ELEMENTS for rows, hidden in GRIDS["probe"])
 
 
+def test_the_quick_grid_is_an_even_third_with_its_corners():
+    whole, third = shapes("default"), shapes("quick")
+    assert set(third) < set(whole) and abs(3 * len(third) - len(whole)) <= 3
+    for axis in (0, 1):  # no size is without a shape, and none has many more than another
+        counts = [sum(shape[axis] == size for shape in third) for size in sorted({shape[axis] for shape in whole})]
+        assert min(counts) >= 2 and max(counts) <= 6
+    assert {(1, 64), (262144, 64), (1, 32768)} <= set(third)
+
+
 def test_own_sizes():
     assert shapes("default", [3, 1, 3], [96]) == [(1, 96), (3, 96)]
     assert shapes("default", [5]) == [(5, hidden) for _, hidden in shapes("default", [1])]
@@ -29,7 +38,7 @@ def test_own_sizes():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("huge",), "unknown grid 'huge': expected one of default, recording, probe"),
+        (("huge",), "unknown grid 'huge': expected one of default, quick, recording, probe"),
         (("default", [0]), "rows has 0: expected positive integers"),
         (("default", None, [-64]), "hidden has -64"),
         (("default", [1.5]), "rows has 1.5"),

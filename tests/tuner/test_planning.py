@@ -1,13 +1,18 @@
 """Plans: legal, without repetition, and honest about what was left out."""
 
+from itertools import pairwise
+
 import pytest
 
-from normtune.errors import UsageError
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.rules import liger
 from normtune.kernels.config import Config
-from normtune.kernels.operator import operator
+from normtune.kernels.operator import operator, operators
 from normtune.kernels.target import TARGETS
 from normtune.tuner.compiling import compile_class
-from normtune.tuner.planning import candidates, plan, problems
+from normtune.tuner.footprint import peak_bytes
+from normtune.tuner.grids import shapes
+from normtune.tuner.planning import QUICK_CONFIGS, candidates, fitting, plan, problems
 
 TARGET = TARGETS["sm_90"]
 
@@ -76,5 +81,62 @@ def test_unknown_names_are_usage_errors(keys, dtype, message):
 
 
 def test_unknown_space():
-    with pytest.raises(UsageError, match="unknown space 'tiny': expected one of default, full"):
+    with pytest.raises(UsageError, match="unknown space 'tiny': expected one of default, full, quick"):
         plan([], "tiny", TARGET)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_the_quick_space_has_a_legal_config_everywhere_and_few(target):
+    for spec in operators().values():
+        keys = [f"{spec.name}:{variant}" if variant else spec.name for variant in spec.variants]
+        hidden = [min(2**power + odd, spec.max_hidden) for power in range(17) for odd in (0, 1)]
+        for task in plan(problems(keys, spec.dtypes, [(4096, size) for size in hidden]), "quick", target).tasks:
+            assert 1 <= len(task.candidates) <= QUICK_CONFIGS, task.problem
+
+
+def test_what_liger_chooses_is_tried_by_the_quick_space_wherever_it_is_legal():
+    for task in plan(problems([], ["bfloat16"], shapes("quick")), "quick", TARGET).tasks:
+        problem = task.problem
+        rule = liger.choose(problem.operator, problem.rows, problem.hidden)
+        launch = operator(problem.operator).resolve(rule, problem, TARGET, None)
+        assert launch in {candidate.launch for candidate in task.candidates}
+
+
+def test_the_quick_plan_counts_the_configs_of_the_default_space_that_it_leaves_out():
+    wanted = problems([], ["bfloat16"], shapes("quick"))
+    quick, default = plan(wanted, "quick", TARGET), plan(wanted, "default", TARGET)
+    missed = 0
+    for few, many in zip(quick.tasks, default.tasks, strict=True):
+        missed += len({c.launch for c in many.candidates} - {c.launch for c in few.candidates})
+    assert quick.pruned["only in the default space"] == missed
+    assert quick.cells() < default.cells() / 3
+
+
+def test_an_operator_without_a_quick_space_is_tried_evenly(monkeypatch):
+    spec = operator("rms_norm_forward")
+    whole = spec.space
+    monkeypatch.setitem(spec.__dict__, "space", lambda name, *rest: whole("default", *rest))
+    wanted = [spec.problem(4096, 4096, "bfloat16")]
+    (quick,), (default,) = (plan(wanted, space, TARGET).tasks for space in ("quick", "default"))
+    places = [default.candidates.index(candidate) for candidate in quick.candidates]
+    assert len(places) == QUICK_CONFIGS and places[0] == 0 and places[-1] == len(default.candidates) - 1
+    steps = {after - before for before, after in pairwise(places)}
+    assert max(steps) - min(steps) <= 1
+
+
+def test_what_does_not_fit_into_the_free_memory_is_left_out_and_kept_track_of():
+    whole = plan(problems([], ["bfloat16"], shapes("default")), "quick", TARGET)
+    assert fitting(whole, None) is whole
+    few = fitting(whole, 5 << 30)
+    assert len(few.tasks) + len(few.oversized) == len(whole.tasks) and few.oversized
+    assert max(peak_bytes(task.problem) for task in few.tasks) <= 5 << 30
+    assert {task.problem for task in few.tasks}.isdisjoint(few.oversized)
+    assert max(peak_bytes(task.problem) for task in few.tasks) < min(map(peak_bytes, few.oversized))
+
+
+def test_a_device_without_room_for_anything_is_an_error_that_says_how_much_it_takes():
+    whole = plan(problems([], ["bfloat16"], [(1, 64), (65536, 4096)]), "quick", TARGET)
+    with pytest.raises(
+        NormtuneError, match=r"0\.5 GiB of device memory are free, the smallest problem takes 1\.\d GiB"
+    ):
+        fitting(whole, 1 << 29)
