@@ -107,3 +107,37 @@ def test_binary_leaves_out_what_does_not_specialise():
     assert launch.binary == launch._replace(grid=264, workspace=264 * 64).binary
     assert launch.binary != launch._replace(workspace=0).binary
     assert launch.binary != launch._replace(alignment=8).binary
+
+
+HOSTILE = """
+import sys
+from pathlib import Path
+sys.path[:0] = [{tests!r}, {operator!r}, {folder!r}]
+import hostile_spec, hostile_sweep
+from normtune.kernels.target import TARGETS
+from normtune.tuner.compiling import CompilePool
+from normtune.tuner.planning import plan, problems
+if __name__ == "__main__":
+    hostile_sweep.distribution(Path({folder!r}))
+    jobs = plan(problems(["hostile"], ["float32"], [(64, 256)]), "default", TARGETS["sm_90"]).jobs()
+    pool = CompilePool(jobs, "sm_90", workers=2, seconds=10.0)
+    for compiled in pool:
+        print(hostile_spec.FAULTS[compiled.job.launch.num_stages - 1], compiled.status, compiled.reason, sep="|")
+    pool.close()
+"""
+
+
+def test_a_compiler_that_hangs_or_dies_costs_its_binary(tmp_path):
+    here = Path(__file__).parent
+    paths = {"tests": str(here), "operator": str(here / "hostile_operator"), "folder": str(tmp_path)}
+    script = tmp_path / "compile.py"
+    script.write_text(HOSTILE.format_map(paths))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = [tuple(line.split("|")) for line in done.stdout.splitlines()]
+    failed = [item for item in found if item[1] != "ok"]
+    assert sorted(failed) == [
+        ("hang_in_compiler", "timeout", "compiling took over 10 s"),
+        ("kill_compiler", "crashed", "the compiler's process died (exit code 9)"),
+    ]
+    assert len(found) == 16

@@ -1,0 +1,37 @@
+"""Sweeps of the hostile operator as a user would start them, with the operator found by its entry point."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+OPERATOR = Path(__file__).parent / "hostile_operator"
+# As `python -m normtune`, but patient for seconds only, so that the tests do not wait for a minute.
+IMPATIENT = (
+    "import normtune.tuner.bench as bench; bench.STEP_SECONDS = bench.STEPS_SECONDS = 6.0; "
+    "bench.COMPILE_SECONDS = 15.0; from normtune.cli import main; main()"
+)
+
+
+def distribution(folder):
+    """A folder from which Python finds the operator, as if it were installed."""
+    info = folder / "hostile-1.0.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hostile\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[normtune.operators]\nhostile = hostile_spec\n")
+    return folder
+
+
+def environment(folder):
+    """The variables of a process that knows the operator and whose compiler cache is its own."""
+    path = [str(distribution(folder)), str(OPERATOR), *sys.path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "TRITON_CACHE_DIR": str(folder / "triton")}
+
+
+def start(folder, *arguments):
+    """A sweep of the operator into `folder/store.db`."""
+    command = [sys.executable, "-c", IMPATIENT, "sweep", "--operator", "hostile", "--dtype", "float32", *arguments]
+    store = ["--store", f"{folder}/store.db"]
+    return subprocess.Popen(
+        [*command, *store], env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
