@@ -24,16 +24,14 @@ StoreOption = Annotated[str | None, typer.Option(help="Store: URL or file; else 
 @app.command("list")
 def list_(store: StoreOption = None) -> None:
     """Print what a store holds, by device, operator and dtype."""
-    from rich.console import Console
+    from normtune.results.source import measured
+    from normtune.results.terminal import console
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)  # a pipe has no edge to fold at
-    evidence = _load(store)
+    evidence = measured(store)
     if evidence.frame.empty:
         typer.echo("the store holds no measurements yet: run `normtune sweep`")
         return
-    console.print(_overview(evidence))
+    console().print(_overview(evidence))
 
 
 @app.command("export")
@@ -51,11 +49,14 @@ def export(
     """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line a sample), or as a recording."""
     from normtune.results.exchange import write_csv, write_parquet
     from normtune.results.recording import write_recording
+    from normtune.results.source import measured, narrowed
 
     write = {".parquet": write_parquet, ".csv": write_csv}.get(out.suffix.lower())
     if recording is None and write is None:
         raise UsageError(f"--out is {str(out)!r}: expected a file that ends in .parquet or .csv, or --recording NAME")
-    evidence = _select(_load(store), operator or [], dtype or [])
+    evidence = narrowed(measured(store), operator or [], dtype or [])
+    if evidence.frame.empty:
+        raise UsageError("there are no measurements to export: run `normtune sweep` first")
     if recording is not None:
         for path in write_recording(evidence, recording, out):
             typer.echo(f"{path}: {path.stat().st_size} bytes")
@@ -86,36 +87,11 @@ def import_(
             typer.echo(f"{path}: {len(evidence.frame)} measurements, {added} new")
 
 
-def _load(store: str | None) -> "Evidence":
-    from normtune.results.store import Store, resolve_url
-
-    with Store.open(resolve_url(store), create=False) as opened:
-        return opened.load()
-
-
-def _select(evidence: "Evidence", operators: list[str], dtypes: list[str]) -> "Evidence":
-    """The measurements that were asked for.
-
-    Raises:
-        UsageError: one of the names selects nothing.
-    """
-    for name in operators:
-        if evidence.select([name]).frame.empty:
-            known = sorted(set(evidence.frame["operator"])) or ["(nothing)"]
-            raise UsageError(f"--operator is {name!r}: the store has {', '.join(known)}")
-    for name in dtypes:
-        if evidence.select((), [name]).frame.empty:
-            known = sorted(set(evidence.frame["dtype"])) or ["(nothing)"]
-            raise UsageError(f"--dtype is {name!r}: the store has {', '.join(known)}")
-    selected = evidence.select(operators, dtypes)
-    if selected.frame.empty:
-        raise UsageError("there are no measurements to export: `normtune data list` says what the store has")
-    return selected
-
-
 def _overview(evidence: "Evidence") -> "Table":
     """A row for each device, operator, variant and dtype."""
     from rich.table import Table
+
+    from normtune.results.terminal import printable
 
     runs = {run.id: run.device for run in evidence.runs}
     frame = evidence.frame.assign(
@@ -130,8 +106,8 @@ def _overview(evidence: "Evidence") -> "Table":
         counts = part["status"].value_counts()
         told = ", ".join(f"{counts[status]} {status}" for status in sorted(counts.index, key=lambda s: (s != "ok", s)))
         table.add_row(
-            device,
-            f"{operator}:{variant}" if variant else operator,
+            printable(device),
+            printable(f"{operator}:{variant}" if variant else operator),
             dtype,
             str(len(part[["rows", "hidden"]].drop_duplicates())),
             str(len(part)),

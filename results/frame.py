@@ -110,6 +110,11 @@ class Evidence:
         newest = {run.device.kind: run.device for run in self.runs}
         return [newest[kind] for kind in sorted(newest)]
 
+    def of(self, device: Device) -> "Evidence":
+        """Only what was measured on devices of this kind."""
+        runs = [run.id for run in self.runs if run.device.kind == device.kind]
+        return self._where(self.frame["run"].isin(runs))
+
     def fingerprints(self) -> dict[str, str]:
         """The kernel fingerprint of each operator in its newest run, by operator."""
         place = {run.id: number for number, run in enumerate(self.runs)}

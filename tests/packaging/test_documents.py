@@ -33,7 +33,7 @@ COMMANDS = dict(commands())
 
 
 def test_all_commands_are_known_here() -> None:
-    names = {"sweep", "fit", "check", "data list", "data export", "data import", "doctor"}
+    names = {"sweep", "fit", "check", "data list", "data export", "data import", "doctor", "show"}
     assert set(COMMANDS) == {f"normtune {name}" for name in names}
 
 

@@ -77,14 +77,14 @@ def test_export_refuses_what_it_cannot_write(store, tmp_path):
     refuse("expected a file that ends in .parquet or .csv", tmp_path / "a.xlsx")
     refuse("none does not exist", tmp_path / "none" / "a.parquet")
     refuse(
-        "--operator is 'softmax': the store has rms_norm_backward, rms_norm_forward",
+        "--operator is 'softmax': measured are rms_norm_backward, rms_norm_forward",
         tmp_path / "a.csv",
         "--operator",
         "softmax",
     )
-    refuse("--dtype is 'fp8': the store has bfloat16, float16, float32", tmp_path / "a.csv", "--dtype", "fp8")
+    refuse("--dtype is 'fp8': measured are bfloat16, float16, float32", tmp_path / "a.csv", "--dtype", "fp8")
     part = ("--operator", "rms_norm_backward", "--dtype", "bfloat16")
-    refuse("there are no measurements to export", tmp_path / "a.csv", *part)
+    refuse("there are no measurements of this operator in this dtype", tmp_path / "a.csv", *part)
     refuse("the store has 2 (", tmp_path, "--recording", "gpu")
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("store.db")] == []
     refused("there is no store", "export", "--store", tmp_path / "none.db", "--out", tmp_path / "a.csv")

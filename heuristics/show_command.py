@@ -1,0 +1,265 @@
+"""`normtune show`: the map of the best configs, of a table's configs, or the measurements themselves, in the terminal.
+
+In: options. Out: for each device, a map of each operator and dtype, or a list. What is best is found by `matrix`, what
+is drawn by `best_map`, what is listed by `listing`; all of that is imported when the command runs.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from normtune.errors import NormtuneError, UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+    from normtune.heuristics.best_map import BestMap
+    from normtune.heuristics.locate import Table
+    from normtune.heuristics.matrix import TimingMatrix
+    from normtune.kernels.config import Config
+    from normtune.results.frame import Evidence
+    from normtune.results.records import Device
+
+LIMIT = 40
+_WORST = 5
+_COUNTS = "shown: shapes for which it is within 1 % of the best; best: those it is best for"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(show)
+
+
+def show(
+    store: Annotated[str | None, typer.Option(help="Store: URL or file; else NORMTUNE_STORE, normtune.db.")] = None,
+    recording: Annotated[str | None, typer.Option(help="Show a recording that ships with normtune instead.")] = None,
+    operator: Annotated[
+        list[str] | None, typer.Option(help="Only this operator, or variant as a:b; repeat. Default all.")
+    ] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="Only this dtype; repeat. Default all.")] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="Map what this table answers, and mark where it loses over 3 %.")
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(help='List the measurements for which this holds, as "hidden <= 512 and rows > 64".')
+    ] = None,
+    sort: Annotated[
+        str | None, typer.Option(help="List by this column, -COLUMN downwards; else by problem and time.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help=f"List at most so many; {LIMIT} by default.")] = None,
+) -> None:
+    """Show which config is best at each shape, what a table answers there, or single measurements.
+
+    Without --where, --sort or --limit it is a map: hidden down, rows across, a letter for each config.
+    """
+    from normtune.results.source import measured, narrowed
+    from normtune.results.terminal import console
+
+    listed = where is not None or sort is not None or limit is not None
+    if table and listed:
+        raise UsageError(
+            "--table marks a map, --where, --sort and --limit list measurements: give the one or the other"
+        )
+    loaded = _load(table) if table else None
+    if listed:
+        _check_list(where, sort)
+    evidence = narrowed(measured(store, recording), operator or [], dtype or [])
+    if evidence.frame.empty:
+        typer.echo("there are no measurements yet: run `normtune sweep`")
+        return
+    screen = console()
+    for number, device in enumerate(evidence.devices()):
+        part = evidence.of(device)
+        current = part.current()
+        matrices, notes = _matrices(current, device)
+        lists = _list(current, matrices, where, sort, limit or LIMIT) if listed else []
+        if number:
+            screen.print()
+        _print_device(screen, device, current, len(part.frame) - len(current.frame))
+        for line in (*notes, *lists):
+            screen.print(line, soft_wrap=isinstance(line, str))
+        if not listed:
+            for matrix in matrices:
+                _print_map(screen, current, matrix, loaded)
+            if matrices and not loaded:
+                screen.print(f"\n{_COUNTS}", soft_wrap=True)
+
+
+def _load(path: Path) -> "Table":
+    from normtune.heuristics.locate import load
+
+    return load(path)
+
+
+def _print_device(screen: "Console", device: "Device", current: "Evidence", stale: int) -> None:
+    from normtune.kernels.fingerprint import fingerprint
+    from normtune.kernels.operator import operators
+    from normtune.results.terminal import printable
+
+    label = printable(f"{device.label}, {device.target}, {device.sms} SMs")
+    screen.print(f"{label}: {len(current.frame)} measurements", style="bold", soft_wrap=True)
+    if stale:
+        screen.print(f"left out {stale} measurements of older kernels: `normtune sweep --stale` repeats them")
+    known = operators()
+    for name, measured in current.fingerprints().items():
+        if name in known and fingerprint(known[name]) != measured:
+            screen.print(f"the kernels of {name} changed since: `normtune sweep --stale` measures them again")
+
+
+def _matrices(current: "Evidence", device: "Device") -> "tuple[list[TimingMatrix], list[str]]":
+    """The timing matrices of all operators, variants and dtypes that have times, and a line for each that has none."""
+    from normtune.heuristics.matrix import timing_matrix
+    from normtune.kernels.operator import operators
+    from normtune.kernels.target import target_for
+    from normtune.results.terminal import printable
+
+    try:
+        target = target_for(device.target, device.sms)
+    except ValueError as error:
+        raise NormtuneError(f"measurements of {printable(device.label)} cannot be compared: {error}") from None
+    found, notes = [], []
+    for name, variant, dtype in _kinds(current):
+        spec = operators().get(name)
+        matrix = timing_matrix(current, spec, variant, dtype, target) if spec else None
+        if matrix:
+            found.append(matrix)
+        else:
+            why = "no config has times" if spec else "no such operator is registered, install what brings it"
+            notes.append(printable(f"{f'{name}:{variant}' if variant else name} {dtype}: {why}"))
+    return found, notes
+
+
+def _kinds(evidence: "Evidence") -> list[tuple[str, str, str]]:
+    """The operators, variants and dtypes of the measurements, in order."""
+    pairs = evidence.frame[["operator", "variant", "dtype"]].drop_duplicates()
+    return sorted((str(name), str(variant), str(dtype)) for name, variant, dtype in pairs.itertuples(index=False))
+
+
+def _print_map(screen: "Console", current: "Evidence", matrix: "TimingMatrix", table: "Table | None") -> None:
+    from normtune.heuristics.best_map import best_map, legend_lines, map_lines, table_map
+    from normtune.heuristics.micrologs import percent
+    from normtune.results.terminal import map_columns
+
+    mine = current.select([matrix.key], [matrix.dtype]).frame
+    mine = mine[mine["variant"] == matrix.variant]
+    shapes = {(int(rows), int(hidden)) for rows, hidden in zip(mine["rows"], mine["hidden"], strict=True)}
+    answer = _answer(table, matrix) if table else None
+    screen.print()
+    name = f"{matrix.key} {matrix.dtype}"
+    if table and answer is None:
+        screen.print(f"{name}: {table.source} has no function for it", soft_wrap=True)
+        return
+    found = table_map(matrix, shapes, answer) if answer else best_map(matrix, shapes)
+    shown = f"the configs of {table.source.name}" if table else "the best config"
+    screen.print(f"{name}: {shown} (1k = 1024)", style="bold", soft_wrap=True)
+    for line in (*map_lines(found, map_columns(screen)), *legend_lines(found)):
+        screen.print(line, soft_wrap=True)
+    loss = found.summary() if answer else None
+    if loss:
+        told = f"loses {percent(loss.mean)} on average, {percent(loss.worst, 1)} at worst"
+        screen.print(f"The table {told}, over the best config of each of {loss.problems} shapes.")
+        _print_worst(screen, matrix, found)
+
+
+def _answer(table: "Table", matrix: "TimingMatrix") -> "Callable[[int, int], Config] | None":
+    """The function that serves an operator and dtype, as kernels look it up; None where there is none."""
+    from normtune.kernels.config import Config
+
+    tables = table.tables
+    found = tables.get((matrix.key, matrix.dtype)) or tables.get((matrix.operator, matrix.dtype))
+    if found is None:
+        return None
+
+    def answer(rows: int, hidden: int) -> Config:
+        try:
+            return Config(*found(rows, hidden))
+        except Exception as error:  # a table is a program
+            raise UsageError(
+                f"table {table.source} fails at {rows} rows of {hidden} ({type(error).__name__}: {error}): fit it again"
+            ) from None
+
+    return answer
+
+
+def _print_worst(screen: "Console", matrix: "TimingMatrix", found: "BestMap") -> None:
+    """The shapes at which a table loses most, each with the config that is best there."""
+    from normtune.heuristics.micrologs import percent
+
+    for (rows, hidden), loss in found.worst(_WORST):
+        place = matrix.problems.index((rows, hidden))
+        best = min(
+            (config for config in matrix.configs if matrix.loss(place, config) is not None),
+            key=lambda config: matrix.loss(place, config) or 0,
+        )
+        letter = found.letters[found.shown[rows, hidden]]
+        told = str(best).removesuffix(f" {found.ending}")
+        screen.print(f"  {percent(loss, 1):>7} at {rows} rows of {hidden}: {letter}, best is {told}", soft_wrap=True)
+
+
+def _check_list(query: str | None, sort: str | None) -> None:
+    """Refuse a filter or an order that cannot be, before anything is read."""
+    from normtune.heuristics.listing import COLUMNS
+    from normtune.heuristics.where import check
+
+    if query is not None:
+        check(query, COLUMNS)
+    if sort is not None and sort.removeprefix("-") not in COLUMNS:
+        raise UsageError(f"--sort is {sort!r}: expected one of {', '.join(COLUMNS)}, or -COLUMN for downwards")
+
+
+def _list(
+    current: "Evidence", matrices: "list[TimingMatrix]", query: str | None, sort: str | None, limit: int
+) -> "list[RichTable | str]":
+    """The measurements that were asked for, and how many are left out."""
+    from normtune.heuristics.listing import listing
+    from normtune.heuristics.where import where
+
+    frame = listing(current, matrices)
+    found = where(frame, query) if query is not None else frame
+    if found.empty:
+        return [f"none of the {len(frame)} measurements is so"]
+    if sort is None:
+        found = found.sort_values(["operator", "variant", "dtype", "hidden", "rows", "median_us"], kind="stable")
+    else:
+        name = sort.removeprefix("-")
+        found = found.sort_values(name, ascending=name == sort, kind="stable")
+    left = f"{len(found) - limit} more are left out: --limit {len(found)} lists all" if len(found) > limit else ""
+    return [_listed(found.head(limit)), f"{len(found)} of {len(frame)} measurements" + (f", {left}" if left else "")]
+
+
+def _listed(frame: "pd.DataFrame") -> "RichTable":
+    """Measurements as a table; operator and dtype are left out where all have the same and the columns are few."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from normtune.kernels.config import Config
+    from normtune.results.terminal import printable
+
+    failed = bool((frame["status"] != "ok").any())
+    keys = frame["operator"] + (":" + frame["variant"]).where(frame["variant"] != "", "")
+    one = keys.nunique() == 1 and frame["dtype"].nunique() == 1
+    title = printable(f"{keys.iloc[0]} {frame['dtype'].iloc[0]}") if one else None
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for name in () if one else ("operator", "dtype"):
+        table.add_column(name, no_wrap=True)
+    for name in ("rows", "hidden"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("config")
+    for name in ("us", "x best", "x copy", "GB/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if failed:
+        table.add_column("status: reason")
+    for key, row in zip(keys, frame.to_dict("records"), strict=True):
+        config = Config(*(row[name] for name in Config._fields))
+        numbers = ((row["median_us"], 2), (row["best_ratio"], 3), (row["copy_ratio"], 2), (row["gbps"], 1))
+        cells = [] if one else [key, row["dtype"]]
+        cells += [str(row["rows"]), str(row["hidden"]), str(config)]
+        cells += ["-" if number != number else f"{number:.{digits}f}" for number, digits in numbers]
+        if failed:
+            cells.append("" if row["status"] == "ok" else f"{row['status']}: {row['reason']}")
+        table.add_row(*map(printable, cells))
+    return table
