@@ -51,6 +51,7 @@ class Captured:
     def __init__(self, timer: "Timer", launch: Run, slices: Sequence[Mapping[str, Tensor]], lead_in: int) -> None:
         self._begin, self._end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
         self._launches = len(slices) - lead_in
+        self._slices = slices  # as long as it may be replayed, nobody else gets their memory
 
         def work() -> None:
             timer.evict()
