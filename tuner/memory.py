@@ -1,4 +1,4 @@
-"""Kernels that only move bytes: the evicting read, the copy that stands beside every time, and the comparison of bits.
+"""Kernels of the tuner's own: the evicting read, the copy that stands beside every time, and comparisons.
 
 In: buffers. Out: nothing, the copy, or a mark. The read leaves nothing else in the L2; it does not write, because
 written lines would be flushed later, inside the timing of whatever comes next. The copy is a kernel and not a memcpy
@@ -14,6 +14,7 @@ from torch import Tensor
 READ_WORDS = 8192  # a program of the read takes this many words of 4 bytes at a time
 _COPY_WORDS = 2048
 _DIFFER_BYTES = 8192
+_EXCESS_ITEMS = 2048
 
 
 @triton.jit
@@ -44,6 +45,18 @@ def _differ_kernel(left_ptr, right_ptr, mark_ptr, length, BLOCK: tl.constexpr):
     tl.store(mark_ptr, different, mask=different != 0)
 
 
+@triton.jit
+def _excess_kernel(found_ptr, value_ptr, allowed_ptr, mark_ptr, length, BLOCK: tl.constexpr):
+    o_item = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = o_item < length
+    found = tl.load(found_ptr + o_item, mask=mask, other=0).to(tl.float64)
+    value = tl.load(value_ptr + o_item, mask=mask, other=0)
+    allowed = tl.load(allowed_ptr + o_item, mask=mask, other=0)
+    # A NaN is within nothing.
+    outside = tl.max((~(tl.abs(found - value) <= allowed)).to(tl.int32), axis=0)
+    tl.store(mark_ptr, outside, mask=outside != 0)
+
+
 def read(source: Tensor, sink: Tensor, programs: int) -> None:
     """Read all of `source` (int32, zeros, a multiple of `READ_WORDS` long); `sink` is one int32."""
     _read_kernel[(programs,)](source, sink, source.numel(), BLOCK=READ_WORDS, num_warps=8)
@@ -60,3 +73,17 @@ def mark_difference(left: Tensor, right: Tensor, mark: Tensor) -> None:
     left, right = left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8)
     length = left.numel()
     _differ_kernel[(triton.cdiv(length, _DIFFER_BYTES),)](left, right, mark, length, BLOCK=_DIFFER_BYTES, num_warps=8)
+
+
+def mark_excess(found: Tensor, value: Tensor, allowed: Tensor, mark: Tensor) -> None:
+    """Set `mark` (one int32) to 1 where `found` is off `value` by more than `allowed`; else leave it.
+
+    Args:
+        found: of any dtype, contiguous.
+        value: float64, contiguous, of the size of `found`.
+        allowed: as `value`.
+        mark: on the same device.
+    """
+    length = found.numel()
+    grid = (triton.cdiv(length, _EXCESS_ITEMS),)
+    _excess_kernel[grid](found, value, allowed, mark, length, BLOCK=_EXCESS_ITEMS, num_warps=8)

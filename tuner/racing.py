@@ -47,7 +47,7 @@ def race(session: Session, configs: Sequence[Config], strategy: str) -> dict[Con
     alive = list(samples)
     for number in range(ALL_BLOCKS):
         if strategy == "adaptive" and number == FIRST_BLOCKS:
-            alive = [COPY, *close_to_best(samples)]
+            alive = [COPY, *close_to_best(samples, CLOSE)]
         for config, times in session.block(alive).items():
             first = number * ROUNDS_PER_BLOCK
             samples[config].rounds.extend(range(first, first + len(times)))
@@ -55,9 +55,9 @@ def race(session: Session, configs: Sequence[Config], strategy: str) -> dict[Con
     return {config: found for config, found in samples.items() if found.rounds}
 
 
-def close_to_best(samples: Mapping[Config, Samples]) -> list[Config]:
-    """The configs whose median is within `CLOSE` of the least: whoever may be the best. The copy is none of them."""
+def close_to_best(samples: Mapping[Config, Samples], within: float) -> list[Config]:
+    """The configs whose median is at most `within` times the least. The copy is none of them."""
     medians = {config: median(found.nanoseconds) for config, found in samples.items() if found.rounds}
     medians.pop(COPY, None)
     best = min(medians.values(), default=0)
-    return [config for config, time in medians.items() if time <= CLOSE * best]
+    return [config for config, time in medians.items() if time <= within * best]
