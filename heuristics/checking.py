@@ -15,10 +15,9 @@ from normtune.heuristics import locate
 from normtune.heuristics.header import Header, body_hash, parse
 from normtune.heuristics.legality import Legality, all_variants
 from normtune.heuristics.regions import trees
-from normtune.heuristics.tree import regions
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
-from normtune.kernels.problem import MAX_ROWS, split_key
+from normtune.kernels.problem import split_key
 from normtune.kernels.target import target_for
 
 _DIFF_LINES = 24
@@ -121,12 +120,11 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
             continue
         spec = specs[name]
         legality = Legality(spec, target, [dtype], [variant] if variant else all_variants(spec))
-        for region in regions(tree, MAX_ROWS, spec.max_hidden):
-            if not legality.reaches(region.config, region.most_rows, region.most_hidden):
-                failures.append(
-                    f"{key} {dtype}: {region.config} is illegal on {header.target} at {region.most_rows} rows of "
-                    f"{region.most_hidden}, where the table answers with it"
-                )
+        failures += [
+            f"{key} {dtype}: {region.config} is illegal on {header.target} at {region.most_rows} rows of "
+            f"{region.most_hidden}, where the table answers with it"
+            for region in legality.breaches(tree)
+        ]
     return failures
 
 

@@ -1,19 +1,20 @@
 """The commands `fit` and `check`.
 
-In: their options. Out: figures on the terminal, a table's file, an exit code. The work is done by `fitting`, `emit` and
-`checking`, which are imported when a command runs.
+In: their options. Out: figures on the terminal, tables, an exit code. The work is done by `fitting`, `writing`,
+`telling` and `checking`, which are imported when a command runs.
 """
 
-import shlex
+import os
+import sys
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from normtune.errors import UsageError
+from normtune.errors import NormtuneError, UsageError
 
 if TYPE_CHECKING:
-    from normtune.heuristics.fitted import Fit
     from normtune.results.frame import Evidence
 
 
@@ -23,12 +24,27 @@ def register(app: typer.Typer) -> None:
     app.command("check")(check)
 
 
+class _Part(NamedTuple):
+    """The measurements of one device, and the files that come of them; None where there is none."""
+
+    evidence: "Evidence"
+    table: Path | None
+    data: Path | None
+    installed: Path | None
+
+
 def fit(
     store: Annotated[
         str | None, typer.Option(help="Measurements: a URL or an SQLite file; else NORMTUNE_STORE, else ./normtune.db.")
     ] = None,
     recording: Annotated[str | None, typer.Option(help="Fit a recording that ships with normtune instead.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the table to this file; to a folder, DIR/, one a device.")
+    ] = None,
+    evidence: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write what was fitted, for `check`, to this .parquet file or DIR/."),
+    ] = None,
     leaves: Annotated[
         int | None, typer.Option(min=1, help="The most leaves a function may have; else chosen by cross-validation.")
     ] = None,
@@ -36,34 +52,46 @@ def fit(
         bool, typer.Option("--install", help="Make the table the one of this user for its GPU.")
     ] = False,
     operator: Annotated[list[str] | None, typer.Option(help="Only this operator; may be repeated.")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite files that normtune did not write, or that were edited.")
+    ] = False,
 ) -> None:
     """Fit the table that loses least, print what it loses, and write it with --out or --install."""
+    from normtune.heuristics import telling, writing
     from normtune.heuristics.fitting import fit as fit_table
+    from normtune.heuristics.fitting import used
 
     if store and recording:
         raise UsageError("--store and --recording are both given: a table is fitted to one of them")
-    if out:
-        _check_ours(out)
     operators = operator or []
-    evidence, source = _evidence(store, recording)
-    fitted = fit_table(evidence, leaves=leaves, operators=operators)
-    _print_figures(fitted)
-    options = [*source, *(word for name in operators for word in ("--operator", name))]
+    measured, options = _measured(store, recording)
+    options += [word for name in operators for word in ("--operator", name)]
     if leaves:
         options += ["--leaves", str(leaves)]
-    if out:
-        _write(fitted, out, ["normtune", "fit", *options, "--out", out.name])
-        print(f"wrote {out}")
-    if install:
-        from normtune.heuristics.locate import installed_path
+    parts = _parts(measured, operators, out, evidence, install)
+    for part in parts:
+        _check_places(part, out, evidence, force)
+    fits = [fit_table(part.evidence, leaves=leaves, operators=operators) for part in parts]
+    for part, fitted in zip(parts, fits, strict=True):
+        print("\n".join(telling.figures(fitted)))
+        gain = telling.gain(fitted)
+        if gain:
+            print(gain)
+        if part.data:
+            from normtune.results.exchange import write_parquet
 
-        path = installed_path(fitted.device.name)
-        _check_ours(path, folder=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(fitted, path, ["normtune", "fit", *options, "--install"])
-        print(f"installed {path}: kernels on {fitted.device.name} use it from now on")
+            write_parquet(used(part.evidence, operators), part.data)
+            print(f"wrote {part.data}")
+        if part.table:
+            target = "./" if out and writing.is_folder(out) else part.table.name
+            named = ["--evidence", os.path.relpath(part.data, part.table.parent)] if part.data else []
+            writing.write_table(fitted, part.table, ["normtune", "fit", *options, "--out", target, *named])
+            print(f"wrote {part.table}")
+        if part.installed:
+            writing.write_table(fitted, part.installed, ["normtune", "fit", *options, "--install"])
+            print(f"installed {part.installed}: kernels on {fitted.device.name} use it from now on")
     if not install:
-        _print_ways(fitted, out)
+        print("\n".join(telling.ways(fits[0], parts[0].table)))
 
 
 def check(
@@ -74,18 +102,27 @@ def check(
     from normtune.heuristics.checking import check as check_table
 
     failed = False
+    unusable: list[NormtuneError] = []
     for path in tables:
-        report = check_table(path)
+        try:
+            report = check_table(path)
+        except NormtuneError as error:  # the other tables are looked at all the same
+            unusable.append(error)
+            continue
         bad = bool(report.failures) or (strict and bool(report.stale))
         failed = failed or bad
         print(f"{path}: {'FAILED' if bad else 'STALE' if report.stale else 'OK'}")
         for line in (*report.failures, *report.stale, *report.notes):
             print("  " + line.replace("\n", "\n  "))
+    for error in unusable[1:]:
+        print(f"normtune: error: {error}", file=sys.stderr)
+    if unusable:
+        raise unusable[0]
     if failed:
         raise typer.Exit(1)
 
 
-def _evidence(store: str | None, recording: str | None) -> "tuple[Evidence, list[str]]":
+def _measured(store: str | None, recording: str | None) -> "tuple[Evidence, list[str]]":
     """The measurements, and the options that name them again without a password or a folder of this machine."""
     if recording:
         from normtune.results.recording import load_recording
@@ -101,79 +138,48 @@ def _evidence(store: str | None, recording: str | None) -> "tuple[Evidence, list
     return evidence, ["--store", Path(file).name if file else "$NORMTUNE_STORE"]
 
 
-def _check_ours(path: Path, folder: bool = True) -> None:
-    """Refuse to write where something else stands.
+def _parts(
+    measured: "Evidence", operators: list[str], out: str | None, evidence: str | None, install: bool
+) -> list[_Part]:
+    """The measurements device by device where each gets a table, else all in one.
 
     Raises:
-        UsageError: the folder is missing, or the file exists and was not written by normtune.
+        UsageError: two devices would get the same file.
     """
-    from normtune.heuristics.header import FIRST_LINE
+    from normtune.heuristics import locate, writing
 
-    if folder and not path.parent.is_dir():
-        raise UsageError(f"cannot write {path}: the folder {path.parent} does not exist; create it or name another")
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder, expected a file name")
-    if path.exists() and not path.read_bytes().startswith(FIRST_LINE.encode() + b"\n"):
-        raise UsageError(
-            f"cannot write {path}: it exists and normtune did not write it; remove it or name another file"
-        )
-
-
-def _write(fitted: "Fit", path: Path, command: list[str]) -> None:
-    from normtune.heuristics.emit import module_text
-    from normtune.results.atomic import replaced
-
-    words = [word if word.startswith("$") else shlex.quote(word) for word in command]
-    with replaced(path) as temporary:
-        temporary.write_text(module_text(fitted, " ".join(words)), "utf-8", newline="\n")
+    devices = measured.select(operators).devices()
+    if len(devices) > 1 and (writing.is_folder(out) if out else install):
+        evidences = [measured.of(device) for device in devices]
+    else:
+        devices, evidences = devices[:1], [measured]
+    if not devices:
+        return [_Part(measured, None, None, None)]
+    tables = writing.files(out, devices, ".py") if out else []
+    data = writing.files(evidence, devices, ".parquet") if evidence else []
+    installed = [locate.installed_path(device.name) for device in devices] if install else []
+    for option, paths in (("--evidence", data), ("--install", installed)):
+        if len(set(paths)) < len(paths):
+            told = ", ".join(f"{device.label} with {device.sms} SMs" for device in devices)
+            raise UsageError(f"{option} would write one file for several devices: {told}; --out DIR/ keeps them apart")
+    return [_Part(*found) for found in zip_longest(evidences, tables, data, installed)]
 
 
-def _print_figures(fitted: "Fit") -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
+def _check_places(part: _Part, out: str | None, evidence: str | None, force: bool) -> None:
+    """Make the folders that may be made, and refuse files that are to stay, before anything is fitted.
 
-    from normtune.heuristics.micrologs import percent
-    from normtune.heuristics.rules import liger
+    Raises:
+        UsageError: a file cannot be written.
+    """
+    from normtune.heuristics import writing
 
-    console = Console(highlight=False)
-    # Narrower, it would cut figures off; a terminal wraps what it cannot show.
-    console.width = max(console.width, 120)
-    device = fitted.device
-    print(f"{device.label}, {device.target}, {device.sms} SMs: {fitted.measurements} measurements, {fitted.date}")
-    print(f"Slower than the best config of each problem by, in percent ({liger.TITLE} on the same kernels):")
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("operator", "dtype"):
-        table.add_column(name, no_wrap=True, vertical="bottom")
-    for name in ("leaves", "mean", "90th", "worst", "cross-\nvalidated", "optimum", "Liger\nmean", "Liger\nworst"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for one in fitted.functions:
-        found = one.figures
-        shown = (
-            (found.loss.mean, 2),
-            (found.loss.ninetieth, 2),
-            (found.loss.worst, 1),
-            (found.cross_validated, 2),
-            (found.optimum, 2),
-            (found.rule.mean if found.rule else None, 2),
-            (found.rule.worst if found.rule else None, 1),
-        )
-        figures = ("-" if value is None else percent(value, digits).removesuffix(" %") for value, digits in shown)
-        table.add_row(one.key, one.dtype, str(found.leaves), *figures)
-    console.print(table)
-    for variant in fitted.shared:
-        cost = f"{percent(variant.cost)} on {variant.problems} problems"
-        print(f"{variant.key} {variant.dtype} shares the plain table: that costs {cost}")
-    for note in fitted.notes:
-        print(note)
-
-
-def _print_ways(fitted: "Fit", out: Path | None) -> None:
-    name = str(out or "FILE")
-    print("Three ways to use it:" if out else "Nothing was written. Three ways to use the table:")
-    for way, effect in (
-        ("normtune fit --install", f"kernels on {fitted.device.name} use it, for this user"),
-        (f"NORMTUNE_TABLE={name}", "one process uses it" if out else "one process uses it; --out FILE writes it"),
-        ("commit it", "as heuristics.py of a library, or in heuristics/tables/ of normtune"),
-    ):
-        print(f"  {way}: {effect}")
+    for option, path in ((out, part.table), (evidence, part.data)):
+        if option and path and writing.is_folder(option):
+            writing.make_folder(path.parent)
+    if part.installed:
+        writing.make_folder(part.installed.parent, parents=True)
+    for path in (part.table, part.installed):
+        if path:
+            writing.check_table(path, force)
+    if part.data:
+        writing.check_evidence(part.data, force)

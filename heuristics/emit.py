@@ -77,31 +77,36 @@ def module_text(fit: Fit, regenerate: str) -> str:
         data=f"{fit.digest} ({fit.measurements} measurements, {fit.date})",
         kernels=fit.fingerprints,
         measured=f"rows {rows_from} to {rows_to}, hidden {hidden_from} to {hidden_to}",
-        regret=tuple(f"{one.key} {one.dtype}: {_told(one.figures)}" for one in fit.functions),
-        shared=tuple(_shared(fit)),
+        regret=tuple(_regret(fit)),
+        shared=tuple(
+            f"{key} {dtype}: uses {donor}, as it has no data of its own" for key, dtype, donor in fit.without_data()
+        ),
         body=body_hash(body),
     )
     return f"{header.text()}\n{body}"
 
 
-def _told(found: Figures) -> str:
-    parts = [
-        _count(found.leaves),
-        f"mean {percent(found.loss.mean)}",
-        f"worst {percent(found.loss.worst, 1)}",
-    ]
-    if found.cross_validated is not None:
-        parts.append(f"cross-validated {percent(found.cross_validated)}")
-    return ", ".join([*parts, f"optimum {percent(found.optimum)}"])
-
-
-def _shared(fit: Fit) -> Iterable[str]:
+def _regret(fit: Fit) -> Iterable[str]:
+    """A line for each function, and one for each that shares it right behind."""
     for one in fit.functions:
-        for dtype in one.dtypes[1:]:
-            yield f"{one.key} {dtype}: uses {one.dtype}, as it has no data of its own"
-    for variant in fit.shared:
-        cost = f"sharing costs {percent(variant.cost)} on {variant.problems} problems"
-        yield f"{variant.key} {variant.dtype}: {cost}, against {_count(variant.leaves)}"
+        found = one.figures
+        validated = found.cross_validated
+        parts = [
+            _count(found.leaves),
+            *_lost(found),
+            *([] if validated is None else [f"cross-validated {percent(validated)}"]),
+            f"optimum {percent(found.optimum)}",
+        ]
+        yield f"{one.key} {one.dtype}: {', '.join(parts)}"
+        for other in fit.shared:
+            if other.donor == (one.key, one.dtype):
+                cost = f"sharing costs {percent(other.cost)} on {other.figures.loss.problems} problems"
+                parts = [f"as {one.key} {one.dtype}", *_lost(other.figures), cost]
+                yield f"{other.key} {other.dtype}: {', '.join(parts)}"
+
+
+def _lost(found: Figures) -> list[str]:
+    return [f"mean {percent(found.loss.mean)}", f"worst {percent(found.loss.worst, 1)}"]
 
 
 def _count(leaves: int) -> str:

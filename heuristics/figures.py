@@ -11,6 +11,9 @@ from normtune.heuristics.selection import losses
 from normtune.heuristics.tree import Tree
 from normtune.kernels.config import Config
 
+# (operator, rows, hidden) to a config, or None where it has none.
+Rule = Callable[[str, int, int], Config | None]
+
 
 class Loss(NamedTuple):
     """Log-regret over problems, millionths.
@@ -28,6 +31,20 @@ class Loss(NamedTuple):
     problems: int
 
 
+class Gain(NamedTuple):
+    """How much less a table loses than a rule, log-regret in millionths.
+
+    Attributes:
+        total: summed over the problems on which both have a time; below 0 where the rule is better.
+        most: on the problem where it is most.
+        problems: how many there are.
+    """
+
+    total: int
+    most: int
+    problems: int
+
+
 class Figures(NamedTuple):
     """What is printed of one table.
 
@@ -38,6 +55,7 @@ class Figures(NamedTuple):
         optimum: mean regret of the best tree of at most as many leaves for the measured sizes alone, which so need not
             be legal beyond them.
         rule: what Liger's shipped rule loses on the same kernels; None where it has no config that was measured.
+        gain: of the tree over that rule; None likewise.
     """
 
     leaves: int
@@ -45,6 +63,7 @@ class Figures(NamedTuple):
     cross_validated: int | None
     optimum: int
     rule: Loss | None
+    gain: Gain | None
 
 
 def summarise(regrets: Sequence[int | None]) -> Loss | None:
@@ -60,7 +79,18 @@ def of_tree(matrix: TimingMatrix, tree: Tree) -> Loss | None:
     return summarise(losses(matrix, tree))
 
 
-def of_rule(matrix: TimingMatrix, rule: Callable[[str, int, int], Config | None]) -> Loss | None:
-    """The loss of a rule (operator, rows, hidden) to config over the problems on which its choice has a time."""
+def of_rule(matrix: TimingMatrix, rule: Rule) -> Loss | None:
+    """The loss of a rule over the problems on which its choice has a time."""
+    return summarise(_losses_of(matrix, rule))
+
+
+def gain(matrix: TimingMatrix, tree: Tree, rule: Rule) -> Gain | None:
+    """How much less a tree loses than a rule; None where no problem has a time of both."""
+    pairs = zip(_losses_of(matrix, rule), losses(matrix, tree), strict=True)
+    found = [by_rule - by_tree for by_rule, by_tree in pairs if by_rule is not None and by_tree is not None]
+    return Gain(sum(found), max(found), len(found)) if found else None
+
+
+def _losses_of(matrix: TimingMatrix, rule: Rule) -> list[int | None]:
     chosen = (rule(matrix.operator, *shape) for shape in matrix.problems)
-    return summarise([None if config is None else matrix.loss(index, config) for index, config in enumerate(chosen)])
+    return [None if config is None else matrix.loss(index, config) for index, config in enumerate(chosen)]

@@ -19,7 +19,7 @@ class Function:
         operator, variant, dtype: whose data it was fitted on.
         tree: what it does.
         figures: how good it is.
-        dtypes: the dtypes that it answers for, its own first.
+        dtypes: the dtypes that it answers for under its key, its own first.
         cross_validated: mean regret on problems left out, for 1, 2, ... leaves; empty where leaves were given.
     """
 
@@ -38,20 +38,20 @@ class Function:
 
 
 class Shared(NamedTuple):
-    """A variant that takes the plain operator's function.
+    """A variant or dtype that has data and takes the function of another all the same.
 
     Attributes:
-        key, dtype: the variant's name and dtype.
-        cost: mean regret that sharing adds on the variant's data, millionths.
-        problems: how many the cost was taken over.
-        leaves: leaves of the variant's own tree, the one it was compared with.
+        key, dtype: its name and dtype.
+        donor: key and dtype of the function that it takes.
+        cost: mean regret that sharing adds on its data, against the best tree of as many leaves, millionths.
+        figures: how good the function is on its data.
     """
 
     key: str
     dtype: str
+    donor: tuple[str, str]
     cost: int
-    problems: int
-    leaves: int
+    figures: Figures
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Fit:
         fingerprints: of the kernels, by operator.
         measured: least and largest measured rows, least and largest measured hidden.
         functions: in the order of the code.
-        shared: variants without functions of their own.
+        shared: variants and dtypes that have data and no function of their own.
         notes: what the user should know: data left out, and why.
     """
 
@@ -80,3 +80,13 @@ class Fit:
     functions: tuple[Function, ...]
     shared: tuple[Shared, ...]
     notes: tuple[str, ...]
+
+    def without_data(self) -> list[tuple[str, str, str]]:
+        """(key, dtype, dtype of the function it takes) of all that is served without measurements of its own."""
+        measured = {(one.key, one.dtype) for one in (*self.functions, *self.shared)}
+        return [
+            (one.key, dtype, one.dtype)
+            for one in self.functions
+            for dtype in one.dtypes
+            if (one.key, dtype) not in measured
+        ]

@@ -18,14 +18,22 @@ FORMAT = 1
 _LINE = re.compile(r"# ([A-Z][a-z]+): +(\S.*)")
 _MORE = re.compile(r"# {11}(\S.*)")
 _DEVICE = re.compile(r"(.+), (\S+), (\d+) SMs")
+_SHARED = re.compile(r"(\S+) (\S+): as (\S+) (\S+), .*")
 _REGRET = re.compile(r"(\S+) (\S+): (\d+) lea(?:f|ves), .*?(?:cross-validated (-?[\d.]+) %.*)?")
 
 
 class Known(NamedTuple):
-    """What an earlier fit decided for one operator and dtype, so that a refit need not cross-validate."""
+    """What an earlier fit decided for one operator and dtype, so that a refit need not cross-validate.
+
+    Attributes:
+        leaves: of its function; 0 where it has none of its own.
+        cross_validated: the figure of its function, millionths.
+        donor: key and dtype of the function that it takes, where it has none of its own.
+    """
 
     leaves: int
     cross_validated: int | None
+    donor: tuple[str, str] | None = None
 
 
 class Header(NamedTuple):
@@ -40,8 +48,8 @@ class Header(NamedTuple):
         data: digest of the evidence, number of measurements and date of the newest run, as text.
         kernels: fingerprint by operator.
         measured: the box of sizes, as text.
-        regret: one line of figures a function, as text.
-        shared: one line for each dtype or variant that takes the function of another, as text.
+        regret: one line of figures for each operator and dtype that was measured, as text.
+        shared: one line for each dtype that takes a function without having been measured, as text.
         body: hash of all that follows the header.
         format: of the file; `FORMAT` is the newest that is known here.
     """
@@ -65,13 +73,16 @@ class Header(NamedTuple):
         return self.device.removesuffix(" (replay)")
 
     def known(self) -> dict[tuple[str, str], Known]:
-        """What the fit decided for each function, by operator key and dtype."""
+        """What the fit decided for all that was measured, by operator key and dtype."""
         found = {}
         for line in self.regret:
             if match := _REGRET.fullmatch(line):
                 key, dtype, leaves, validated = match.groups()
                 millionths = None if validated is None else round(1e6 * math.log1p(float(validated) / 100))
                 found[key, dtype] = Known(int(leaves), millionths)
+            elif match := _SHARED.fullmatch(line):
+                key, dtype, *donor = match.groups()
+                found[key, dtype] = Known(0, None, (donor[0], donor[1]))
         return found
 
     def text(self) -> str:

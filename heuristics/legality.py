@@ -4,15 +4,16 @@ In: an operator's spec, the target, the dtypes and variants that a table will se
 the largest shape of a region; since legality never returns as rows or hidden grow, that shape speaks for the region.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.heuristics.tree import Region, Tree, regions
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import Target
 
 
@@ -43,6 +44,12 @@ class Legality:
             )
             self._known[config, rows, hidden] = found
         return found
+
+    def breaches(self, tree: Tree) -> Iterator[Region]:
+        """The regions of a tree that hold a shape at which their config is illegal."""
+        for region in regions(tree, MAX_ROWS, self.spec.max_hidden):
+            if not self.reaches(region.config, region.most_rows, region.most_hidden):
+                yield region
 
     def over(self, configs: Sequence[Config], rows: Sequence[int], hidden: Sequence[int]) -> NDArray[np.bool_]:
         """For ascending sizes, bool (configs, rows, hidden): whether each config reaches each pair."""

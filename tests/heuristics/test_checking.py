@@ -45,14 +45,14 @@ def test_a_table_of_a_recording_is_fitted_again_byte_for_byte(recorded: Evidence
 
 
 def test_a_refit_does_not_cross_validate(recorded: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from normtune.heuristics import fitting
+    from normtune.heuristics import function
 
     path = write(tmp_path / "table.py", module_text(fit(recorded), COMMAND))
 
     def refuse(*arguments: object) -> None:
         raise AssertionError("cross-validated")
 
-    monkeypatch.setattr(fitting, "cross_validated", refuse)
+    monkeypatch.setattr(function, "cross_validated", refuse)
     assert check(path).failures == ()
 
 

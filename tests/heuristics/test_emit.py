@@ -33,12 +33,16 @@ SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (6
 
 @pytest.fixture
 def fitted(measure, penalty, run) -> Fit:
-    """Two dtypes, a variant of its own in one of them."""
+    """Three dtypes, of which two share, and a variant of its own in one of them."""
 
     def other(config, problem):
         return 0.0 if config == Config("row", 1, 8) else 0.1
 
-    cells = measure(penalty, SHAPES) + measure(penalty, SHAPES, dtype="float32")
+    cells = [
+        cell
+        for dtype, law in (("bfloat16", penalty), ("float16", penalty), ("float32", other))
+        for cell in measure(law, SHAPES, dtype=dtype)
+    ]
     return fit(Evidence.from_measurements(cells + measure(other, SHAPES, variant="no_keep"), [run]))
 
 
@@ -77,10 +81,10 @@ def test_the_module_is_python_39_and_stands_alone(table: locate.Table) -> None:
         "print(h.lookup('toy', 'float16', 4096, 128)[:3] == ('block_row', 4, 4), h.lookup('toy', 'float32', 1, 1))"
     )
     run = subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, capture_output=True, text=True)
-    assert run.stdout.startswith("True Config(schedule='row', block_row=1, num_warps=4,")
+    assert run.stdout.startswith("True Config(schedule='row', block_row=1, num_warps=8,")
 
 
-def test_dtypes_without_data_share_a_function_and_the_variant_has_its_own(table: locate.Table) -> None:
+def test_dtypes_that_share_have_one_function_and_the_variant_has_its_own(table: locate.Table) -> None:
     assert list(table.tables) == [
         ("toy", "bfloat16"),
         ("toy", "float16"),

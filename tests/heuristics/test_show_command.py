@@ -180,10 +180,11 @@ def test_what_has_no_times_is_named(store: str, run) -> None:
     foreign = crashed._replace(problem=Problem("softmax", 1, 64, "float16"))
     with Store.open("sqlite:///poor.db") as opened:
         opened.begin_run(run)
-        opened.add([crashed, foreign])
+        opened.add([crashed, foreign, crashed._replace(problem=Problem("toy", 1, 64, "fp8"))])
     lines = printed("--store", "poor.db")
     assert "toy float16: no config has times" in lines
-    assert "softmax float16: no such operator is registered, install what brings it" in lines
+    assert "softmax float16: it is not registered so, install what brings it" in lines
+    assert "toy fp8: it is not registered so, install what brings it" in lines
     assert ["toy", "float16", "1", "64", "row", "warps=4", "-", "-", "-", "-", "crashed:", "bang"] in cells(
         printed("--store", "poor.db", "--where", "status != 'ok'")
     )

@@ -1,0 +1,52 @@
+"""What it costs when a variant or a dtype takes a function that was fitted on other data.
+
+In: the timing matrix of who would share, and a function. Out: `Shared`, or nothing where the function cannot serve.
+Whether the cost is low enough is decided in `fitting`.
+"""
+
+from normtune.heuristics import figures
+from normtune.heuristics.figures import Figures
+from normtune.heuristics.fitted import Function, Shared
+from normtune.heuristics.function import least_measured
+from normtune.heuristics.legality import Legality
+from normtune.heuristics.matrix import TimingMatrix
+from normtune.heuristics.rules import liger
+from normtune.heuristics.selection import losses, solve
+from normtune.heuristics.tree import Tree
+
+
+def offer(matrix: TimingMatrix, legality: Legality, donor: Function) -> Shared | None:
+    """What a matrix loses by a function, against the best tree of as many leaves.
+
+    Args:
+        matrix: of the variant and dtype that would share.
+        legality: for that variant and dtype, and all else that falls back to it.
+        donor: the function, left as it is.
+
+    Returns:
+        None where the function is not legal everywhere, or has a time on less than half of the problems.
+    """
+    count = donor.figures.leaves
+    optima = solve(matrix, legality, count)
+    own, optimum = optima.tree(count), least_measured(matrix, optima, count)
+    loss = figures.of_tree(matrix, donor.tree)
+    if own is None or optimum is None or loss is None or any(legality.breaches(donor.tree)):
+        return None
+    if 2 * loss.problems < len(matrix.problems):
+        return None
+    found = Figures(
+        leaves=count,
+        loss=loss,
+        cross_validated=None,
+        optimum=optimum,
+        rule=figures.of_rule(matrix, liger.choose),
+        gain=figures.gain(matrix, donor.tree, liger.choose),
+    )
+    return Shared(matrix.key, matrix.dtype, (donor.key, donor.dtype), extra(matrix, donor.tree, own), found)
+
+
+def extra(matrix: TimingMatrix, left: Tree, right: Tree) -> int:
+    """What one tree loses more than another, millionths: mean over the problems where both have a time, 0 for none."""
+    pairs = zip(losses(matrix, left), losses(matrix, right), strict=True)
+    found = [one - other for one, other in pairs if one is not None and other is not None]
+    return sum(found) // len(found) if found else 0
