@@ -64,7 +64,7 @@ def gain(fit: Fit) -> str | None:
             found[one.key].append(one.figures.gain)
     plain = [key for key in found if not split_key(key)[1]]
     told = [f"{key} {_faster(found[key])}" for key in sorted(plain or found)]
-    return f"Against the rule that {liger.TITLE} ships, on the same kernels: {', '.join(told)}" if told else None
+    return f"On average, against the rule of {liger.TITLE} on the same kernels: {', '.join(told)}" if told else None
 
 
 def ways(fit: Fit, out: Path | None) -> Iterable[str]:
@@ -107,12 +107,12 @@ def _faster(gains: Sequence[Gain]) -> str:
     ratio = math.exp(sum(one.total for one in gains) / sum(one.problems for one in gains) / MILLION)
     most = math.exp(max(one.most for one in gains) / MILLION)
     if ratio >= 2:
-        mean = f"{ratio:.1f} times as fast on average"
+        mean = f"{ratio:.1f} times as fast"
     elif round(100 * (ratio - 1)) == 0:
-        mean = "as fast on average"
+        mean = "as fast"
     elif ratio > 1:
-        mean = f"{100 * (ratio - 1):.0f} % faster on average"
+        mean = f"{100 * (ratio - 1):.0f} % faster"
     else:
-        mean = f"{100 * (1 / ratio - 1):.0f} % slower on average"
+        mean = f"{100 * (1 / ratio - 1):.0f} % slower"
     best = f"{most:.1f} times" if most >= 1.95 else f"{100 * (most - 1):.0f} %"
     return f"{mean} (up to {best})" if most >= 1.005 else mean
