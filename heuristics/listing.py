@@ -80,7 +80,8 @@ def _losses(matrices: list[TimingMatrix]) -> dict[tuple[Problem, Config], float]
 
 def _bytes_moved(problems: set[Problem]) -> dict[Problem, float]:
     specs = operators()
-    return {
-        problem: specs[problem.operator].bytes_moved(problem) if problem.operator in specs else math.nan
-        for problem in problems
-    }
+    found = {}
+    for problem in problems:
+        spec = specs.get(problem.operator)
+        found[problem] = spec.bytes_moved(problem) if spec and problem.dtype in spec.dtypes else math.nan
+    return found

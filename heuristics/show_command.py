@@ -112,6 +112,7 @@ def _print_device(screen: "Console", device: "Device", current: "Evidence", stal
 
 def _matrices(current: "Evidence", device: "Device") -> "tuple[list[TimingMatrix], list[str]]":
     """The timing matrices of all operators, variants and dtypes that have times, and a line for each that has none."""
+    from normtune.heuristics.legality import all_variants
     from normtune.heuristics.matrix import timing_matrix
     from normtune.kernels.operator import operators
     from normtune.kernels.target import target_for
@@ -124,11 +125,12 @@ def _matrices(current: "Evidence", device: "Device") -> "tuple[list[TimingMatrix
     found, notes = [], []
     for name, variant, dtype in _kinds(current):
         spec = operators().get(name)
-        matrix = timing_matrix(current, spec, variant, dtype, target) if spec else None
+        known = spec is not None and dtype in spec.dtypes and variant in {"", *all_variants(spec)}
+        matrix = timing_matrix(current, spec, variant, dtype, target) if spec and known else None
         if matrix:
             found.append(matrix)
         else:
-            why = "no config has times" if spec else "no such operator is registered, install what brings it"
+            why = "no config has times" if known else "it is not registered so, install what brings it"
             notes.append(printable(f"{f'{name}:{variant}' if variant else name} {dtype}: {why}"))
     return found, notes
 

@@ -32,7 +32,10 @@ def replaced(path: Path) -> Iterator[Path]:
             os.fsync(written.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise NormtuneError(f"cannot write {path}: {error.strerror or error}") from None
+        why = error.strerror or " ".join(str(error).split())
+        raise NormtuneError(
+            f"cannot write {path}: {why}; what stood there stays: see to the disk, or name another place"
+        ) from None
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 
 from normtune.kernels.config import Config
-from normtune.results.records import STATUSES
+from normtune.kernels.problem import MAX_ROWS
+from normtune.results.records import COPY, STATUSES
+
+_LEAST = {"block_row": 1, "num_warps": 1, "num_stages": 1, "programs_per_sm": 0, "block_col": 0}
+_MOST = 1 << 20
 
 
 def check_columns(columns: Mapping[str, Sequence[Any]]) -> None:
     """Check measurements, one an index of the columns.
 
     Samples exist just where the status is `ok`, are positive and have ascending round numbers; a failure has a reason;
-    configs are canonical JSON; rows and hidden are positive.
+    configs are canonical JSON of values that launch rules can take; rows and hidden are positive.
 
     Args:
         columns: the columns of `Evidence.frame`.
@@ -29,15 +33,33 @@ def check_columns(columns: Mapping[str, Sequence[Any]]) -> None:
         if "" in set(columns[name]):
             raise ValueError(f"{name} is empty")
     for name in ("rows", "hidden"):
-        least = min(columns[name], default=1)
-        if least < 1:
-            raise ValueError(f"{name} is {least}, expected a positive integer")
+        for extreme in (min(columns[name], default=1), max(columns[name], default=1)):
+            if not 1 <= extreme <= MAX_ROWS:
+                raise ValueError(f"{name} is {extreme}, expected a positive integer of at most {MAX_ROWS}")
     for status in sorted(set(columns["status"]) - set(STATUSES)):
         raise ValueError(f"status is {status!r}, expected one of {', '.join(STATUSES)}")
     for text in sorted(set(columns["config"])):
-        if Config.from_json(text).to_json() != text:
+        config = Config.from_json(text)
+        if config.to_json() != text:
             raise ValueError(f"config is not canonical: {text!r}")
+        _check_config(config)
     _check_samples(columns)
+
+
+def _check_config(config: Config) -> None:
+    """Check what launch rules rely on: they divide by warps and rows before they ask what is legal.
+
+    Raises:
+        ValueError: a number is out of its range, or schedule or finish is no plain name.
+    """
+    if config == COPY:
+        return
+    for name in ("schedule", "finish"):
+        if not getattr(config, name).isidentifier():
+            raise ValueError(f"{name} of a config is {getattr(config, name)!r}, expected a name such as row")
+    for name, least in _LEAST.items():
+        if not least <= getattr(config, name) <= _MOST:
+            raise ValueError(f"{name} of a config is {getattr(config, name)}, expected {least} to {_MOST}")
 
 
 def _check_samples(columns: Mapping[str, Sequence[Any]]) -> None:

@@ -5,10 +5,13 @@ writing measurements is left to `store`.
 """
 
 import os
+import re
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
@@ -40,15 +43,15 @@ def resolve_url(option: str | None) -> str:
     if not text.strip():
         raise UsageError(f"{source} is empty: expected a file such as normtune.db or a URL such as {DEFAULT_STORE}")
     if "://" not in text:
-        if "?" in text or "\0" in text:
+        if "?" in text or not text.isprintable():
             raise UsageError(f"{source} is {text!r}: a file of that name cannot be a store, choose another")
-        return f"sqlite:///{text}"
+        return f"sqlite:///{os.path.expanduser(text)}"  # a shell leaves the ~ of --store=~/x.db as it is
     parse(text, source)
     return text
 
 
 def parse(url: str, source: str = "the store") -> URL:
-    """The parsed URL, with the driver that is used for it.
+    """The parsed URL, with the driver that is used for it, whichever it names.
 
     Raises:
         UsageError: it is no URL of a SQLite or PostgreSQL database.
@@ -56,13 +59,17 @@ def parse(url: str, source: str = "the store") -> URL:
     try:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
-        raise UsageError(f"{source} is {url!r}: expected sqlite:///FILE or postgresql://USER@HOST/DATABASE") from None
-    backend, _, driver = parsed.drivername.partition("+")
+        shown = re.sub(r"//[^@]*@", "//***@", url)  # a password is nobody's business
+        raise UsageError(f"{source} is {shown!r}: expected sqlite:///FILE or postgresql://USER@HOST/DATABASE") from None
+    backend = parsed.drivername.partition("+")[0]
     if backend not in _BACKENDS:
         raise UsageError(
             f"{source} is a URL of {backend!r}: expected sqlite:///FILE or postgresql://USER@HOST/DATABASE"
         )
-    return parsed if driver else parsed.set(drivername=_BACKENDS[backend])
+    name = parsed.database or ""
+    if backend == "sqlite" and (not name or name.startswith((":", "file:")) or not name.isprintable()):
+        raise UsageError(f"{source} is {url!r}: a store is a file that stays, expected sqlite:///FILE")
+    return parsed.set(drivername=_BACKENDS[backend])
 
 
 def connect(url: str, create: bool) -> sa.Engine:
@@ -82,11 +89,10 @@ def connect(url: str, create: bool) -> sa.Engine:
         _check_path(path, create)
     name = told(parsed)
     try:
-        engine = sa.create_engine(parsed, **_engine_options(parsed))
-    except ModuleNotFoundError as error:
-        raise NormtuneError(
-            f"cannot open {name}: the module {error.name} is missing; `pip install 'psycopg[binary]'` brings it"
-        ) from None
+        engine = sa.create_engine(parsed, **_engine_options(parsed, path if not create else None))
+    except ImportError as error:  # psycopg without a libpq raises no ModuleNotFoundError
+        why = f"the module {error.name} is missing" if error.name else str(error).splitlines()[0]
+        raise NormtuneError(f"cannot open {name}: {why}; `pip install 'psycopg[binary]'` brings it") from None
     if parsed.get_backend_name() == "sqlite":
         sa.event.listen(engine, "connect", _on_connect)
         sa.event.listen(engine, "begin", _on_begin)
@@ -100,11 +106,8 @@ def connect(url: str, create: bool) -> sa.Engine:
 
 
 def sqlite_path(url: URL) -> Path | None:
-    """The file of a SQLite URL; None for a database in memory, for a `file:` name, and for other databases."""
-    name = url.database or ""
-    if url.get_backend_name() != "sqlite" or name in ("", ":memory:") or name.startswith("file:"):
-        return None
-    return Path(name)
+    """The file of a SQLite URL; None for other databases."""
+    return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
 
 
 def told(url: URL) -> str:
@@ -124,28 +127,45 @@ def translated(url: URL) -> Iterator[None]:
         yield
     except sa.exc.DBAPIError as error:
         raise NormtuneError(_explain(told(url), str(error.orig))) from None
+    except sa.exc.SQLAlchemyError as error:
+        raise NormtuneError(_explain(told(url), str(error))) from None
+    except UnicodeDecodeError as error:
+        raise NormtuneError(damaged(told(url), str(error))) from None
+
+
+def damaged(name: str, why: str) -> str:
+    """What is said of a store that holds what no normtune stored."""
+    return f"the store {name} is damaged ({why}): restore a copy, or sweep into another with --store"
 
 
 def _explain(name: str, text: str) -> str:
+    """What happened to a store, in a line; `text` is what its database says."""
     line = text.strip().splitlines()[0] if text.strip() else "unknown failure"
     if "not a database" in line:
         return f"{name} is not a SQLite database: name another file with --store"
-    if "malformed" in line or "no such" in line:
-        return f"the store {name} is damaged ({line}): restore a copy, or sweep into another with --store"
+    if "malformed" in line or "no such" in line or "decode" in line:
+        return damaged(name, line)
     if "readonly" in line or "unable to open" in line:
         return (
             f"the store {name} cannot be opened for writing ({line}): SQLite needs write permission on the file and "
-            "its folder; change it, or copy the file elsewhere and name the copy with --store"
+            "its folder; change it, or copy it with the files beside it elsewhere and name the copy with --store"
+        )
+    if "is full" in line or "disk I/O" in line:
+        return (
+            f"the store {name} cannot be written ({line}): the disk is full or failing; what was stored before is "
+            "kept, free some space and run the same command again"
         )
     if "locked" in line:
         return f"the store {name} is locked by another process for over {BUSY_SECONDS:g} s: try again when it is done"
-    return f"the store {name} failed: {line}"
+    return f"the store {name} failed ({line}): see that its database works, or name another store with --store"
 
 
 def _check_path(path: Path, create: bool) -> None:
     try:
         if path.is_dir():
             raise NormtuneError(f"the store {path} is a folder: expected a file such as {path / 'normtune.db'}")
+        if path.parent.exists() and not path.parent.is_dir():
+            raise UsageError(f"the store {path} cannot be: {path.parent} is no folder; name another with --store")
         if not path.parent.is_dir():
             raise UsageError(f"the folder of the store {path} does not exist: create {path.parent} or name another")
         if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
@@ -158,8 +178,26 @@ def _check_path(path: Path, create: bool) -> None:
         ) from None
 
 
-def _engine_options(url: URL) -> dict[str, Any]:
-    return {"connect_args": {"timeout": BUSY_SECONDS}} if url.get_backend_name() == "sqlite" else {}
+def _engine_options(url: URL, only_read: Path | None) -> dict[str, Any]:
+    """What the engine is made with; `only_read` is the file of a store that is opened for reading."""
+    if url.get_backend_name() != "sqlite":
+        return {}
+    if only_read is not None and _is_frozen(only_read):
+        name = f"file:{quote(str(only_read.absolute()))}?mode=ro&immutable=1"
+        return {"creator": lambda: sqlite3.connect(name, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)}
+    return {"connect_args": {"timeout": BUSY_SECONDS}}
+
+
+def _is_frozen(path: Path) -> bool:
+    """Whether nobody writes to a store and its folder takes no files, on a mounted archive for example.
+
+    SQLite reads a store with a write-ahead log only where it can put files beside it, unless it is told that nothing
+    changes. A log that holds something is of a writer, or of one that was killed; it must be read too.
+    """
+    log = Path(f"{path}-wal")
+    if log.exists() and log.stat().st_size:
+        return False
+    return not os.access(path.absolute().parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _on_connect(connection: Any, _record: Any) -> None:

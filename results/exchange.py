@@ -23,6 +23,8 @@ from normtune.results.runs import from_plain, to_plain
 # Raised when a reader must know more to understand a file.
 FORMAT = 1
 _METADATA = b"normtune"
+# What a message takes of a text that somebody else wrote.
+_MOST_CHARACTERS = 200
 _ARRAYS = ("rounds", "samples")
 CSV_COLUMNS = (
     *("device", "sms", "run", "started", "operator", "variant", "dtype", "rows", "hidden"),
@@ -73,6 +75,7 @@ def write_table(evidence: Evidence, path: Path) -> None:
         use_dictionary=[*TEXTS, "rows", "hidden", "rounds.list.element"],
         column_encoding={"samples.list.element": "BYTE_STREAM_SPLIT"},
         write_statistics=False,
+        write_page_checksum=True,  # a flipped bit in samples would read as other samples
     )
 
 
@@ -86,9 +89,9 @@ def read_parquet(path: Path) -> Evidence:
     if not path.is_file():
         raise UsageError(f"there is no file {path}: expected a Parquet file that `normtune data export` wrote")
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = " ".join(str(error).split())[:_MOST_CHARACTERS]
         raise NormtuneError(f"{path} is no Parquet file or a damaged one ({reason}): export it again") from None
     text = (table.schema.metadata or {}).get(_METADATA)
     if text is None:
@@ -97,11 +100,12 @@ def read_parquet(path: Path) -> Evidence:
         head = json.loads(text)
         found = head["format"]
         if found != FORMAT:
-            raise NormtuneError(f"{path} has format {found}, this normtune reads {FORMAT}: update normtune")
+            raise NormtuneError(f"{path} has format {str(found)[:20]!r}, this normtune reads {FORMAT}: update normtune")
         columns = {name: _column(table, name) for name in (*TEXTS, "rows", "hidden", *_ARRAYS)}
         return Evidence.from_columns(columns, [from_plain(run) for run in head["runs"]])
-    except (ValueError, KeyError, TypeError) as error:
-        raise NormtuneError(f"{path} holds what normtune does not write ({error}): export it again") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        why = " ".join(str(error).split())[:_MOST_CHARACTERS]
+        raise NormtuneError(f"{path} holds what normtune does not write ({why}): export it again") from None
 
 
 def write_csv(evidence: Evidence, path: Path) -> None:

@@ -1,7 +1,7 @@
 """What a set of samples says.
 
-In: samples in nanoseconds and the rounds they were taken in. Out: medians of blocks, a median with an interval, and
-the split of rounds into two halves. Comparing configs is left to the fit.
+In: samples in nanoseconds and the rounds they were taken in. Out: a median with an interval, and the split of rounds
+into two halves. Comparing configs is left to the fit.
 """
 
 from functools import cache
@@ -13,22 +13,6 @@ from normtune.results.records import ROUNDS_PER_BLOCK
 
 # The interval of `summary` misses the true median at most once in so many times.
 MISSES_ONE_IN = 20
-
-
-def block_medians(rounds: NDArray[np.int32], samples: NDArray[np.int32]) -> NDArray[np.float64]:
-    """The median of each block of rounds.
-
-    Args:
-        rounds: int32 of shape (n,), ascending.
-        samples: int32 of shape (n,), ns.
-
-    Returns:
-        float64 of shape (blocks that have samples,), ns, in the order of the blocks.
-    """
-    if not len(rounds):
-        return np.empty(0)
-    edges = np.flatnonzero(np.diff(rounds // ROUNDS_PER_BLOCK)) + 1
-    return np.array([np.median(part) for part in np.split(samples, edges)])
 
 
 def halves(rounds: NDArray[np.int32]) -> NDArray[np.bool_]:

@@ -18,7 +18,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results import rows, schema
 from normtune.results.checks import check_columns
-from normtune.results.connect import DEFAULT_STORE, WRITE, connect, resolve_url, told, translated
+from normtune.results.connect import DEFAULT_STORE, WRITE, connect, damaged, resolve_url, told, translated
 from normtune.results.frame import COLUMNS, Evidence, columns_of
 from normtune.results.records import Device, Measurement, Run
 
@@ -160,7 +160,7 @@ class Store:
             counts: Counter[tuple[Device, str, str]] = Counter()
             for run, operator, fingerprint, count in found:
                 counts[runs[run].device, operator, fingerprint] += count
-        return [Tally(*place, counts[place]) for place in sorted(counts)]
+            return [Tally(*place, counts[place]) for place in sorted(counts)]
 
     def coverage(self, device: Device) -> dict[tuple[Problem, Config], Coverage]:
         """What is known of each config on each problem on devices of this kind, failures and the copy included.
@@ -181,25 +181,25 @@ class Store:
                 .where(table.c.run_id.in_(wanted))
                 .order_by(schema.run.c.started, table.c.id)
             ).all()
-        samples: Counter[tuple[int, int, str]] = Counter()
-        medians: dict[tuple[int, int, str], int] = {}
-        newest: dict[tuple[int, int], tuple[str, str]] = {}
-        for problem, config, fingerprint, status, median, size in found:
-            newest[problem, config] = (status, fingerprint)
-            samples[problem, config, fingerprint] += size // 4
-            if median is not None:
-                medians[problem, config, fingerprint] = median
-        problem_of = {number: Problem(*values) for number, values in problems.items()}
-        config_of = {number: Config.from_json(text) for number, (text,) in configs.items()}
-        return {
-            (problem_of[problem], config_of[config]): Coverage(
-                status,
-                fingerprint,
-                samples[problem, config, fingerprint],
-                medians.get((problem, config, fingerprint)),
-            )
-            for (problem, config), (status, fingerprint) in newest.items()
-        }
+            samples: Counter[tuple[int, int, str]] = Counter()
+            medians: dict[tuple[int, int, str], int] = {}
+            newest: dict[tuple[int, int], tuple[str, str]] = {}
+            for problem, config, fingerprint, status, median, size in found:
+                newest[problem, config] = (status, fingerprint)
+                samples[problem, config, fingerprint] += size // 4
+                if median is not None:
+                    medians[problem, config, fingerprint] = median
+            problem_of = {number: Problem(*values) for number, values in problems.items()}
+            config_of = {number: Config.from_json(text) for number, (text,) in configs.items()}
+            return {
+                (problem_of[problem], config_of[config]): Coverage(
+                    status,
+                    fingerprint,
+                    samples[problem, config, fingerprint],
+                    medians.get((problem, config, fingerprint)),
+                )
+                for (problem, config), (status, fingerprint) in newest.items()
+            }
 
     def load(self, *, devices: Collection[str] | None = None) -> Evidence:
         """All measurements, 300,000 of them in a few seconds.
@@ -263,11 +263,10 @@ class Store:
         with translated(self._engine.url), self._engine.connect() as connection:
             try:
                 yield connection
-            except (ValueError, KeyError) as error:
-                raise NormtuneError(
-                    f"the store {told(self._engine.url)} is damaged ({error}): restore a copy, or sweep into another "
-                    "with --store"
-                ) from None
+            # A flipped bit makes a number of a text, or a reference that leads nowhere.
+            except (ValueError, LookupError, TypeError) as error:
+                why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+                raise NormtuneError(damaged(told(self._engine.url), why)) from None
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:

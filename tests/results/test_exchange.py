@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import random
 
 import numpy as np
 import pyarrow as pa
@@ -12,15 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.kernels.config import Config
+from normtune.kernels.config import FINISHES, SCHEDULES, Config
 from normtune.kernels.problem import Problem
 from normtune.results.exchange import read_parquet, write_csv, write_parquet
 from normtune.results.frame import Evidence
-from normtune.results.records import STATUSES, Measurement
+from normtune.results.records import COPY, STATUSES, Measurement
 from normtune.results.store import Store
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
-configs = st.builds(Config, st.sampled_from(["row", "persistent", "copy"]), num_warps=st.integers(0, 32))
+configs = st.just(COPY) | st.builds(
+    Config,
+    st.sampled_from(SCHEDULES),
+    *(st.integers(least, 1 << 20) for least in (1, 1, 1, 0)),
+    st.sampled_from(FINISHES),
+    st.integers(0, 1 << 20),
+)
 problems = st.builds(
     Problem, texts, st.integers(1, 2**31 - 1), st.integers(1, 2**16), texts, st.sampled_from(["", "no_rstd"])
 )
@@ -100,6 +107,11 @@ def replace(name, values):
     return change
 
 
+def config(**fields):
+    """Gives the last config, which is no copy, these fields."""
+    return replace("config", lambda old: pa.array([*old[:-1], Config.from_json(old[-1])._replace(**fields).to_json()]))
+
+
 def drop_runs(table, head):
     return table, {**head, "runs": []}
 
@@ -112,7 +124,11 @@ def break_device(table, head):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda table, head: (table, {**head, "format": 2}), "has format 2, this normtune reads 1: update normtune"),
+        (lambda table, head: (table, {**head, "format": 2}), "has format '2', this normtune reads 1: update normtune"),
+        (lambda table, head: (table, {**head, "format": "new\n" * 99}), r"has format 'new\\nnew\\n"),
+        (lambda table, head: (table, [head]), "holds what normtune does not write"),
+        (lambda table, head: (table, {**head, "runs": 3}), "holds what normtune does not write"),
+        (lambda table, head: (table, {**head, "runs": [{"id": "x" * 10**6}]}), r"not a run: .\{'id': 'x+"),
         (lambda table, head: (table, {"runs": []}), "format"),
         (lambda table, head: (table.drop_columns(["samples"]), head), "there is no column samples"),
         (drop_runs, "not among the runs"),
@@ -122,6 +138,12 @@ def break_device(table, head):
         (replace("hidden", lambda old: pa.array([str(size) for size in old])), "column hidden is string"),
         (replace("status", lambda old: pa.array(["good", *old[1:]])), "status is 'good'"),
         (replace("config", lambda old: pa.array(["{}", *old[1:]])), "not a config"),
+        (config(num_warps=0), "num_warps of a config is 0, expected 1 to"),
+        (config(block_row=0), "block_row of a config is 0, expected 1 to"),
+        (config(block_row=1 << 40), "block_row of a config is 1099511627776, expected 1 to"),
+        (config(schedule="row; import os"), "schedule of a config is 'row; import os', expected a name"),
+        (config(finish="\x1b[2J"), "finish of a config is '.x1b.2J', expected a name"),
+        (replace("rows", lambda old: pa.array([1 << 62, *old[1:]])), "rows is 4611686018427387904, expected"),
         (replace("samples", lambda old: pa.array([[1.5] * len(row) for row in old])), "expected lists of int32"),
         (replace("samples", lambda old: pa.array([*old[:-1], [1, 2]], pa.list_(pa.int32()))), "2 samples have 1 round"),
         (replace("rounds", lambda old: pa.array([[-1 - n for n in r] for r in old], pa.list_(pa.int32()))), "a round"),
@@ -132,8 +154,32 @@ def test_a_file_whose_content_was_changed(file, change, told):
     head = json.loads(table.schema.metadata[b"normtune"])
     table, head = change(table.replace_schema_metadata(None), head)
     pq.write_table(table.replace_schema_metadata({b"normtune": json.dumps(head).encode()}), file)
-    with pytest.raises(NormtuneError, match=told):
+    with pytest.raises(NormtuneError, match=told) as caught:
         read_parquet(file)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"", b"[" * 100_000, b'{"format": 1, "runs": [' + b"9" * 5000 + b"]}"])
+def test_metadata_that_is_no_json(file, text):
+    pq.write_table(pq.read_table(file).replace_schema_metadata({b"normtune": text}), file)
+    with pytest.raises(NormtuneError, match=r"data\.parquet holds what normtune does not write") as caught:
+        read_parquet(file)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+def test_a_flipped_bit_of_the_data_is_found(file, varied):
+    good = file.read_bytes()
+    draw = random.Random(3)
+    # The data stand before the description of the file, and that begins with the first column's name.
+    end = good.rindex(b"schema")
+    for _ in range(200):
+        content = bytearray(good)
+        content[draw.randrange(4, end)] ^= 1 << draw.randrange(8)
+        file.write_bytes(content)
+        try:
+            assert read_parquet(file).digest() == varied.digest()
+        except NormtuneError as error:
+            assert "\n" not in str(error)
 
 
 def test_csv_has_a_line_a_sample_and_one_a_failure(varied, tmp_path):

@@ -8,20 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normtune.results.records import ROUNDS_PER_BLOCK
-from normtune.results.statistics import block_medians, halves, summary
+from normtune.results.statistics import halves, summary
 
 times = st.integers(1, 2**31 - 1)
-
-
-@given(st.dictionaries(st.integers(0, 40), times, max_size=30))
-def test_block_medians_are_the_medians_of_the_rounds_of_each_block(found):
-    rounds = sorted(found)
-    expected: dict[int, list[int]] = {}
-    for number in rounds:
-        expected.setdefault(number // ROUNDS_PER_BLOCK, []).append(found[number])
-    values = block_medians(np.array(rounds, np.int32), np.array([found[number] for number in rounds], np.int32))
-    assert values.tolist() == [median(part) for part in expected.values()]
 
 
 def test_halves_are_whole_blocks_by_their_number():
@@ -60,4 +49,3 @@ def test_the_median_is_rounded_down_to_a_nanosecond(samples):
 def test_no_samples_have_no_summary():
     with pytest.raises(ValueError, match="no samples"):
         summary(np.array([], np.int32))
-    assert block_medians(np.array([], np.int32), np.array([], np.int32)).tolist() == []
