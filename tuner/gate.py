@@ -6,7 +6,7 @@ tiny, huge and outlying values are among them. It is launched many times over, a
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -59,14 +59,14 @@ class WrongResultError(LaunchFailedError):
     status = "wrong_result"
 
 
-def launch(calls: Iterable[KernelCall]) -> None:
-    """Launch the calls of one config.
+def launch(calls: Callable[[], Iterable[KernelCall]]) -> None:
+    """Make the calls of one config and launch them.
 
     Raises:
         LaunchFailedError: it cannot be launched.
     """
     try:
-        run(calls)
+        run(calls())
     except OutOfResources as error:
         raise LaunchFailedError(one_line(error), "out_of_resources") from None
     except torch.OutOfMemoryError:
@@ -115,9 +115,8 @@ def gate(spec: OperatorSpec, problem: Problem, candidate: Candidate, target: Tar
     outputs = {name: tensor for name, (_, tensor) in guarded.items()}
     workspace = outputs.pop(WORKSPACE)
 
-    def once() -> None:
-        launch(spec.kernels().calls(resolved, problem, {**inputs, **outputs}, workspace, EPS, OFFSET))
-
+    tensors = {**inputs, **outputs}
+    once = partial(launch, partial(spec.kernels().calls, resolved, problem, tensors, workspace, EPS, OFFSET))
     check_calls(once, outputs, expected, CALLS)
     for name, (place, _) in guarded.items():
         if not _untouched(place):

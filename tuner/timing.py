@@ -247,7 +247,7 @@ class CudaSession(Generic[Label]):
         resolved, workspace = self._launches[label], self._timer.workspace(0)
 
         def launch_once(tensors: Mapping[str, Tensor]) -> None:
-            launch(kernels.calls(resolved, self._problem, tensors, workspace, EPS, OFFSET))
+            launch(partial(kernels.calls, resolved, self._problem, tensors, workspace, EPS, OFFSET))
 
         return launch_once
 

@@ -156,13 +156,17 @@ def test_a_result_that_rounds_differently_now_and_then_is_right():
     gate(sabotaged(spec, on_call(range(0, 1000, 2), other_rounding)), problem, kept[0], TARGET, CPU)
 
 
-def test_what_a_launch_throws_is_the_fault_of_its_config():
-    def refuse(tensors):
+@pytest.mark.parametrize("early", [False, True])
+def test_what_a_launch_throws_is_the_fault_of_its_config(early):
+    def refuse(*_):
         raise ZeroDivisionError("no rows\nat all")
 
     spec = operator("rms_norm_forward")
     problem = spec.problem(64, 48, "float32")
     kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
     with pytest.raises(LaunchFailedError, match=r"^ZeroDivisionError: no rows$") as failed:
-        gate(sabotaged(spec, refuse), problem, kept[0], TARGET, CPU)
+        broken = sabotaged(spec, refuse)
+        if early:  # before there is a kernel to launch
+            object.__setattr__(broken, "kernels", lambda: SimpleNamespace(calls=refuse))
+        gate(broken, problem, kept[0], TARGET, CPU)
     assert failed.value.status == "crashed"
