@@ -1,4 +1,5 @@
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_the_named_table_comes_first_whatever_the_gpu(tmp_path: Path, monkeypatc
 def test_without_any_table_nothing_is_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locate, "SHIPPED", tmp_path / "none")
     found = locate.select("NVIDIA H200", "sm_90", 132)
-    assert (found.table.tables, found.exact) == ({}, False)
+    assert (found.tables, found.exact) == ({}, False)
     with pytest.raises(ValueError, match="no table ships with normtune"):
         found.table.lookup("a", "b", 1, 1)
 
@@ -128,6 +129,25 @@ def test_a_relative_data_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("XDG_DATA_HOME", "relative")
     monkeypatch.setenv("HOME", "/home/somebody")
     assert locate.installed_path("A") == Path("/home/somebody/.local/share/normtune/tables/a.py")
+
+
+def test_a_user_without_a_home_has_no_installed_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
+    assert locate.select("NVIDIA H200", "sm_90", 132).source == "the table of NVIDIA H200"
+    with pytest.raises(UsageError, match="no home folder: set XDG_DATA_HOME"):
+        locate.installed_path("NVIDIA H200")
+
+
+def test_a_home_that_may_not_be_entered_has_no_installed_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: object, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", refuse)
+        found = locate._installed("NVIDIA H200")
+    assert found is None
 
 
 @given(st.text())
