@@ -88,7 +88,7 @@ def test_the_named_table_comes_first_whatever_the_gpu(tmp_path: Path, monkeypatc
 def test_without_any_table_nothing_is_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locate, "SHIPPED", tmp_path / "none")
     found = locate.select("NVIDIA H200", "sm_90", 132)
-    assert (found.tables, found.exact) == ({}, False)
+    assert (found.table.tables, found.exact) == ({}, False)
     with pytest.raises(ValueError, match="no table ships with normtune"):
         found.table.lookup("a", "b", 1, 1)
 
@@ -145,7 +145,8 @@ def test_a_home_that_may_not_be_entered_has_no_installed_table(monkeypatch: pyte
         raise PermissionError(13, "Permission denied", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "stat", refuse)
+        for name in ("stat", "lstat"):
+            patch.setattr(os, name, refuse)
         found = locate._installed("NVIDIA H200")
     assert found is None
 
