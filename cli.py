@@ -1,8 +1,8 @@
 """The command line: registers what each room offers and turns errors into exit codes.
 
-In: the arguments of `normtune`. Out: exit code 0, or 1 (a failure), 2 (a wrong call), 130 (interrupted), with one
-line on stderr that says what happened. The commands themselves are in the `commands.py` of each room, which import
-what is heavy inside their functions, so that `--help` stays instant.
+In: the arguments of `normtune`. Out: exit code 0, or 1 (a failure), 2 (a wrong call), 130 (interrupted) or 143
+(terminated), with one line on stderr that says what happened. The commands themselves are in the `commands.py` of each
+room, which import what is heavy inside their functions, so that `--help` stays instant.
 """
 
 import sys
@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from normtune import __version__
-from normtune.errors import NormtuneError
+from normtune.errors import NormtuneError, Terminated
 from normtune.heuristics.commands import register as register_heuristics
 from normtune.heuristics.show_command import register as register_show
 from normtune.results.commands import app as data_app
@@ -20,6 +20,7 @@ from normtune.tuner.commands import register as register_tuner
 from normtune.tuner.doctor_command import register as register_doctor
 
 INTERRUPTED = "normtune: interrupted. Everything measured so far is stored; the same command goes on from there."
+TERMINATED = INTERRUPTED.replace("interrupted", "terminated")
 
 
 class ErrorLines(TyperGroup):
@@ -39,6 +40,9 @@ class ErrorLines(TyperGroup):
         except KeyboardInterrupt:
             print(f"\n{INTERRUPTED}", file=sys.stderr)
             raise typer.Exit(130) from None
+        except Terminated:
+            print(f"\n{TERMINATED}", file=sys.stderr)
+            raise typer.Exit(143) from None
 
 
 app = typer.Typer(

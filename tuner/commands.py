@@ -4,22 +4,37 @@ In: options. Out: measurements in a store, and on the terminal what is planned, 
 Everything heavy is imported once the options are known to make sense.
 """
 
+import json
 import re
-import sys
+import signal
 import time
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from normtune.errors import UsageError
+from normtune.errors import Terminated, UsageError
 
 if TYPE_CHECKING:
     from normtune.kernels.problem import Problem
-    from normtune.tuner.device import Bench
-    from normtune.tuner.planning import Plan
-    from normtune.tuner.sweep import Summary
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Effort(NamedTuple):
+    """What options are where they are not given."""
+
+    grid: str
+    space: str
+    strategy: str
+    budget_seconds: float | None
+
+
+EFFORTS = {
+    "default": Effort("default", "default", "adaptive", None),
+    "quick": Effort("quick", "quick", "adaptive", 60.0),
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -31,14 +46,19 @@ def sweep(
     device: Annotated[str | None, typer.Option(help="cuda:N or replay:NAME; cuda:0 if there is one.")] = None,
     operator: Annotated[list[str] | None, typer.Option(help="Operator, as rms_norm_forward:no_rstd; repeat.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Dtype; repeat. Default bfloat16.")] = None,
-    grid: Annotated[str, typer.Option(help="default, recording or probe.")] = "default",
+    effort: Annotated[str, typer.Option(help="default, or quick: few shapes and configs, in a minute.")] = "default",
+    grid: Annotated[str | None, typer.Option(help="default, quick, recording or probe; else by effort.")] = None,
     rows: Annotated[str | None, typer.Option(help="Row counts instead of the grid's, as 1,64,4096.")] = None,
     hidden: Annotated[str | None, typer.Option(help="Hidden sizes instead of the grid's, as 768,4096.")] = None,
-    space: Annotated[str, typer.Option(help="default or full: how many configs are tried.")] = "default",
-    strategy: Annotated[str, typer.Option(help="adaptive (6 rounds, 16 for the best) or exhaustive.")] = "adaptive",
+    space: Annotated[str | None, typer.Option(help="default, full or quick: which configs; else by effort.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="adaptive (6 rounds, 16 for the best; by default) or exhaustive.")
+    ] = None,
     budget: Annotated[str | None, typer.Option(help="Stop in time, everything stored, as 90s, 8m, 1h.")] = None,
     stale: Annotated[bool, typer.Option("--stale", help="Only what is stored under kernels changed since.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end and nothing else.")] = False,
     store: Annotated[str | None, typer.Option(help="Store: URL or file; else NORMTUNE_STORE, normtune.db.")] = None,
 ) -> None:
     """Measure configs over shapes and store every timing.
@@ -46,40 +66,59 @@ def sweep(
     Started again, it goes on where it was stopped.
     """
     from normtune.tuner.grids import shapes
-    from normtune.tuner.planning import plan, problems
+    from normtune.tuner.planning import SPACES, problems
     from normtune.tuner.racing import STRATEGIES
 
     begun = time.monotonic()
-    budget_seconds = parse_budget(budget)
-    if strategy not in STRATEGIES:
-        raise UsageError(f"unknown strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
-    wanted = problems(
-        operator or [],
-        dtype or ["bfloat16"],
-        shapes(grid, parse_sizes("rows", rows), parse_sizes("hidden", hidden)),
+    chosen = chosen_effort(effort, grid, space, strategy, budget)
+    if chosen.strategy not in STRATEGIES:
+        raise UsageError(f"unknown strategy {chosen.strategy!r}: expected one of {', '.join(STRATEGIES)}")
+    if chosen.space not in SPACES:
+        raise UsageError(f"unknown space {chosen.space!r}: expected one of {', '.join(SPACES)}")
+    sizes = parse_sizes("rows", rows), parse_sizes("hidden", hidden)
+    dtypes = dtype or ["bfloat16"]
+    wanted = problems(operator or [], dtypes, shapes(chosen.grid, *sizes))
+    reduced = 0
+    if chosen.grid == "quick":
+        reduced = len(problems(operator or [], dtypes, shapes("default", *sizes))) - len(wanted)
+    with terminable():
+        if dry_run:
+            _dry_run(device, store, wanted, chosen, reduced, quiet, as_json)
+        else:
+            _sweep(device, store, wanted, chosen, reduced, stale, begun, quiet, as_json)
+
+
+def chosen_effort(effort: str, grid: str | None, space: str | None, strategy: str | None, budget: str | None) -> Effort:
+    """What an effort stands for, with the options that were given in its place.
+
+    Raises:
+        UsageError: the effort is unknown, or the budget is no time.
+    """
+    if effort not in EFFORTS:
+        raise UsageError(f"unknown effort {effort!r}: expected one of {', '.join(EFFORTS)}")
+    implied = EFFORTS[effort]
+    given = parse_budget(budget)
+    return Effort(
+        grid or implied.grid,
+        space or implied.space,
+        strategy or implied.strategy,
+        implied.budget_seconds if given is None else given,
     )
-    if dry_run:
-        _dry_run(device, wanted, space, strategy)
-        return
 
-    from normtune.results.store import Store, resolve_url
-    from normtune.tuner.device import open_device
-    from normtune.tuner.sweep import stale_plan
-    from normtune.tuner.sweep import sweep as run_sweep
 
-    bench = open_device(device)
-    _say_device(bench)
-    with Store.open(resolve_url(store)) as opened:
-        chosen = stale_plan(opened.coverage(bench.device), bench) if stale else plan(wanted, space, bench.target)
-        if stale and not chosen.tasks:
-            typer.echo("nothing is stale: all that is stored was measured with the present kernels")
-            return
-        _say_plan(chosen, strategy)
-        if budget_seconds is not None:
-            budget_seconds -= time.monotonic() - begun
-        with _Reporter() as reporter:
-            summary = run_sweep(bench, opened, chosen, strategy, budget_seconds, reporter)
-    _say_summary(summary)
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends what is inside as an interrupt does: by an exception, so that all is stored and closed."""
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the second one finds everything ending already
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def parse_budget(text: str | None) -> float | None:
@@ -113,89 +152,75 @@ def parse_sizes(name: str, text: str | None) -> list[int] | None:
     return sizes
 
 
-def _dry_run(device: str | None, wanted: "list[Problem]", space: str, strategy: str) -> None:
-    from normtune.tuner.device import planning_target
-    from normtune.tuner.planning import plan
+def _sweep(
+    device: str | None,
+    store: str | None,
+    wanted: "list[Problem]",
+    effort: Effort,
+    reduced: int,
+    stale: bool,
+    begun: float,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    from normtune.results.store import Store, resolve_url
+    from normtune.tuner.device import open_device
+    from normtune.tuner.face import face_of
+    from normtune.tuner.planning import fitting, plan
+    from normtune.tuner.resume import stale_plan
+    from normtune.tuner.sweep import sweep as run_sweep
+    from normtune.tuner.telling import device_line, end_lines, plain_sweep
 
-    target, source = planning_target(device)
-    typer.echo(f"plan for {target.name} with {target.sms} SMs ({source}), nothing is measured")
-    chosen = plan(wanted, space, target)
-    _say_plan(chosen, strategy)
-    for reason, count in sorted(chosen.pruned.items()):
-        typer.echo(f"  left out {count:6}  {reason}")
-
-
-def _say_device(bench: "Bench") -> None:
-    from normtune.results.records import REPLAY_PREFIX
-
-    device = bench.device
-    if device.uuid.startswith(REPLAY_PREFIX):
-        typer.echo(f"replay of the recorded sweep of {device.name}: no GPU is measured ({device.uuid})")
-    else:
-        typer.echo(f"{device.name}, {device.target}, {device.sms} SMs, driver {device.driver}")
-
-
-def _say_plan(plan: "Plan", strategy: str) -> None:
-    from normtune.tuner.estimate import minutes
-
-    count = len(plan.tasks)
-    per_problem = plan.cells() / count if count else 0.0
-    typer.echo(
-        f"{count} problems, {plan.cells()} configs to time ({per_problem:.1f} a problem), "
-        f"{len(plan.jobs())} binaries, about {minutes(plan, strategy):.1f} minutes on an H200 if nothing is stored yet"
-    )
-
-
-def _say_summary(summary: "Summary") -> None:
-    if not summary.problems and not summary.left:
-        typer.echo(f"nothing to do: all {summary.known} problems are measured; `normtune fit` makes the table")
-        return
-    failures = {status: count for status, count in summary.statuses.items() if status != "ok"}
-    told = ", ".join(f"{count} {status}" for status, count in sorted(failures.items())) or "none"
-    typer.echo(
-        f"{summary.problems} problems measured, {summary.known} were stored before; "
-        f"{summary.statuses['ok']} configs timed; failures: {told}"
-    )
-    if summary.phases:
-        phases = summary.phases
-        typer.echo(
-            f"{summary.seconds:.1f} s in all: compile {phases.compile:.1f}, gate {phases.gate:.1f}, "
-            f"timing {phases.timing:.1f}; void rounds {phases.protocol.get('void_rounds', 0)}"
-        )
-    for reason, count in summary.skipped.most_common():
-        typer.echo(f"skipped {count} problems, which the next sweep tries again: {reason}")
-    if summary.left:
-        typer.echo(f"budget spent with {summary.left} problems left: the same command goes on from here")
-    else:
-        typer.echo("complete: `normtune fit` makes the table")
+    url = resolve_url(store)
+    bench = open_device(device)
+    try:
+        with Store.open(url) as opened, face_of(bench.device.label, quiet or as_json) as face:
+            face.say(device_line(bench))
+            if stale:
+                whole = stale_plan(opened.coverage(bench.device), bench.target)
+                if not whole.tasks:
+                    face.say("nothing is stale: all that is stored was measured with the present kernels")
+                    return
+            else:
+                whole = plan(wanted, effort.space, bench.target)._replace(reduced=reduced)
+            left = None if effort.budget_seconds is None else effort.budget_seconds - (time.monotonic() - begun)
+            summary = run_sweep(bench, opened, fitting(whole, bench.free_bytes), effort.strategy, left, face)
+        face.say(*end_lines(summary, effort.budget_seconds))
+        if as_json:
+            print(json.dumps(plain_sweep(bench, face.outlook, summary), indent=1))
+    finally:
+        bench.close()
 
 
-class _Reporter:
-    """Progress of a sweep as a Rich bar, or silent where there is no terminal."""
+def _dry_run(
+    device: str | None,
+    store: str | None,
+    wanted: "list[Problem]",
+    effort: Effort,
+    reduced: int,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    from normtune.results.connect import parse, resolve_url, sqlite_path
+    from normtune.results.store import Store
+    from normtune.tuner.device import open_device_to_plan
+    from normtune.tuner.face import face_of
+    from normtune.tuner.planning import fitting, plan
+    from normtune.tuner.sweep import look_ahead
+    from normtune.tuner.telling import device_line, plain_sweep, plan_lines, pruned_lines
 
-    def __init__(self) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            transient=True,
-            disable=not sys.stdout.isatty(),  # a line for each look at it would fill a log
-        )
-        self._compile = self._bar.add_task("compile", total=None, visible=False)
-        self._measure = self._bar.add_task("measure", total=None, visible=False)
-
-    def __enter__(self) -> "_Reporter":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def compiling(self, done: int, total: int) -> None:
-        self._bar.update(self._compile, completed=done, total=total, visible=done < total)
-
-    def measured(self, task: object, outcomes: object, done: int, total: int) -> None:
-        self._bar.update(self._measure, completed=done, total=total, visible=True)
+    url = resolve_url(store)
+    path = sqlite_path(parse(url))
+    bench = open_device_to_plan(device)
+    try:
+        chosen = fitting(plan(wanted, effort.space, bench.target)._replace(reduced=reduced), bench.free_bytes)
+        with ExitStack() as stack:
+            exists = path is None or path.exists()
+            opened = stack.enter_context(Store.open(url, create=False)) if exists else None
+            outlook = look_ahead(bench, opened, chosen, effort.strategy, effort.budget_seconds)
+        face = face_of(bench.device.label, quiet or as_json)
+        face.say(device_line(bench), *plan_lines(outlook), *pruned_lines(chosen), "a dry run: nothing is measured")
+        if as_json:
+            print(json.dumps(plain_sweep(bench, outlook, None), indent=1))
+    finally:
+        bench.close()

@@ -8,12 +8,12 @@ from typing import NamedTuple, Protocol
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
-from normtune.kernels.target import TARGETS, Target
+from normtune.kernels.target import Target
 from normtune.results.records import Device
 from normtune.tuner.engine import Engine, Outcome, Speed
 from normtune.tuner.planning import Task
 
-__all__ = ["Bench", "Outcome", "Phases", "SkippedError", "Speed", "open_device", "planning_target"]
+__all__ = ["Bench", "Outcome", "Phases", "SkippedError", "Speed", "open_device", "open_device_to_plan"]
 
 
 class SkippedError(NormtuneError):
@@ -126,21 +126,17 @@ def open_cuda(index: int, name: str | None) -> Engine:
     return CudaEngine(index)
 
 
-def planning_target(name: str | None) -> tuple[Target, str]:
-    """The target that a plan for that device is made for, and where it was taken from.
-
-    Without a GPU and without a name the plan is for an H200, so that a sweep can be planned anywhere.
+def open_device_to_plan(name: str | None) -> Bench:
+    """The device of that name, to plan for; without a name and a GPU an H200 that is not here.
 
     Raises:
         UsageError, NoDeviceError: as `open_device`, for a device that was named.
     """
     try:
-        bench = open_device(name)
+        return open_device(name)
     except NoDeviceError:
         if name is not None:
             raise
-        return TARGETS["sm_90"], "no GPU here: as on an H200"
-    try:
-        return bench.target, bench.device.name
-    finally:
-        bench.close()
+    from normtune.tuner.absent import AbsentBench
+
+    return AbsentBench()

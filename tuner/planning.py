@@ -19,6 +19,8 @@ from normtune.tuner.footprint import peak_bytes
 SPACES = ("default", "full", "quick")
 # A plan of the space `quick` takes at most so many configs a problem.
 QUICK_CONFIGS = 8
+# Why it leaves out the others, a key of `Plan.pruned`.
+QUICK_REASON = "only in the default space"
 # Others may take some of the free memory while the sweep runs.
 _SHARE_OF_FREE = 0.95
 
@@ -44,11 +46,13 @@ class Plan(NamedTuple):
         tasks: in the order in which they were wanted.
         pruned: how many (problem, config) pairs were left out, by reason.
         oversized: problems left out because the device's free memory does not hold them.
+        reduced: how many problems of the default grid were not wanted, for less effort.
     """
 
     tasks: tuple[Task, ...]
     pruned: dict[str, int]
     oversized: tuple[Problem, ...] = ()
+    reduced: int = 0
 
     def jobs(self) -> list[Job]:
         """The binaries that the tasks need."""
@@ -158,7 +162,7 @@ def _quick(
         kept = [kept[round(place * last / (QUICK_CONFIGS - 1))] for place in range(QUICK_CONFIGS)]
     launches = {candidate.launch for candidate in kept}
     missed = sum(candidate.launch not in launches for candidate in default)
-    return kept, reasons | ({"only in the default space": missed} if missed else {})
+    return kept, reasons | ({QUICK_REASON: missed} if missed else {})
 
 
 def _kind(reason: str) -> str:

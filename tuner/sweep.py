@@ -1,18 +1,16 @@
 """The sweep: plan against what is stored, measure what is missing, store each problem as it is done.
 
 In: a bench, a store, what is wanted. Out: measurements in the store and a `Summary`. Killed at any time it loses at
-most the problem in hand; the same call goes on where it was.
+most the problem in hand; the same call goes on where it was. Which problem is next is the business of `agenda`, how
+long it takes that of `estimate`.
 """
 
 import platform
-import random
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,87 +18,57 @@ from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
-from normtune.results.records import COPY, ROUNDS_PER_BLOCK, Measurement, Run
-from normtune.results.store import Coverage, Store
+from normtune.results.records import Measurement, Run
+from normtune.results.store import Store
+from normtune.tuner.agenda import Agenda
 from normtune.tuner.device import Bench, Outcome, Phases, SkippedError
-from normtune.tuner.planning import Plan, Task, candidates
-from normtune.tuner.racing import ALL_BLOCKS, FIRST_BLOCKS
+from normtune.tuner.estimate import Estimate, Pace, corrected, new_binaries, python_seconds
+from normtune.tuner.planning import Plan, Task
+from normtune.tuner.resume import Stored, known_medians, missing
+from normtune.tuner.summary import Best, Summary
 
-_ROUNDS = {"adaptive": ROUNDS_PER_BLOCK * FIRST_BLOCKS, "exhaustive": ROUNDS_PER_BLOCK * ALL_BLOCKS}
-# Kept of the budget for finishing the problem in hand and writing it down.
-_MARGIN_SECONDS = 2.0
+# Kept of the budget for closing the device and the store.
+_MARGIN_SECONDS = 1.0
+# A problem may take so much longer than expected without overrunning the budget.
+_CAUTION = 1.2
+# So many seconds of estimate count as having come true before anything was measured.
+_TRUST_SECONDS = 0.5
 
 
-@dataclass
-class Summary:
-    """What a sweep did.
+class Outlook(NamedTuple):
+    """What a sweep is about to do.
 
     Attributes:
-        problems: problems measured now.
-        known: problems that were complete before.
-        left: problems that the budget did not reach.
-        skipped: problems that could not be measured now, by reason.
-        statuses: stored measurements by status.
-        phases: seconds in compile, gate and timing, and the run's protocol.
-        seconds: seconds on the wall in all.
+        plan: what is wanted.
+        tasks: what the store lacks of it, in the order of coverage.
+        known: problems that are complete in the store.
+        binaries: to be compiled.
+        estimate: how long all of it takes.
+        budget_seconds: what is left of the budget; None for no limit.
     """
 
-    problems: int = 0
-    known: int = 0
-    left: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
-    statuses: Counter[str] = field(default_factory=Counter)
-    phases: Phases | None = None
-    seconds: float = 0.0
+    plan: Plan
+    tasks: tuple[Task, ...]
+    known: int
+    binaries: int
+    estimate: Estimate
+    budget_seconds: float | None
 
 
 class Progress(Protocol):
     """Hears what a sweep is doing."""
 
+    def planned(self, outlook: Outlook) -> None:
+        """This is about to be done; nothing is compiled yet."""
+        ...
+
     def compiling(self, done: int, total: int) -> None:
-        """So many binaries of so many are compiled."""
+        """So many binaries of so many are compiled; called from another thread."""
         ...
 
-    def measured(self, task: Task, outcomes: Mapping[Config, Outcome], done: int, total: int) -> None:
-        """A problem was measured and stored."""
+    def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
+        """A problem was measured and stored, or skipped; so many are left, which take about so many seconds."""
         ...
-
-
-Stored = Mapping[tuple[Problem, Config], Coverage]
-
-
-def missing(plan: Plan, stored: Stored, strategy: str) -> list[Task]:
-    """The tasks that the store does not hold yet, each with its missing candidates and its incumbent.
-
-    A candidate is done when it has as many rounds as the strategy gives at least, or failed, under the present
-    kernels. A problem that lacks some candidates has its best stored one timed again beside them, as an anchor.
-    """
-    tasks = []
-    for task in plan.tasks:
-        current = fingerprint(operator(task.problem.operator))
-        found = {c: stored.get((task.problem, c.config)) for c in task.candidates}
-        done = {c: known for c, known in found.items() if known and _is_done(known, current, strategy)}
-        lacking = [c for c in task.candidates if c not in done]
-        if not lacking:
-            continue
-        timed = {c: known.median_ns for c, known in done.items() if known.median_ns is not None}
-        anchors = [min(timed, key=lambda c: (timed[c], c))] if timed else []
-        tasks.append(Task(task.problem, tuple(sorted([*lacking, *anchors]))))
-    return tasks
-
-
-def stale_plan(stored: Stored, bench: Bench) -> Plan:
-    """A plan of just what is stored under kernels that have changed since."""
-    wanted: dict[Problem, list[Config]] = {}
-    for (problem, config), known in stored.items():
-        if config != COPY and known.fingerprint != fingerprint(operator(problem.operator)):
-            wanted.setdefault(problem, []).append(config)
-    tasks = []
-    for problem, configs in sorted(wanted.items()):
-        kept, _ = candidates(operator(problem.operator), configs, problem, bench.target)
-        if kept:
-            tasks.append(Task(problem, tuple(kept)))
-    return Plan(tuple(tasks), {})
 
 
 def sweep(
@@ -112,26 +80,32 @@ def sweep(
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Summary:
-    """Measure what the plan wants and the store lacks.
+    """Measure what the plan wants and the store lacks; the bench is closed at the end.
 
     Args:
         bench: the device.
         store: where measurements go, one transaction a problem.
         plan: what is wanted.
         strategy: a name of `racing.STRATEGIES`.
-        budget_seconds: stop before the problem that would overrun this; None for no limit.
+        budget_seconds: no problem is begun that would end later; None for no limit.
         progress: told of each step.
         clock: seconds, for the budget.
     """
     begun = clock()
-    tasks = missing(plan, store.coverage(bench.device), strategy)
+    stored = store.coverage(bench.device)
+    tasks = missing(plan, stored, strategy)
     summary = Summary(known=len(plan.tasks) - len(tasks))
     if not tasks:
         summary.phases = bench.phases()
         bench.close()
         return summary
-    # Shuffled, so that a sweep that is cut short has seen all of the grid a little.
-    random.Random(0).shuffle(tasks)
+    agenda = Agenda(tasks, known_medians(stored, {task.problem.operator for task in tasks}))
+    pace, machine = _pace(bench, store, strategy)
+    outlook = _outlook(plan, agenda, pace, budget_seconds)
+    if progress:
+        progress.planned(outlook)
+    going = _Going(bench, agenda, pace, outlook.tasks, begun, budget_seconds, clock)
+    summary.left, summary.left_seconds = len(tasks), outlook.estimate.seconds
     run = Run(
         id=uuid.uuid4().hex,
         device=bench.device,
@@ -139,44 +113,141 @@ def sweep(
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         protocol={"strategy": strategy},
     )
-    store.begin_run(run)
-    longest = 0.0
     try:
-        bench.prepare(tasks, progress.compiling if progress else None)
-        for number, task in enumerate(tasks):
+        if not going.has_time():
+            summary.began = False
+            return summary
+        store.begin_run(run)
+        bench.prepare(outlook.tasks, progress.compiling if progress else None)
+        while task := going.next():
+            best = None
             start = clock()
-            left = None if budget_seconds is None else budget_seconds - (start - begun) - longest - _MARGIN_SECONDS
-            if left is not None and (left < 0 or not bench.compiled(task, left)):
-                summary.left = len(tasks) - number
-                break
             try:
                 outcomes = bench.measure(task, strategy)
             except SkippedError as error:
                 summary.skipped[str(error)] += 1
-                continue
-            store.add(_measurements(task, outcomes, run.id))
-            summary.problems += 1
-            summary.statuses.update(outcome.status for outcome in outcomes.values())
-            longest = max(longest, clock() - start)
+                going.skipped(task)
+            else:
+                store.add(_measurements(task, outcomes, run.id))
+                best = summary.add(task.problem, outcomes)
+                going.measured(task, outcomes, clock() - start)
+            summary.left, summary.left_seconds = len(agenda), going.left_seconds()
             if progress:
-                progress.measured(task, outcomes, number + 1, len(tasks))
+                progress.measured(task.problem, best, summary, summary.left, summary.left_seconds)
+        # What did not fit into the device's memory now is left for the next sweep, but not by this budget.
+        summary.began = summary.problems > 0 or not summary.left
     finally:
         summary.phases = bench.phases()
-        store.update_run(run._replace(protocol=_protocol(strategy, summary.phases) | bench.close()))
-    summary.seconds = clock() - begun
+        protocol = _protocol(strategy, summary.phases, machine, going.estimated) | bench.close()
+        if summary.problems or summary.skipped:
+            store.update_run(run._replace(protocol=protocol))
+        summary.seconds = clock() - begun
     return summary
 
 
-def _protocol(strategy: str, phases: Phases) -> dict[str, Any]:
-    """What a run says about how its times were taken."""
+def look_ahead(
+    bench: Bench, store: Store | None, plan: Plan, strategy: str, budget_seconds: float | None = None
+) -> Outlook:
+    """What a sweep of the plan would do, by what is in the store, if there is one; measures nothing but the machine."""
+    stored: Stored = store.coverage(bench.device) if store else {}
+    tasks = missing(plan, stored, strategy)
+    agenda = Agenda(tasks, known_medians(stored, {task.problem.operator for task in tasks}))
+    return _outlook(plan, agenda, _pace(bench, store, strategy)[0], budget_seconds)
+
+
+def _outlook(plan: Plan, agenda: Agenda, pace: Pace, budget_seconds: float | None) -> Outlook:
+    tasks = tuple(agenda.coverage())
+    binaries = len(Plan(tasks, {}).jobs())
+    return Outlook(plan, tasks, len(plan.tasks) - len(tasks), binaries, pace.estimate(tasks), budget_seconds)
+
+
+def _pace(bench: Bench, store: Store | None, strategy: str) -> tuple[Pace, dict[str, Any]]:
+    """How fast this machine is, and that as a run's protocol keeps it."""
+    speed, python = bench.speed(), python_seconds()
+    correction = corrected(store.runs(), bench.device) if store else 1.0
+    told = {"speed": speed._asdict() | {"python_seconds": round(python, 5)}, "correction": round(correction, 3)}
+    return Pace(speed, bench.target, strategy, python, correction), told
+
+
+class _Going:
+    """The tasks that are left and the time that is left for them."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        agenda: Agenda,
+        pace: Pace,
+        tasks: Sequence[Task],
+        begun: float,
+        budget_seconds: float | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._bench = bench
+        self._agenda = agenda
+        self._clock = clock
+        self._end = None if budget_seconds is None else begun + budget_seconds - _MARGIN_SECONDS
+        seen: set[object] = set()
+        self._expected = {task.problem: pace.measuring(task, new_binaries(task, seen)) for task in tasks}
+        self._left = sum(self._expected.values())
+        self._taken = 0.0
+        self.estimated = 0.0
+
+    def has_time(self) -> bool:
+        """Whether anything can be begun."""
+        return self._end is None or self._clock() < self._end
+
+    def next(self) -> Task | None:
+        """The task to measure now, its binaries compiled and its time expected to be left; it is taken."""
+        fitting = []
+        for task in self._agenda.choices():
+            if not self._fits(task):
+                continue
+            if self._bench.compiled(task, 0.0):
+                self._agenda.take(task)
+                return task
+            fitting.append(task)
+            if len(fitting) == 2:  # the most wanted one and the first to be compiled
+                break
+        for task in reversed(fitting):
+            seconds = None if self._end is None else max(0.0, self._end - self._clock() - self._cost(task))
+            if self._bench.compiled(task, seconds):
+                self._agenda.take(task)
+                return task
+            break
+        return None
+
+    def measured(self, task: Task, outcomes: Mapping[Config, Outcome], seconds: float) -> None:
+        """A task took so many seconds."""
+        expected = self._expected[task.problem]
+        self._left -= expected
+        self.estimated += expected
+        self._taken += seconds
+        medians = {c: int(np.median(o.nanoseconds)) for c, o in outcomes.items() if len(o.nanoseconds)}
+        self._agenda.learn(task.problem, medians)
+
+    def skipped(self, task: Task) -> None:
+        """A task was not measured."""
+        self._left -= self._expected[task.problem]
+
+    def left_seconds(self) -> float:
+        """What the tasks that are left take, by what was seen so far."""
+        return max(0.0, self._left) * self._scale()
+
+    def _scale(self) -> float:
+        return (self._taken + _TRUST_SECONDS) / (self.estimated + _TRUST_SECONDS)
+
+    def _cost(self, task: Task) -> float:
+        return _CAUTION * self._scale() * self._expected[task.problem]
+
+    def _fits(self, task: Task) -> bool:
+        return self._end is None or self._clock() + self._cost(task) <= self._end
+
+
+def _protocol(strategy: str, phases: Phases, machine: Mapping[str, Any], estimated: float) -> dict[str, Any]:
+    """What a run says about how its times were taken; `estimated_seconds` are those of gate and timing."""
     seconds = {name: round(getattr(phases, name), 3) for name in ("compile", "gate", "timing")}
-    return {"strategy": strategy, **phases.protocol, "seconds": seconds}
-
-
-def _is_done(known: Coverage, current: str, strategy: str) -> bool:
-    if known.fingerprint != current:
-        return False
-    return known.status != "ok" or known.samples >= _ROUNDS[strategy]
+    told = {"strategy": strategy, **phases.protocol, "seconds": seconds, "estimated_seconds": round(estimated, 3)}
+    return told | dict(machine)
 
 
 def _measurements(task: Task, outcomes: Mapping[Config, Outcome], run: str) -> Sequence[Measurement]:

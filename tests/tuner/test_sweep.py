@@ -18,7 +18,8 @@ from normtune.tuner.device import Outcome, Phases, Speed
 from normtune.tuner.grids import shapes
 from normtune.tuner.planning import plan, problems
 from normtune.tuner.racing import race
-from normtune.tuner.sweep import stale_plan, sweep
+from normtune.tuner.resume import stale_plan
+from normtune.tuner.sweep import sweep
 
 TARGET = TARGETS["sm_90"]
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
@@ -87,8 +88,10 @@ def test_everything_planned_is_stored_with_its_copy(store, small_plan):
     assert set(frame["status"]) == {"ok"}
     assert (frame["config"] == COPY.to_json()).sum() == 8
     (run,) = store.runs()
-    seconds = {"compile": 0.0, "gate": 0.0, "timing": 1.0}
-    assert run.protocol == {"strategy": "adaptive", "regime": "made up", "seconds": seconds, "sm_clock_mhz": [1, 2, 3]}
+    told = {"strategy": "adaptive", "regime": "made up", "sm_clock_mhz": [1, 2, 3], "correction": 1.0}
+    told["seconds"] = {"compile": 0.0, "gate": 0.0, "timing": 1.0}
+    assert told.items() <= run.protocol.items()
+    assert run.protocol["speed"].items() >= MadeUp().speed()._asdict().items()
 
 
 def test_the_same_sweep_again_has_nothing_to_do(store, small_plan):
@@ -159,21 +162,22 @@ def test_a_budget_that_compiling_uses_up_stops_there(store, small_plan):
 
 
 def test_stale_measures_again_what_was_stored_under_other_kernels(store, small_plan, monkeypatch):
-    assert stale_plan(store.coverage(DEVICE), MadeUp()).tasks == ()
+    assert stale_plan(store.coverage(DEVICE), TARGET).tasks == ()
     sweep(MadeUp(), store, small_plan, "adaptive")
-    assert stale_plan(store.coverage(DEVICE), MadeUp()).tasks == ()
+    assert stale_plan(store.coverage(DEVICE), TARGET).tasks == ()
     forward = operator("rms_norm_forward")
-    monkeypatch.setattr(
-        "normtune.tuner.sweep.fingerprint", lambda spec: "sha256:new" if spec is forward else fingerprint(spec)
-    )
+    for module in ("resume", "sweep"):
+        monkeypatch.setattr(
+            f"normtune.tuner.{module}.fingerprint", lambda spec: "sha256:new" if spec is forward else fingerprint(spec)
+        )
     bench = MadeUp()
-    chosen = stale_plan(store.coverage(bench.device), bench)
+    chosen = stale_plan(store.coverage(bench.device), TARGET)
     assert {task.problem.operator for task in chosen.tasks} == {"rms_norm_forward"}
     assert sum(len(task.candidates) for task in chosen.tasks) == sum(
         len(task.candidates) for task in small_plan.tasks if task.problem.operator == "rms_norm_forward"
     )
     assert sweep(bench, store, chosen, "adaptive").problems == 4
-    assert stale_plan(store.coverage(bench.device), bench).tasks == ()
+    assert stale_plan(store.coverage(bench.device), TARGET).tasks == ()
 
 
 def test_another_gpu_starts_from_nothing(store, small_plan):

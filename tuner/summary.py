@@ -1,0 +1,134 @@
+"""What came of a sweep: counts, seconds, and how near the best configs come to a copy.
+
+In: outcomes, problem by problem. Out: `Summary`, as values and as plain JSON. How it is shown is left to `face`.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, NamedTuple
+
+from normtune.kernels.config import Config
+from normtune.kernels.operator import operator
+from normtune.kernels.problem import Problem
+from normtune.results.records import COPY
+from normtune.tuner.device import Outcome, Phases
+
+# From here on a problem is about the memory, not about the launch: caches hold less on every GPU there is.
+LARGE_BYTES = 16_000_000
+
+
+class Best(NamedTuple):
+    """The fastest config of a problem.
+
+    Attributes:
+        config: it.
+        nanoseconds: its median time.
+        of_copy: the time of a copy of as many bytes over its own; None where the copy has no time.
+    """
+
+    config: Config
+    nanoseconds: float
+    of_copy: float | None
+
+
+class Near(NamedTuple):
+    """Geometric mean of `Best.of_copy` over problems, and their number."""
+
+    fraction: float
+    problems: int
+
+
+@dataclass
+class Summary:
+    """What a sweep did.
+
+    Attributes:
+        problems: problems measured now.
+        known: problems that were complete before.
+        left: problems that the budget did not reach.
+        left_seconds: what these would take.
+        began: whether the budget lasted until the first problem could be measured.
+        configs: (problem, config) pairs timed now.
+        timings: samples taken now, those of the copy included.
+        skipped: problems that could not be measured now, by reason.
+        statuses: stored measurements by status.
+        failures: failed configs by status and reason.
+        phases: seconds in compile, gate and timing, and the run's protocol.
+        seconds: seconds on the wall in all.
+        of_copy: for each problem measured, by operator, its bytes and `Best.of_copy`.
+    """
+
+    problems: int = 0
+    known: int = 0
+    left: int = 0
+    left_seconds: float = 0.0
+    began: bool = True
+    configs: int = 0
+    timings: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[str] = field(default_factory=Counter)
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter)
+    phases: Phases | None = None
+    seconds: float = 0.0
+    of_copy: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+
+    def add(self, problem: Problem, outcomes: Mapping[Config, Outcome]) -> Best | None:
+        """Count the outcomes of a problem; its best config."""
+        self.problems += 1
+        for config, outcome in outcomes.items():
+            self.statuses[outcome.status] += 1
+            self.timings += len(outcome.nanoseconds)
+            if outcome.status != "ok":
+                self.failures[outcome.status, outcome.reason] += 1
+            elif config != COPY:
+                self.configs += 1
+        best = best_of(outcomes)
+        if best and best.of_copy is not None:
+            moved = operator(problem.operator).bytes_moved(problem)
+            self.of_copy.setdefault(problem.key, []).append((moved, best.of_copy))
+        return best
+
+    def near(self, key: str, least_bytes: int = 0) -> Near | None:
+        """How near the best configs of an operator come to a copy, over problems of so many bytes; None without any."""
+        logs = [math.log(fraction) for moved, fraction in self.of_copy.get(key, ()) if moved >= least_bytes]
+        return Near(math.exp(sum(logs) / len(logs)), len(logs)) if logs else None
+
+    def to_plain(self) -> dict[str, Any]:
+        """All of it as values that JSON knows; the keys are part of the command line and described in README.md."""
+        phases = self.phases
+        seconds = {"wall": self.seconds}
+        if phases:
+            seconds |= {"compile": phases.compile, "gate": phases.gate, "timing": phases.timing}
+        return {
+            "problems_measured": self.problems,
+            "problems_known": self.known,
+            "problems_left": self.left,
+            "problems_skipped": dict(self.skipped),
+            "left_seconds": round(self.left_seconds, 1),
+            "configs_timed": self.configs,
+            "timings": self.timings,
+            "failures": [
+                {"status": status, "reason": reason, "configs": count}
+                for (status, reason), count in self.failures.most_common()
+            ],
+            "seconds": {name: round(value, 3) for name, value in seconds.items()},
+            "protocol": dict(phases.protocol) if phases else {},
+            "of_copy": {key: self._plain_near(key) for key in sorted(self.of_copy)},
+        }
+
+    def _plain_near(self, key: str) -> dict[str, float]:
+        found = {"all": self.near(key), "large": self.near(key, LARGE_BYTES)}
+        return {name: round(near.fraction, 4) for name, near in found.items() if near}
+
+
+def best_of(outcomes: Mapping[Config, Outcome]) -> Best | None:
+    """The fastest config of a problem by its median; None where none was timed."""
+    medians = {config: median(outcome.nanoseconds) for config, outcome in outcomes.items() if outcome.status == "ok"}
+    copy = medians.pop(COPY, None)
+    if not medians:
+        return None
+    config = min(medians, key=lambda config: (medians[config], config))
+    return Best(config, medians[config], copy / medians[config] if copy else None)
