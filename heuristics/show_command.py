@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normtune.errors import NormtuneError, UsageError
+from normtune.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,10 +118,7 @@ def _matrices(current: "Evidence", device: "Device") -> "tuple[list[TimingMatrix
     from normtune.kernels.target import target_for
     from normtune.results.terminal import printable
 
-    try:
-        target = target_for(device.target, device.sms)
-    except ValueError as error:
-        raise NormtuneError(f"measurements of {printable(device.label)} cannot be compared: {error}") from None
+    target = target_for(device.target, device.sms)
     found, notes = [], []
     for name, variant, dtype in _kinds(current):
         spec = operators().get(name)

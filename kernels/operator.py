@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from types import ModuleType
 from typing import NamedTuple
 
+from normtune.errors import UsageError
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Buffer, Problem
 from normtune.kernels.target import Target
@@ -171,11 +172,11 @@ def operator(name: str) -> OperatorSpec:
     """The registered operator of that plain name.
 
     Raises:
-        ValueError: there is none.
+        UsageError: there is none, a ValueError.
     """
     specs = operators()
     if name not in specs:
-        raise ValueError(f"unknown operator {name!r}: expected one of {', '.join(specs)}")
+        raise UsageError(f"unknown operator {name!r}: expected one of {', '.join(specs)}, or what brings it installed")
     return specs[name]
 
 

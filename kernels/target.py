@@ -5,6 +5,8 @@ In: nothing. Out: `Target` and the targets that are known by name. Knows no kern
 
 from typing import NamedTuple
 
+from normtune.errors import UsageError
+
 
 class Target(NamedTuple):
     """Limits of one GPU.
@@ -45,7 +47,7 @@ def target_for(name: str, sms: int) -> Target:
     An architecture of NVIDIA that is not listed has the limits of the nearest older one that is.
 
     Raises:
-        ValueError: there is none.
+        UsageError: there is none, a ValueError.
     """
     if name in TARGETS:
         return TARGETS[name]._replace(sms=sms)
@@ -53,5 +55,5 @@ def target_for(name: str, sms: int) -> Target:
     known = {int(other[3:]): target for other, target in TARGETS.items() if other.startswith("sm_")}
     older = [other for other in known if number.isdecimal() and other < int(number)]
     if number == name or not older:
-        raise ValueError(f"unknown target {name!r}: expected one of {', '.join(TARGETS)}, or a newer sm_NN")
+        raise UsageError(f"unknown target {name!r}: expected one of {', '.join(TARGETS)}, or a newer sm_NN")
     return known[max(older)]._replace(name=name, sms=sms)

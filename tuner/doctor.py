@@ -157,6 +157,8 @@ def _gpus(machine: Machine) -> Iterable[Finding]:
     for known in by_uuid.values():
         told = "is not visible to torch" if usable else "is there"
         yield Finding(OK, "gpu", f"{known['name']} {told}{_by_driver(known, nvml)}")
+        if known["mig"]:  # torch sees its slices, under names of their own
+            yield _divided(known["name"])
     if not usable and "missing" not in machine.torch:
         why = without_gpu(machine.torch)
         # Somebody who has a GPU wants to measure it; on a machine that has none the rest still works.
@@ -190,8 +192,7 @@ def _disturbed(name: str, known: Facts) -> Iterable[Finding]:
     if not known:
         return
     if known["mig"]:
-        advice = "a table is for one size of slice; measure on the slice that will run the kernels"
-        yield Finding(WARNING, "gpu", f"{name} is divided by MIG", advice)
+        yield _divided(name)
     held = (known["total_bytes"] or 0) - (known["free_bytes"] or 0)
     processes = known["processes"] or []
     if processes:
@@ -201,6 +202,11 @@ def _disturbed(name: str, known: Facts) -> Iterable[Finding]:
     elif held > _HELD_BYTES:
         found = f"{held / 2**30:.1f} GiB of {name} are held by processes that NVML does not show here"
         yield Finding(WARNING, "gpu", found, "look for them outside of this container: they may disturb every time")
+
+
+def _divided(name: str) -> Finding:
+    advice = "a table is for one size of slice; measure on the slice that will run the kernels"
+    return Finding(WARNING, "gpu", f"{name} is divided by MIG", advice)
 
 
 def _cache(machine: Machine) -> Iterable[Finding]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from normtune.errors import UsageError
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, operator, operators, register
 from normtune.kernels.problem import MAX_ROWS, Problem
@@ -108,12 +109,12 @@ def test_bad_problems_are_refused_by_name(arguments, message):
 
 
 def test_unknown_names():
-    with pytest.raises(ValueError, match="unknown operator 'layer_norm': expected one of rms_norm_forward"):
+    with pytest.raises(UsageError, match="unknown operator 'layer_norm': expected one of rms_norm_forward"):
         operator("layer_norm")
     with pytest.raises(ValueError, match="unknown flag 'bias'"):
         operator("rms_norm_forward").variant(bias=True)
     for name in ("sm_1", "sm_x", "90", "gfx1"):
-        with pytest.raises(ValueError, match=f"unknown target '{name}'"):
+        with pytest.raises(UsageError, match=f"unknown target '{name}'"):
             target_for(name, 1)
 
 

@@ -98,6 +98,15 @@ def test_what_disturbs_a_gpu_is_a_warning(machine: Machine, change: dict[str, ob
     assert bool(findings[-1].advice) == (level == WARNING)
 
 
+def test_a_slice_of_a_gpu_is_a_warning_too(machine: Machine) -> None:
+    slice_of = TORCH_GPU | {"name": "NVIDIA H200 MIG 1g.18gb", "uuid": "MIG-1", "sms": 16}
+    nvml = NVML | {"gpus": [NVML_GPU | {"mig": True}]}
+    seen, whole, warning = about("gpu", machine._replace(torch=TORCH | {"gpus": [slice_of]}, nvml=nvml))
+    assert seen.found == "cuda:0 is NVIDIA H200 MIG 1g.18gb, sm_90, 16 SMs"
+    assert (whole.level, "is not visible to torch" in whole.found) == (OK, True)
+    assert (warning.level, warning.found) == (WARNING, "NVIDIA H200 is divided by MIG")
+
+
 def test_a_gpu_that_torch_cannot_use_is_a_problem_and_none_at_all_a_warning(machine: Machine) -> None:
     old = TORCH | {"gpus": [], "error": "RuntimeError: The NVIDIA driver on your system is too old (found version 1204"}
     seen, reason = about("gpu", machine._replace(torch=old))
