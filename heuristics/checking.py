@@ -8,7 +8,7 @@ import difflib
 import shlex
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError
 from normtune.heuristics import locate
@@ -19,6 +19,9 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_key
 from normtune.kernels.target import target_for
+
+if TYPE_CHECKING:
+    from normtune.results.frame import Evidence
 
 _DIFF_LINES = 24
 
@@ -40,20 +43,19 @@ class Report(NamedTuple):
 def check(path: Path) -> Report:
     """Check one table.
 
-    That nobody edited it, that it is what its data give (where they ship with normtune), that the kernels are those
+    That nobody edited it, that it is what its data give (where they are at hand), that the kernels are those
     that were measured, and that each of its configs is legal at every shape it answers for, on its target.
 
     Raises:
-        UsageError: the file is missing or is no table.
+        UsageError: the file cannot be read or has no header of a table.
     """
     text = locate.read(path)
-    header, body = parse(text, str(path))
+    header, body = parse(text, locate.told(path))
     failures: list[str] = []
     notes: list[str] = []
     if body_hash(body) != header.body:
         failures.append(f"it was edited by hand: its code does not have the hash of its header; {_again(header)}")
-    locate.load(path)
-    failures += _against_data(header, text, notes)
+    failures += _against_data(header, text, path.parent, notes)
     failures += _legality(header, text, notes)
     return Report(tuple(failures), tuple(_stale(header, notes)), tuple(notes))
 
@@ -62,37 +64,59 @@ def _again(header: Header) -> str:
     return f"`{header.regenerate}` writes it again"
 
 
-def _against_data(header: Header, text: str, notes: list[str]) -> list[str]:
+def _against_data(header: Header, text: str, folder: Path, notes: list[str]) -> list[str]:
     from normtune.heuristics.emit import module_text
     from normtune.heuristics.fitting import fit
-    from normtune.results.recording import load_recording, recordings
 
-    options = _options(header.regenerate)
-    name = options.get("--recording", [""])[-1]
-    if name not in recordings():
-        notes.append("its data do not ship with normtune: not fitted again")
-        return []
-    leaves = options.get("--leaves")
     try:
+        options = _options(header.regenerate)
+        found = _data(header, options, folder)
+        if found is None:
+            notes.append("its data do not ship with normtune: not fitted again")
+            return []
+        source, evidence = found
+        leaves = options.get("--leaves")
         again = fit(
-            load_recording(name),
+            evidence,
             leaves=int(leaves[-1]) if leaves else None,
             operators=options.get("--operator", []),
             known=header.known(),
         )
-    except (NormtuneError, ValueError) as error:
-        return [f"its recording {name} cannot be fitted as its header says: {error}"]
-    expected = module_text(again, header.regenerate)
+        expected = module_text(again, header.regenerate)
+    except (NormtuneError, ValueError, OverflowError) as error:
+        return [f"its data cannot be fitted as its header says: {error}"]
     if expected == text:
-        notes.append(f"equal, byte for byte, to a fit of recording {name}")
+        notes.append(f"equal, byte for byte, to a fit of {source}")
         return []
     lines = difflib.unified_diff(
-        text.splitlines(), expected.splitlines(), "this table", f"fit of recording {name}", lineterm="", n=1
+        text.splitlines(), expected.splitlines(), "this table", f"fit of {source}", lineterm="", n=1
     )
     shown = list(islice(lines, _DIFF_LINES + 1))
     if len(shown) > _DIFF_LINES:
         shown[-1] = "..."
-    return ["\n".join([f"it is not what its recording gives; {_again(header)}", *shown])]
+    return ["\n".join([f"it is not what {source} gives; {_again(header)}", *shown])]
+
+
+def _data(header: Header, options: dict[str, list[str]], folder: Path) -> "tuple[str, Evidence] | None":
+    """What the table was fitted to, and what to call it; None where that is not at hand.
+
+    Raises:
+        NormtuneError: the file that the header names is damaged, or holds other measurements.
+    """
+    from normtune.results.exchange import read_parquet
+    from normtune.results.recording import load_recording, recordings
+
+    name = options.get("--recording", [""])[-1]
+    if name in recordings():
+        return f"recording {name}", load_recording(name)
+    file = options.get("--evidence", [""])[-1]
+    path = folder / file
+    if not file or not path.is_file():
+        return None
+    evidence = read_parquet(path)
+    if evidence.digest() != header.data.split()[0]:
+        raise NormtuneError(f"{locate.told(path)} holds other measurements than those of the table")
+    return locate.told(file), evidence
 
 
 def _options(command: str) -> dict[str, list[str]]:

@@ -60,6 +60,7 @@ def fit(
     from normtune.heuristics import telling, writing
     from normtune.heuristics.fitting import fit as fit_table
     from normtune.heuristics.fitting import used
+    from normtune.kernels.gpu_name import plain_name
 
     if store and recording:
         raise UsageError("--store and --recording are both given: a table is fitted to one of them")
@@ -89,7 +90,7 @@ def fit(
             print(f"wrote {part.table}")
         if part.installed:
             writing.write_table(fitted, part.installed, ["normtune", "fit", *options, "--install"])
-            print(f"installed {part.installed}: kernels on {fitted.device.name} use it from now on")
+            print(f"installed {part.installed}: kernels on {plain_name(fitted.device.name)} use it from now on")
     if not install:
         print("\n".join(telling.ways(fits[0], parts[0].table)))
 

@@ -9,50 +9,13 @@ import re
 from collections.abc import Iterable, Sequence
 
 from normtune.errors import NormtuneError
+from normtune.heuristics import form
 from normtune.heuristics.figures import Figures
 from normtune.heuristics.fitted import Fit, Function
 from normtune.heuristics.header import Header, body_hash
 from normtune.heuristics.micrologs import percent
 from normtune.heuristics.tree import Leaf, Tree
 from normtune.kernels.config import Config
-
-_OPENING = '''
-"""Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
-
-from collections.abc import Callable
-from typing import NamedTuple
-
-
-class Config(NamedTuple):
-    """How a kernel is launched.
-
-    Attributes:
-        schedule: row, block_row (block_row rows a program), persistent (a fixed grid strides over the rows) or split.
-        block_row: rows a program holds at once.
-        num_warps: warps a program.
-        num_stages: depth of the software pipeline of the row loop.
-        programs_per_sm: size of the fixed grid, programs a multiprocessor; 0 where the grid follows the rows.
-        finish: how partial sums end, none or reduce.
-        block_col: columns a chunk, in split only.
-    """
-
-'''
-
-_CLOSING = '''
-
-def lookup(operator: str, dtype: str, rows: int, hidden: int) -> Config:
-    """The config for `rows` rows of `hidden` elements.
-
-    Raises:
-        ValueError: there is no table for this operator and dtype.
-    """
-    try:
-        table = TABLES[operator, dtype]
-    except KeyError:
-        known = ", ".join(" ".join(key) for key in TABLES)
-        raise ValueError(f"no table for {operator!r} in {dtype!r}: expected one of {known}") from None
-    return table(rows, hidden)
-'''
 
 
 def module_text(fit: Fit, regenerate: str) -> str:
@@ -70,7 +33,7 @@ def module_text(fit: Fit, regenerate: str) -> str:
     rows_from, rows_to, hidden_from, hidden_to = fit.measured
     header = Header(
         regenerate=_plain(regenerate),
-        device=_plain(device.label),
+        device=device.label,
         target=device.target,
         sms=device.sms,
         software=_plain(", ".join(f"{name} {fit.software.get(name, 'unknown')}" for name in ("triton", "torch"))),
@@ -117,19 +80,17 @@ def _body(functions: Sequence[Function]) -> str:
     configs = sorted({config for one in functions for config in _configs(one.tree)})
     _check_unique([_constant(config) for config in configs])
     _check_unique([_function(one) for one in functions])
-    fields = "\n".join(f"    {_field(name)}" for name in Config._fields)
     constants = "\n".join(f"{_constant(config)} = Config({_arguments(config)})" for config in configs)
     code = "\n\n\n".join(
-        f"def {_function(one)}(rows: int, hidden: int) -> Config:\n" + "\n".join(_branches(one.tree, 1))
-        for one in functions
+        f"def {_function(one)}{form.SIGNATURE}\n" + "\n".join(_branches(one.tree, 1)) for one in functions
     )
     entries = "\n".join(
         f"    ({json.dumps(one.key)}, {json.dumps(dtype)}): {_function(one)},"
         for one in functions
         for dtype in one.dtypes
     )
-    tables = f"TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {{\n{entries}\n}}"
-    return f"{_OPENING}{fields}\n\n\n{constants}\n\n\n{code}\n\n\n{tables}\n{_CLOSING}"
+    tables = f"{form.TABLES} {{\n{entries}\n}}"
+    return f"{form.opening()}\n\n\n{constants}\n\n\n{code}\n\n\n{tables}\n{form.CLOSING}"
 
 
 def _branches(tree: Tree, depth: int) -> list[str]:
@@ -151,24 +112,13 @@ def _configs(tree: Tree) -> Iterable[Config]:
         yield from _configs(tree.high)
 
 
-def _field(name: str) -> str:
-    kind = Config.__annotations__[name].__name__
-    if name not in Config._field_defaults:
-        return f"{name}: {kind}"
-    return f"{name}: {kind} = {_literal(Config._field_defaults[name])}"
-
-
 def _arguments(config: Config) -> str:
     """The fields in order, without those behind num_warps that have their default."""
     values = list(config)
     names = list(Config._fields)
     while len(values) > 3 and values[-1] == Config._field_defaults.get(names[len(values) - 1]):
         values.pop()
-    return ", ".join(_literal(value) for value in values)
-
-
-def _literal(value: object) -> str:
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    return ", ".join(form.literal(value) for value in values)
 
 
 def _constant(config: Config) -> str:
@@ -205,5 +155,5 @@ def _check_unique(names: Sequence[str]) -> None:
 
 
 def _plain(text: str) -> str:
-    """Text that fits in one comment line, whatever a driver calls its GPU."""
+    """Text that fits in one comment line."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

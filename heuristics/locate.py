@@ -10,15 +10,20 @@ the nearest compute capability, and among those of the nearest number of multipr
 
 import os
 import re
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from normtune.errors import UsageError
+from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.header import Header, parse
+from normtune.heuristics.regions import trees
+from normtune.kernels.gpu_name import plain_name
 
 VARIABLE = "NORMTUNE_TABLE"
 SHIPPED = Path(__file__).parent / "tables"
+# The table of the H200 has 15 KB.
+MAX_BYTES = 1 << 20
 
 
 # A config, as the plain tuple of its fields.
@@ -69,20 +74,40 @@ def select(name: str, target: str, sms: int) -> Selection:
     named = os.environ.get(VARIABLE)
     if named:
         try:
-            return Selection(load(named), f"{named} ({VARIABLE})", True)
+            return Selection(load(os.path.expanduser(named)), f"{told(named)} ({VARIABLE})", True)
         except UsageError as error:
             raise UsageError(f"{VARIABLE} cannot be used: {error}") from None
+    made_for = plain_name(name), sms
     installed = _installed(name)
-    if installed:
-        table = load(installed)
-        if (table.header.gpu, table.header.sms) == (name, sms):
-            return Selection(table, f"the installed table {installed}", True)
+    if installed and (installed.header.gpu, installed.header.sms) == made_for:
+        return Selection(installed, f"the installed table {told(installed.source)}", True)
     headers = shipped()
     if not headers:
         return Selection(_empty(name, target, sms), "the default config of each operator", False)
     path = min(headers, key=lambda path: _distance(headers[path], name, target, sms))
     header = headers[path]
-    return Selection(load(path), f"the table of {header.device}", (header.gpu, header.sms) == (name, sms))
+    return Selection(load(path), f"the table of {header.device}", (header.gpu, header.sms) == made_for)
+
+
+def _installed(name: str) -> Table | None:
+    """The table that the user installed for the GPU of that name; None where there is none.
+
+    Raises:
+        UsageError: there is one that cannot be used.
+    """
+    try:
+        path = installed_path(name)
+    except UsageError:  # without a home nothing is installed
+        return None
+    if not os.path.lexists(path):
+        return None
+    try:
+        return load(path)
+    except UsageError as error:
+        raise UsageError(
+            f"the installed table cannot be used: {error}; delete {told(path)}, or `normtune fit --install --force` "
+            "writes it again"
+        ) from None
 
 
 def shipped() -> dict[Path, Header]:
@@ -108,52 +133,72 @@ def installed_path(name: str) -> Path:
     return home / "normtune" / "tables" / f"{slug(name)}.py"
 
 
-def _installed(name: str) -> Path | None:
-    """The file of the installed table of that GPU, if the user has one."""
-    try:
-        path = installed_path(name)
-    except UsageError:
-        return None
-    return path if os.path.isfile(path) else None  # where Path.is_file fails on a folder that may not be entered
-
-
 def slug(name: str) -> str:
     """A GPU's name as the name of a file, `nvidia_h200`: only a-z, 0-9 and _, at most 64 of them, never empty."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower())[:64].strip("_") or "gpu"
 
 
+def told(path: str | os.PathLike[str]) -> str:
+    """How messages name a file: as it is, or quoted where it would not stay in one line."""
+    name = os.fspath(path)
+    return name if name.isprintable() and name.strip() else repr(name)
+
+
 def load(path: str | os.PathLike[str]) -> Table:
-    """The table in a file. The file is Python and is run.
+    """The table in a file. The file is Python and is run once it is known to do nothing but choose configs.
 
     Raises:
-        UsageError: the file is missing, has no header of a table, or does not run.
+        UsageError: the file cannot be read, has no header of a table, or code that normtune does not write.
     """
-    source = Path(path)
-    text = read(source)
-    header, _ = parse(text, str(source))
-    names: dict[str, object] = {"__name__": f"normtune.heuristics.tables._{slug(source.stem)}", "__file__": str(source)}
+    text = read(path)
+    name = told(path)
+    header, _ = parse(text, name)
+    names: dict[str, object] = {"__name__": f"normtune.heuristics.tables._{slug(Path(path).stem)}", "__file__": name}
     try:
-        exec(compile(text, str(source), "exec"), names)
-    except Exception as error:
-        raise UsageError(f"table {source} does not run ({type(error).__name__}: {error}): fit it again") from None
-    tables, lookup = names.get("TABLES"), names.get("lookup")
+        trees(text)
+        exec(compile(text, name, "exec"), names)
+        tables, lookup = names["TABLES"], names["lookup"]
+    except NormtuneError as error:
+        raise UsageError(f"table {name} cannot be used: {error}; fit it again") from None
     if not isinstance(tables, dict) or not callable(lookup):
-        raise UsageError(f"table {source} has no TABLES or no lookup: fit it again")
-    return Table(source, header, tables, lookup)
+        raise AssertionError("a table in the form that normtune writes has TABLES and lookup")
+    return Table(Path(path), header, tables, lookup)
 
 
-def read(source: Path) -> str:
+def read(path: str | os.PathLike[str]) -> str:
     """The text of a table's file.
 
     Raises:
-        UsageError: there is no such file, or it is not text.
+        UsageError: there is no such file, it is no regular file, too large for a table, or not text.
     """
     try:
-        return source.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise UsageError(f"table {source} cannot be read: {error.strerror}; check the path") from None
+        content = _content(path)
+    except (OSError, ValueError) as error:  # ValueError: the name has a NUL
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"table {told(path)} cannot be read: {reason}; check the path") from None
+    if content is None:
+        raise UsageError(f"table {told(path)} is no regular file: expected a module that `normtune fit --out` wrote")
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"table {told(path)} has over {MAX_BYTES} bytes: expected a module that `normtune fit` wrote")
+    try:
+        return content.decode("utf-8")
     except UnicodeDecodeError:
-        raise UsageError(f"table {source} is no text file: expected a module that `normtune fit --out` wrote") from None
+        raise UsageError(
+            f"table {told(path)} is no text file: expected a module that `normtune fit --out` wrote"
+        ) from None
+
+
+def _content(path: str | os.PathLike[str]) -> bytes | None:
+    """The first bytes of a file, one more than a table may have; None where it is no regular file."""
+    # Opened like this a pipe does not wait for its other end.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return None
+        with open(handle, "rb", closefd=False) as file:
+            return file.read(MAX_BYTES + 1)
+    finally:
+        os.close(handle)
 
 
 def _empty(name: str, target: str, sms: int) -> Table:
@@ -162,7 +207,7 @@ def _empty(name: str, target: str, sms: int) -> Table:
     def lookup(operator: str, dtype: str, rows: int, hidden: int) -> Entry:
         raise ValueError(f"no table for {operator!r} in {dtype!r}: no table ships with normtune")
 
-    header = Header("", name, target, sms, "", "", {}, "", (), (), "")
+    header = Header("", plain_name(name), target, sms, "", "", {}, "", (), (), "")
     return Table(SHIPPED, header, {}, lookup)
 
 
@@ -171,7 +216,7 @@ def _distance(header: Header, name: str, target: str, sms: int) -> tuple[bool, b
     family, capability = _architecture(header.target)
     wanted_family, wanted_capability = _architecture(target)
     return (
-        (header.gpu, header.sms) != (name, sms),
+        (header.gpu, header.sms) != (plain_name(name), sms),
         header.target != target,
         family != wanted_family,
         abs(capability - wanted_capability),

@@ -13,6 +13,7 @@ from normtune.heuristics.figures import Figures, Gain
 from normtune.heuristics.fitted import Fit
 from normtune.heuristics.micrologs import MILLION, percent
 from normtune.heuristics.rules import liger
+from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.problem import split_key
 
 _WIDTHS = (10, 8, 7, 7, 7, 11, 9, 9, 8)
@@ -77,7 +78,7 @@ def ways(fit: Fit, out: Path | None) -> Iterable[str]:
     name = shlex.quote(str(out)) if out else "FILE"
     yield "Three ways to use it:" if out else "Nothing was written. Three ways to use the table:"
     for way, effect in (
-        ("normtune fit --install", f"kernels on {fit.device.name} use it, for this user"),
+        ("normtune fit --install", f"kernels on {plain_name(fit.device.name)} use it, for this user"),
         (f"NORMTUNE_TABLE={name}", "one process uses it" if out else "one process uses it; --out FILE writes it"),
         ("commit it", "as heuristics.py of a library, or in heuristics/tables/ of normtune"),
     ):

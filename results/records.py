@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.kernels.config import Config
+from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.problem import Problem
 
 # A block is this many consecutive rounds on the same offsets and the same captured graphs. Replays of one graph share
@@ -58,8 +59,9 @@ class Device(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name that people and tables use: the driver's, with ` (replay)` behind it for replayed data."""
-        return f"{self.name} (replay)" if self.uuid.startswith(REPLAY_PREFIX) else self.name
+        """The name that people and tables use: one line, the driver's, with ` (replay)` behind it of replayed data."""
+        name = plain_name(self.name)
+        return f"{name} (replay)" if self.uuid.startswith(REPLAY_PREFIX) else name
 
     @property
     def kind(self) -> tuple[str, int]:

@@ -85,7 +85,7 @@ def test_an_edit_with_a_mended_hash_is_found_by_the_data(recorded: Evidence, tmp
     text = module_text(fit(recorded), COMMAND).replace("hidden <= 512", "hidden <= 640")
     report = check(write(tmp_path / "table.py", rehashed(text)))
     assert len(report.failures) == 1
-    assert "not what its recording gives" in report.failures[0]
+    assert "not what recording test-gpu gives" in report.failures[0]
     assert COMMAND in report.failures[0]
 
 
@@ -93,7 +93,7 @@ def test_a_changed_figure_in_the_header_is_found_by_the_data(recorded: Evidence,
     text = module_text(fit(recorded), COMMAND)
     assert "worst 0.0 %" in text
     report = check(write(tmp_path / "table.py", text.replace("worst 0.0 %", "worst 0.1 %")))
-    assert "not what its recording gives" in report.failures[0]
+    assert "not what recording test-gpu gives" in report.failures[0]
 
 
 def test_without_the_data_the_hash_still_tells(evidence: Evidence, tmp_path: Path) -> None:

@@ -9,10 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
-from normtune.heuristics import locate
+from normtune.heuristics import form, locate
 from normtune.heuristics.header import Header, body_hash
 
-BODY = "\nTABLES = {}\n\n\ndef lookup(operator, dtype, rows, hidden):\n    return NAME\n"
+# A table whose one config has the name of its GPU for a schedule.
+BODY = (
+    f"{form.opening()}\n\n\nONE = Config(NAME)\n\n\ndef only{form.SIGNATURE}\n    return ONE\n\n\n"
+    f'{form.TABLES} {{\n    ("a", "b"): only,\n}}\n{form.CLOSING}'
+)
 
 
 def write(path: Path, device: str, target: str, sms: int, body: str = BODY) -> Path:
@@ -39,7 +43,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def chosen(selection: locate.Selection) -> str:
-    return str(selection.table.lookup("a", "b", 1, 1))
+    return selection.table.lookup("a", "b", 1, 1)[0]
 
 
 def test_the_shipped_table_of_the_same_name_and_sms_is_exact() -> None:
@@ -97,32 +101,6 @@ def test_a_named_table_that_is_missing_is_an_error_that_names_both(monkeypatch: 
     monkeypatch.setenv(locate.VARIABLE, "/nowhere/table.py")
     with pytest.raises(UsageError, match=r"NORMTUNE_TABLE cannot be used: table /nowhere/table\.py cannot be read"):
         locate.select("NVIDIA H200", "sm_90", 132)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"x = 1\n", "no table of normtune"),
-        (b"\xff\xfe\x00", "no text file"),
-        (None, "does not run"),
-        (b"missing", "no TABLES or no lookup"),
-    ],
-)
-def test_files_that_are_no_tables(tmp_path: Path, content: bytes | None, message: str) -> None:
-    path = tmp_path / "table.py"
-    if content is None:
-        write(path, "GPU", "sm_90", 1, "\ndef broken(:\n")
-    elif content == b"missing":
-        write(path, "GPU", "sm_90", 1, "\nTABLES = {}\n")
-    else:
-        path.write_bytes(content)
-    with pytest.raises(UsageError, match=message):
-        locate.load(path)
-
-
-def test_a_folder_is_no_table(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
-        locate.load(tmp_path)
 
 
 def test_a_relative_data_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,7 @@ def test_a_table_of_something_else_says_so_and_a_broken_one_is_refused(store: st
     write_table(store, 1, "one.py")
     text = Path("one.py").read_text()
     Path("one.py").write_text(text.replace(") -> Config:\n", ") -> Config:\n    1 / 0\n", 1))
-    assert "one.py fails at 1 rows of 64 (ZeroDivisionError" in refused("--store", store, "--table", "one.py")
+    assert "one.py cannot be used: its code has a form that" in refused("--store", store, "--table", "one.py")
 
 
 def test_where_lists_what_it_chose_with_its_times(store: str) -> None:
@@ -151,10 +151,7 @@ def test_several_devices_are_shown_one_after_another_and_never_mixed(store: str,
         opened.add(slow)
     lines = printed("--store", store)
     first, second = (lines.index(line) for line in lines if line.endswith("measurements"))
-    assert (
-        lines[first]
-        == "A [red]GPU\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}, sm_90, 66 SMs: 36 measurements"
-    )
+    assert lines[first] == "A [red]GPU [2J, sm_90, 66 SMs: 36 measurements"
     assert lines[second] == "Test GPU, sm_90, 132 SMs: 300 measurements"
     assert "hidden 1" in lines[first:second]
     assert "hidden 1 64 1k 4k 64k" in lines[second:]
