@@ -151,6 +151,15 @@ class WorkerBench:
         self._lost = 0
         return answer
 
+    def ask_twice(self, step: str, *arguments: Any) -> Any:
+        """As `ask`, but a death alone does not convict the step: somebody may have killed the worker."""
+        try:
+            return self.ask(step, *arguments, seconds=STEP_SECONDS)
+        except WorkerLostError as error:
+            if error.certain:
+                raise
+        return self.ask(step, *arguments, seconds=STEP_SECONDS)
+
     def count(self, block: Block) -> None:
         """Add the rounds of a block to the run's."""
         self._rounds += block.rounds
@@ -188,7 +197,7 @@ class WorkerBench:
         if key in self._failed or key in self._gated:
             return self._failed.get(key)
         try:
-            failure = self._tried_twice("gate", problem, candidate)
+            failure = self.ask_twice("gate", problem, candidate)
         except WorkerLostError as error:
             failure = Outcome(error.status, f"in the gate: {error}")
         except NoMemoryError as error:
@@ -198,15 +207,6 @@ class WorkerBench:
         else:
             self._gated.add(key)
         return failure
-
-    def _tried_twice(self, step: str, *arguments: Any) -> Any:
-        """A step of one config. A death alone does not convict it: somebody may have killed the worker."""
-        try:
-            return self.ask(step, *arguments, seconds=STEP_SECONDS)
-        except WorkerLostError as error:
-            if error.certain:
-                raise
-        return self.ask(step, *arguments, seconds=STEP_SECONDS)
 
 
 class _Session:
@@ -273,7 +273,7 @@ class _Session:
         bench.worker()
         if self._begun != bench.generation:
             try:
-                bench.ask("begin", self._problem, self._candidates, seconds=STEP_SECONDS)
+                bench.ask_twice("begin", self._problem, self._candidates)
             except WorkerLostError as error:
                 raise SkippedError(f"the process that drives the device was lost before any config ({error})") from None
             self._begun = bench.generation

@@ -99,9 +99,9 @@ def test_all_configs_may_fail(opened):
     assert statuses(outcomes) == dict.fromkeys((2, 4, 8, 16), "crashed") and COPY not in outcomes
 
 
-@pytest.mark.parametrize("step", ["gate", "warm_up", "block", "compare"])
-def test_a_worker_that_somebody_else_kills_convicts_nobody(opened, step):
-    outcomes = opened((step, 8, "kill"), once=True).measure(TASK, "adaptive")
+@pytest.mark.parametrize(("step", "warps"), [("gate", 8), ("begin", 0), ("warm_up", 8), ("block", 8), ("compare", 8)])
+def test_a_worker_that_somebody_else_kills_convicts_nobody(opened, step, warps):
+    outcomes = opened((step, warps, "kill"), once=True).measure(TASK, "adaptive")
     assert statuses(outcomes) == dict.fromkeys((2, 4, 8, 16), "ok")
 
 

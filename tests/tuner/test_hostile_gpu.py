@@ -17,10 +17,10 @@ pytestmark = pytest.mark.gpu
 # What comes of each fault, and how the reason begins.
 EXPECTED = {
     "none": ("ok", ""),
-    "hang": ("timeout", "in gate: no answer for 6 s"),
-    "out_of_bounds": ("crashed", "in gate: "),
+    "hang": ("timeout", "in the gate: no answer for 6 s"),
+    "out_of_bounds": ("crashed", "in the gate: "),
     "out_of_memory": ("out_of_resources", "its launch allocates more memory than is free"),
-    "kill": ("crashed", "in gate: the process died (signal SIGKILL"),
+    "kill": ("crashed", "in the gate: the process died (signal SIGKILL"),
     "raise": ("crashed", "ValueError: rows of two and more are beyond me"),
     "wrong": ("wrong_result", "y: error is "),
     "wrong_now_and_then": ("wrong_result", "y: error is "),
