@@ -22,7 +22,8 @@ def replaced(path: Path) -> Iterator[Path]:
     """
     folder = path.parent
     if not folder.is_dir():
-        raise UsageError(f"cannot write {path}: the folder {folder} does not exist; create it or name another")
+        why = f"{folder} is no folder;" if folder.exists() else f"the folder {folder} does not exist; create it or"
+        raise UsageError(f"cannot write {path}: {why} name another")
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a folder, expected a file name")
     temporary = folder / f".{path.name}.{os.getpid()}.tmp"

@@ -86,10 +86,13 @@ def read_parquet(path: Path) -> Evidence:
         UsageError: there is no such file.
         NormtuneError: it is damaged, not ours, or of a newer normtune.
     """
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}: expected a Parquet file that `normtune data export` wrote")
     try:
+        if not path.is_file():
+            why = "is no regular file" if path.exists() else "does not exist"
+            raise UsageError(f"{path} {why}: expected a Parquet file that `normtune data export` wrote")
         table = pq.read_table(path, page_checksum_verification=True)
+    except PermissionError as error:
+        raise NormtuneError(f"{path} cannot be read ({error.strerror}): see to its permissions, or copy it") from None
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())[:_MOST_CHARACTERS]
         raise NormtuneError(f"{path} is no Parquet file or a damaged one ({reason}): export it again") from None

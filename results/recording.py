@@ -64,7 +64,9 @@ def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
     operators = current.frame["operator"].unique().tolist()
     for operator in operators:
         if not _OPERATOR.fullmatch(operator):
-            raise NormtuneError(f"operator {operator!r} cannot be part of a file name")
+            raise NormtuneError(
+                f"operator {operator!r} cannot be part of a file name: record the others with --operator"
+            )
     paths = [folder / f"{name}.{operator}.parquet" for operator in operators]
     with ExitStack() as stack:  # all files are replaced, or none
         for operator, path in zip(operators, paths, strict=True):
@@ -88,7 +90,9 @@ def _check(evidence: Evidence, name: str) -> None:
         told = ", ".join(f"{device.label} with {device.sms} SMs" for device in devices)
         raise UsageError(f"a recording is of one device, the store has {len(devices)} ({told}): name another store")
     if devices[0].uuid.startswith(REPLAY_PREFIX):
-        raise UsageError(f"the measurements are a replay ({devices[0].uuid}): a recording is of a device")
+        raise UsageError(
+            f"the measurements are a replay ({devices[0].uuid}): a recording is measured, by `normtune sweep` on a GPU"
+        )
 
 
 def _joined(parts: list[Evidence]) -> Evidence:

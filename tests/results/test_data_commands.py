@@ -96,7 +96,7 @@ def test_an_import_with_one_bad_file_changes_nothing(store, varied, make, make_r
     bad.write_bytes(good.read_bytes()[:-20])
     refused("bad.parquet is no Parquet file or a damaged one", "import", good, bad, "--store", tmp_path / "new.db")
     assert not (tmp_path / "new.db").exists()
-    refused("no file", "import", tmp_path / "none.parquet", "--store", store, kind=UsageError)
+    refused("none.parquet does not exist", "import", tmp_path / "none.parquet", "--store", store, kind=UsageError)
 
     other = [run._replace(software={"torch": "9"}) for run in varied.runs]
     write_parquet(type(varied)(varied.frame, tuple(other)), bad)

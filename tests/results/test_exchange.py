@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import random
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -96,8 +97,23 @@ def test_a_parquet_file_of_somebody_else(tmp_path):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(UsageError, match=r"no file .*none\.parquet"):
+    with pytest.raises(UsageError, match=r"none\.parquet does not exist: expected a Parquet file"):
         read_parquet(tmp_path / "none.parquet")
+    os.mkfifo(tmp_path / "pipe.parquet")
+    for path in (tmp_path, tmp_path / "pipe.parquet"):
+        with pytest.raises(UsageError, match=f"{path} is no regular file: expected a Parquet file"):
+            read_parquet(path)
+
+
+def test_a_file_that_may_not_be_read(file, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", str(file))
+
+    monkeypatch.setattr(pq, "read_table", refuse)
+    with pytest.raises(
+        NormtuneError, match=r"data\.parquet cannot be read \(Permission denied\): see to its permissions"
+    ):
+        read_parquet(file)
 
 
 def replace(name, values):
@@ -226,4 +242,6 @@ def test_a_missing_output_folder(write, varied, tmp_path):
         write(varied, tmp_path / "none" / "data.out")
     with pytest.raises(UsageError, match="it is a folder"):
         write(varied, tmp_path)
+    with pytest.raises(UsageError, match="/dev/null is no folder; name another"):
+        write(varied, Path("/dev/null/data.out"))
     assert os.listdir(tmp_path) == []
