@@ -196,16 +196,17 @@ def python_seconds() -> float:
 
 
 def corrected(runs: Sequence[Run], device: Device) -> float:
-    """What gate and timing of earlier runs on this device took, over what was estimated for them; 1 without any.
+    """What gate and timing of the newest run on this device took, over what was estimated for them; 1 without any.
 
-    A run's protocol holds both: `seconds` of each phase, and `estimated_seconds` of gate and timing of what was done.
+    A run's protocol holds both: `seconds` of each phase, and `estimated_seconds` of gate and timing of what was done,
+    with the `correction` that was made then.
     """
-    ratios = []
-    for run in runs:
+    for run in reversed(runs):
         estimated, seconds = run.protocol.get("estimated_seconds"), run.protocol.get("seconds")
         if run.device != device or not isinstance(estimated, float) or not isinstance(seconds, dict):
             continue
         if estimated >= _SHORTEST_RUN_SECONDS:
-            ratios.append((seconds.get("gate", 0.0) + seconds.get("timing", 0.0)) / estimated)
-    least, most = _TRUSTED
-    return min(max(ratios[-1], least), most) if ratios else 1.0
+            taken = seconds.get("gate", 0.0) + seconds.get("timing", 0.0)
+            least, most = _TRUSTED
+            return float(min(max(taken / estimated * run.protocol.get("correction", 1.0), least), most))
+    return 1.0

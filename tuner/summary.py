@@ -50,7 +50,6 @@ class Summary:
         known: problems that were complete before.
         left: problems that the budget did not reach.
         left_seconds: what these would take.
-        began: whether the budget lasted until the first problem could be measured.
         configs: (problem, config) pairs timed now.
         timings: samples taken now, those of the copy included.
         skipped: problems that could not be measured now, by reason.
@@ -65,7 +64,6 @@ class Summary:
     known: int = 0
     left: int = 0
     left_seconds: float = 0.0
-    began: bool = True
     configs: int = 0
     timings: int = 0
     skipped: Counter[str] = field(default_factory=Counter)

@@ -5,6 +5,7 @@ most the problem in hand; the same call goes on where it was. Which problem is n
 long it takes that of `estimate`.
 """
 
+import math
 import platform
 import time
 import uuid
@@ -114,11 +115,8 @@ def sweep(
         protocol={"strategy": strategy},
     )
     try:
-        if not going.has_time():
-            summary.began = False
-            return summary
-        store.begin_run(run)
-        bench.prepare(outlook.tasks, progress.compiling if progress else None)
+        if going.has_time():
+            bench.prepare(outlook.tasks, progress.compiling if progress else None)
         while task := going.next():
             best = None
             start = clock()
@@ -128,18 +126,18 @@ def sweep(
                 summary.skipped[str(error)] += 1
                 going.skipped(task)
             else:
+                if not summary.problems:
+                    store.begin_run(run)
                 store.add(_measurements(task, outcomes, run.id))
                 best = summary.add(task.problem, outcomes)
                 going.measured(task, outcomes, clock() - start)
             summary.left, summary.left_seconds = len(agenda), going.left_seconds()
             if progress:
                 progress.measured(task.problem, best, summary, summary.left, summary.left_seconds)
-        # What did not fit into the device's memory now is left for the next sweep, but not by this budget.
-        summary.began = summary.problems > 0 or not summary.left
     finally:
         summary.phases = bench.phases()
         protocol = _protocol(strategy, summary.phases, machine, going.estimated) | bench.close()
-        if summary.problems or summary.skipped:
+        if summary.problems:
             store.update_run(run._replace(protocol=protocol))
         summary.seconds = clock() - begun
     return summary
@@ -185,36 +183,35 @@ class _Going:
         self._bench = bench
         self._agenda = agenda
         self._clock = clock
-        self._end = None if budget_seconds is None else begun + budget_seconds - _MARGIN_SECONDS
+        self._end = math.inf if budget_seconds is None else begun + budget_seconds - _MARGIN_SECONDS
         seen: set[object] = set()
         self._expected = {task.problem: pace.measuring(task, new_binaries(task, seen)) for task in tasks}
+        self._turn = {task.problem: turn for turn, task in enumerate(tasks)}
         self._left = sum(self._expected.values())
         self._taken = 0.0
         self.estimated = 0.0
 
     def has_time(self) -> bool:
         """Whether anything can be begun."""
-        return self._end is None or self._clock() < self._end
+        return self._clock() < self._end
 
     def next(self) -> Task | None:
         """The task to measure now, its binaries compiled and its time expected to be left; it is taken."""
-        fitting = []
+        now = self._clock()
+        waiting: list[Task] = []
         for task in self._agenda.choices():
-            if not self._fits(task):
+            if self._patience(task, now) < 0:
                 continue
             if self._bench.compiled(task, 0.0):
-                self._agenda.take(task)
-                return task
-            fitting.append(task)
-            if len(fitting) == 2:  # the most wanted one and the first to be compiled
+                return self._take(task)
+            waiting.append(task)
+            if len(waiting) == 2:  # the most wanted one, and the next in the order of coverage
                 break
-        for task in reversed(fitting):
-            seconds = None if self._end is None else max(0.0, self._end - self._clock() - self._cost(task))
-            if self._bench.compiled(task, seconds):
-                self._agenda.take(task)
-                return task
-            break
-        return None
+        if not waiting:
+            return None
+        first = min(waiting, key=lambda task: self._turn[task.problem])
+        patience = self._patience(first, now)
+        return self._take(first) if self._bench.compiled(first, None if math.isinf(patience) else patience) else None
 
     def measured(self, task: Task, outcomes: Mapping[Config, Outcome], seconds: float) -> None:
         """A task took so many seconds."""
@@ -236,11 +233,13 @@ class _Going:
     def _scale(self) -> float:
         return (self._taken + _TRUST_SECONDS) / (self.estimated + _TRUST_SECONDS)
 
-    def _cost(self, task: Task) -> float:
-        return _CAUTION * self._scale() * self._expected[task.problem]
+    def _patience(self, task: Task, now: float) -> float:
+        """How long a task may be waited for and still end in time; negative where it may not begin."""
+        return self._end - now - _CAUTION * self._scale() * self._expected[task.problem]
 
-    def _fits(self, task: Task) -> bool:
-        return self._end is None or self._clock() + self._cost(task) <= self._end
+    def _take(self, task: Task) -> Task:
+        self._agenda.take(task)
+        return task
 
 
 def _protocol(strategy: str, phases: Phases, machine: Mapping[str, Any], estimated: float) -> dict[str, Any]:

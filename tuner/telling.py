@@ -94,7 +94,7 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
     """
     if not summary.problems and not summary.left and not summary.skipped:
         return [f"nothing to do: all {summary.known} problems are measured; `normtune fit` makes their table"]
-    if not summary.began and budget_seconds is not None:
+    if not summary.problems and not summary.skipped and budget_seconds is not None:
         return [
             f"the budget of {told_seconds(budget_seconds)} was spent before a problem could be measured: nothing was "
             f"stored; all {summary.left} problems take {about(summary.left_seconds)} besides starting"

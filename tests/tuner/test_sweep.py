@@ -1,6 +1,5 @@
 """Sweeps on a made-up GPU: what is stored, resumed, left over and measured again."""
 
-import itertools
 import signal
 import subprocess
 import sys
@@ -14,12 +13,14 @@ from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.results.records import COPY, Device
 from normtune.results.store import Store
-from normtune.tuner.device import Outcome, Phases, Speed
+from normtune.tuner.device import Outcome, Phases, SkippedError, Speed
+from normtune.tuner.estimate import Pace
 from normtune.tuner.grids import shapes
 from normtune.tuner.planning import plan, problems
 from normtune.tuner.racing import race
 from normtune.tuner.resume import stale_plan
-from normtune.tuner.sweep import sweep
+from normtune.tuner.sweep import look_ahead, sweep
+from normtune.tuner.telling import end_lines
 
 TARGET = TARGETS["sm_90"]
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
@@ -72,6 +73,12 @@ class MadeUp:
 @pytest.fixture
 def store(tmp_path):
     with Store.open(f"sqlite:///{tmp_path}/store.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def other(tmp_path):
+    with Store.open(f"sqlite:///{tmp_path}/other.db") as opened:
         yield opened
 
 
@@ -136,29 +143,160 @@ def test_a_failure_is_stored_with_its_reason_and_not_tried_again(store, small_pl
     assert sweep(MadeUp(), store, small_plan, "adaptive").problems == 0
 
 
-def test_the_budget_is_kept_and_says_what_is_left(store, small_plan):
-    clock = itertools.count().__next__  # a second at every look
-    first = sweep(MadeUp(), store, small_plan, "adaptive", budget_seconds=12.0, clock=clock)
-    assert 0 < first.problems < 8 and first.problems + first.left == 8
-    assert (
-        len(set(zip(*(store.load().frame[c] for c in ("operator", "rows", "hidden")), strict=True))) == first.problems
+class Clocked(MadeUp):
+    """A bench on which a problem takes `factor` times what is expected, on a clock of its own."""
+
+    def __init__(self, factor=1.0, block_seconds=0.01, compiling=0.0):
+        super().__init__()
+        self.now = 0.0
+        self.factor = factor
+        self.block_seconds = block_seconds
+        self.compiling = compiling
+        self.closed = 0
+
+    def clock(self):
+        return self.now
+
+    def speed(self):
+        return Speed(0.0, self.block_seconds, 1)
+
+    def compiled(self, task, seconds=None):
+        if seconds is None or seconds >= self.compiling:
+            self.now += self.compiling
+            self.compiling = 0.0
+            return True
+        self.now += seconds
+        self.compiling -= seconds
+        return False
+
+    def measure(self, task, strategy):
+        pace = Pace(self.speed(), TARGET, strategy)
+        self.now += self.factor * pace.measuring(task, 0)
+        return super().measure(task, strategy)
+
+    def close(self):
+        self.closed += 1
+        return super().close()
+
+
+def swept(bench, store, chosen, budget=None):
+    return sweep(bench, store, chosen, "adaptive", budget, clock=bench.clock)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
+def test_the_budget_is_used_and_kept_and_the_end_says_what_is_left(store, other, small_plan, factor):
+    undisturbed = Clocked(factor)
+    assert swept(undisturbed, other, small_plan).left == 0
+    whole = undisturbed.now
+    bench = Clocked(factor)
+    summary = swept(bench, store, small_plan, budget=0.6 * whole)
+    assert 0 < summary.problems < 8 and summary.problems + summary.left == 8
+    assert 0.3 * whole < bench.now < 0.6 * whole
+    assert summary.left_seconds == pytest.approx(whole - bench.now, rel=0.2)
+    frame = store.load().frame
+    assert len(frame[["operator", "rows", "hidden"]].drop_duplicates()) == summary.problems
+    rest = swept(Clocked(factor), store, small_plan)
+    assert (rest.problems, rest.known, rest.left) == (summary.left, summary.problems, 0)
+
+
+def test_a_problem_that_would_overrun_gives_way_to_one_that_does_not(store, other):
+    chosen = plan(problems(["rms_norm_forward"], ["bfloat16"], [(1, 64), (64, 64), (64, 128)]), "default", TARGET)
+    # Of these three the first in order takes a hundred times as long as the others.
+    undisturbed = Clocked()
+    swept(undisturbed, other, chosen)
+    first, *others = [task.problem for task in undisturbed.measured]
+    chosen = chosen._replace(
+        tasks=tuple(t if t.problem == first else t._replace(candidates=t.candidates[:1]) for t in chosen.tasks)
     )
-    second = sweep(MadeUp(), store, small_plan, "adaptive")
-    assert (second.problems, second.known, second.left) == (first.left, first.problems, 0)
+    costs = {t.problem: Pace(Clocked().speed(), TARGET, "adaptive").measuring(t, 0) for t in chosen.tasks}
+    bench = Clocked()
+    summary = swept(bench, store, chosen, budget=1.0 + 2 * sum(costs[problem] for problem in others))
+    assert {task.problem for task in bench.measured} == set(others)
+    assert summary.left == 1 and costs[first] > sum(costs[problem] for problem in others)
 
 
-def test_a_budget_that_compiling_uses_up_stops_there(store, small_plan):
-    class SlowCompiler(MadeUp):
-        waited = 0.0
+def test_a_wait_for_the_compiler_ends_with_the_budget(store, small_plan):
+    bench = Clocked(compiling=100.0)
+    summary = swept(bench, store, small_plan, budget=10.0)
+    assert (summary.problems, summary.left) == (0, 8)
+    assert 5 < bench.now <= 10
+    assert store.runs() == [] and bench.closed
+
+
+def test_a_budget_that_is_spent_before_the_start_stores_nothing(store, small_plan):
+    bench = Clocked()
+    summary = swept(bench, store, small_plan, budget=-3.0)
+    assert (summary.problems, summary.left, bench.measured) == (0, 8, [])
+    assert store.runs() == [] and bench.closed
+    assert "nothing was stored" in end_lines(summary, 2.0)[0]
+
+
+def test_binaries_are_compiled_in_the_order_of_coverage_and_nobody_waits_for_later_ones(store, small_plan):
+    class Compiling(Clocked):
+        def prepare(self, tasks, told=None):
+            self.order = [task.problem for task in tasks]
+            self.done = 0
 
         def compiled(self, task, seconds=None):
-            self.waited += seconds
-            return False
+            place = self.order.index(task.problem)
+            if seconds != 0.0:
+                self.done = max(self.done, place + 1)
+            return place < self.done
 
-    bench = SlowCompiler()
-    summary = sweep(bench, store, small_plan, "adaptive", budget_seconds=10.0, clock=lambda: 0.0)
-    assert (summary.problems, summary.left) == (0, 8)
-    assert 0 < bench.waited <= 10
+    bench = Compiling()
+    swept(bench, store, small_plan)
+    assert [task.problem for task in bench.measured] == bench.order
+
+
+def test_what_was_seen_on_this_device_corrects_the_next_estimate(store, small_plan):
+    class Slow(Clocked):
+        def phases(self):
+            return Phases(0.0, 0.0, self.now, {})
+
+    first = Slow(factor=1.5)
+    swept(first, store, small_plan)
+    (run,) = store.runs()
+    assert run.protocol["estimated_seconds"] == pytest.approx(first.now / 1.5, rel=0.01)
+    outlook = look_ahead(Slow(), store, small_plan, "exhaustive")
+    naive = look_ahead(Slow(), None, outlook.plan._replace(tasks=outlook.tasks), "exhaustive")
+    assert outlook.estimate.timing == pytest.approx(1.5 * naive.estimate.timing, rel=0.01)
+
+
+def test_a_problem_that_cannot_be_measured_now_is_told_and_tried_by_the_next_sweep(store, small_plan):
+    class Crowded(MadeUp):
+        tried = 0
+
+        def measure(self, task, strategy):
+            if task.problem.rows == 64:
+                self.tried += 1
+                raise SkippedError("out of memory")
+            return super().measure(task, strategy)
+
+    bench = Crowded()
+    summary = sweep(bench, store, small_plan, "adaptive")
+    assert (summary.problems, summary.left, bench.tried) == (4, 0, 4)
+    assert summary.skipped == {"out of memory": 4}
+    assert "skipped 4 problems, which the next sweep tries again: out of memory" in end_lines(summary, None)
+    assert set(store.load().frame["rows"]) == {1}
+    assert sweep(MadeUp(), store, small_plan, "adaptive").problems == 4
+
+
+def test_a_sweep_that_skips_everything_ends_and_stores_nothing(store, small_plan):
+    class Full(MadeUp):
+        def measure(self, task, strategy):
+            raise SkippedError("out of memory")
+
+    summary = sweep(Full(), store, small_plan, "adaptive")
+    assert (summary.problems, summary.left, summary.skipped) == (0, 0, {"out of memory": 8})
+    assert store.runs() == []
+
+
+def test_nothing_to_do_closes_the_device(store, small_plan):
+    swept(Clocked(), store, small_plan)
+    bench = Clocked()
+    summary = swept(bench, store, small_plan)
+    assert (summary.problems, bench.closed, bench.now) == (0, 1, 0.0)
+    assert end_lines(summary, None) == ["nothing to do: all 8 problems are measured; `normtune fit` makes their table"]
 
 
 def test_stale_measures_again_what_was_stored_under_other_kernels(store, small_plan, monkeypatch):
