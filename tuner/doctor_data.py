@@ -7,13 +7,12 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normtune.errors import NormtuneError
-from normtune.heuristics import locate
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
+from normtune.kernels.which_table import serving, without_gpu
 from normtune.tuner.doctor import OK, PROBLEM, WARNING, Finding, Machine, unwritable
 
 if TYPE_CHECKING:
@@ -100,25 +99,18 @@ def tables(machine: Machine) -> Iterable[Finding]:
     gpus = machine.torch.get("gpus", [])
     for index, gpu in enumerate(gpus):
         try:
-            found = locate.select(gpu["name"], gpu["target"], gpu["sms"])
+            source, exact = serving(gpu["name"], gpu["target"], gpu["sms"])
         except NormtuneError as error:
             yield Finding(PROBLEM, "table", f"cuda:{index}: {error}")
             continue
-        used = f"cuda:{index} uses {found.source}"
-        if found.exact:
-            yield Finding(OK, "table", used)
+        if exact:
+            yield Finding(OK, "table", f"cuda:{index} uses {source}")
         else:
             advice = "`normtune sweep && normtune fit --install` makes its own"
-            yield Finding(WARNING, "table", f"{used}, as there is none for it", advice)
+            yield Finding(WARNING, "table", f"cuda:{index} uses {source}, as there is none for it", advice)
     if gpus:
         return
-    named = os.environ.get(locate.VARIABLE)
-    if named:
-        try:
-            device = locate.load(Path(named)).header.device
-            yield Finding(OK, "table", f"{named} ({locate.VARIABLE}), of {device}, waits for a GPU")
-        except NormtuneError as error:
-            yield Finding(PROBLEM, "table", f"{locate.VARIABLE} cannot be used: {error}")
-    else:
-        devices = ", ".join(sorted(header.device for header in locate.shipped().values())) or "none"
-        yield Finding(OK, "table", f"none is used without a GPU; normtune ships tables of {devices}")
+    try:
+        yield Finding(OK, "table", f"none is used without a GPU; {without_gpu()}")
+    except NormtuneError as error:
+        yield Finding(PROBLEM, "table", str(error))
