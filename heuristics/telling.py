@@ -27,7 +27,7 @@ def figures(fit: Fit) -> Iterable[str]:
     """The figures of a table, operator by operator."""
     device = fit.device
     yield f"{device.label}, {device.target}, {device.sms} SMs: {fit.measurements} measurements, {fit.date}"
-    yield "Slower than the best config of each problem, in percent (Liger: its rule as well):"
+    yield "Slower than the best config of each problem, in percent (Liger: its rule):"
     yield ""
     for heading in _HEADINGS:
         yield _row(heading)

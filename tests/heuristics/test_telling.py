@@ -1,0 +1,115 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from normtune.heuristics import figures, telling
+from normtune.heuristics.figures import Gain
+from normtune.heuristics.fitted import Fit
+from normtune.heuristics.fitting import fit
+from normtune.heuristics.matrix import TimingMatrix
+from normtune.heuristics.tree import Leaf, Split
+from normtune.kernels.config import Config
+from normtune.kernels.operator import operator
+from normtune.kernels.target import TARGETS
+from normtune.results.frame import Evidence
+from normtune.results.records import COPY, Device, Measurement, Run
+from normtune.tuner.planning import plan, problems
+
+SHAPES = [(rows, hidden) for rows in (1, 4096, 65536) for hidden in (64, 1024, 4096)]
+RULE = Config("row", 1, 4)
+OTHER = Config("row", 1, 8)
+
+
+def with_gains(fitted: Fit, **gains: Gain | None) -> Fit:
+    """The fit, with functions of these keys and gains."""
+    one = fitted.functions[0]
+    functions = [
+        replace(one, operator=key, variant=variant, figures=one.figures._replace(gain=gain))
+        for name, gain in gains.items()
+        for key, _, variant in [name.partition("__")]
+    ]
+    return replace(fitted, functions=tuple(functions), shared=())
+
+
+def test_the_gain_is_taken_over_the_problems_that_both_have() -> None:
+    regret = np.array([[0, 700_000], [200_000, 0], [100_000, 0], [50_000, 0]], np.int64)
+    usable = np.array([[True, True], [True, True], [False, True], [True, False]])
+    shapes = ((1, 64), (1, 128), (1, 256), (1, 512))
+    matrix = TimingMatrix("rms_norm_forward", "", "bfloat16", shapes, (RULE, OTHER), regret, usable)
+    tree = Split("hidden", 64, Leaf(RULE), Leaf(OTHER))
+    assert figures.gain(matrix, tree, lambda *shape: RULE) == Gain(200_000, 200_000, 2)
+    assert figures.gain(matrix, Leaf(RULE), lambda *shape: OTHER) == Gain(700_000 - 200_000, 700_000, 2)
+    assert figures.gain(matrix, tree, lambda *shape: None) is None
+
+
+@pytest.mark.parametrize(
+    ("gain", "told"),
+    [
+        (Gain(4 * 76_961, 741_937, 4), "a 8 % faster (up to 2.1 times)"),
+        (Gain(412_110, 412_110, 1), "a 51 % faster (up to 51 %)"),
+        (Gain(2 * 1_098_612, 1_098_612, 2), "a 3.0 times as fast (up to 3.0 times)"),
+        (Gain(10, 100, 10), "a as fast"),
+        (Gain(-2 * 48_790, 20_000, 2), "a 5 % slower (up to 2 %)"),
+        (Gain(-48_790, -48_790, 1), "a 5 % slower"),
+    ],
+)
+def test_a_gain_in_words(evidence: Evidence, gain: Gain, told: str) -> None:
+    line = telling.gain(with_gains(fit(evidence, leaves=2), a=gain))
+    assert line == f"On average, against the rule of Liger-Kernel 0.8.5 on the same kernels: {told}"
+
+
+def test_variants_are_told_of_only_where_no_plain_operator_was_measured(evidence: Evidence) -> None:
+    fitted = fit(evidence, leaves=2)
+    ten = Gain(95_310, 95_310, 1)
+    assert "kernels: b 10 % faster (up to 10 %)" in (telling.gain(with_gains(fitted, a__v=ten, b=ten)) or "")
+    assert "kernels: a:v 10 % faster (up to 10 %)" in (telling.gain(with_gains(fitted, a__v=ten)) or "")
+    assert telling.gain(with_gains(fitted, a=None)) is None
+
+
+def test_dtypes_of_an_operator_are_told_of_together(evidence: Evidence) -> None:
+    fitted = with_gains(fit(evidence, leaves=2), a=Gain(0, 0, 3))
+    one = fitted.functions[0]
+    more = replace(one, dtype="float32", figures=one.figures._replace(gain=Gain(4 * 95_310, 200_000, 1)))
+    assert "kernels: a 10 % faster (up to 22 %)" in (telling.gain(replace(fitted, functions=(one, more))) or "")
+
+
+def test_after_a_quick_sweep_the_gain_is_right() -> None:
+    """Of eight configs on a few shapes, in which Liger's is 25 % slower than the best wherever it was measured."""
+    target = TARGETS["sm_90"]
+    run = Run("r", Device("GPU", "sm_90", 132, 1, 1, "GPU-1", "1"), {}, "2026-01-01T00:00:00", {})
+    rounds = np.arange(4, dtype=np.int32)
+    cells = []
+    from normtune.heuristics.rules import liger
+
+    for task in plan(problems(["rms_norm_forward"], ["bfloat16"], SHAPES), "quick", target).tasks:
+        rule = liger.choose("rms_norm_forward", task.problem.rows, task.problem.hidden)
+        assert rule is not None
+        launch = operator("rms_norm_forward").resolve(rule, task.problem, target, None)
+        for config, time in [(c.config, 12_500 if c.launch == launch else 10_000) for c in task.candidates] + [
+            (COPY, 9)
+        ]:
+            times = np.full(4, time, np.int32)
+            cells.append(Measurement(task.problem, config, "r", "f", "ok", "", rounds, times))
+    fitted = fit(Evidence.from_measurements(cells, [run]), leaves=16)
+    (function,) = fitted.functions
+    assert function.figures.gain is not None
+    assert function.figures.gain.problems == len(SHAPES)
+    assert (telling.gain(fitted) or "").endswith("rms_norm_forward 25 % faster (up to 25 %)")
+
+
+def test_figures_fit_80_columns_and_name_what_is_shared(measure, penalty, run) -> None:
+    cells = [cell for dtype in ("bfloat16", "float16") for cell in measure(penalty, SHAPES, dtype=dtype)]
+    fitted = fit(Evidence.from_measurements(cells, [run]), leaves=3)
+    lines = list(telling.figures(fitted))
+    assert max(map(len, lines)) <= 80
+    (place,) = (number for number, line in enumerate(lines) if line == "toy")
+    own, shared = lines[place + 1].split(), lines[place + 2].split()
+    assert (own[:2], shared[:2]) == (["bfloat16", "3"], ["float16", "shared"])
+    assert len(own) == len(shared) == len(lines[place - 1].split())
+    assert lines[lines.index("toy bfloat16 is shared, which costs") + 1] == "  toy float16 0.00 %"
+
+
+def test_the_path_of_a_table_is_quoted_for_the_shell(evidence: Evidence, tmp_path) -> None:
+    ways = list(telling.ways(fit(evidence, leaves=2), tmp_path / "a table.py"))
+    assert f"  NORMTUNE_TABLE='{tmp_path}/a table.py': one process uses it" in ways
