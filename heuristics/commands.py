@@ -115,8 +115,8 @@ def check(
         print(f"{path}: {'FAILED' if bad else 'STALE' if report.stale else 'OK'}")
         for line in (*report.failures, *report.stale, *report.notes):
             print("  " + line.replace("\n", "\n  "))
-    for error in unusable[1:]:
-        print(f"normtune: error: {error}", file=sys.stderr)
+    for other in unusable[1:]:
+        print(f"normtune: error: {other}", file=sys.stderr)
     if unusable:
         raise unusable[0]
     if failed:

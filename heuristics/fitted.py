@@ -83,7 +83,7 @@ class Fit:
 
     def without_data(self) -> list[tuple[str, str, str]]:
         """(key, dtype, dtype of the function it takes) of all that is served without measurements of its own."""
-        measured = {(one.key, one.dtype) for one in (*self.functions, *self.shared)}
+        measured = {(one.key, one.dtype) for one in self.functions} | {(one.key, one.dtype) for one in self.shared}
         return [
             (one.key, dtype, one.dtype)
             for one in self.functions

@@ -98,9 +98,11 @@ def _trees(module: ast.Module) -> dict[tuple[str, str], Tree]:
                 value=ast.Call(func=ast.Name("Config"), args=arguments, keywords=[]),
             ) if name not in configs:
                 configs[name] = _config(arguments, node.lineno)
-            case ast.FunctionDef(name=name, args=arguments, body=body, decorator_list=[], returns=ast.expr()) if (
+            case ast.FunctionDef(
+                name=name, args=arguments, body=body, decorator_list=[], returns=ast.expr() as returns
+            ) if (
                 ast.dump(arguments) == frame.arguments
-                and ast.dump(node.returns) == frame.returns
+                and ast.dump(returns) == frame.returns
                 and name not in (*configs, *functions)
             ):
                 functions[name] = _tree(body, configs)

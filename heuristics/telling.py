@@ -59,10 +59,11 @@ def gain(fit: Fit) -> str | None:
     Over the problems of all dtypes on which the rule's config was measured; variants count only where no plain operator
     was measured. None where there is no such problem.
     """
+    figures = [(one.key, one.figures) for one in fit.functions] + [(one.key, one.figures) for one in fit.shared]
     found: dict[str, list[Gain]] = defaultdict(list)
-    for one in (*fit.functions, *fit.shared):
-        if one.figures.gain:
-            found[one.key].append(one.figures.gain)
+    for key, one in figures:
+        if one.gain:
+            found[key].append(one.gain)
     plain = [key for key in found if not split_key(key)[1]]
     told = [f"{key} {_faster(found[key])}" for key in sorted(plain or found)]
     return f"On average, against the rule of {liger.TITLE} on the same kernels: {', '.join(told)}" if told else None
