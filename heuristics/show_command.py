@@ -173,15 +173,7 @@ def _answer(table: "Table", matrix: "TimingMatrix") -> "Callable[[int, int], Con
     if found is None:
         return None
 
-    def answer(rows: int, hidden: int) -> Config:
-        try:
-            return Config(*found(rows, hidden))
-        except Exception as error:  # a table is a program
-            raise UsageError(
-                f"table {table.source} fails at {rows} rows of {hidden} ({type(error).__name__}: {error}): fit it again"
-            ) from None
-
-    return answer
+    return lambda rows, hidden: Config(*found(rows, hidden))
 
 
 def _print_worst(screen: "Console", matrix: "TimingMatrix", found: "BestMap") -> None:
