@@ -183,8 +183,11 @@ def _sweep(
                     return
             else:
                 whole = plan(wanted, effort.space, bench.target)._replace(reduced=reduced)
-            left = None if effort.budget_seconds is None else effort.budget_seconds - (time.monotonic() - begun)
-            summary = run_sweep(bench, opened, fitting(whole, bench.free_bytes), effort.strategy, left, face)
+            chosen = fitting(whole, bench.free_bytes)
+            starting = time.monotonic() - begun
+            left = None if effort.budget_seconds is None else effort.budget_seconds - starting
+            summary = run_sweep(bench, opened, chosen, effort.strategy, left, face)
+            summary.starting_seconds = starting
         face.say(*end_lines(summary, effort.budget_seconds))
         if as_json:
             print(json.dumps(plain_sweep(bench, face.outlook, summary), indent=1))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # A log gets a line for each tenth of the problems, and one if nothing was said for so long.
 _SILENCE_SECONDS = 30.0
+# Columns of the bar.
+_LEAST_BAR, _MOST_BAR = 8, 40
 
 
 class Silent:
@@ -80,7 +82,7 @@ class Lines(Silent):
     def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
         """A line for each tenth, or after a silence."""
         self._waiting = False
-        done = summary.problems + sum(summary.skipped.values())
+        done = summary.done
         tenths, now = 10 * done // (done + left), time.monotonic()
         if tenths == self._tenths and now - self._last < _SILENCE_SECONDS:
             return
@@ -103,8 +105,7 @@ class Screen(Silent):
         self._title = title
         self._compiled = (0, 0)
         self._begun = time.monotonic()
-        self._summary = Summary()
-        self._left = 0
+        self._done = self._left = self._timings = 0
         self._seconds = 0.0
         self._best = ""
         self._live = Live(console=console, get_renderable=self._drawn, refresh_per_second=8, transient=True)
@@ -133,7 +134,8 @@ class Screen(Silent):
 
     def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
         """Shown at the next redraw."""
-        self._summary, self._left, self._seconds = summary, left, seconds
+        self._done, self._left, self._timings = summary.done, left, summary.timings
+        self._seconds = seconds
         self._best = best_text(problem, best)
 
     def _drawn(self) -> "RenderableType":
@@ -142,14 +144,16 @@ class Screen(Silent):
         from rich.table import Table
         from rich.text import Text
 
-        done = self._summary.problems + sum(self._summary.skipped.values())
+        total = self._done + self._left
+        rate = self._timings / max(1e-3, time.monotonic() - self._begun)
+        told = f"{self._done} of {total}, {rate:.0f} timings/s, {about(self._seconds)} left"
+        title = Text(self._title, style="bold")
+        title.truncate(max(8, self._console.width - len(told) - _LEAST_BAR - 2), overflow="ellipsis")
         bars = Table.grid(padding=(0, 1))
-        bars.add_column(no_wrap=True, overflow="ellipsis", max_width=28)
-        bars.add_column(width=max(10, min(40, self._console.width - 60)))
         bars.add_column(no_wrap=True)
-        rate = self._summary.timings / max(1e-3, time.monotonic() - self._begun)
-        told = f"{done} of {done + self._left}, {rate:.0f} timings/s, {about(self._seconds)} left"
-        bars.add_row(Text(self._title, style="bold"), ProgressBar(max(1, done + self._left), done), Text(told))
+        bars.add_column(width=min(_MOST_BAR, max(_LEAST_BAR, self._console.width - len(told) - len(title) - 2)))
+        bars.add_column(no_wrap=True)
+        bars.add_row(title, ProgressBar(max(1, total), self._done), Text(told))
         compiled, binaries = self._compiled
         if compiled < binaries:
             bars.add_row(Text("compiling"), ProgressBar(binaries, compiled), Text(f"{compiled} of {binaries} binaries"))

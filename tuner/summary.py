@@ -56,7 +56,8 @@ class Summary:
         statuses: stored measurements by status.
         failures: failed configs by status and reason.
         phases: seconds in compile, gate and timing, and the run's protocol.
-        seconds: seconds on the wall in all.
+        seconds: seconds on the wall, from looking at the store to the end.
+        starting_seconds: seconds of the command before that.
         of_copy: for each problem measured, by operator, its bytes and `Best.of_copy`.
     """
 
@@ -71,7 +72,13 @@ class Summary:
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     phases: Phases | None = None
     seconds: float = 0.0
+    starting_seconds: float = 0.0
     of_copy: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+
+    @property
+    def done(self) -> int:
+        """Problems that were dealt with: measured or skipped."""
+        return self.problems + sum(self.skipped.values())
 
     def add(self, problem: Problem, outcomes: Mapping[Config, Outcome]) -> Best | None:
         """Count the outcomes of a problem; its best config."""
@@ -97,7 +104,7 @@ class Summary:
     def to_plain(self) -> dict[str, Any]:
         """All of it as values that JSON knows; the keys are part of the command line and described in README.md."""
         phases = self.phases
-        seconds = {"wall": self.seconds}
+        seconds = {"wall": self.starting_seconds + self.seconds, "starting": self.starting_seconds}
         if phases:
             seconds |= {"compile": phases.compile, "gate": phases.gate, "timing": phases.timing}
         return {

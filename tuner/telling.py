@@ -106,11 +106,11 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
         *_failure_lines(summary.failures),
     ]
     if summary.phases:
-        seconds, protocol = summary.phases, summary.phases.protocol
+        seconds, protocol, starting = summary.phases, summary.phases.protocol, summary.starting_seconds
         lines.append(
-            f"{summary.seconds:.1f} s in all: {seconds.compile:.1f} waiting for the compiler, {seconds.gate:.1f} gate, "
-            f"{seconds.timing:.1f} timing; void rounds: {protocol.get('void_rounds', 0)}, workers lost: "
-            f"{protocol.get('worker_restarts', 0)}"
+            f"{starting + summary.seconds:.1f} s in all: {starting:.1f} before the plan, "
+            f"{seconds.compile:.1f} waiting for the compiler, {seconds.gate:.1f} gate, {seconds.timing:.1f} timing; "
+            f"void rounds: {protocol.get('void_rounds', 0)}, workers lost: {protocol.get('worker_restarts', 0)}"
         )
     lines += _copy_lines(summary)
     for reason, count in summary.skipped.most_common(REASONS):
