@@ -21,6 +21,7 @@ from normtune.heuristics.function import fit_function
 from normtune.heuristics.header import Known
 from normtune.heuristics.legality import Legality, all_variants
 from normtune.heuristics.matrix import TimingMatrix, timing_matrix
+from normtune.heuristics.optimum import MAX_BINS
 from normtune.heuristics.sharing import extra, offer
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import split_key
@@ -133,8 +134,14 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
         if matrix is None or problems < 2:
             name = f"{spec.name}:{variant}" if variant else spec.name
             notes.append(f"left out {name} {dtype}: it has times of {problems or 'no'} problem{'s' * (not problems)}")
-        else:
-            found.append(matrix)
+            continue
+        found.append(matrix)
+        sizes = [len({shape[place] for shape in matrix.problems}) for place in (0, 1)]
+        if (sizes[0] + 1) * (sizes[1] + 1) > MAX_BINS:  # a bin more on each axis, for what lies beyond
+            notes.append(
+                f"{matrix.key} {dtype} has {sizes[0]} row counts x {sizes[1]} hidden sizes, "
+                f"more than {MAX_BINS} pairs: the nearest sizes are not told apart"
+            )
     return found
 
 

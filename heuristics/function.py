@@ -11,7 +11,7 @@ from normtune.heuristics.fitted import Function
 from normtune.heuristics.header import Known
 from normtune.heuristics.legality import Legality
 from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.optimum import MAX_BINS, Optima
+from normtune.heuristics.optimum import Optima
 from normtune.heuristics.rules import liger
 from normtune.heuristics.selection import MAX_LEAVES, WEIGHT, chosen_leaves, cross_validated, least_leaves, solve
 from normtune.heuristics.tree import leaves
@@ -27,14 +27,8 @@ def fit_function(matrix: TimingMatrix, legality: Legality, given: int | None, kn
         known: what an earlier fit chose, which then is not chosen again.
 
     Raises:
-        NormtuneError: there are more sizes than can be fitted exactly, or no legal tree of so few leaves.
+        NormtuneError: there is no legal tree of so few leaves.
     """
-    sizes = [len({shape[place] for shape in matrix.problems}) for place in (0, 1)]
-    if (sizes[0] + 1) * (sizes[1] + 1) > MAX_BINS:  # a bin more on each axis, for what lies beyond
-        raise NormtuneError(
-            f"{matrix.key} {matrix.dtype} has {sizes[0]} row counts x {sizes[1]} hidden sizes: an exact fit takes "
-            f"up to {MAX_BINS} pairs; fit measurements of a coarser grid"
-        )
     validated: tuple[int | None, ...] = ()
     stored = known.cross_validated if known else None
     most = known.leaves if known else given or MAX_LEAVES

@@ -6,6 +6,7 @@ In: measured sizes and the largest size that can occur. Out: `Axis`: the bins of
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -54,3 +55,18 @@ def axis(name: str, sizes: Iterable[int], limit: int) -> Axis:
     ]
     beyond = values[-1] < limit
     return Axis(name, (*tops, values[-1], limit) if beyond else (*tops, values[-1]), beyond)
+
+
+def coarsened(rows: Axis, hidden: Axis, most: int) -> tuple[Axis, Axis]:
+    """The axes with at most `most` pairs of bins: the bins of sizes that are nearest, as ratios, are joined first."""
+    axes = {"rows": rows, "hidden": hidden}
+    while len(axes["rows"].tops) * len(axes["hidden"].tops) > most:
+        _, name, place = min(
+            (Fraction(tops[place + 1], tops[place]), name, place)
+            for name, (_, tops, beyond) in axes.items()
+            # What lies beyond stays apart from what was measured.
+            for place in range(len(tops) - 1 - beyond)
+        )
+        _, tops, beyond = axes[name]
+        axes[name] = Axis(name, (*tops[:place], *tops[place + 1 :]), beyond)
+    return axes["rows"], axes["hidden"]

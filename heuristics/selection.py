@@ -28,10 +28,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.grid import Axis, axis
+from normtune.heuristics.grid import Axis, axis, coarsened
 from normtune.heuristics.legality import Legality
 from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.optimum import Optima
+from normtune.heuristics.optimum import MAX_BINS, Optima
 from normtune.heuristics.tree import Tree, choose
 from normtune.kernels.problem import MAX_ROWS
 
@@ -67,6 +67,7 @@ def solve(
         most_rows, most_hidden = MAX_ROWS, legality.spec.max_hidden
     rows = axis("rows", (shape[0] for shape in known), most_rows)
     hidden = axis("hidden", (shape[1] for shape in known), most_hidden)
+    rows, hidden = coarsened(rows, hidden, MAX_BINS)
     rows, hidden, legal = _trimmed(legality, matrix, rows, hidden)
 
     cost = np.zeros(legal.shape, np.int64)

@@ -4,7 +4,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
 from normtune.heuristics.header import Known, parse
-from normtune.heuristics.tree import choose
+from normtune.heuristics.tree import Leaf, Split, choose
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
@@ -234,13 +234,19 @@ def test_the_optimum_need_not_be_legal_beyond_the_measured_sizes(measured) -> No
     assert found.loss.mean > 90_000
 
 
-def test_a_grid_too_large_for_an_exact_fit_is_refused(measured) -> None:
-    def flat(config, problem):
-        return 0.0
+def test_of_too_many_sizes_the_nearest_are_not_told_apart(measured) -> None:
+    def by_hidden(config, problem):
+        return 0.0 if config.num_warps == (4 if problem.hidden <= 512 else 16) else 0.2
 
-    shapes = [(count, 64) for count in range(1, 35)] + [(1, 64 * count) for count in range(1, 35)]
-    with pytest.raises(NormtuneError, match="toy bfloat16 has 34 row counts x 34 hidden sizes"):
-        fit(measured(("", "bfloat16", flat), shapes=sorted(set(shapes)), configs=[Config("row", 1, 16)]))
+    configs = [Config("row", 1, 4), Config("row", 1, 16)]
+    shapes = {(count, 64) for count in range(1, 41)} | {(1, 64 * count) for count in range(1, 41)}
+    found = fit(measured(("", "bfloat16", by_hidden), shapes=sorted(shapes), configs=configs), leaves=2)
+    assert found.notes == (
+        "toy bfloat16 has 40 row counts x 40 hidden sizes, more than 1200 pairs: the nearest sizes are not told apart",
+    )
+    # 512 and 576 are far enough apart, as ratios, to keep the cut between them.
+    assert found.functions[0].tree == Split("hidden", 512, Leaf(configs[0]), Leaf(configs[1]))
+    assert found.functions[0].figures.loss.problems == 79
 
 
 @pytest.mark.parametrize("count", [0, -3])
