@@ -1,5 +1,6 @@
 """The documents keep up with the code: every command and option is in the README, every link and command works."""
 
+import json
 import re
 import shlex
 import tomllib
@@ -76,6 +77,16 @@ def test_the_readme_shows_what_is_printed(root: Path, tmp_path: Path, run) -> No
         printed = "".join(line.rstrip() + "\n" for line in done.stdout.splitlines() if line.strip())
         pattern = re.escape(shown).replace(re.escape("...\n"), "(?:.*\n)+?")
         assert re.fullmatch(pattern, printed), f"README.md should show this below `normtune {command}`:\n{printed}"
+
+
+def test_the_readme_names_what_a_sweep_tells_as_json(root: Path, tmp_path: Path, run) -> None:
+    (section,) = re.findall(r"^The object of `--json` has (.*?)^###", (root / "README.md").read_text(), re.M | re.S)
+    (tmp_path / "normtune").symlink_to(root)
+    words = ["sweep", "--json", "--device", "replay:nvidia-h200", "--rows", "4096", "--hidden", "4096"]
+    done = run("-m", "normtune", *words, cwd=tmp_path, PYTHONPATH=str(tmp_path), PYTHONSAFEPATH="1")
+    told = json.loads(done.stdout)
+    keys = {*told, *told["plan"], *told["sweep"], *told["sweep"]["of_copy"]["rms_norm_forward"]}
+    assert set(re.findall(r"`([a-z_]+)`", section)) == keys
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -1,17 +1,20 @@
 """`normtune sweep` as a user types it, without a GPU."""
 
+import json
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from normtune.errors import UsageError
-from normtune.tuner.commands import parse_budget, parse_sizes
+from normtune.errors import Terminated, UsageError
+from normtune.tuner.commands import Effort, chosen_effort, parse_budget, parse_sizes, terminable
+
+REPLAY = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512,4096", "--hidden", "256,4096")
 
 
 def normtune(*arguments, **environment):
-    import os
-
     return subprocess.run(
         [sys.executable, "-m", "normtune", *arguments],
         capture_output=True,
@@ -57,6 +60,8 @@ def test_sizes():
         (("--space", "tiny", "--dry-run"), 2, "unknown space 'tiny'"),
         (("--strategy", "lucky"), 2, "unknown strategy 'lucky': expected one of adaptive, exhaustive"),
         (("--budget", "soon"), 2, "--budget is 'soon'"),
+        (("--effort", "none"), 2, "unknown effort 'none': expected one of default, quick"),
+        (("--device", "replay:nvidia-h200", "--space", "tiny"), 2, "unknown space 'tiny'"),
     ],
 )
 def test_bad_input_gets_one_line_and_its_exit_code(arguments, code, message, tmp_path):
@@ -74,3 +79,71 @@ def test_dry_run_says_what_would_be_done():
     assert "nothing is measured" in done.stdout
     assert "8 problems" in done.stdout and "binaries" in done.stdout and "expected: about" in done.stdout
     assert "same launch as another config" in done.stdout
+
+
+def test_what_is_given_wins_over_what_effort_implies():
+    assert chosen_effort("default", None, None, None, None) == Effort("default", "default", "adaptive", None)
+    assert chosen_effort("quick", None, None, None, None) == Effort("quick", "quick", "adaptive", 60.0)
+    assert chosen_effort("quick", "probe", "full", "exhaustive", "2m") == Effort("probe", "full", "exhaustive", 120.0)
+
+
+def test_json_is_one_object_whatever_happens(tmp_path):
+    store = ("--store", f"{tmp_path}/store.db", "--json")
+    planned, first, again = (
+        json.loads(done.stdout)
+        for done in (normtune(*REPLAY, *store, "--dry-run"), normtune(*REPLAY, *store), normtune(*REPLAY, *store))
+    )
+    assert planned["plan"]["problems"] == first["plan"]["problems"] == first["sweep"]["problems_measured"] == 12
+    assert planned["plan"]["configs"] == first["sweep"]["configs_timed"] and planned["sweep"] is None
+    assert again["plan"] is None and again["sweep"]["problems_known"] == 12
+    assert planned["device"] == first["device"] and first["device"]["uuid"] == "replay:nvidia-h200"
+
+
+def test_a_dry_run_counts_what_is_stored_and_makes_no_store(tmp_path):
+    store = ("--store", f"{tmp_path}/store.db")
+    assert normtune(*REPLAY, *store, "--dry-run").returncode == 0
+    assert not (tmp_path / "store.db").exists()
+    assert normtune(*REPLAY, *store, "--hidden", "256").returncode == 0
+    assert "6 problems, " in (told := normtune(*REPLAY, *store, "--dry-run").stdout)
+    assert "; 6 more problems are stored already" in told
+
+
+def test_quiet_prints_nothing_but_errors(tmp_path):
+    done = normtune(*REPLAY, "--store", f"{tmp_path}/store.db", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    failed = normtune("sweep", "--device", "replay:nothing", "--quiet")
+    assert failed.returncode == 2 and failed.stdout == "" and "unknown recording" in failed.stderr
+
+
+def test_a_log_has_plain_lines_and_ends_with_what_to_do_next(tmp_path):
+    done = normtune(*REPLAY, "--store", f"{tmp_path}/store.db", TERM="xterm-256color")
+    assert done.returncode == 0 and "\x1b" not in done.stdout
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("replay of the recorded sweep of NVIDIA H200")
+    assert lines[-1] == "complete: `normtune fit` fits the table that loses least to these times"
+
+
+def test_a_budget_shorter_than_the_start_says_so_and_leaves_an_empty_store(tmp_path):
+    store = ("--store", f"{tmp_path}/store.db")
+    done = normtune(*REPLAY, *store, "--budget", "0.01s")
+    assert done.returncode == 0 and "nothing was stored" in done.stdout.splitlines()[-1]
+    rest = json.loads(normtune(*REPLAY, *store, "--json").stdout)
+    assert (rest["plan"]["problems_known"], rest["sweep"]["problems_measured"]) == (0, 12)
+
+
+def test_a_reader_that_leaves_gets_no_traceback(tmp_path):
+    command = [sys.executable, "-m", "normtune", *REPLAY, "--store", f"{tmp_path}/store.db"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writing)
+    assert done.stderr == ""
+    assert normtune(*REPLAY, "--store", f"{tmp_path}/store.db").returncode == 0
+
+
+def test_sigterm_is_an_exception_until_the_end_and_then_what_it_was():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Terminated), terminable():
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    assert signal.getsignal(signal.SIGTERM) == before
