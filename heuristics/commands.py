@@ -178,7 +178,8 @@ def _check_places(part: _Part, out: str | None, evidence: str | None, force: boo
         if option and path and writing.is_folder(option):
             writing.make_folder(path.parent)
     if part.installed:
-        writing.make_folder(part.installed.parent, parents=True)
+        advice = "set XDG_DATA_HOME to a folder that can be written"
+        writing.make_folder(part.installed.parent, parents=True, advice=advice)
     for path in (part.table, part.installed):
         if path:
             writing.check_table(path, force)

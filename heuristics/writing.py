@@ -45,8 +45,13 @@ def files(place: str, devices: "Sequence[Device]", suffix: str) -> list[Path]:
     return [Path(place) / f"{name}{suffix}" for name in names]
 
 
-def make_folder(folder: Path, parents: bool = False) -> None:
+def make_folder(folder: Path, parents: bool = False, advice: str = "name another") -> None:
     """Make a folder unless it is there; with `parents`, all folders on the way to it as well.
+
+    Args:
+        folder: the folder.
+        parents: whether to make those on the way to it.
+        advice: what to do where it cannot be made.
 
     Raises:
         UsageError: it cannot be made.
@@ -54,7 +59,7 @@ def make_folder(folder: Path, parents: bool = False) -> None:
     try:
         folder.mkdir(parents=parents, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot make the folder {folder}: {error.strerror or error}; name another") from None
+        raise UsageError(f"cannot make the folder {folder}: {error.strerror or error}; {advice}") from None
 
 
 def check_table(path: Path, force: bool) -> None:

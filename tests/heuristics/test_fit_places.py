@@ -240,7 +240,7 @@ def test_a_data_folder_that_is_none_is_told(store, monkeypatch: pytest.MonkeyPat
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     assert "cannot make the folder" in refused("--install")
-    assert "Not a directory; name another" in refused("--install")
+    assert "Not a directory; set XDG_DATA_HOME to a folder" in refused("--install")
 
 
 def test_a_full_disk_leaves_the_old_table(store) -> None:
