@@ -1,0 +1,92 @@
+"""A sweep and its worker, interrupted, terminated and killed: nothing stored is lost or doubled, nothing is left."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from normtune.results.store import Store
+
+COMMAND = [sys.executable, "-m", "normtune", "sweep", "--device", "replay:nvidia-h200"]
+
+
+def start(folder):
+    """A replay, which takes seconds, into `folder/store.db`."""
+    return subprocess.Popen(
+        [*COMMAND, "--store", f"{folder}/store.db"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def stored(folder):
+    """How many measurements there are."""
+    try:
+        with sqlite3.connect(f"file:{folder}/store.db?mode=ro", uri=True) as connection:
+            return connection.execute("SELECT count(*) FROM measurement").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
+
+
+def wait_for(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert condition()
+
+
+def worker_of(sweep):
+    """The process of a sweep that drives the device."""
+    children = Path(f"/proc/{sweep.pid}/task/{sweep.pid}/children").read_text().split()
+    (worker,) = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return int(worker)
+
+
+def cells(folder):
+    """What is stored, without run and time of day."""
+    with Store.open(f"sqlite:///{folder}/store.db", create=False) as store:
+        frame = store.load().frame
+    columns = ["operator", "variant", "dtype", "rows", "hidden", "config", "status", "reason"]
+    found = frame[columns].assign(samples=[tuple(samples.tolist()) for samples in frame["samples"]])
+    assert not found.duplicated(columns[:6]).any()
+    return found.sort_values(columns, ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    sweep = start(folder)
+    assert sweep.wait(120) == 0, sweep.stderr.read()
+    return cells(folder)
+
+
+def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path, undisturbed):
+    sweep = start(tmp_path)
+    for more in (500, 1500):
+        wait_for(lambda wanted=more: stored(tmp_path) > wanted)
+        os.kill(worker_of(sweep), signal.SIGKILL)
+    _, errors = sweep.communicate(timeout=120)
+    assert sweep.returncode == 0 and not errors, errors
+    # A new worker draws anew from the recording.
+    found, expected = (frame.drop(columns="samples") for frame in (cells(tmp_path), undisturbed))
+    assert found.equals(expected)
+
+
+@pytest.mark.parametrize(("end", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGKILL", -9)])
+def test_a_sweep_that_is_ended_goes_on_where_it_was(tmp_path, undisturbed, end, code):
+    sweep = start(tmp_path)
+    wait_for(lambda: stored(tmp_path) > 500)
+    worker = worker_of(sweep)
+    sweep.send_signal(getattr(signal, end))
+    _, errors = sweep.communicate(timeout=30)
+    assert sweep.returncode == code
+    assert "Traceback" not in errors and (end == "SIGKILL" or "is stored" in errors), errors
+    wait_for(lambda: not Path(f"/proc/{worker}").exists(), 10)
+    assert 500 < stored(tmp_path) < len(undisturbed)
+    again = start(tmp_path)
+    _, errors = again.communicate(timeout=120)
+    assert again.returncode == 0, errors
+    assert cells(tmp_path).equals(undisturbed)
