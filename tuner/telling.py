@@ -155,14 +155,14 @@ def plain_sweep(bench: Bench, outlook: Outlook | None, summary: Summary | None) 
 
 def about(seconds: float) -> str:
     """A time that is not known exactly."""
-    return f"about {told_seconds(seconds)}"
+    return f"about {told_seconds(max(0.1, seconds))}"
 
 
 def told_seconds(seconds: float) -> str:
     """Seconds, or minutes where there are many."""
     if seconds >= 90:
         return f"{seconds / 60:.1f} minutes"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{max(0.1, seconds):.1f} s"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{max(0.0, seconds):.1f} s"
 
 
 def _failure_lines(failures: Counter[tuple[str, str]]) -> list[str]:
