@@ -61,15 +61,14 @@ def fit(
     from normtune.heuristics.fitting import fit as fit_table
     from normtune.heuristics.fitting import used
     from normtune.kernels.gpu_name import plain_name
+    from normtune.results.source import measured
 
-    if store and recording:
-        raise UsageError("--store and --recording are both given: a table is fitted to one of them")
     operators = operator or []
-    measured, options = _measured(store, recording)
-    options += [word for name in operators for word in ("--operator", name)]
+    found = measured(store, recording)
+    options = [*_source(store, recording), *(word for name in operators for word in ("--operator", name))]
     if leaves:
         options += ["--leaves", str(leaves)]
-    parts = _parts(measured, operators, out, evidence, install)
+    parts = _parts(found, operators, out, evidence, install)
     for part in parts:
         _check_places(part, out, evidence, force)
     fits = [fit_table(part.evidence, leaves=leaves, operators=operators) for part in parts]
@@ -123,20 +122,15 @@ def check(
         raise typer.Exit(1)
 
 
-def _measured(store: str | None, recording: str | None) -> "tuple[Evidence, list[str]]":
-    """The measurements, and the options that name them again without a password or a folder of this machine."""
+def _source(store: str | None, recording: str | None) -> list[str]:
+    """The options that name the measurements again, without a password or a folder of this machine."""
     if recording:
-        from normtune.results.recording import load_recording
-
-        return load_recording(recording), ["--recording", recording]
+        return ["--recording", recording]
     from normtune.results.connect import parse, resolve_url
-    from normtune.results.store import Store
 
     url = resolve_url(store)
-    with Store.open(url, create=False) as opened:
-        evidence = opened.load()
     file = parse(url).database if url.startswith("sqlite") else None
-    return evidence, ["--store", Path(file).name if file else "$NORMTUNE_STORE"]
+    return ["--store", Path(file).name if file else "$NORMTUNE_STORE"]
 
 
 def _parts(

@@ -16,6 +16,7 @@ from normtune.heuristics import locate
 from normtune.kernels.call import run
 from normtune.kernels.config import Config
 from normtune.kernels.device import describe
+from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm_launch import alignment_of
@@ -107,8 +108,8 @@ def _find(device: int) -> Lookup:
     selection = locate.select(name, target.name, target.sms)
     if not selection.exact:
         warnings.warn(
-            f"normtune has no table for {name} ({target.name}, {target.sms} SMs) and uses {selection.source}: "
-            "run `normtune sweep && normtune fit --install` on this GPU to make its own",
+            f"normtune has no table for {plain_name(name)} ({target.name}, {target.sms} SMs) and uses "
+            f"{selection.source}: run `normtune sweep && normtune fit --install` on this GPU to make its own",
             stacklevel=4,
         )
     return _in_table(selection.table)
