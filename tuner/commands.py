@@ -187,7 +187,7 @@ def _sweep(
             starting = time.monotonic() - begun
             left = None if effort.budget_seconds is None else effort.budget_seconds - starting
             summary = run_sweep(bench, opened, chosen, effort.strategy, left, face)
-            summary.starting_seconds = starting
+            summary.starting_seconds += starting
         face.say(*end_lines(summary, effort.budget_seconds))
         if as_json:
             print(json.dumps(plain_sweep(bench, face.outlook, summary), indent=1))

@@ -25,12 +25,14 @@ from normtune.tuner.racing import ALL_BLOCKS, FIRST_BLOCKS
 # What is assumed where a sweep is planned for a GPU that is not here.
 H200 = Speed(4.0e12, 3.0e-4, 16)
 
-# Start, seconds: processes of the compile pool with triton, and everything else until the first problem.
+# Start, seconds: the processes of the compile pool with triton; what the first gate and the first captures load on a
+# GPU; and everything else until the first problem.
 POOL_SECONDS = 3.0
+FIRST_SECONDS = 1.8
 START_SECONDS = 0.5
 # Of one core of the reference machine for one binary, and of the piece of Python that `python_seconds` runs there.
 BINARY_SECONDS = 0.147
-REFERENCE_PYTHON_SECONDS = 0.020
+REFERENCE_PYTHON_SECONDS = 0.010
 # Of storing one problem.
 STORE_SECONDS = 0.004
 
@@ -55,8 +57,8 @@ SENTINEL_BYTES = 5 * 2 * (64 << 20)
 
 # The gate, seconds: of a binary on the gate's own problem; of a config on each problem (warm-up, comparison); and of
 # the reference and each comparison at the problem's size, as bytes an element at the speed of the copy.
-BINARY_GATE_SECONDS = 3.0e-3
-CONFIG_GATE_SECONDS = 0.8e-3
+BINARY_GATE_SECONDS = 4.0e-3
+CONFIG_GATE_SECONDS = 0.57e-3
 REFERENCE_BYTES = 400.0
 COMPARE_BYTES = 40.0
 
@@ -69,7 +71,7 @@ class Estimate(NamedTuple):
     """Seconds on the wall.
 
     Attributes:
-        start: until the first problem can begin.
+        start: until the first problem can begin, and what only the first one loads.
         compile: waiting for the compiler, which works beside the rest.
         gate, timing: in these.
         store: writing down.
@@ -148,7 +150,7 @@ class Pace:
         """Seconds that tasks take in this order, binaries being compiled in the order in which they are needed."""
         compiles = self._speed.bytes_per_second > 0
         gate = timing = store = waited = 0.0
-        start = START_SECONDS + (POOL_SECONDS if compiles else 0.0)
+        start = START_SECONDS + (POOL_SECONDS + FIRST_SECONDS if compiles else 0.0)
         now = ready = start
         seen: set[object] = set()
         for task in tasks:

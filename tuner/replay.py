@@ -47,19 +47,8 @@ class ReplayEngine:
         self._random = random.Random()
         self._failures: dict[Config, Outcome] = {}
         self._blocks: dict[Config, Blocks] = {}
-        self._cells: dict[Problem, dict[Config, Outcome | Blocks]] = {}
-        for item in evidence.measurements():
-            cells = self._cells.setdefault(item.problem, {})
-            if item.status != "ok":
-                cells.setdefault(item.config, Outcome(item.status, item.reason))
-                continue
-            blocks: Blocks = {}
-            for number, sample in zip(item.rounds.tolist(), item.samples.tolist(), strict=True):
-                blocks.setdefault(number // ROUNDS_PER_BLOCK, []).append(sample)
-            # Several runs of one cell: the largest is the recording, the others are anchors.
-            known = cells.get(item.config)
-            if not isinstance(known, dict) or len(blocks) > len(known):
-                cells[item.config] = blocks
+        self._frame = evidence.frame
+        self._places = evidence.frame.groupby(["operator", "rows", "hidden", "dtype", "variant"]).indices
 
     def identify(self) -> Identity:
         """The recorded device; nothing is compiled and memory does not matter."""
@@ -77,9 +66,9 @@ class ReplayEngine:
         """Find the recorded cells of these launches."""
         self._random.seed(zlib.crc32(str(problem).encode()))
         self._failures, self._blocks = {}, {}
-        cells = self._by_launch(problem)
-        yardstick = self._cells.get(problem, {}).get(COPY)
-        found = {c.config: cells.get(c.launch) for c in candidates} | {COPY: yardstick}
+        recorded = self._recorded(problem)
+        cells = self._by_launch(problem, recorded)
+        found = {c.config: cells.get(c.launch) for c in candidates} | {COPY: recorded.get(COPY)}
         for config, cell in found.items():
             if isinstance(cell, dict):
                 self._blocks[config] = cell
@@ -111,10 +100,31 @@ class ReplayEngine:
         """Nothing to release."""
         return {}
 
-    def _by_launch(self, problem: Problem) -> dict[Launch, Outcome | Blocks]:
+    def _recorded(self, problem: Problem) -> dict[Config, Outcome | Blocks]:
+        """The recorded cells of a problem."""
+        found: dict[Config, Outcome | Blocks] = {}
+        names = ["config", "status", "reason", "rounds", "samples"]
+        rows = self._frame.iloc[self._places.get(problem, [])]
+        for text, status, reason, rounds, samples in zip(*(rows[name].tolist() for name in names), strict=True):
+            config = Config.from_json(text)
+            if status != "ok":
+                found.setdefault(config, Outcome(status, reason))
+                continue
+            blocks: Blocks = {}
+            for number, sample in zip(rounds.tolist(), samples.tolist(), strict=True):
+                blocks.setdefault(number // ROUNDS_PER_BLOCK, []).append(sample)
+            # Several runs of one cell: the largest is the recording, the others are anchors.
+            known = found.get(config)
+            if not isinstance(known, dict) or len(blocks) > len(known):
+                found[config] = blocks
+        return found
+
+    def _by_launch(
+        self, problem: Problem, recorded: Mapping[Config, Outcome | Blocks]
+    ) -> dict[Launch, Outcome | Blocks]:
         spec = operator(problem.operator)
         found: dict[Launch, Outcome | Blocks] = {}
-        for config, cell in self._cells.get(problem, {}).items():
+        for config, cell in recorded.items():
             if config == COPY:
                 continue
             try:

@@ -56,8 +56,8 @@ class Summary:
         statuses: stored measurements by status.
         failures: failed configs by status and reason.
         phases: seconds in compile, gate and timing, and the run's protocol.
-        seconds: seconds on the wall, from looking at the store to the end.
-        starting_seconds: seconds of the command before that.
+        seconds: seconds on the wall, from the plan to the end.
+        starting_seconds: seconds on the wall before that.
         of_copy: for each problem measured, by operator, its bytes and `Best.of_copy`.
     """
 

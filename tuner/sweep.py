@@ -105,6 +105,8 @@ def sweep(
     outlook = _outlook(plan, agenda, pace, budget_seconds)
     if progress:
         progress.planned(outlook)
+    planned = clock()
+    summary.starting_seconds = planned - begun
     going = _Going(bench, agenda, pace, outlook.tasks, begun, budget_seconds, clock)
     summary.left, summary.left_seconds = len(tasks), outlook.estimate.seconds
     run = Run(
@@ -139,7 +141,7 @@ def sweep(
         protocol = _protocol(strategy, summary.phases, machine, going.estimated) | bench.close()
         if summary.problems:
             store.update_run(run._replace(protocol=protocol))
-        summary.seconds = clock() - begun
+        summary.seconds = clock() - planned
     return summary
 
 
