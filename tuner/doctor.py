@@ -197,8 +197,9 @@ def _disturbed(name: str, known: Facts) -> Iterable[Finding]:
     processes = known["processes"] or []
     if processes:
         pids = ", ".join(map(str, processes[:8])) + (", ..." if len(processes) > 8 else "")
+        counted = f"{len(processes)} other process{'es' * (len(processes) > 1)}"
         advice = "end them or wait: they disturb every time"
-        yield Finding(WARNING, "gpu", f"{name} has {len(processes)} other processes on it (pid {pids})", advice)
+        yield Finding(WARNING, "gpu", f"{name} has {counted} on it (pid {pids})", advice)
     elif held > _HELD_BYTES:
         found = f"{held / 2**30:.1f} GiB of {name} are held by processes that NVML does not show here"
         yield Finding(WARNING, "gpu", found, "look for them outside of this container: they may disturb every time")

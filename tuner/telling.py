@@ -43,7 +43,8 @@ def plan_lines(outlook: Outlook) -> list[str]:
     left_out = []
     configs = plan.pruned.get(QUICK_REASON, 0)
     if plan.reduced or configs:
-        left_out.append(f"{plan.reduced} problems and {configs} configs that only the default effort tries")
+        reduced = f"{plan.reduced} problems and " if plan.reduced else ""
+        left_out.append(f"{reduced}{configs} configs that only the default effort tries")
     if plan.oversized:
         largest = max((task.problem for task in plan.tasks), key=peak_bytes)
         left_out.append(
