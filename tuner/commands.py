@@ -6,15 +6,14 @@ Everything heavy is imported once the options are known to make sense.
 
 import json
 import re
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from normtune.errors import Terminated, UsageError
+from normtune.errors import UsageError
+from normtune.tuner.interrupts import terminable
 
 if TYPE_CHECKING:
     from normtune.kernels.problem import Problem
@@ -104,21 +103,6 @@ def chosen_effort(effort: str, grid: str | None, space: str | None, strategy: st
         strategy or implied.strategy,
         implied.budget_seconds if given is None else given,
     )
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """SIGTERM ends what is inside as an interrupt does: by an exception, so that all is stored and closed."""
-
-    def end(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the second one finds everything ending already
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def parse_budget(text: str | None) -> float | None:

@@ -24,6 +24,7 @@ from normtune.results.store import Store
 from normtune.tuner.agenda import Agenda
 from normtune.tuner.device import Bench, Outcome, Phases, SkippedError
 from normtune.tuner.estimate import Estimate, Pace, corrected, new_binaries, python_seconds
+from normtune.tuner.interrupts import shielded
 from normtune.tuner.planning import Plan, Task
 from normtune.tuner.resume import Stored, known_medians, missing
 from normtune.tuner.summary import Best, Summary
@@ -128,9 +129,10 @@ def sweep(
                 summary.skipped[str(error)] += 1
                 going.skipped(task)
             else:
-                if not summary.problems:
-                    store.begin_run(run)
-                store.add(_measurements(task, outcomes, run.id))
+                with shielded():
+                    if not summary.problems:
+                        store.begin_run(run)
+                    store.add(_measurements(task, outcomes, run.id))
                 best = summary.add(task.problem, outcomes)
                 going.measured(task, outcomes, clock() - start)
             summary.left, summary.left_seconds = len(agenda), going.left_seconds()
@@ -140,7 +142,8 @@ def sweep(
         summary.phases = bench.phases()
         protocol = _protocol(strategy, summary.phases, machine, going.estimated) | bench.close()
         if summary.problems:
-            store.update_run(run._replace(protocol=protocol))
+            with shielded():
+                store.update_run(run._replace(protocol=protocol))
         summary.seconds = clock() - planned
     return summary
 

@@ -61,7 +61,7 @@ class Worker:
         self._process = SPAWN.Process(target=_serve, args=(theirs, opener, log), name="normtune-worker", daemon=True)
         self._process.start()
         theirs.close()
-        self.identity: Identity = self._answer(START_SECONDS)
+        self.identity: Identity = self._ask(START_SECONDS)
 
     def call(self, step: str, *arguments: Any, seconds: float) -> Any:
         """The answer of the engine to a step.
@@ -76,9 +76,7 @@ class Worker:
             NoMemoryError: the problem does not fit.
             NormtuneError: the step failed in a way that the user can act on.
         """
-        with suppress(OSError):  # it died before it was asked: the answer says so
-            self._connection.send((step, arguments))
-        return self._answer(seconds)
+        return self._ask(seconds, step, arguments)
 
     def close(self) -> dict[str, object]:
         """End the process in good order; what the clocks did."""
@@ -89,9 +87,18 @@ class Worker:
         self._end(_END_SECONDS)
         return found
 
-    def kill(self) -> None:
-        """End the process at once."""
-        self._end(0.0)
+    def _ask(self, seconds: float, *question: Any) -> Any:
+        """The answer to a question, or to the start where there is none."""
+        try:
+            if question:
+                with suppress(OSError):  # it died before it was asked: the answer says so
+                    self._connection.send(question)
+            return self._answer(seconds)
+        except (WorkerLostError, NoMemoryError, NormtuneError):
+            raise
+        except BaseException:  # an interrupt, say: the process would answer to nobody
+            self._end(0.0)
+            raise
 
     def _answer(self, seconds: float) -> Any:
         try:
@@ -102,9 +109,6 @@ class Worker:
         except (EOFError, OSError):
             told = self._end(1.0)
             raise WorkerLostError("crashed", f"the process died ({told})", certain=False) from None
-        except BaseException:  # an interrupt, say: what was asked is answered to nobody
-            self._end(0.0)
-            raise
         if kind == "lost":
             self._end(1.0)
             raise WorkerLostError("crashed", value, certain=True)

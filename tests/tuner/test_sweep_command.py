@@ -2,14 +2,13 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 
 import pytest
 
-from normtune.errors import Terminated, UsageError
-from normtune.tuner.commands import Effort, chosen_effort, parse_budget, parse_sizes, terminable
+from normtune.errors import UsageError
+from normtune.tuner.commands import Effort, chosen_effort, parse_budget, parse_sizes
 
 REPLAY = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512,4096", "--hidden", "256,4096")
 
@@ -139,11 +138,3 @@ def test_a_reader_that_leaves_gets_no_traceback(tmp_path):
     os.close(writing)
     assert done.stderr == ""
     assert normtune(*REPLAY, "--store", f"{tmp_path}/store.db").returncode == 0
-
-
-def test_sigterm_is_an_exception_until_the_end_and_then_what_it_was():
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Terminated), terminable():
-        os.kill(os.getpid(), signal.SIGTERM)
-        signal.pause()
-    assert signal.getsignal(signal.SIGTERM) == before
