@@ -7,25 +7,29 @@ table that is, is found once a GPU by `normtune.heuristics.locate`; `use_table` 
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from normtune.heuristics import locate
-from normtune.kernels.call import run
 from normtune.kernels.config import Config
 from normtune.kernels.device import describe
 from normtune.kernels.gpu_name import plain_name
+from normtune.kernels.launcher import Prepared
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm_launch import alignment_of
 from normtune.kernels.target import TARGETS, Target
 
+Kept = TypeVar("Kept")
 Lookup = Callable[[Problem], Config | None]
 
 _chosen: str | os.PathLike[str] | Literal["auto"] | None = "auto"
 _lookups: dict[int, Lookup] = {}
+_caches: list[dict[Any, Any]] = []
+# A server that sees batches of every length would fill a cache; a launch takes a few kB.
+MOST_KEPT = 4096
 
 
 def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
@@ -44,6 +48,8 @@ def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
         locate.load(table)
     _chosen = table
     _lookups.clear()
+    for cache in _caches:
+        cache.clear()
 
 
 def config_for(spec: OperatorSpec, problem: Problem, target: Target, device: int) -> Config:
@@ -58,30 +64,48 @@ def config_for(spec: OperatorSpec, problem: Problem, target: Target, device: int
     return lookup(problem) or spec.default_config(problem, target)
 
 
-def launch(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Tensor], eps: float, offset: float) -> None:
-    """Launch an operator on tensors that exist, on the current stream of their device.
+def prepared(
+    spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Tensor | None], eps: float, offset: float
+) -> Prepared:
+    """The launch of an operator on tensors that exist, to be made on them and on others that are alike.
 
     Args:
         spec: the operator.
         problem: of at least one row.
-        tensors: by name, as `spec.buffers` lists them; last dimension contiguous, row strides free.
+        tensors: by name, as `spec.buffers` lists them; last dimension contiguous, row strides free. None stands for one
+            that the variant leaves out.
         eps: added to the mean square.
         offset: added to the weight.
     """
-    first = next(iter(tensors.values()))
-    device = first.device.index or 0
+    there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    first = next(iter(there.values()))
     target = _target(first)
-    strides = [tensor.stride(0) for tensor in tensors.values() if tensor.dim() == 2]
-    resolved = _resolve(spec, problem, target, device, alignment_of(problem.hidden, *strides))
+    strides = [tensor.stride(0) for tensor in there.values() if tensor.dim() == 2]
+    resolved = _resolve(spec, problem, target, first.device.index or 0, alignment_of(problem.hidden, *strides))
     workspace = None
     if resolved.workspace:
         workspace = torch.empty(resolved.workspace, dtype=torch.float32, device=first.device)
-    calls = spec.kernels().calls(resolved, problem, tensors, workspace, eps, offset)
-    if first.is_cuda:
-        with torch.cuda.device(first.device):
-            run(calls)
-    else:
-        run(calls)
+    calls = spec.kernels().calls(resolved, problem, there, workspace, eps, offset)
+    arguments = [*tensors.values(), *([workspace] if resolved.workspace else [])]
+    return Prepared(calls, arguments, resolved.workspace, first.device.index if first.is_cuda else None)
+
+
+class Cache(dict[Any, Kept]):
+    """What was found of launches, by whatever tells them apart.
+
+    It is forgotten when another table is chosen, and when it has become too much.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        _caches.append(self)
+
+    def keep(self, key: Any, found: Kept) -> Kept:
+        """Keep what was found under a key, and return it."""
+        if len(self) >= MOST_KEPT:
+            self.clear()
+        self[key] = found
+        return found
 
 
 def _resolve(spec: OperatorSpec, problem: Problem, target: Target, device: int, alignment: int) -> Launch:

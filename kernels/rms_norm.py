@@ -2,6 +2,9 @@
 
 In: tensors. Out: y = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps) over the last dimension, computed
 in float32. Checks arguments and allocates; what is launched how is for `dispatch`.
+
+Most kernels take less time than Python takes to launch one, so a call of known arguments does little: everything that
+its checks, its config and its binary depend on makes a key, under which the launch was kept the first time.
 """
 
 from typing import Any
@@ -11,14 +14,16 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from normtune.kernels.dispatch import launch
+from normtune.kernels.dispatch import Cache, prepared
+from normtune.kernels.launcher import Prepared
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, Problem
 from normtune.kernels.rms_norm_spec import MAX_HIDDEN, rms_norm_backward, rms_norm_forward
 
 _DTYPES = {getattr(torch, name): name for name in ITEMSIZE}
 
+_routes: "Cache[_Route]" = Cache()
 
-@torch.compiler.disable
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, offset: float = 0.0) -> Tensor:
     """RMSNorm over the last dimension, differentiable in x and weight.
 
@@ -35,10 +40,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, offset: float = 0.0) 
     Raises:
         ValueError: an argument is not as above; the text names it and its value.
     """
-    _check(x, weight)
+    if torch.compiler.is_compiling():
+        return _uncompiled(x, weight, eps, offset)  # type: ignore[no-any-return]
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return _RMSNorm.apply(x, weight, eps, offset)  # type: ignore[no-any-return, no-untyped-call]
-    return _forward(x, weight, eps, offset, store_rstd=False)[0].view(x.shape)
+    return _forward(x, weight, eps, offset, store_rstd=False)[0]
+
+
+_uncompiled = torch.compiler.disable(rms_norm)
 
 
 class RMSNorm(torch.nn.Module):
@@ -78,55 +87,116 @@ class RMSNorm(torch.nn.Module):
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
-        y, rows, rstd = _forward(x, weight, eps, offset, store_rstd=True)
-        ctx.save_for_backward(rows, weight, rstd)
-        ctx.eps, ctx.offset = eps, offset
-        return y.view(x.shape)
+        y, read, rstd, route = _forward(x, weight, eps, offset, store_rstd=True)
+        ctx.save_for_backward(read, weight, rstd)
+        ctx.route = route
+        return y
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        if torch.is_grad_enabled():  # somebody asks for gradients of gradients
+            return _once(ctx, dy)  # type: ignore[no-any-return]
         x, weight, rstd = ctx.saved_tensors
-        dx, dweight = _backward(dy, x, weight, rstd, ctx.eps, ctx.offset, ctx.needs_input_grad[1])
-        return (dx.view(dy.shape) if ctx.needs_input_grad[0] else None), dweight, None, None
+        needs_dx, needs_dweight = ctx.needs_input_grad[:2]
+        dx, dweight = _backward(dy, x, weight, rstd, ctx.route, needs_dweight)
+        return (dx if needs_dx else None), dweight, None, None
+
+
+@once_differentiable  # type: ignore[untyped-decorator]
+def _once(ctx: Any, dy: Tensor) -> Any:
+    return _RMSNorm.backward(ctx, dy)
+
+
+class _Route:
+    """The launches of one kind of arguments.
+
+    The backward finds its launch here and not by a key of its own: it runs in a thread of the autograd engine, on a
+    core whose cache holds none of what a key is made of.
+
+    Attributes:
+        eps, offset: numbers of the call.
+        forward: None where there are no rows.
+        backwards: by whether the weight gradient is wanted, and what is to be known of dy.
+    """
+
+    __slots__ = ("backwards", "eps", "forward", "offset")
+
+    def __init__(self, eps: float, offset: float, forward: Prepared | None) -> None:
+        self.eps = eps
+        self.offset = offset
+        self.forward = forward
+        self.backwards: dict[Any, Prepared] = {}
 
 
 def _forward(
     x: Tensor, weight: Tensor, eps: float, offset: float, store_rstd: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Y (rows, hidden), x as it was read (rows, hidden), and rstd (rows,) float32 if it is stored."""
-    hidden = x.shape[-1]
-    x = x.reshape(-1, hidden)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    rstd = torch.empty(x.shape[0], dtype=torch.float32, device=x.device) if store_rstd else None
-    if x.shape[0]:
-        tensors = {"x": x, "weight": weight, "y": y}
-        if rstd is not None:
-            tensors["rstd"] = rstd
-        variant = "" if store_rstd else "no_rstd"
-        problem = Problem(rms_norm_forward.name, x.shape[0], hidden, _DTYPES[x.dtype], variant)
-        launch(rms_norm_forward, problem, tensors, eps, offset)
-    return y, x, rstd
+) -> tuple[Tensor, Tensor, Tensor | None, _Route]:
+    """Y of x's shape, x as it was read (x itself, or its rows), rstd (rows,) float32 if it is stored, and the route."""
+    key = (_traits(x), _traits(weight), eps, offset, store_rstd)
+    route = _routes.get(key)
+    if route is None:
+        _check(x, weight)
+    # `empty_like` is the faster one, and keeps strides, which a contiguous output must not.
+    if x.is_contiguous():
+        read, y = x, torch.empty_like(x)
+    else:
+        read, y = x.reshape(-1, x.shape[-1]), torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    rstd = x.new_empty(x.numel() // x.shape[-1], dtype=torch.float32) if store_rstd else None
+    if route is None:
+        route = _routes.keep(key, _new_route(read, weight, y, rstd, float(eps), float(offset)))
+    if route.forward:
+        route.forward(read, weight, y, rstd)
+    return y, read, rstd, route
+
+
+def _new_route(x: Tensor, weight: Tensor, y: Tensor, rstd: Tensor | None, eps: float, offset: float) -> _Route:
+    if not x.numel():
+        return _Route(eps, offset, None)
+    rows, hidden = x.numel() // x.shape[-1], x.shape[-1]
+    problem = Problem(rms_norm_forward.name, rows, hidden, _DTYPES[x.dtype], "" if rstd is not None else "no_rstd")
+    tensors = {"x": x.view(rows, hidden), "weight": weight, "y": y.view(rows, hidden), "rstd": rstd}
+    return _Route(eps, offset, prepared(rms_norm_forward, problem, tensors, eps, offset))
 
 
 def _backward(
-    dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, eps: float, offset: float, needs_dweight: bool
+    dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, route: _Route, needs_dweight: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Dx (rows, hidden) and, if wanted, dweight (hidden,) in the weight's dtype."""
-    rows, hidden = x.shape
-    dy = dy.reshape(rows, hidden)
-    if dy.stride(1) != 1 and hidden > 1:
-        dy = dy.contiguous()
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if not rows:
-        return dx, torch.zeros_like(weight) if needs_dweight else None
-    tensors = {"dy": dy, "x": x, "weight": weight, "rstd": rstd, "dx": dx}
-    if needs_dweight:
-        tensors["dweight"] = torch.empty_like(weight)
-    variant = "" if needs_dweight else "no_dweight"
+    """Dx of dy's shape and, if wanted, dweight (hidden,) in the weight's dtype; x and rstd as `_forward` gave them."""
+    if dy.is_contiguous():
+        read, dx, strides = dy, torch.empty_like(dy), None
+    else:
+        read, dx = dy.reshape(-1, dy.shape[-1]), torch.empty(dy.shape, dtype=dy.dtype, device=dy.device)
+        if read.stride(1) != 1:
+            read = read.contiguous()
+        strides = read.stride()
+    dweight = torch.empty_like(weight) if needs_dweight else None
+    key = (needs_dweight, strides, read.data_ptr() % 16)
+    launch = route.backwards.get(key)
+    if launch is None:
+        if not x.numel():
+            return dx, None if dweight is None else dweight.zero_()
+        launch = route.backwards[key] = _new_backward(read, x, weight, rstd, dx, dweight, route)
+    launch(read, x, weight, rstd, dx, dweight)
+    return dx, dweight
+
+
+def _new_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, dx: Tensor, dweight: Tensor | None, route: _Route
+) -> Prepared:
+    rows, hidden = rstd.numel(), x.shape[-1]
+    variant = "" if dweight is not None else "no_dweight"
     problem = Problem(rms_norm_backward.name, rows, hidden, _DTYPES[x.dtype], variant)
-    launch(rms_norm_backward, problem, tensors, eps, offset)
-    return dx, tensors.get("dweight")
+    tensors = {
+        **{"dy": dy.view(rows, hidden), "x": x.view(rows, hidden), "weight": weight, "rstd": rstd},
+        **{"dx": dx.view(rows, hidden), "dweight": dweight},
+    }
+    return prepared(rms_norm_backward, problem, tensors, route.eps, route.offset)
+
+
+def _traits(tensor: Tensor) -> tuple[Any, ...]:
+    """What launches and checks depend on: binaries are specialised on pointers that are multiples of 16 bytes."""
+    strides = None if tensor.is_contiguous() else tensor.stride()
+    return (tensor.shape, strides, tensor.dtype, tensor.device, tensor.data_ptr() % 16)
 
 
 def _check(x: Tensor, weight: Tensor) -> None:

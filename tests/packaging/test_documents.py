@@ -12,7 +12,7 @@ import typer.main
 
 from normtune import __version__, cli
 
-DOCUMENTS = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "docs/design.md")
+DOCUMENTS = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "docs/design.md", "docs/performance.md")
 
 
 def commands() -> Iterator[tuple[str, frozenset[str]]]:
