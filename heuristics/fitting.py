@@ -7,7 +7,8 @@ Sharing. A dtype without data takes the function of bfloat16, else of the first 
 takes bfloat16's where that costs at most `SHARING_COST` of mean regret on its own data, against the best tree of as
 many leaves, and is legal for it; else it gets a function of its own. A variant is held to the same bound, first against
 the plain operator's function of its dtype, to which dispatch falls back where the table has no entry, and then against
-the variant's function of bfloat16. A variant's function also serves the dtypes without data of the variant whose plain
+the variant's function of bfloat16; one that was measured on a smaller range of sizes than the plain operator takes its
+function whatever that costs. A variant's function also serves the dtypes without data of the variant whose plain
 function is the same as its own dtype's.
 """
 
@@ -169,7 +170,8 @@ def _fit_operator(
             for place in _donors(functions, matrix)
             if (found := offer(matrix, legality, functions[place]))
         ]
-        taken = next((one for one in offers if _is_taken(one[1], decided)), None)
+        wider = {place for place, _ in offers if not decided and _is_narrower(matrix, functions[place], matrices)}
+        taken = next((one for one in offers if one[0] in wider or _is_taken(one[1], decided)), None)
         if taken is None and decided and decided.donor:
             raise NormtuneError(f"{matrix.key} {matrix.dtype} cannot take the function of {' '.join(decided.donor)}")
         if taken is None:
@@ -188,6 +190,22 @@ def _fit_operator(
             takers = sorted((*donor.dtypes[1:], matrix.dtype), key=spec.dtypes.index)
             functions[place] = replace(donor, dtypes=(donor.dtype, *takers))
     return functions, shared
+
+
+def _is_narrower(matrix: TimingMatrix, donor: Function, matrices: Sequence[TimingMatrix]) -> bool:
+    """Whether a variant was measured on a smaller range of sizes than the plain operator, whose function may serve it.
+
+    A function of its own would answer beyond its range with what was never measured there: seen to take 6.5 times as
+    long as the plain one at hidden 32768, measured to 16384.
+    """
+    if not matrix.variant or donor.variant:
+        return False
+    plain = next(one for one in matrices if (one.variant, one.dtype) == ("", donor.dtype))
+    for axis in (0, 1):
+        own, other = ({shape[axis] for shape in one.problems} for one in (matrix, plain))
+        if min(own) > min(other) or max(own) < max(other):
+            return True
+    return False
 
 
 def _is_taken(offered: Shared, decided: Known | None) -> bool:

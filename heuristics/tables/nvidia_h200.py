@@ -2,7 +2,7 @@
 # Regenerate: normtune fit --recording nvidia-h200 --out nvidia_h200.py
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:4057abf3b2d0a3111054bb46905f1a8d5f316249d6fed318fd434be47dbfd384 (74057 measurements, 2026-11-21)
+# Data:     sha256:3a0ec388f22619c5e059e6fab980bd07aa87123b304734325d1cc1eba03b700c (75605 measurements, 2026-11-21)
 # Kernels:  rms_norm_backward sha256:b7a23b8f81206f57398f88d069eba8e9e249aaac0453ca093f706091c4e5ffc5
 # Kernels:  rms_norm_forward sha256:75e31b2dd9a96a0929e1806b97045540eca9085454e38c82815e012cf37a2872
 # Measured: rows 1 to 262144, hidden 64 to 32768
@@ -10,24 +10,25 @@
 # Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 3.31 %, worst 42.6 %, sharing costs 0.20 % on
 #           418 problems
 # Regret:   rms_norm_backward float32: 16 leaves, mean 1.66 %, worst 22.3 %, cross-validated 7.48 %, optimum 1.66 %
-# Regret:   rms_norm_backward:no_dweight bfloat16: 15 leaves, mean 0.64 %, worst 6.9 %, cross-validated 3.83 %, optimum
-#           0.57 %
-# Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight bfloat16, mean 0.91 %, worst 9.7 %,
-#           sharing costs 0.19 % on 52 problems
-# Regret:   rms_norm_backward:no_dweight float32: 13 leaves, mean 0.27 %, worst 2.6 %, cross-validated 1.85 %, optimum
-#           0.27 %
+# Regret:   rms_norm_backward:no_dweight bfloat16: 14 leaves, mean 0.67 %, worst 7.5 %, cross-validated 4.10 %, optimum
+#           0.67 %
+# Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight bfloat16, mean 1.06 %, worst 10.5 %,
+#           sharing costs 0.27 % on 62 problems
+# Regret:   rms_norm_backward:no_dweight float32: 13 leaves, mean 0.36 %, worst 3.2 %, cross-validated 2.64 %, optimum
+#           0.36 %
 # Regret:   rms_norm_forward bfloat16: 12 leaves, mean 0.45 %, worst 8.6 %, cross-validated 3.08 %, optimum 0.45 %
 # Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean 0.70 %, worst 18.9 %, sharing costs 0.27 % on
 #           418 problems
 # Regret:   rms_norm_forward float32: as rms_norm_forward bfloat16, mean 1.02 %, worst 22.1 %, sharing costs 0.66 % on
 #           418 problems
-# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.79 %, worst 10.2 %, sharing costs
-#           0.88 % on 52 problems
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.91 %, worst 7.6 %, sharing costs 0.94
-#           % on 52 problems
-# Regret:   rms_norm_forward:no_rstd float32: 6 leaves, mean 0.44 %, worst 4.0 %, cross-validated 4.57 %, optimum 0.44 %
+# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.76 %, worst 10.2 %, sharing costs
+#           0.81 % on 62 problems
+# Regret:   rms_norm_forward:no_rstd float16: 13 leaves, mean -0.03 %, worst 2.0 %, cross-validated 2.28 %, optimum
+#           -0.03 %
+# Regret:   rms_norm_forward:no_rstd float32: 7 leaves, mean 0.37 %, worst 4.0 %, cross-validated 19.04 %, optimum 0.37
+#           %
 # Format:   1
-# Body:     sha256:2350f982f8e224c3d2b7f4adae10d18b56298d7b8af920ce8fda7eb1cf0764f1
+# Body:     sha256:cfd949db41b344bf3d4c06dd720dc4ed37ebe255bf2b12bb20e1c06d208cf48a
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -59,19 +60,24 @@ class Config(NamedTuple):
 
 BLOCK_ROW_2_WARPS_1 = Config("block_row", 2, 1)
 BLOCK_ROW_2_WARPS_4 = Config("block_row", 2, 4)
+BLOCK_ROW_8_WARPS_2 = Config("block_row", 8, 2)
+BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
 BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
 BLOCK_ROW_16_WARPS_4 = Config("block_row", 16, 4)
+BLOCK_ROW_16_WARPS_16 = Config("block_row", 16, 16)
 BLOCK_ROW_32_WARPS_8 = Config("block_row", 32, 8)
 BLOCK_ROW_32_WARPS_16 = Config("block_row", 32, 16)
+BLOCK_ROW_32_WARPS_32 = Config("block_row", 32, 32)
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_REDUCE = Config("persistent", 1, 1, 2, 1, "reduce")
 PERSISTENT_WARPS_1_STAGES_3_PER_SM_8_REDUCE = Config("persistent", 1, 1, 3, 8, "reduce")
+PERSISTENT_WARPS_2_PER_SM_4_REDUCE = Config("persistent", 1, 2, 1, 4, "reduce")
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_2_REDUCE = Config("persistent", 1, 2, 3, 2, "reduce")
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_REDUCE = Config("persistent", 1, 2, 3, 4, "reduce")
 PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_REDUCE = Config("persistent", 1, 2, 4, 2, "reduce")
+PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_REDUCE = Config("persistent", 1, 2, 4, 4, "reduce")
 PERSISTENT_WARPS_4_PER_SM_1_REDUCE = Config("persistent", 1, 4, 1, 1, "reduce")
 PERSISTENT_WARPS_4_PER_SM_4_REDUCE = Config("persistent", 1, 4, 1, 4, "reduce")
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_1_REDUCE = Config("persistent", 1, 4, 3, 1, "reduce")
-PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_REDUCE = Config("persistent", 1, 4, 3, 2, "reduce")
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_REDUCE = Config("persistent", 1, 4, 4, 1, "reduce")
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_2 = Config("persistent", 1, 4, 4, 2)
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_REDUCE = Config("persistent", 1, 4, 4, 2, "reduce")
@@ -82,13 +88,13 @@ PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config("persistent", 1, 16, 1, 1, "reduce"
 PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_REDUCE = Config("persistent", 1, 16, 3, 1, "reduce")
 PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_REDUCE = Config("persistent", 1, 16, 4, 1, "reduce")
 PERSISTENT_WARPS_32_PER_SM_1_REDUCE = Config("persistent", 1, 32, 1, 1, "reduce")
-PERSISTENT_WARPS_32_PER_SM_2_REDUCE = Config("persistent", 1, 32, 1, 2, "reduce")
 PERSISTENT_ROWS_2_WARPS_1_PER_SM_4_REDUCE = Config("persistent", 2, 1, 1, 4, "reduce")
 PERSISTENT_ROWS_2_WARPS_1_PER_SM_8_REDUCE = Config("persistent", 2, 1, 1, 8, "reduce")
 PERSISTENT_ROWS_2_WARPS_1_STAGES_4_PER_SM_8_REDUCE = Config("persistent", 2, 1, 4, 8, "reduce")
 PERSISTENT_ROWS_2_WARPS_2_PER_SM_8_REDUCE = Config("persistent", 2, 2, 1, 8, "reduce")
 PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_REDUCE = Config("persistent", 2, 4, 4, 2, "reduce")
 PERSISTENT_ROWS_2_WARPS_8_PER_SM_1_REDUCE = Config("persistent", 2, 8, 1, 1, "reduce")
+PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_REDUCE = Config("persistent", 2, 8, 3, 1, "reduce")
 PERSISTENT_ROWS_4_WARPS_1_STAGES_3_PER_SM_4_REDUCE = Config("persistent", 4, 1, 3, 4, "reduce")
 PERSISTENT_ROWS_4_WARPS_1_STAGES_4_PER_SM_8_REDUCE = Config("persistent", 4, 1, 4, 8, "reduce")
 PERSISTENT_ROWS_4_WARPS_2_PER_SM_8_REDUCE = Config("persistent", 4, 2, 1, 8, "reduce")
@@ -98,12 +104,14 @@ PERSISTENT_ROWS_4_WARPS_8_PER_SM_1_REDUCE = Config("persistent", 4, 8, 1, 1, "re
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_REDUCE = Config("persistent", 16, 4, 1, 1, "reduce")
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_4_REDUCE = Config("persistent", 16, 4, 1, 4, "reduce")
 PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_4_REDUCE = Config("persistent", 16, 4, 4, 4, "reduce")
+PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_2_REDUCE = Config("persistent", 16, 8, 4, 2, "reduce")
 PERSISTENT_ROWS_32_WARPS_4_PER_SM_4_REDUCE = Config("persistent", 32, 4, 1, 4, "reduce")
 ROW_WARPS_1 = Config("row", 1, 1)
 ROW_WARPS_2 = Config("row", 1, 2)
 ROW_WARPS_4 = Config("row", 1, 4)
 ROW_WARPS_8 = Config("row", 1, 8)
 ROW_WARPS_16 = Config("row", 1, 16)
+ROW_WARPS_32 = Config("row", 1, 32)
 
 
 def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
@@ -175,29 +183,27 @@ def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
                 return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_4_REDUCE
             if hidden <= 128:
                 if rows >= 16384:
-                    return PERSISTENT_ROWS_4_WARPS_1_STAGES_4_PER_SM_8_REDUCE
+                    return PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_2_REDUCE
                 return PERSISTENT_ROWS_4_WARPS_2_PER_SM_8_REDUCE
             if rows >= 4096:
                 return PERSISTENT_ROWS_2_WARPS_1_STAGES_4_PER_SM_8_REDUCE
             return PERSISTENT_ROWS_2_WARPS_2_PER_SM_8_REDUCE
         return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_REDUCE
-    if hidden <= 1024:
-        if rows >= 128:
-            return PERSISTENT_WARPS_1_STAGES_3_PER_SM_8_REDUCE
-        return PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_REDUCE
-    if hidden <= 2048:
-        if rows >= 1024:
-            return PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_REDUCE
-        return PERSISTENT_WARPS_4_PER_SM_4_REDUCE
     if hidden <= 4096:
-        if rows >= 128:
-            return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_REDUCE
-        return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+        if rows >= 1024:
+            if hidden <= 768:
+                return PERSISTENT_WARPS_1_STAGES_3_PER_SM_8_REDUCE
+            if hidden <= 2048:
+                return PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_REDUCE
+            return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_REDUCE
+        if hidden <= 1024:
+            return PERSISTENT_WARPS_2_PER_SM_4_REDUCE
+        return PERSISTENT_WARPS_4_PER_SM_4_REDUCE
     if hidden <= 8192:
         if rows >= 128:
             return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_REDUCE
         return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-    return PERSISTENT_WARPS_32_PER_SM_2_REDUCE
+    return PERSISTENT_WARPS_32_PER_SM_1_REDUCE
 
 
 def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> Config:
@@ -225,7 +231,7 @@ def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> Config:
                 return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
             return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_REDUCE
         return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
-    return PERSISTENT_WARPS_32_PER_SM_2_REDUCE
+    return PERSISTENT_WARPS_32_PER_SM_1_REDUCE
 
 
 def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
@@ -254,18 +260,48 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
     return ROW_WARPS_16
 
 
+def rms_norm_forward_no_rstd_float16(rows: int, hidden: int) -> Config:
+    if hidden <= 64:
+        if rows >= 4:
+            return BLOCK_ROW_16_WARPS_4
+        return BLOCK_ROW_8_WARPS_4
+    if hidden <= 512:
+        if rows >= 128:
+            if rows >= 4096:
+                if rows >= 16384:
+                    return BLOCK_ROW_8_WARPS_4
+                return BLOCK_ROW_32_WARPS_32
+            return BLOCK_ROW_16_WARPS_16
+        if hidden <= 128:
+            return BLOCK_ROW_8_WARPS_8
+        return ROW_WARPS_1
+    if hidden <= 16384:
+        if rows >= 128:
+            if hidden <= 2048:
+                return ROW_WARPS_2
+            if hidden <= 8192:
+                return ROW_WARPS_8
+            return ROW_WARPS_16
+        if hidden <= 4096:
+            return ROW_WARPS_8
+        return ROW_WARPS_32
+    return ROW_WARPS_32
+
+
 def rms_norm_forward_no_rstd_float32(rows: int, hidden: int) -> Config:
     if hidden <= 128:
         if rows >= 4096:
-            return BLOCK_ROW_16_WARPS_4
+            return BLOCK_ROW_8_WARPS_2
         return BLOCK_ROW_8_WARPS_8
     if hidden <= 512:
-        return BLOCK_ROW_2_WARPS_1
+        if rows >= 128:
+            return BLOCK_ROW_2_WARPS_1
+        return ROW_WARPS_1
     if hidden <= 1024:
         return ROW_WARPS_2
     if hidden <= 8192:
         return ROW_WARPS_8
-    return ROW_WARPS_16
+    return ROW_WARPS_32
 
 
 TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {
@@ -278,6 +314,7 @@ TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {
     ("rms_norm_forward", "bfloat16"): rms_norm_forward_bfloat16,
     ("rms_norm_forward", "float16"): rms_norm_forward_bfloat16,
     ("rms_norm_forward", "float32"): rms_norm_forward_bfloat16,
+    ("rms_norm_forward:no_rstd", "float16"): rms_norm_forward_no_rstd_float16,
     ("rms_norm_forward:no_rstd", "float32"): rms_norm_forward_no_rstd_float32,
 }
 

@@ -166,6 +166,29 @@ def test_a_variant_that_costs_much_gets_its_own_function(measured, penalty) -> N
     assert choose(found.functions[1].tree, 1024, 512) == Config("row", 1, 8)
 
 
+@pytest.mark.parametrize(
+    ("kept", "functions"),
+    [
+        (lambda rows, hidden: True, ["toy", "toy:no_keep"]),
+        (lambda rows, hidden: rows in (1, 65536) and hidden in (64, 512, 4096), ["toy", "toy:no_keep"]),
+        (lambda rows, hidden: hidden < 4096, ["toy"]),
+        (lambda rows, hidden: rows > 1, ["toy"]),
+    ],
+)
+def test_a_variant_measured_less_widely_takes_the_plain_function(measure, penalty, run, kept, functions) -> None:
+    narrow = [shape for shape in SHAPES if kept(*shape)]
+    cells = measure(penalty, SHAPES) + measure(other, narrow, variant="no_keep")
+    evidence = Evidence.from_measurements(cells, [run])
+    found = fit(evidence)
+    assert [function.key for function in found.functions] == functions
+    if len(functions) == 1:
+        (shared,) = found.shared
+        assert (shared.key, shared.donor) == ("toy:no_keep", ("toy", "bfloat16")) and shared.cost > 50_000
+    header, _ = parse(module_text(found, "normtune fit"), "table")
+    again = fit(evidence, known=header.known())
+    assert module_text(again, "normtune fit") == module_text(found, "normtune fit")
+
+
 def test_a_dtype_whose_plain_function_has_data_is_not_served_by_a_variant(measured, penalty) -> None:
     parts = (("", "bfloat16", penalty), ("", "float32", other), ("no_keep", "bfloat16", other))
     assert fit(measured(*parts)).functions[2].dtypes == ("bfloat16", "float16")
