@@ -1,6 +1,7 @@
 # make tune      measure this machine's GPU (or replay the shipped recording), fit, write heuristics.py
 # make test      every check that needs no GPU, at most 6 minutes on two cores
 # make test-all  these, the slow ones and, where there is a GPU, those that need one
+# make bench     this GPU: normtune beside its peers, kernels and host; resumes
 # make format    rewrite the sources as `make test` wants them
 # make clean     remove what these targets made, measurements excepted
 #
@@ -19,7 +20,7 @@ STORE ?= sqlite:///normtune-$(subst :,-,$(DEVICE)).db
 REPLAYS := no GPU is measured, this replays the recording of $(DEVICE:replay:%=%)
 MEASURES := this measures the GPU $(DEVICE)
 
-.PHONY: tune test test-all format clean
+.PHONY: tune test test-all bench format clean
 
 tune:
 	@echo "make tune: $(if $(filter replay:%,$(DEVICE)),$(REPLAYS),$(MEASURES))"
@@ -35,6 +36,12 @@ test test-all: $(VENV)/.ready
 	TRITON_INTERPRET=1 $(BIN)/pytest -q -n $(JOBS) -m "interpreter $(QUICK)"
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not gpu and not interpreter $(QUICK)"
 	$(if $(filter test-all,$@),$(if $(filter cuda:%,$(DEVICE)),$(BIN)/pytest -q -m gpu))
+
+bench:
+	@$(if $(filter cuda:%,$(DEVICE)),,echo "make bench: no GPU to measure here; benchmarks/results/ holds an H200's" >&2; exit 1)
+	@$(MAKE) --silent $(VENV)/.ready
+	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/host.py
 
 format: $(VENV)/.ready
 	$(BIN)/ruff format .
