@@ -34,6 +34,8 @@ def plan_lines(outlook: Outlook) -> list[str]:
     """What is about to be measured, what is left out of it, and how long it takes."""
     plan = outlook.plan
     problems = len(outlook.tasks)
+    if not problems:
+        return [f"nothing to measure: all {outlook.known} problems are stored already"]
     cells = sum(len(task.candidates) for task in outlook.tasks)
     stored = f"; {outlook.known} more problems are stored already" if outlook.known else ""
     lines = [

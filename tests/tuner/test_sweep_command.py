@@ -105,6 +105,9 @@ def test_a_dry_run_counts_what_is_stored_and_makes_no_store(tmp_path):
     assert normtune(*REPLAY, *store, "--hidden", "256").returncode == 0
     assert "6 problems, " in (told := normtune(*REPLAY, *store, "--dry-run").stdout)
     assert "; 6 more problems are stored already" in told
+    whole = normtune(*REPLAY, *store, "--hidden", "256", "--dry-run").stdout.splitlines()
+    assert whole[1] == "nothing to measure: all 6 problems are stored already"
+    assert not any(line.startswith("expected") for line in whole)
 
 
 def test_quiet_prints_nothing_but_errors(tmp_path):
