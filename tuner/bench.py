@@ -59,8 +59,18 @@ class WorkerBench:
         self._seconds = {"compile": 0.0, "gate": 0.0, "timing": 0.0}
 
     def speed(self) -> Speed:
-        """How fast this machine is."""
-        found: Speed = self.ask("speed", seconds=STEPS_SECONDS)
+        """How fast this machine is.
+
+        Raises:
+            NormtuneError: the device cannot even copy.
+        """
+        try:
+            found: Speed = self.ask_twice("speed", seconds=STEPS_SECONDS)
+        except (WorkerLostError, NoMemoryError) as error:
+            raise NormtuneError(
+                f"{self.device.label} cannot be measured, a plain copy failed ({error}): `normtune doctor` looks for "
+                "the cause, as others that hold its memory"
+            ) from None
         return found._replace(cores=default_workers())
 
     def prepare(self, tasks: Sequence[Task], told: Callable[[int, int], None] | None = None) -> None:
@@ -151,14 +161,15 @@ class WorkerBench:
         self._lost = 0
         return answer
 
-    def ask_twice(self, step: str, *arguments: Any) -> Any:
+    def ask_twice(self, step: str, *arguments: Any, seconds: float | None = None) -> Any:
         """As `ask`, but a death alone does not convict the step: somebody may have killed the worker."""
+        patience = seconds or STEP_SECONDS
         try:
-            return self.ask(step, *arguments, seconds=STEP_SECONDS)
+            return self.ask(step, *arguments, seconds=patience)
         except WorkerLostError as error:
             if error.certain:
                 raise
-        return self.ask(step, *arguments, seconds=STEP_SECONDS)
+        return self.ask(step, *arguments, seconds=patience)
 
     def count(self, block: Block) -> None:
         """Add the rounds of a block to the run's."""

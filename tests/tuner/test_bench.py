@@ -150,6 +150,24 @@ def test_a_worker_that_dies_over_and_over_ends_the_sweep(opened, monkeypatch):
         bench.measure(other, "adaptive")
 
 
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("hang", "no answer for 2 s"),
+        ("segfault", r"the process died \(signal SIGSEGV\)"),
+        ("lose_device", "an illegal memory access"),
+        ("run_out_of_memory", "CUDA out of memory"),
+    ],
+)
+def test_a_device_that_cannot_even_copy_is_told(opened, fault, reason):
+    with pytest.raises(NormtuneError, match=rf"Made Up cannot be measured, a plain copy failed \({reason}"):
+        opened(("speed", 0, fault)).speed()
+
+
+def test_a_worker_that_is_killed_while_it_copies_is_replaced(opened):
+    assert opened(("speed", 0, "kill"), once=True).speed().bytes_per_second == 1e12
+
+
 def test_a_start_that_hangs_is_given_up(opened, monkeypatch):
     monkeypatch.setattr(worker_module, "START_SECONDS", 1.0)
     with pytest.raises(NormtuneError, match="no answer for 1 s"):
