@@ -6,7 +6,7 @@ wanted at all, or another one does as well, is the business of `fitting`.
 
 from normtune.errors import NormtuneError
 from normtune.heuristics import figures
-from normtune.heuristics.figures import Figures
+from normtune.heuristics.figures import Figures, Loss
 from normtune.heuristics.fitted import Function
 from normtune.heuristics.header import Known
 from normtune.heuristics.legality import Legality
@@ -14,7 +14,7 @@ from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.optimum import Optima
 from normtune.heuristics.rules import liger
 from normtune.heuristics.selection import MAX_LEAVES, WEIGHT, chosen_leaves, cross_validated, least_leaves, solve
-from normtune.heuristics.tree import leaves
+from normtune.heuristics.tree import Tree, leaves
 
 
 def fit_function(matrix: TimingMatrix, legality: Legality, given: int | None, known: Known | None) -> Function:
@@ -55,16 +55,32 @@ def fit_function(matrix: TimingMatrix, legality: Legality, given: int | None, kn
         variant=matrix.variant,
         dtype=matrix.dtype,
         tree=tree,
-        figures=Figures(
-            leaves=count,
-            loss=loss,
-            cross_validated=stored,
-            optimum=optimum,
-            rule=figures.of_rule(matrix, liger.choose),
-            gain=figures.gain(matrix, tree, liger.choose),
-        ),
+        figures=figures_of(matrix, tree, count, loss, optimum, stored),
         dtypes=legality.dtypes,
         cross_validated=validated,
+    )
+
+
+def figures_of(
+    matrix: TimingMatrix, tree: Tree, count: int, loss: Loss, optimum: int, validated: int | None = None
+) -> Figures:
+    """The figures of a tree, beside those of the rule that Liger-Kernel ships.
+
+    Args:
+        matrix: that it is judged on.
+        tree: fitted on it, or on other data.
+        count: leaves that the tree has, and that the optimum may have.
+        loss: of the tree.
+        optimum: least mean regret, millionths.
+        validated: mean regret on problems left out, millionths.
+    """
+    return Figures(
+        leaves=count,
+        loss=loss,
+        cross_validated=validated,
+        optimum=optimum,
+        rule=figures.of_rule(matrix, liger.choose),
+        gain=figures.gain(matrix, tree, liger.choose),
     )
 
 

@@ -5,12 +5,10 @@ Whether the cost is low enough is decided in `fitting`.
 """
 
 from normtune.heuristics import figures
-from normtune.heuristics.figures import Figures
 from normtune.heuristics.fitted import Function, Shared
-from normtune.heuristics.function import least_measured
+from normtune.heuristics.function import figures_of, least_measured
 from normtune.heuristics.legality import Legality
 from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.rules import liger
 from normtune.heuristics.selection import losses, solve
 from normtune.heuristics.tree import Tree
 
@@ -34,14 +32,7 @@ def offer(matrix: TimingMatrix, legality: Legality, donor: Function) -> Shared |
         return None
     if 2 * loss.problems < len(matrix.problems):
         return None
-    found = Figures(
-        leaves=count,
-        loss=loss,
-        cross_validated=None,
-        optimum=optimum,
-        rule=figures.of_rule(matrix, liger.choose),
-        gain=figures.gain(matrix, donor.tree, liger.choose),
-    )
+    found = figures_of(matrix, donor.tree, count, loss, optimum)
     return Shared(matrix.key, matrix.dtype, (donor.key, donor.dtype), extra(matrix, donor.tree, own), found)
 
 

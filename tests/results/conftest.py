@@ -15,6 +15,7 @@ from normtune.results import schema
 from normtune.results.connect import parse
 from normtune.results.frame import Evidence
 from normtune.results.records import Device, Measurement, Run
+from normtune.results.store import Store
 
 DEVICE = Device("NVIDIA H200", "sm_90", 132, 60 << 20, 140 << 30, "GPU-0", "570.1")
 PROBLEM = Problem("rms_norm_forward", 4096, 1024, "bfloat16")
@@ -96,3 +97,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     yield server
     schema.metadata.drop_all(engine)
     engine.dispose()
+
+
+@pytest.fixture
+def stored(tmp_path, varied):
+    """The file of a SQLite store that holds `varied`."""
+    path = tmp_path / "store.db"
+    with Store.open(f"sqlite:///{path}") as store:
+        store.merge(varied)
+    return path

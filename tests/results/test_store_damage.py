@@ -44,14 +44,6 @@ except NormtuneError as error:
 
 
 @pytest.fixture
-def stored(tmp_path, varied):
-    path = tmp_path / "store.db"
-    with Store.open(f"sqlite:///{path}") as store:
-        store.merge(varied)
-    return path
-
-
-@pytest.fixture
 def many(make, make_run) -> Evidence:
     """Enough measurements for a store of several pages a table."""
     items = [

@@ -15,14 +15,6 @@ from normtune.results.store import Store, resolve_url
 
 
 @pytest.fixture
-def stored(tmp_path, varied):
-    path = tmp_path / "store.db"
-    with Store.open(f"sqlite:///{path}") as store:
-        store.merge(varied)
-    return path
-
-
-@pytest.fixture
 def unprivileged():
     """A folder of root's, seen by a user who may read only."""
     folder = Path(tempfile.mkdtemp())
