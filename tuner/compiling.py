@@ -7,8 +7,7 @@ pool's processes import triton but never torch and open no CUDA context. A compi
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, as_completed
-from concurrent.futures import TimeoutError as Expired
+from concurrent.futures import CancelledError, Future, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
 
@@ -121,7 +120,7 @@ class CompilePool:
             NormtuneError: no process of the pool can start.
         """
         for future in as_completed(self._jobs):
-            yield self._result(future, None)
+            yield self._result(future)
 
     def result(self, problem: Problem, launch: Launch, seconds: float | None = None) -> Compiled | None:
         """What came of the binary of a launch, waiting for it at most so long; None where it is not done by then.
@@ -130,10 +129,10 @@ class CompilePool:
             KeyError: it is not among the jobs.
             NormtuneError: no process of the pool can start.
         """
-        try:
-            return self._result(self._futures[compile_class(problem, launch)], seconds)
-        except TimeoutError:
-            return None
+        future = self._futures[compile_class(problem, launch)]
+        # Waited for apart: who asks too early must not be told that the compile took too long.
+        wait([future], seconds)
+        return self._result(future) if future.done() else None
 
     def close(self) -> None:
         """End the processes; what is not compiled by then stays so."""
@@ -141,18 +140,16 @@ class CompilePool:
             self._pool.stop()  # type: ignore[no-untyped-call]
             self._pool.join()
 
-    def _result(self, future: Future[Compiled], seconds: float | None) -> Compiled:
+    def _result(self, future: Future[Compiled]) -> Compiled:
         try:
-            return future.result(seconds)
+            return future.result()
         except ProcessExpired as error:
             return Compiled(self._jobs[future], "crashed", f"the compiler's process died ({told_exit(error.exitcode)})")
         except BrokenProcessPool:
             raise NormtuneError(
                 "the compiler's processes cannot start: `normtune doctor` looks for the cause"
             ) from None
-        except (Expired, CancelledError) as error:
-            if not future.done():
-                raise TimeoutError from None
+        except (TimeoutError, CancelledError) as error:
             told = "was stopped" if isinstance(error, CancelledError) else f"took over {self._seconds:g} s"
             return Compiled(self._jobs[future], "timeout", f"compiling {told}")
 

@@ -4,13 +4,14 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from normtune.kernels.operator import Launch, operators
 from normtune.kernels.target import TARGETS
-from normtune.tuner.compiling import compile_all, jobs_of
+from normtune.tuner.compiling import Compiled, CompilePool, Job, compile_all, compile_class, jobs_of
 from normtune.tuner.planning import plan, problems
 
 WANTED = {
@@ -96,6 +97,28 @@ def _runs(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_who_asks_just_before_a_binary_is_done_is_not_told_that_it_took_too_long():
+    spec = next(iter(operators().values()))
+    problem = spec.problem(8, 64, "bfloat16")
+    launch = spec.resolve(spec.default_config(problem, TARGETS["sm_90"]), problem, TARGETS["sm_90"], None)
+    job = Job(problem, launch)
+    key = compile_class(problem, launch)
+
+    class Late(Future):
+        """Done when somebody looks whether it is."""
+
+        def done(self):
+            if not super().done():
+                self.set_result(Compiled(job, "ok"))
+            return super().done()
+
+    pool = CompilePool([], "sm_90")
+    pool._futures[key] = Future()
+    assert pool.result(problem, launch, 0.0) is None
+    pool._futures[key] = late = Late()
+    assert pool.result(problem, launch, 0.0) == late.result(0.0) == Compiled(job, "ok")
 
 
 def test_nothing_to_compile():
