@@ -209,7 +209,7 @@ def timed(timer: Any, problem: Any, footprint: int, name: str, norms: dict[str, 
 
     from normtune.kernels.problem import Buffer
     from normtune.tuner import memory
-    from normtune.tuner.footprint import timed_launches
+    from normtune.tuner.protocol import timed_launches
     from normtune.tuner.timing import Captured
 
     shape = (problem.rows, problem.hidden)

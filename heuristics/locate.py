@@ -19,6 +19,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.header import Header, parse
 from normtune.heuristics.regions import trees
 from normtune.kernels.gpu_name import plain_name
+from normtune.kernels.problem import split_key
 
 VARIABLE = "NORMTUNE_TABLE"
 SHIPPED = Path(__file__).parent / "tables"
@@ -44,6 +45,10 @@ class Table(NamedTuple):
     header: Header
     tables: dict[tuple[str, str], Callable[[int, int], Entry]]
     lookup: Callable[[str, str, int, int], Entry]
+
+    def function(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
+        """What answers for an operator: its own function, else, for a variant, the plain operator's; None without."""
+        return self.tables.get((key, dtype)) or self.tables.get((split_key(key)[0], dtype))
 
 
 class Selection(NamedTuple):

@@ -168,8 +168,7 @@ def _answer(table: "Table", matrix: "TimingMatrix") -> "Callable[[int, int], Con
     """The function that serves an operator and dtype, as kernels look it up; None where there is none."""
     from normtune.kernels.config import Config
 
-    tables = table.tables
-    found = tables.get((matrix.key, matrix.dtype)) or tables.get((matrix.operator, matrix.dtype))
+    found = table.function(matrix.key, matrix.dtype)
     if found is None:
         return None
 

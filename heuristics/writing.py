@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from normtune.errors import UsageError
 from normtune.heuristics import locate
 from normtune.heuristics.header import FIRST_LINE, body_hash, parse
+from normtune.results.atomic import check_place, replaced
 
 if TYPE_CHECKING:
     from normtune.heuristics.fitted import Fit
@@ -109,7 +110,6 @@ def write_table(fit: "Fit", path: Path, command: Sequence[str]) -> None:
         NormtuneError: it cannot be written.
     """
     from normtune.heuristics.emit import module_text
-    from normtune.results.atomic import replaced
 
     words = [word if word.startswith("$") else shlex.quote(word) for word in command]
     text = module_text(fit, " ".join(words))
@@ -123,12 +123,9 @@ def _replaceable(path: Path, force: bool) -> bool:
     Raises:
         UsageError: the folder is missing, or there is something else than a file.
     """
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder, expected a file name")
+    check_place(path)
     if os.path.lexists(path) and not path.is_file():
         raise UsageError(f"cannot write {path}: it is no regular file, name another")
-    if not path.parent.is_dir():
-        raise UsageError(f"cannot write {path}: the folder {path.parent} does not exist; create it or name another")
     return path.exists() and not force
 
 

@@ -140,10 +140,8 @@ def _find(device: int) -> Lookup:
 
 
 def _in_table(table: locate.Table) -> Lookup:
-    tables = table.tables
-
     def look_up(problem: Problem) -> Config | None:
-        found = tables.get((problem.key, problem.dtype)) or tables.get((problem.operator, problem.dtype))
+        found = table.function(problem.key, problem.dtype)
         return Config(*found(problem.rows, problem.hidden)) if found else None
 
     return look_up

@@ -20,13 +20,8 @@ def replaced(path: Path) -> Iterator[Path]:
         UsageError: the folder of `path` does not exist, or `path` is a folder.
         NormtuneError: the file cannot be written.
     """
-    folder = path.parent
-    if not folder.is_dir():
-        why = f"{folder} is no folder;" if folder.exists() else f"the folder {folder} does not exist; create it or"
-        raise UsageError(f"cannot write {path}: {why} name another")
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder, expected a file name")
-    temporary = folder / f".{path.name}.{os.getpid()}.tmp"
+    check_place(path)
+    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         yield temporary
         with temporary.open("rb") as written:
@@ -40,3 +35,17 @@ def replaced(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def check_place(path: Path) -> None:
+    """Refuse a path at which no file can be.
+
+    Raises:
+        UsageError: its folder does not exist, or it is a folder.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        why = f"{folder} is no folder;" if folder.exists() else f"the folder {folder} does not exist; create it or"
+        raise UsageError(f"cannot write {path}: {why} name another")
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder, expected a file name")

@@ -79,30 +79,8 @@ class Evidence:
         configs = {text: Config.from_json(text) for text in self.frame["config"].unique()}
         columns = [self.frame[name].tolist() for name in COLUMNS]
         return [
-            Measurement(
-                Problem(operator, rows, hidden, dtype, variant),
-                configs[config],
-                run,
-                fingerprint,
-                status,
-                reason,
-                rounds,
-                samples,
-            )
-            for (
-                operator,
-                variant,
-                dtype,
-                rows,
-                hidden,
-                config,
-                run,
-                fingerprint,
-                status,
-                reason,
-                rounds,
-                samples,
-            ) in zip(*columns, strict=True)
+            Measurement(Problem(operator, rows, hidden, dtype, variant), configs[config], *rest)
+            for operator, variant, dtype, rows, hidden, config, *rest in zip(*columns, strict=True)
         ]
 
     def devices(self) -> list[Device]:

@@ -18,8 +18,8 @@ from normtune.kernels.target import Target
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Run
 from normtune.tuner.compiling import compile_class
 from normtune.tuner.engine import Speed
-from normtune.tuner.footprint import timed_launches
 from normtune.tuner.planning import Task
+from normtune.tuner.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
 from normtune.tuner.racing import ALL_BLOCKS, FIRST_BLOCKS
 
 # What is assumed where a sweep is planned for a GPU that is not here.
@@ -45,15 +45,13 @@ ELEMENT_BYTES = 0.8
 SUMMED_ELEMENT_BYTES = 2.8
 SPILLED_ELEMENT_BYTES = 12.0
 SPILLED_ELEMENTS = 64
-# A launch that takes longer is timed alone, without one that leads in.
-SLOW_SECONDS = 2e-3
 
 # Of a config and block on the CPU, as a multiple of `Speed.block_seconds`.
 BLOCK_FACTOR = 1.0
 # Share of the configs that are within 10 % of the best after the first blocks.
 CLOSE_SHARE = 0.42
-# Sentinel of a round: five copies of 64 MB, read and written.
-SENTINEL_BYTES = 5 * 2 * (64 << 20)
+# Sentinel of a round, with the copy that leads in: read and written.
+SENTINEL_MOVED = (1 + SENTINEL_COPIES) * 2 * SENTINEL_BYTES
 
 # The gate, seconds: of a binary on the gate's own problem; of a config on each problem (warm-up, comparison); and of
 # the reference and each comparison at the problem's size, as bytes an element at the speed of the copy.
@@ -142,7 +140,7 @@ class Pace:
             times = [self._launch(task.problem, footprint, candidate.launch) for candidate in task.candidates]
             times.append(self._moving(footprint) + LAUNCH_SECONDS)
             replays = [self._evict_seconds + (launches if time < SLOW_SECONDS else 1) * time for time in times]
-            on_device = ROUNDS_PER_BLOCK * (blocks * sum(replays) + ALL_BLOCKS * self._moving(SENTINEL_BYTES))
+            on_device = ROUNDS_PER_BLOCK * (blocks * sum(replays) + ALL_BLOCKS * self._moving(SENTINEL_MOVED))
         captured = blocks * (len(task.candidates) + 1) * BLOCK_FACTOR * self._speed.block_seconds
         return self._correction * (on_device + captured)
 

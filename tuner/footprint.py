@@ -6,17 +6,13 @@ by the device.
 
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
+from normtune.tuner.protocol import timed_launches
 
 # The reference in float64: inputs, results, tolerances and what is in between, bytes an element of the largest tensor.
 # Measured as torch's peak on an H200.
 _REFERENCE_BYTES = 80
 # Context, loaded kernels, evicting read and sentinel of the timing, allocator's rest.
 _FIXED_BYTES = 1 << 30
-
-
-def timed_launches(footprint: int) -> int:
-    """Timed launches a replay, for a problem of `footprint` bytes."""
-    return 10 if footprint <= 128 << 20 else 5 if footprint <= 512 << 20 else 3
 
 
 def peak_bytes(problem: Problem) -> int:

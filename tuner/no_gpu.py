@@ -25,22 +25,21 @@ def why_no_gpu() -> str:
 
 def without_torch(facts: Facts) -> str:
     """Why torch cannot be used; empty where it can."""
-    missing = facts.get("missing")
-    if not missing:
-        return ""
-    if missing.startswith("ModuleNotFoundError") and "'torch'" in missing:
-        return f"torch is not installed ({missing}): {_TORCH_BUILD}"
-    return f"torch is broken ({missing}): install it again, `pip install --force-reinstall torch`"
+    return _unusable("torch", facts, _TORCH_BUILD)
 
 
 def without_triton(facts: Facts) -> str:
     """Why Triton cannot be used; empty where it can."""
+    return _unusable("triton", facts, "`pip install triton` (it runs on Linux)")
+
+
+def _unusable(name: str, facts: Facts, install: str) -> str:
     missing = facts.get("missing")
     if not missing:
         return ""
-    if missing.startswith("ModuleNotFoundError") and "'triton'" in missing:
-        return f"triton is not installed ({missing}): `pip install triton` (it runs on Linux)"
-    return f"triton is broken ({missing}): install it again, `pip install --force-reinstall triton`"
+    if missing.startswith("ModuleNotFoundError") and f"'{name}'" in missing:
+        return f"{name} is not installed ({missing}): {install}"
+    return f"{name} is broken ({missing}): install it again, `pip install --force-reinstall {name}`"
 
 
 def without_gpu(facts: Facts, environment: Mapping[str, str] = os.environ) -> str:

@@ -56,6 +56,11 @@ class Outlook(NamedTuple):
     estimate: Estimate
     budget_seconds: float | None
 
+    @property
+    def cells(self) -> int:
+        """Number of (problem, config) pairs to be timed."""
+        return Plan(self.tasks, {}).cells()
+
 
 class Progress(Protocol):
     """Hears what a sweep is doing."""

@@ -36,10 +36,9 @@ def plan_lines(outlook: Outlook) -> list[str]:
     problems = len(outlook.tasks)
     if not problems:
         return [f"nothing to measure: all {outlook.known} problems are stored already"]
-    cells = sum(len(task.candidates) for task in outlook.tasks)
     stored = f"; {outlook.known} more problems are stored already" if outlook.known else ""
     lines = [
-        f"{problems} problems, {cells} configs to time ({cells / max(1, problems):.1f} a problem), "
+        f"{problems} problems, {outlook.cells} configs to time ({outlook.cells / problems:.1f} a problem), "
         f"{outlook.binaries} binaries{stored}"
     ]
     left_out = []
@@ -143,7 +142,7 @@ def plain_sweep(bench: Bench, outlook: Outlook | None, summary: Summary | None) 
         told["plan"] = {
             "problems": len(outlook.tasks),
             "problems_known": outlook.known,
-            "configs": sum(len(task.candidates) for task in outlook.tasks),
+            "configs": outlook.cells,
             "binaries": outlook.binaries,
             "problems_of_less_effort": outlook.plan.reduced,
             "problems_too_large": len(outlook.plan.oversized),

@@ -28,18 +28,14 @@ from normtune.results.records import COPY, ROUNDS_PER_BLOCK
 from normtune.tuner import memory
 from normtune.tuner.arena import Arena
 from normtune.tuner.capture import capture
-from normtune.tuner.footprint import timed_launches
 from normtune.tuner.gate import CALLS, CALLS_BYTES, EPS, OFFSET, LaunchFailedError, check_calls, launch
+from normtune.tuner.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
 
-SENTINEL_BYTES = 64 << 20
 SENTINEL_TOLERANCE = 0.02
 SENTINEL_WINDOW = 64
-SENTINEL_COPIES = 4
 # A block's rounds may be void this often before the times are taken as they are.
 MAX_VOID_ROUNDS = 6
 WARM_UP_SECONDS = 0.5
-# A launch that takes longer is timed alone: what the launch before it left behind does not show.
-SLOW_SECONDS = 2e-3
 
 Run = Callable[[Mapping[str, Tensor]], None]
 Label = TypeVar("Label", bound=Hashable)

@@ -2,17 +2,21 @@
 
 import random
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from normtune.heuristics import locate
 from normtune.kernels import operator as door
 from normtune.kernels.config import Config
+from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import Flag, IllegalConfigError, Launch, OperatorSpec
 from normtune.kernels.problem import Buffer, Problem
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.frame import Evidence
 from normtune.results.records import Device, Measurement, Run
+from normtune.results.store import Store
 
 DEVICE = Device("Test GPU", "sm_90", 132, 60 << 20, 100 << 30, "GPU-1", "570.1")
 RUN = Run("run1", DEVICE, {"triton": "3.6.0", "torch": "2.11.0"}, "2026-11-20T10:00:00", {})
@@ -20,6 +24,8 @@ CONFIGS = (
     *(Config("row", 1, warps) for warps in (1, 2, 4, 8, 16)),
     *(Config("block_row", rows, warps) for rows in (4, 16) for warps in (1, 4)),
 )
+
+SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 
 Law = Callable[[Config, Problem], float]
 
@@ -118,3 +124,17 @@ def evidence(spec: OperatorSpec) -> Evidence:
     """`toy` in bfloat16 on a grid with a hole, with three regimes."""
     shapes = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
     return Evidence.from_measurements(_measure(_penalty, shapes[:-1]), [RUN])
+
+
+@pytest.fixture
+def store(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The path of a store with measurements of `toy` on `SHAPES`; what is installed goes to a folder of the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    for name in ("NORMTUNE_STORE", locate.VARIABLE, "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "measured.db"
+    with Store.open(f"sqlite:///{path}") as opened:
+        opened.begin_run(run)
+        opened.add(measure(penalty, SHAPES, fingerprint=fingerprint(spec)))
+    return str(path)

@@ -8,26 +8,11 @@ from typer.testing import CliRunner, Result
 from normtune.errors import UsageError
 from normtune.heuristics import locate
 from normtune.heuristics.commands import register
-from normtune.kernels.fingerprint import fingerprint
 from normtune.results import recording
 from normtune.results.frame import Evidence
 from normtune.results.store import Store
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
-
-
-@pytest.fixture
-def store(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The path of a store with measurements of `toy`; installed tables go to a folder of the test."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.delenv("NORMTUNE_STORE", raising=False)
-    monkeypatch.delenv(locate.VARIABLE, raising=False)
-    path = tmp_path / "measured.db"
-    with Store.open(f"sqlite:///{path}") as opened:
-        opened.begin_run(run)
-        opened.add(measure(penalty, SHAPES, fingerprint=fingerprint(spec)))
-    return str(path)
 
 
 def invoke(*arguments: str) -> Result:

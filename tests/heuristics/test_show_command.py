@@ -25,19 +25,6 @@ from normtune.results.store import Store
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 
 
-@pytest.fixture
-def store(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The path of a store with measurements of `toy`, in a folder of the test."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("NORMTUNE_STORE", locate.VARIABLE, "FORCE_COLOR", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-    path = tmp_path / "measured.db"
-    with Store.open(f"sqlite:///{path}") as opened:
-        opened.begin_run(run)
-        opened.add(measure(penalty, SHAPES, fingerprint=fingerprint(spec)))
-    return str(path)
-
-
 def invoke(*arguments: str) -> Result:
     app = typer.Typer()
     register(app)
