@@ -1,0 +1,192 @@
+"""normtune and its peers at one problem, timed in the same rounds.
+
+In: an engine, a problem, sides. Out: a cell: of each side its samples, or why it has none. Each is checked against
+float64 first, at the problem's own size. Times follow docs/design.md, "Timing protocol"; a forward runs under no_grad,
+a backward through autograd, without its forward. What is measured when is left to the scripts.
+"""
+
+from contextlib import nullcontext
+from typing import Any
+
+from normtune.benchmarks.sides import EPS, OURS, Norm, Side
+
+BLOCKS, ROUNDS = 5, 4
+# Of the largest value: peers round at other places than float64 does.
+TOLERANCE = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 2e-5}
+
+
+class SideFailedError(Exception):
+    """One side cannot be timed."""
+
+    def __init__(self, side: str, cause: Exception) -> None:
+        super().__init__(f"{side}: {said(cause)}")
+        self.side = side
+        self.reason = said(cause)
+
+
+def identity(target: Any, name: str, dtype: str, rows: int, hidden: int) -> dict[str, Any]:
+    """What normtune's time at a problem belongs to: kernels, config, and float32 elements of partial sums."""
+    from normtune.kernels.dispatch import config_for
+    from normtune.kernels.fingerprint import fingerprint
+
+    spec, problem = problem_of(name, dtype, rows, hidden)
+    config = config_for(spec, problem, target, 0)
+    if not spec.is_legal(config, problem, target):  # dispatch does the same: the table is that of another GPU
+        config = spec.default_config(problem, target)
+    workspace = spec.resolve(config, problem, target, None).workspace
+    return {"kernels": fingerprint(spec), "config": str(config), "workspace": workspace}
+
+
+def problem_of(name: str, dtype: str, rows: int, hidden: int) -> tuple[Any, Any]:
+    """The operator of a pass and the problem: a forward keeps nothing for a backward."""
+    from normtune.kernels.operator import operator
+
+    spec = operator(f"rms_norm_{name}")
+    return spec, spec.problem(rows, hidden, dtype, "no_rstd" if name == "forward" else "")
+
+
+def measure(engine: Any, name: str, dtype: str, rows: int, hidden: int, sides: dict[str, Side]) -> dict[str, Any]:
+    """One problem: samples of every side and of the copy, or why a side has none.
+
+    Raises:
+        SideFailedError: it is normtune that failed.
+    """
+    import torch
+
+    spec, problem = problem_of(name, dtype, rows, hidden)
+    told: dict[str, dict[str, Any]] = {side: {"version": part.version} for side, part in sides.items()}
+    told[OURS] |= identity(engine.target, name, dtype, rows, hidden)
+    norms: dict[str, Norm] = {}
+    for side, part in sides.items():
+        try:
+            norm = part.make(rows, hidden)
+            check(norm, part, name, dtype, rows, hidden)
+            norms[side] = norm
+        # Whatever a peer throws is its own result.
+        except Exception as error:
+            _leave_out(SideFailedError(side, error), told)
+    samples = None
+    while samples is None:
+        try:
+            samples = timed(engine.ready(), problem, spec.bytes_moved(problem), name, norms)
+        except SideFailedError as error:
+            _leave_out(error, told)
+            del norms[error.side]
+    for side, times in samples.items():
+        median = round(float(torch.tensor(times).double().median()) / 1e3, 3)
+        told.setdefault(side, {}).update(median_us=median, samples_ns=times)
+    clock = {"device": engine.device.name, "software": engine.software}
+    return {"pass": name, "dtype": dtype, "rows": rows, "hidden": hidden, "sides": told} | clock
+
+
+def said(error: Exception) -> str:
+    """An error in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:200]
+
+
+def _leave_out(error: SideFailedError, told: dict[str, dict[str, Any]]) -> None:
+    if error.side == OURS:
+        raise error
+    told[error.side]["failed"] = error.reason
+
+
+def check(norm: Norm, part: Side, name: str, dtype: str, rows: int, hidden: int, device: str = "cuda") -> None:
+    """Compare a pass with float64, under the witness of its side.
+
+    Raises:
+        ValueError: it is off by too much.
+    """
+    import torch
+
+    backward = name == "backward"
+    kind = getattr(torch, dtype)
+    x, dy = (torch.randn(rows, hidden, device=device, dtype=kind) for _ in range(2))
+    weight = torch.randn(hidden, device=device, dtype=kind)
+    with torch.set_grad_enabled(backward):
+        exact_x, exact_weight = (tensor.double().requires_grad_(backward) for tensor in (x, weight))
+        exact = exact_x * torch.rsqrt(exact_x.square().mean(-1, keepdim=True) + EPS) * exact_weight
+        x, weight = (tensor.requires_grad_(backward) for tensor in (x, weight))
+        with nullcontext() if backward else part.witness():
+            y = norm(x, weight)
+        pairs = [("y", y, exact)]
+        if backward:
+            wanted = torch.autograd.grad(exact, (exact_x, exact_weight), dy.double())
+            # As it is timed: what is compiled at the first backward is compiled for one that is kept.
+            with part.witness():
+                found = torch.autograd.grad(y, (x, weight), dy.clone(), retain_graph=True)
+            pairs += zip(("dx", "dweight"), found, wanted, strict=True)
+    for which, value, exact in pairs:
+        value, exact = value.detach().double(), exact.detach()
+        off = float((value - exact).abs().max() / exact.abs().max())
+        if not off <= TOLERANCE[dtype]:
+            raise ValueError(f"{which} is off by {off:.2g} of its largest value")
+
+
+def timed(timer: Any, problem: Any, footprint: int, name: str, norms: dict[str, Norm]) -> dict[str, list[int]]:
+    """Nanoseconds of each side and of the copy, in the same rounds.
+
+    Raises:
+        SideFailedError: a side cannot be launched or captured.
+    """
+    import torch
+
+    times: dict[str, list[int]] = {side: [] for side in ("copy", *norms)}
+    for _ in range(BLOCKS):
+        torch.cuda.empty_cache()  # graphs of the last block are gone, their memory is not
+        for side, found in _block(timer, problem, footprint, name, norms).items():
+            times[side] += found
+    return times
+
+
+def _block(timer: Any, problem: Any, footprint: int, name: str, norms: dict[str, Norm]) -> dict[str, list[int]]:
+    """The rounds of one draw of offsets and one capture of each side."""
+    import torch
+
+    from normtune.kernels.problem import Buffer
+    from normtune.tuner import memory
+    from normtune.tuner.protocol import timed_launches
+    from normtune.tuner.timing import Captured
+
+    shape = (problem.rows, problem.hidden)
+    buffers = [Buffer("x", shape, problem.dtype, "input"), Buffer("weight", shape[1:], problem.dtype, "weight")]
+    buffers += [Buffer("dy", shape, problem.dtype, "input")] * (name == "backward")
+    words = (-(-footprint // 8),)
+    copied = (Buffer("source", words, "float32", "input"), Buffer("target", words, "float32", "output"))
+    count = 1 + timed_launches(footprint)
+    slices = timer.arena.slices(buffers, count)
+    copies = timer.arena.slices(copied, count)
+    graphs = {"copy": Captured(timer, lambda t: memory.copy(t["source"], t["target"]), copies, 1)}
+    # What a side allocates lives as long as its graph, or it would write where it wrote before, into the cache.
+    outputs: list[Any] = []
+    for side, norm in norms.items():
+        try:
+            made = [_calls(norm, tensors, name, timer.stream) for tensors in slices]
+            torch.cuda.synchronize()
+            graphs[side] = Captured(timer, lambda call: outputs.append(call["call"]()), made, 1)
+        except Exception as error:
+            raise SideFailedError(side, error) from error
+    return timer.rounds_of(graphs, ROUNDS)
+
+
+def _calls(norm: Norm, tensors: dict[str, Any], name: str, stream: Any) -> dict[str, Any]:
+    """What is launched on one slice: the forward, or the backward of a forward that has run."""
+    import torch
+
+    x, weight = tensors["x"], tensors["weight"]
+    if name == "forward":
+
+        def call() -> Any:
+            with torch.no_grad():
+                return norm(x, weight)
+    else:
+        x, weight, dy = x.detach().requires_grad_(), weight.detach().requires_grad_(), tensors["dy"].clone()
+        with torch.cuda.stream(stream):  # the engine runs a backward on the stream of its forward
+            y = norm(x, weight)
+
+        def call() -> Any:
+            return torch.autograd.grad(y, (x, weight), dy, retain_graph=True)
+
+    with torch.cuda.stream(stream):
+        call()
+    return {"call": call}

@@ -1,0 +1,178 @@
+"""Who takes part in `benchmarks/peers.py`: normtune, and those of its peers that are installed.
+
+In: names. Out: `Side`s, each with its version, an RMSNorm with gradients for a shape, and a witness of what must have
+run. How they are checked and timed is in `beside`.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+OURS = "normtune"
+EPS = 1e-6
+
+# (x, weight) to y, differentiable.
+Norm = Callable[[Any, Any], Any]
+
+
+class Side(NamedTuple):
+    """One that takes part.
+
+    Attributes:
+        version: of its distribution.
+        make: (rows, hidden) to its norm; raises where it takes no part at that shape, with the reason.
+        witness: stands around a pass when it is checked, and raises where something else ran.
+    """
+
+    version: str
+    make: Callable[[int, int], Norm]
+    witness: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+def installed(names: list[str] | None = None) -> dict[str, Side]:
+    """The sides by name, normtune first; `names` are the peers that are wanted, None for all.
+
+    Raises:
+        SystemExit: a name is no peer.
+    """
+    import normtune
+
+    for name in set(names or ()) - set(PEERS):
+        raise SystemExit(f"unknown peer {name!r}: expected some of {', '.join(PEERS)}")
+    made = {OURS: Side(normtune.__version__, lambda rows, hidden: lambda x, w: normtune.rms_norm(x, w, EPS))}
+    for name, make in PEERS.items():
+        if names is not None and name not in names:
+            continue
+        try:
+            made[name] = make()
+        except ImportError as error:
+            print(f"{name} takes no part: {error}", file=sys.stderr)
+    return made
+
+
+def _torch() -> Side:
+    import torch
+    from torch.nn.functional import rms_norm
+
+    return Side(torch.__version__, lambda rows, hidden: lambda x, weight: rms_norm(x, (hidden,), weight, EPS))
+
+
+def _inductor() -> Side:
+    import torch
+    from torch._functorch import config as functorch_config
+
+    def plain(x: Any, weight: Any) -> Any:
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS) * weight.float()).to(x.dtype)
+
+    # Else a backward frees what the forward saved while it runs, and a captured one runs more than once.
+    functorch_config.donated_buffer = False
+
+    def make(rows: int, hidden: int) -> Norm:
+        torch._dynamo.reset()  # each shape is compiled for itself
+        return torch.compile(plain, dynamic=False)
+
+    return Side(torch.__version__, make, triton_ran)
+
+
+@contextmanager
+def triton_ran() -> Iterator[None]:
+    """Raise unless a Triton kernel that Inductor made is launched in the block, in whatever thread.
+
+    Raises:
+        RuntimeError: none was.
+    """
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    launched = []
+    run = CachingAutotuner.run
+
+    def counted(kernel: Any, *arguments: Any, **named: Any) -> Any:
+        launched.append(kernel)
+        return run(kernel, *arguments, **named)
+
+    CachingAutotuner.run = counted
+    try:
+        yield
+    finally:
+        CachingAutotuner.run = run
+    if not launched:
+        raise RuntimeError("Inductor ran no Triton kernel")
+
+
+def _liger() -> Side:
+    from importlib.metadata import version
+
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+
+    # In place, as its module does by default: the gradient of x takes the place of that of y.
+    return Side(
+        version("liger-kernel"), lambda rows, hidden: lambda x, weight: LigerRMSNormFunction.apply(x, weight, EPS)
+    )
+
+
+# The rule of Liger-Kernel #1238 in place of the shipped one: the block-row kernels run at blocks of columns of at most
+# 512 and from 4096 rows, not at most 256 and from 32768.
+LIGER_1238 = {256: 512, 32768: 4096}
+
+
+def _liger_1238() -> Side:
+    from importlib.metadata import version
+
+    # A second copy of its module: the one above keeps the rule that ships.
+    found = importlib.util.find_spec("liger_kernel.ops.rms_norm")
+    if found is None or found.loader is None:
+        raise ImportError("no module liger_kernel.ops.rms_norm")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    try:
+        for function in (module.rms_norm_forward, module.rms_norm_backward):
+            with_constants(function, LIGER_1238)
+    except ValueError as error:
+        raise ImportError(f"its rule cannot be changed: {error}") from None
+    function = module.LigerRMSNormFunction
+
+    def make(rows: int, hidden: int) -> Norm:
+        if is_block_row(rows, hidden, 512, 4096) == is_block_row(rows, hidden, 256, 32768):
+            raise ValueError("the same as liger at this shape")
+        return lambda x, weight: function.apply(x, weight, EPS)
+
+    return Side(f"{version('liger-kernel')} with the rule of #1238", make)
+
+
+def is_block_row(rows: int, hidden: int, block: int, least: int) -> bool:
+    """Whether Liger's rule with these two constants takes the block-row kernels."""
+    return hidden <= block and rows >= least
+
+
+def with_constants(function: Any, changes: Mapping[int, int]) -> None:
+    """Replace constants in the code of a function.
+
+    Raises:
+        ValueError: one of them is not in it.
+    """
+    constants = function.__code__.co_consts
+    for value in changes:
+        if value not in constants:
+            raise ValueError(f"{function.__name__} has no constant {value}")
+    changed = tuple(changes.get(value, value) if type(value) is int else value for value in constants)
+    function.__code__ = function.__code__.replace(co_consts=changed)
+
+
+def _quack() -> Side:
+    from importlib.metadata import version
+
+    from quack import rmsnorm
+
+    return Side(version("quack-kernels"), lambda rows, hidden: lambda x, weight: rmsnorm(x, weight, eps=EPS))
+
+
+PEERS: dict[str, Callable[[], Side]] = {
+    "torch": _torch,
+    "inductor": _inductor,
+    "liger": _liger,
+    "liger_1238": _liger_1238,
+    "quack": _quack,
+}

@@ -1,0 +1,191 @@
+"""`benchmarks/peers.py` without a GPU: who takes part, what is checked, what is measured again, where it stops."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from normtune.benchmarks import beside, peers, sides
+from normtune.benchmarks.peers_report import read
+from normtune.benchmarks.sides import Side
+from normtune.kernels.target import TARGETS
+
+KEY = ("backward", "bfloat16", 64, 128)
+IDENTITY = {"kernels": "sha256:1", "config": "row warps=4", "workspace": 0}
+
+
+def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, sides.EPS)
+
+
+def side(version: str = "1") -> Side:
+    return Side(version, lambda rows, hidden: norm)
+
+
+def cell(**told: dict) -> dict:
+    head = dict(zip(("pass", "dtype", "rows", "hidden"), KEY, strict=True))
+    return head | {"sides": {"normtune": {"version": "1"} | IDENTITY, "copy": {"median_us": 1.0}} | told}
+
+
+@pytest.mark.parametrize("name", ["forward", "backward"])
+@pytest.mark.parametrize("dtype", beside.TOLERANCE)
+def test_a_right_norm_passes_and_a_wrong_one_is_told(name: str, dtype: str) -> None:
+    torch.manual_seed(0)
+    beside.check(norm, side(), name, dtype, 40, 200, device="cpu")
+    for wrong in (lambda x, w: norm(x, w) * 1.05, lambda x, w: norm(x, w).index_fill(0, torch.tensor([7]), 0.0)):
+        with pytest.raises(ValueError, match="off by"):
+            beside.check(wrong, side(), name, dtype, 40, 200, device="cpu")
+
+
+def test_a_weight_gradient_alone_that_is_wrong_is_told() -> None:
+    def wrong(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return norm(x, (weight * 2 - weight.detach()))
+
+    beside.check(wrong, side(), "forward", "float32", 40, 200, device="cpu")
+    with pytest.raises(ValueError, match="dweight is off by 1 "):
+        beside.check(wrong, side(), "backward", "float32", 40, 200, device="cpu")
+
+
+def test_inductor_without_a_triton_kernel_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    def launch(kernel: object, *, stream: int) -> int:
+        return stream
+
+    monkeypatch.setattr(CachingAutotuner, "run", launch)
+    kernel = object.__new__(CachingAutotuner)
+    with sides.triton_ran():
+        thread = threading.Thread(target=lambda: kernel.run(stream=3))  # as a backward's, of the autograd engine
+        thread.start()
+        thread.join()
+    assert CachingAutotuner.run is launch
+    part = Side("1", lambda rows, hidden: norm, sides.triton_ran)
+    for name in ("forward", "backward"):
+        with pytest.raises(RuntimeError, match="no Triton kernel"):
+            beside.check(norm, part, name, "float32", 4, 64, device="cpu")
+    assert CachingAutotuner.run is launch
+
+
+def test_the_rule_of_a_proposal_takes_the_place_of_the_constants() -> None:
+    def blocks(rows: int, block: int) -> str:
+        return "row" if block > 256 or rows < 4096 * 8 else "block"
+
+    assert [blocks(4096, 512), blocks(40000, 256)] == ["row", "block"]
+    sides.with_constants(blocks, sides.LIGER_1238)
+    shapes = ((4096, 512), (4095, 512), (4096, 513), (40000, 64))
+    assert [blocks(*shape) for shape in shapes] == ["block", "row", "row", "block"]
+    assert [sides.is_block_row(*shape, 512, 4096) for shape in shapes] == [True, False, False, True]
+    with pytest.raises(ValueError, match="blocks has no constant 256"):
+        sides.with_constants(blocks, sides.LIGER_1238)
+
+
+def test_an_unknown_peer_is_named() -> None:
+    with pytest.raises(SystemExit, match="unknown peer 'tensorflow': expected some of torch, inductor"):
+        sides.installed(["tensorflow"])
+
+
+def test_a_problem_is_measured_again_with_all_its_sides_once_one_is_new() -> None:
+    there = {name: side() for name in ("normtune", "torch", "liger", "quack")}
+    known = cell(torch={"version": "1", "median_us": 2.0}, liger={"version": "1", "failed": "ValueError: no"})
+    before = peers.sides_of(known, {"normtune", "torch", "liger"}, there)
+    assert peers.is_done(known, before, IDENTITY)  # the failure of liger is a result
+    again = peers.sides_of(known, {"normtune", "quack"}, there)
+    assert set(again) == {"normtune", "torch", "liger", "quack"}
+    assert not peers.is_done(known, again, IDENTITY)
+    assert set(peers.sides_of(None, {"normtune", "quack"}, there)) == {"normtune", "quack"}
+
+
+def test_a_problem_is_measured_again_once_a_version_or_a_kernel_is_another() -> None:
+    sides_now = {"normtune": side(), "torch": side()}
+    known = cell(torch={"version": "1", "median_us": 2.0})
+    assert peers.is_done(known, sides_now, IDENTITY)
+    assert not peers.is_done(known, sides_now | {"torch": side("2")}, IDENTITY)
+    assert not peers.is_done(known, sides_now, IDENTITY | {"kernels": "sha256:2"})
+    assert not peers.is_done(known, sides_now, IDENTITY | {"config": "row warps=8"})
+    assert not peers.is_done(None, sides_now, IDENTITY)
+
+
+def test_what_normtune_is_measured_as_is_that_of_the_launch() -> None:
+    found = beside.identity(TARGETS["sm_90"], "backward", "bfloat16", 4096, 4096)
+    spec, problem = beside.problem_of("backward", "bfloat16", 4096, 4096)
+    launch = spec.resolve(spec.default_config(problem, TARGETS["sm_90"]), problem, TARGETS["sm_90"], None)
+    assert found["workspace"] == launch.workspace == launch.grid * 4096
+    assert found["kernels"].startswith("sha256:") and found["config"] == str(
+        spec.default_config(problem, TARGETS["sm_90"])
+    )
+
+
+def test_the_budget_stops_before_a_problem_and_says_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = tmp_path / "peers.jsonl"
+    left = [((*KEY[:2], rows, 128), {}) for rows in (1, 2, 3)]
+
+    def measure(key: tuple, sides: dict) -> dict:
+        time.sleep(0.05)
+        return cell() | {"rows": key[2]}
+
+    peers.run(left, out, 0.02, time.monotonic(), measure)
+    assert [found["rows"] for found in read(out)] == [1]
+    assert capsys.readouterr().out.endswith("2 of 3 problems left: the same command goes on\n")
+    assert peers.run(left, out, 0.0, time.monotonic(), measure) == []
+    assert len(read(out)) == 1
+
+
+def test_a_failure_of_normtune_stays_unwritten_and_the_others_go_on(tmp_path: Path) -> None:
+    def measure(key: tuple, sides: dict) -> dict:
+        if key[2] == 1:
+            raise beside.SideFailedError("normtune", ValueError("y is off"))
+        return cell() | {"rows": key[2]}
+
+    out = tmp_path / "peers.jsonl"
+    left = [((*KEY[:2], rows, 128), {}) for rows in (1, 2)]
+    assert peers.run(left, out, None, time.monotonic(), measure) == ["backward bfloat16 1 x 128"]
+    assert [found["rows"] for found in read(out)] == [2]
+
+
+def test_a_line_that_was_cut_off_costs_itself_alone(tmp_path: Path) -> None:
+    out = tmp_path / "peers.jsonl"
+    peers.append(out, cell() | {"rows": 1})
+    with out.open("a") as file:
+        file.write(json.dumps(cell() | {"rows": 2})[:40])
+    peers.append(out, cell() | {"rows": 3})
+    assert [found["rows"] for found in read(out)] == [1, 3]
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """An engine whose timing fails for the sides named `breaks`, and checks on the CPU."""
+
+    def timed(timer: object, problem: object, footprint: int, name: str, norms: dict) -> dict[str, list[int]]:
+        for broken in (found for found in norms if found == "breaks"):
+            raise beside.SideFailedError(broken, RuntimeError("operation not permitted when stream is capturing\nmore"))
+        return {name: [1000, 3000, 2000] for name in ("copy", *norms)}
+
+    check = beside.check
+    monkeypatch.setattr(beside, "timed", timed)
+    monkeypatch.setattr(beside, "check", lambda *arguments: check(*arguments, device="cpu"))
+    device = SimpleNamespace(name="GPU")
+    return SimpleNamespace(target=TARGETS["sm_90"], device=device, software={}, ready=lambda: None)
+
+
+def test_a_side_that_fails_is_left_out_and_the_others_are_timed(engine: SimpleNamespace) -> None:
+    def refuses(rows: int, hidden: int) -> sides.Norm:
+        raise ValueError("the same as liger at this shape")
+
+    wrong = Side("2", lambda rows, hidden: lambda x, weight: x * weight)
+    there = {"normtune": side(), "torch": side(), "breaks": side(), "wrong": wrong, "not_here": Side("3", refuses)}
+    found = beside.measure(engine, *KEY, there)["sides"]
+    assert {name for name, told in found.items() if told.get("median_us") == 2.0} == {"normtune", "torch", "copy"}
+    assert found["breaks"]["failed"] == "RuntimeError: operation not permitted when stream is capturing"
+    assert "off by" in found["wrong"]["failed"] and "samples_ns" not in found["wrong"]
+    assert found["not_here"] == {"version": "3", "failed": "ValueError: the same as liger at this shape"}
+    assert peers.is_done(cell() | {"sides": found}, there, beside.identity(engine.target, *KEY))
+
+
+def test_normtune_cannot_be_left_out(engine: SimpleNamespace) -> None:
+    wrong = Side("1", lambda rows, hidden: lambda x, weight: x * weight)
+    with pytest.raises(beside.SideFailedError, match="normtune: ValueError: y is off by"):
+        beside.measure(engine, *KEY, {"normtune": wrong, "torch": side()})
