@@ -1,23 +1,29 @@
-"""The table of Liger-Kernel #1238, made on this GPU: single-row against tuned dispatch.
+"""The tables of Liger-Kernel #1238, made on this GPU: single-row against tuned dispatch.
 
     python benchmarks/liger_table.py [--json FILE]
+    python benchmarks/liger_table.py --from benchmarks/results/nvidia_h200/liger_table.json
 
-Each cell: single-row time -> time of the table's config, and the change. The single-row config is what Liger's rule
-runs outside its block-row regime, on normtune's kernels. The last column is a control: the single-row config timed a
-second time beside itself; what it shows is noise. Times follow docs/design.md, "Timing protocol": kernel time, cold.
+Three tables of the same cells: forward and backward, backward, forward. Each cell: single-row time -> time of the
+table's config, and the change. The single-row config is what Liger's rule runs outside its block-row regime, on
+normtune's kernels. The last column is a control: the single-row config timed a second time beside itself; what it shows
+is noise. Times follow docs/design.md, "Timing protocol": kernel time, cold. FILE is liger_table.json in the results of
+this GPU, and a .md lies beside it; `--from` makes the .md again and needs no GPU.
 """
 
 import argparse
 import json
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from normtune.benchmarks import places
 
 if TYPE_CHECKING:
     from normtune.kernels.operator import Launch
     from normtune.tuner.planning import Task
 
 OPERATORS = ("rms_norm_forward", "rms_norm_backward")
+TITLES = {"forward + backward": OPERATORS, "backward": OPERATORS[1:], "forward": OPERATORS[:1]}
 ROWS = (4096, 8192, 16384, 32768)
 HIDDEN = (64, 128, 256, 512, 768)
 CONTROL_HIDDEN = 768
@@ -25,10 +31,22 @@ BLOCKS = 12
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, write and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the times here too")
+    parser.add_argument("--json", type=Path, help="write here, and a .md beside it")
+    parser.add_argument("--from", type=Path, dest="made", help="measure nothing: make the .md of this .json again")
     options = parser.parse_args()
+    if options.made:
+        path, document = options.made, json.loads(options.made.read_text())
+    else:
+        document = measured()
+        path = options.json or places.folder_of(document["device"]["name"]) / "liger_table.json"
+    places.write(path, document, markdown(document))
+    print(markdown(document))
+
+
+def measured() -> dict[str, Any]:
+    """Measure all cells on the first GPU."""
     from normtune.tuner.compiling import compile_all
     from normtune.tuner.cuda import CudaEngine
     from normtune.tuner.planning import Plan
@@ -37,23 +55,34 @@ def main() -> None:
     trials = [plan(engine, name, rows, hidden) for name in OPERATORS for rows in ROWS for hidden in HIDDEN]
     for _ in compile_all(Plan(tuple(trial.task for trial in trials), {}).jobs(), engine.target.name):
         pass
-    cells = {trial.task.problem[:3]: measure(engine, trial) for trial in trials}
+    cells = []
+    for trial in trials:
+        problem = trial.task.problem
+        cell = {"operator": problem.operator, "rows": problem.rows, "hidden": problem.hidden}
+        cells.append(cell | measure(engine, trial))
     engine.close()
-    print(f"{engine.device.name}, bfloat16, torch {engine.software['torch']}, triton {engine.software['triton']}")
-    titles = {"forward + backward": OPERATORS, "backward": OPERATORS[1:], "forward": OPERATORS[:1]}
-    for title, names in titles.items():
-        print(f"\n{title}, ms:\n")
-        head = [f"h={hidden}" for hidden in HIDDEN] + [f"h={CONTROL_HIDDEN}, control"]
-        print("| rows | " + " | ".join(head) + " |")
-        print("|---:" * (1 + len(head)) + "|")
-        for rows in ROWS:
-            shown = [told([cells[name, rows, hidden] for name in names], "tuned") for hidden in HIDDEN]
-            shown.append(told([cells[name, rows, CONTROL_HIDDEN] for name in names], "control"))
-            print(f"| {rows} | " + " | ".join(shown) + " |")
-    if options.json:
-        found = [{"operator": n, "rows": r, "hidden": h, **cell} for (n, r, h), cell in cells.items()]
-        document = {"device": engine.device._asdict(), "software": engine.software, "cells": found}
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    return {"device": engine.device._asdict(), "software": engine.software, "cells": cells}
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """The three tables of a document."""
+    software = document["software"]
+    lines = [f"{document['device']['name']}, bfloat16, torch {software['torch']}, triton {software['triton']}"]
+    for title, names in TITLES.items():
+        lines += ["", f"{title}, ms:", "", *table(document, names)]
+    return "\n".join(lines)
+
+
+def table(document: dict[str, Any], names: tuple[str, ...]) -> list[str]:
+    """The lines of one table, of the times of these operators summed."""
+    cells = {(cell["operator"], cell["rows"], cell["hidden"]): cell for cell in document["cells"]}
+    head = [f"h={hidden}" for hidden in HIDDEN] + [f"h={CONTROL_HIDDEN}, control"]
+    lines = ["| rows | " + " | ".join(head) + " |", "|---:" * (1 + len(head)) + "|"]
+    for rows in ROWS:
+        shown = [told([cells[name, rows, hidden] for name in names], "tuned") for hidden in HIDDEN]
+        shown.append(told([cells[name, rows, CONTROL_HIDDEN] for name in names], "control"))
+        lines.append(f"| {rows} | " + " | ".join(shown) + " |")
+    return lines
 
 
 class Trial(NamedTuple):
