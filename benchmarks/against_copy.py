@@ -9,54 +9,96 @@ brackets the same for the best config of each shape.
 
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from math import exp, log
+from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 SIZES = ((0, "up to 1 MB"), (1 << 20, "1 to 16 MB"), (1 << 24, "16 to 256 MB"), (1 << 28, "256 MB and more"))
 WIDTHS = ((64, "to 1024"), (1025, "to 8192"), (8193, "to 32768"))
 
+# Of each operator key, dtype, size and width: logarithms of the table's config and of the best one over the copy.
+Ratios = dict[tuple[str, str, str, str], list[tuple[float, float]]]
+
 
 def main() -> None:
     """Read and print."""
-    from normtune.heuristics import locate
-    from normtune.kernels.config import Config
-    from normtune.kernels.operator import operator
-    from normtune.kernels.target import target_for
     from normtune.results.recording import load_recording
-    from normtune.results.records import COPY
 
     name = sys.argv[1] if len(sys.argv) > 1 else "nvidia-h200"
     evidence = load_recording(name)
     (device,) = evidence.devices()
+    print(f"{device.name}, recording {name}: time of the table's config over a copy of as many bytes (best config)\n")
+    print("\n".join(table(ratios(evidence, shipped_for(device.name)))))
+
+
+def shipped_for(device: str) -> Path:
+    """The file of the table that ships for a GPU.
+
+    Raises:
+        SystemExit: none does.
+    """
+    from normtune.heuristics import locate
+
+    path = locate.SHIPPED / f"{locate.slug(device)}.py"
+    if not path.exists():
+        raise SystemExit(f"no table ships for {device}: fit one to {path}")
+    return path
+
+
+def ratios(evidence: Any, path: Path) -> Ratios:
+    """What the configs of a table take.
+
+    Args:
+        evidence: a `results.frame.Evidence` of one device.
+        path: the file of the table.
+    """
+    from normtune.heuristics import locate
+    from normtune.kernels.config import Config
+    from normtune.kernels.operator import operator
+    from normtune.kernels.target import target_for
+    from normtune.results.records import COPY
+
+    (device,) = evidence.devices()
     target = target_for(device.target, device.sms)
-    table = locate.select(device.name, target.name, target.sms).table
-    times = defaultdict(dict)
+    shipped = locate.load(path)
+    times: dict[Any, dict[Any, float]] = defaultdict(dict)
     for item in evidence.measurements():
         if item.status == "ok":
             times[item.problem][item.config] = median(item.samples.tolist())
-    ratios = defaultdict(list)
+    found: Ratios = defaultdict(list)
     for problem, cells in times.items():
-        look_up = table.tables.get((problem.key, problem.dtype)) or table.tables[problem.operator, problem.dtype]
+        look_up = shipped.function(problem.key, problem.dtype)
+        if look_up is None:
+            continue
         spec = operator(problem.operator)
-        launch = spec.resolve(Config(*look_up(problem.rows, problem.hidden)), problem, target, None)
         copy = cells.pop(COPY)
-        by_launch = {spec.resolve(config, problem, target, None): time for config, time in cells.items()}
-        size = max(label for label in SIZES if label[0] <= spec.bytes_moved(problem))
-        width = max(label for label in WIDTHS if label[0] <= problem.hidden)
+        # What was legal for the kernels of the recording need not be for those of today.
+        legal = (config for config in cells if spec.is_legal(config, problem, target))
+        by_launch = {spec.resolve(config, problem, target, None): cells[config] for config in legal}
+        chosen = Config(*look_up(problem.rows, problem.hidden))
+        launch = spec.resolve(chosen, problem, target, None) if spec.is_legal(chosen, problem, target) else None
+        size = max(label for label in SIZES if label[0] <= spec.bytes_moved(problem))[1]
+        width = max(label for label in WIDTHS if label[0] <= problem.hidden)[1]
         if launch in by_launch:
-            ratios[problem.key, problem.dtype, size, width].append(
-                (log(by_launch[launch] / copy), log(min(by_launch.values()) / copy))
-            )
-    print(f"{device.name}, recording {name}: time of the table's config over a copy of as many bytes (best config)\n")
-    print("| operator | dtype | bytes moved | " + " | ".join(f"hidden {label}" for _, label in WIDTHS) + " |")
-    print("|---|---|---|" + "---:|" * len(WIDTHS))
-    for key, dtype in sorted({found[:2] for found in ratios}):
-        for size in SIZES:
-            row = [cell(ratios.get((key, dtype, size, width), [])) for width in WIDTHS]
-            print(f"| {key} | {dtype} | {size[1]} | " + " | ".join(row) + " |")
+            pair = log(by_launch[launch] / copy), log(min(by_launch.values()) / copy)
+            found[problem.key, problem.dtype, size, width].append(pair)
+    return found
 
 
-def cell(pairs) -> str:
+def table(found: Ratios, keys: Iterable[tuple[str, str]] = ()) -> list[str]:
+    """The lines of the table, of these operator keys and dtypes; of all without any."""
+    lines = ["| operator | dtype | bytes moved | " + " | ".join(f"hidden {label}" for _, label in WIDTHS) + " |"]
+    lines.append("|---|---|---|" + "---:|" * len(WIDTHS))
+    for key, dtype in keys or sorted({name[:2] for name in found}):
+        for _, size in SIZES:
+            row = [cell(found.get((key, dtype, size, width), [])) for _, width in WIDTHS]
+            lines.append(f"| {key} | {dtype} | {size} | " + " | ".join(row) + " |")
+    return lines
+
+
+def cell(pairs: list[tuple[float, float]]) -> str:
     """Geometric means of the two ratios."""
     if not pairs:
         return "-"

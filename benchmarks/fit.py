@@ -1,12 +1,13 @@
 """Seconds and memory that a fit takes, with the number of leaves given and with cross-validation.
 
-    python benchmarks/fit.py [--recording NAME | --store URL] [--leaves N]
+    python benchmarks/fit.py [--recording NAME | --store URL] [--leaves N] [--json FILE]
 
 Each case is a process of its own that runs the command line, so that imports, reading and printing count and the peak
 of memory is its own. That the table is right is checked by fitting twice: both files must be equal byte for byte.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -22,7 +23,9 @@ def main() -> None:
     source.add_argument("--recording", default="nvidia-h200", help="name of a recording that ships")
     source.add_argument("--store", help="a store instead")
     parser.add_argument("--leaves", type=int, default=16, help="leaves of the first case")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
+    cases = []
     data = ["--store", options.store] if options.store else ["--recording", options.recording]
     print(f"{'':24} seconds   peak MB")
     for title, more in ((f"--leaves {options.leaves}", ["--leaves", str(options.leaves)]), ("cross-validated", [])):
@@ -33,6 +36,10 @@ def main() -> None:
                 raise SystemExit(f"{title}: two fits of the same data differ")
         seconds, peak = min(run[0] for run in runs), max(run[1] for run in runs)
         print(f"{title:24} {seconds:7.2f} {peak:9.0f}")
+        cases.append({"case": title, "seconds": round(seconds, 2), "peak_mb": round(peak)})
+    if options.json:
+        document = {"data": data[1], "cores": len(os.sched_getaffinity(0)), "cases": cases}
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def _timed(arguments: list[str], out: Path) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Nanoseconds a lookup of an emitted table costs on this machine's CPU.
 
-    python benchmarks/lookup.py [TABLE]
+    python benchmarks/lookup.py [TABLE] [--json FILE]
 
 TABLE is a file that `normtune fit --out` wrote; without it, the first table that ships. Each of its functions is looked
 up at shapes spread over the usual box; the figure is the least of the repeats, less the cost of an empty loop. Before
@@ -8,6 +8,7 @@ timing, each answer is checked against the tree that is read back from the code.
 """
 
 import argparse
+import json
 import timeit
 from pathlib import Path
 
@@ -25,7 +26,10 @@ def main() -> None:
     """Check and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", nargs="?", type=Path, help="file of a table")
-    path = parser.parse_args().table or next(iter(locate.shipped()), None)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    options = parser.parse_args()
+    functions = []
+    path = options.table or next(iter(locate.shipped()), None)
     if path is None:
         parser.error("no table ships: name the file of one")
     table = locate.load(path)
@@ -43,7 +47,12 @@ def main() -> None:
                 statement = "lookup(key, dtype, rows, hidden)"
                 best = min(timeit.repeat(statement, globals=names, number=NUMBER, repeat=REPEATS))
                 found.append((best - empty) / NUMBER * 1e9)
-        print(f"{key + ' ' + dtype:44} {leaves(tree):6} {sum(found) / len(found):9.0f} {max(found):10.0f}")
+        mean, worst = sum(found) / len(found), max(found)
+        print(f"{key + ' ' + dtype:44} {leaves(tree):6} {mean:9.0f} {worst:10.0f}")
+        figures = {"leaves": leaves(tree), "mean_ns": round(mean), "worst_ns": round(worst)}
+        functions.append({"operator": key, "dtype": dtype} | figures)
+    if options.json:
+        options.json.write_text(json.dumps({"table": path.name, "functions": functions}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
