@@ -79,6 +79,7 @@ def main() -> None:
             left.append((key, sides))
     failed = run(left, out, options.budget, start, lambda key, sides: beside.measure(engine, *key, sides))
     engine.close()
+    keep_newest(out)
     if failed:
         raise SystemExit(f"normtune failed at {len(failed)} problems: {', '.join(failed)}")
 
@@ -116,7 +117,7 @@ def run(
     from normtune.benchmarks.beside import SideFailedError
 
     left = list(left)
-    failed = []
+    failed: list[str] = []
     for done, (key, sides) in enumerate(left):
         name, dtype, rows, hidden = key
         what = f"{name} {dtype} {rows} x {hidden}"
@@ -144,6 +145,16 @@ def append(path: Path, cell: Cell) -> None:
             if file.read(1) != b"\n":
                 file.write(b"\n")
         file.write(json.dumps(cell).encode() + b"\n")
+
+
+def keep_newest(path: Path) -> None:
+    """Drop the lines of a file that later ones have replaced, and those that were cut off."""
+    from normtune.results.atomic import replaced
+
+    cells = read(path)
+    if cells:
+        with replaced(path) as temporary:
+            temporary.write_text("".join(json.dumps(cell) + "\n" for cell in cells), "utf-8")
 
 
 if __name__ == "__main__":

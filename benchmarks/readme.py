@@ -147,7 +147,9 @@ def losses() -> list[str]:
             (text,) = (line for line in header.regret if line.startswith(f"{name} {dtype}: "))
             costs = re.search(r"sharing costs (-?[\d.]+) %", text)
             function = f"{one.donor[1]}'s, which costs {costs[1]}" if one.donor and costs else f"{one.leaves} leaves"
-            loss, rule = figures.of_tree(matrix, trees[name, dtype]), figures.of_rule(matrix, liger.choose)
+            if matrix is None or (loss := figures.of_tree(matrix, trees[name, dtype])) is None:
+                continue
+            rule = figures.of_rule(matrix, liger.choose)
             values = ((loss.mean, 2), (loss.worst, 1), (one.cross_validated, 2), (rule and rule.mean, 2))
             shown = ["" if value is None else percent(value, digits).removesuffix(" %") for value, digits in values]
             lines.append(f"| {name} | {dtype} | {function} | {loss.problems} | {' | '.join(shown)} |")

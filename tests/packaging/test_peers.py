@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,8 @@ from normtune.benchmarks import beside, peers, sides
 from normtune.benchmarks.peers_report import read
 from normtune.benchmarks.sides import Side
 from normtune.kernels.target import TARGETS
+from normtune.tuner.arena import Arena
+from normtune.tuner.protocol import timed_launches
 
 KEY = ("backward", "bfloat16", 64, 128)
 IDENTITY = {"kernels": "sha256:1", "config": "row warps=4", "workspace": 0}
@@ -153,6 +156,14 @@ def test_a_line_that_was_cut_off_costs_itself_alone(tmp_path: Path) -> None:
         file.write(json.dumps(cell() | {"rows": 2})[:40])
     peers.append(out, cell() | {"rows": 3})
     assert [found["rows"] for found in read(out)] == [1, 3]
+    newer = cell(torch={"version": "2", "median_us": 1.0}) | {"rows": 1}
+    peers.append(out, newer)
+    before = read(out)
+    peers.keep_newest(out)
+    assert read(out) == before and len(out.read_text().splitlines()) == 2
+    assert newer in before
+    peers.keep_newest(tmp_path / "none.jsonl")
+    assert [file.name for file in tmp_path.iterdir()] == ["peers.jsonl"]
 
 
 @pytest.fixture
@@ -189,3 +200,77 @@ def test_normtune_cannot_be_left_out(engine: SimpleNamespace) -> None:
     wrong = Side("1", lambda rows, hidden: lambda x, weight: x * weight)
     with pytest.raises(beside.SideFailedError, match="normtune: ValueError: y is off by"):
         beside.measure(engine, *KEY, {"normtune": wrong, "torch": side()})
+
+
+class Graph:
+    """In place of a captured graph: keeps its slices and launches them at once."""
+
+    def __init__(self, timer: SimpleNamespace, launch, slices: list, lead_in: int) -> None:
+        assert lead_in == 1
+        timer.graphs.append(self)
+        self.slices = slices
+        for tensors in slices:
+            launch(tensors)
+
+
+@pytest.fixture
+def timer(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A timer on the CPU; a round of a graph takes as many nanoseconds as it has launches."""
+
+    def rounds_of(graphs: dict, count: int) -> dict[str, list[int]]:
+        return {label: [len(graph.slices)] * count for label, graph in graphs.items()}
+
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr("normtune.tuner.timing.Captured", Graph)
+    monkeypatch.setattr("normtune.tuner.memory.copy", lambda source, target: target.copy_(source))
+    arena = Arena(torch.device("cpu"), 0)
+    return SimpleNamespace(arena=arena, stream=None, graphs=[], rounds_of=rounds_of)
+
+
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_all_sides_are_timed_on_the_same_slices_and_a_copy_of_as_many_bytes(name: str, timer: SimpleNamespace) -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    def watched(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        y = norm(x, weight)
+        seen.append((x.data_ptr(), weight.data_ptr(), y.data_ptr()))
+        return y
+
+    spec, problem = beside.problem_of(name, "float32", 8, 64)
+    footprint = spec.bytes_moved(problem)
+    times = beside.timed(timer, problem, footprint, name, {"normtune": watched, "torch": norm})
+    launches = 1 + timed_launches(footprint)
+    assert times == {side: [launches] * (beside.BLOCKS * beside.ROUNDS) for side in ("copy", "normtune", "torch")}
+    copies = timer.graphs[::3]
+    assert len(timer.graphs) == 3 * beside.BLOCKS and all(len(graph.slices) == launches for graph in timer.graphs)
+    moved = sum(tensor.nbytes for tensor in copies[0].slices[0].values())
+    assert 0 <= moved - footprint < 8
+    # Called by hand once and once more when it is captured; a backward's forward runs once, by hand.
+    calls = 2 if name == "forward" else 1
+    assert len(seen) == beside.BLOCKS * launches * calls
+    inputs = [x for x, _, _ in seen[: launches * calls]]
+    assert len(set(inputs)) == launches
+    assert len({weight for _, weight, _ in seen[: launches * calls]}) == 1
+    if name == "forward":  # what a captured launch wrote stays its own
+        assert len({y for _, _, y in seen[launches : 2 * launches]}) == launches
+
+
+def test_a_backward_is_that_of_its_slice_however_often_it_is_launched(timer: SimpleNamespace) -> None:
+    tensors = {"x": torch.randn(8, 64), "dy": torch.randn(8, 64), "weight": torch.randn(64)}
+    made = beside._calls(norm, tensors, "backward", None)
+    x, weight = tensors["x"].requires_grad_(), tensors["weight"].requires_grad_()
+    wanted = torch.autograd.grad(norm(x, weight), (x, weight), tensors["dy"])
+    for _ in range(3):
+        torch.testing.assert_close(made["call"](), wanted)
+
+
+def test_who_cannot_be_captured_is_named(timer: SimpleNamespace) -> None:
+    def breaks(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("operation not permitted")
+
+    spec, problem = beside.problem_of("forward", "float32", 8, 64)
+    with pytest.raises(beside.SideFailedError) as caught:
+        beside.timed(timer, problem, spec.bytes_moved(problem), "forward", {"normtune": norm, "quack": breaks})
+    assert (caught.value.side, caught.value.reason) == ("quack", "RuntimeError: operation not permitted")
