@@ -143,12 +143,13 @@ def losses() -> list[str]:
     for name in OPERATORS:
         for dtype in operator(name).dtypes:
             matrix = timing_matrix(_evidence(), operator(name), "", dtype, target_for(device.target, device.sms))
-            one = known[name, dtype]
+            one = known.get((name, dtype))
+            loss = figures.of_tree(matrix, trees[name, dtype]) if matrix and one else None
+            if matrix is None or one is None or loss is None:
+                continue
             (text,) = (line for line in header.regret if line.startswith(f"{name} {dtype}: "))
             costs = re.search(r"sharing costs (-?[\d.]+) %", text)
             function = f"{one.donor[1]}'s, which costs {costs[1]}" if one.donor and costs else f"{one.leaves} leaves"
-            if matrix is None or (loss := figures.of_tree(matrix, trees[name, dtype])) is None:
-                continue
             rule = figures.of_rule(matrix, liger.choose)
             values = ((loss.mean, 2), (loss.worst, 1), (one.cross_validated, 2), (rule and rule.mean, 2))
             shown = ["" if value is None else percent(value, digits).removesuffix(" %") for value, digits in values]
