@@ -208,7 +208,9 @@ def legend_lines(found: BestMap) -> "list[Text]":
     lines = [Text(f"   shown  best  config{f', each with {ending}' * bool(ending)}", style="bold")]
     for config, count in named:
         letter = letters[config]
-        told = f" {count:>6} {found.wins[config]:>5}  {str(config).removesuffix(f' {ending}')}"
+        # The longest would take 92 columns.
+        name = str(config).removesuffix(f" {ending}").replace("programs_per_sm=", "per_sm=").replace("finish=", "")
+        told = f" {count:>6} {found.wins[config]:>5}  {name}"
         lines.append(Text.assemble(" ", (letter, letter_style(letter)), told))
     if others:
         shown, best = sum(count for _, count in others), sum(found.wins[config] for config, _ in others)

@@ -122,8 +122,14 @@ def _arguments(config: Config) -> str:
 
 
 def _constant(config: Config) -> str:
-    """The name of a config in the code: `BLOCK_ROW_16_WARPS_4`, `PERSISTENT_ROWS_2_WARPS_8_STAGES_3_REDUCE`."""
+    """The name of a config in the code: `BLOCK_ROW_16_WARPS_4`, `PERSISTENT_ROWS_2_WARPS_8_STAGES_3_REDUCE`.
+
+    The columns of a chunk or slice stand behind what they belong to: `SPLIT_4096_WARPS_16`, `ROW_WARPS_4_COLUMNS_32`.
+    """
+    of_chunks = config.schedule == "split"
     parts = [_identifier(config.schedule)]
+    if of_chunks and config.block_col:
+        parts.append(str(config.block_col))
     if config.schedule == "block_row":
         parts.append(str(config.block_row))
     elif config.block_row != 1:
@@ -135,8 +141,8 @@ def _constant(config: Config) -> str:
         parts.append(f"per_sm_{config.programs_per_sm}")
     if config.finish != "none":
         parts.append(_identifier(config.finish))
-    if config.block_col:
-        parts.append(f"columns_{config.block_col}")
+    if config.block_col and not of_chunks:
+        parts.append(str(config.block_col) if config.finish == "columns" else f"columns_{config.block_col}")
     return "_".join(parts).upper()
 
 

@@ -176,7 +176,8 @@ def _fit_operator(
             raise NormtuneError(f"{matrix.key} {matrix.dtype} cannot take the function of {' '.join(decided.donor)}")
         if taken is None:
             dtypes = (matrix.dtype, *_takers(spec, matrices, functions, matrix))
-            own = fit_function(matrix, Legality(spec, target, dtypes, variants), given, decided)
+            most = min([given, *(found.figures.leaves for _, found in offers)]) if given and not decided else given
+            own = fit_function(matrix, Legality(spec, target, dtypes, variants), most, decided)
             # Too few problems to tell leaves apart give trees of few leaves, which may lose more than sharing does.
             if not decided:
                 taken = next((one for one in offers if extra(matrix, functions[one[0]].tree, own.tree) <= 0), None)

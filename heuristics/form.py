@@ -21,10 +21,10 @@ class Config(NamedTuple):
         schedule: row, block_row (block_row rows a program), persistent (a fixed grid strides over the rows) or split.
         block_row: rows a program holds at once.
         num_warps: warps a program.
-        num_stages: depth of the software pipeline of the row loop.
+        num_stages: depth of the software pipeline of the row loop; in split, 2 fetches the next row into the L2.
         programs_per_sm: size of the fixed grid, programs a multiprocessor; 0 where the grid follows the rows.
-        finish: how partial sums end, none or reduce.
-        block_col: columns a chunk, in split only.
+        finish: how sums over rows end, none, reduce, dependent (reduce, brought early) or columns (own programs).
+        block_col: columns a chunk in split, columns a program with finish columns.
     """
 
 '''

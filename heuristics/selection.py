@@ -35,7 +35,7 @@ from normtune.heuristics.optimum import MAX_BINS, Optima
 from normtune.heuristics.tree import Tree, choose
 from normtune.kernels.problem import MAX_ROWS
 
-MAX_LEAVES = 16
+MAX_LEAVES = 24
 GROUPS = 6
 # Millionths: a tenth of a percent is less than a table moves when it is fitted to another sweep of the same GPU.
 TOLERANCE = 1000

@@ -8,7 +8,7 @@ import json
 from typing import Any, NamedTuple
 
 SCHEDULES = ("row", "block_row", "persistent", "split")
-FINISHES = ("none", "reduce")
+FINISHES = ("none", "reduce", "dependent", "columns")
 
 
 class Config(NamedTuple):
@@ -19,10 +19,12 @@ class Config(NamedTuple):
             (a fixed grid strides over the rows) or `split` (columns in chunks).
         block_row: rows a program holds at once; lowered by `resolve` where the tile would not fit.
         num_warps: warps a program.
-        num_stages: depth of the software pipeline of the row loop; 1 where there is no loop.
+        num_stages: depth of the software pipeline of the row loop; 1 where there is no loop. In `split`, 2 fetches the
+            next row into the last-level cache.
         programs_per_sm: size of the fixed grid in programs a multiprocessor; 0 where the grid follows the rows.
-        finish: how partial sums end: `none` (the operator has none) or `reduce` (a second kernel).
-        block_col: columns a chunk, in `split` only, else 0.
+        finish: how sums over rows end: `none` (the operator has none), `reduce` (a second kernel sums partial sums),
+            `dependent` (that kernel is brought to the GPU early) or `columns` (programs of their own sum columns).
+        block_col: columns a chunk in `split`, columns a program sums with finish `columns`, else 0.
     """
 
     schedule: str

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from normtune.heuristics import locate
+from normtune.kernels.alignment import alignment_of
 from normtune.kernels.config import Config
 from normtune.kernels.device import describe
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.launcher import Prepared
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_launch import alignment_of
 from normtune.kernels.target import TARGETS, Target
 
 Kept = TypeVar("Kept")
@@ -116,8 +116,8 @@ def _resolve(spec: OperatorSpec, problem: Problem, target: Target, device: int, 
 
 
 def _target(tensor: Tensor) -> Target:
-    # Tensors on a CPU get here only under the Triton interpreter.
-    return describe(tensor.device.index) if tensor.is_cuda else TARGETS["sm_90"]
+    # Tensors on a CPU get here only under the Triton interpreter, which knows nothing that came after sm_80.
+    return describe(tensor.device.index) if tensor.is_cuda else TARGETS["sm_80"]
 
 
 def _find(device: int) -> Lookup:

@@ -34,6 +34,10 @@ class Launch(NamedTuple):
         alignment: largest power of two up to 16 that divides hidden and every row stride, elements.
         column_mask: whether `block_col` exceeds hidden.
         workspace: float32 elements of partial sums; 0 when there is no second stage.
+        finish: how sums over rows end: `none`, `reduce`, `dependent` or `columns`.
+        chunks: chunks of `block_col` columns in which a row is worked on; 0 where it is one tile.
+        held: whether chunks stay in registers between their two uses.
+        slice_row, slice_col: the tile of a program of columns; 0 where there is none.
     """
 
     looped: bool
@@ -45,6 +49,11 @@ class Launch(NamedTuple):
     alignment: int
     column_mask: bool
     workspace: int
+    finish: str = "none"
+    chunks: int = 0
+    held: bool = False
+    slice_row: int = 0
+    slice_col: int = 0
 
     @property
     def binary(self) -> "Launch":
@@ -70,7 +79,7 @@ class OperatorSpec:
         max_hidden: longest row that it takes.
         buffers: tensors of a problem, in the order of the launch.
         space: (space name, problem, target) to candidate configs, before legality. `default` and `full` exist, and so
-            does `quick`, of which a plan takes an even spread of 8 where there are more: an operator without a quick
+            does `quick`, of which a plan takes an even spread of 12 where there are more: an operator without a quick
             space of its own answers as for `default`.
         resolve: (config, problem, target, alignment or None for contiguous tensors) to `Launch`; pure. Raises
             `IllegalConfigError`. Legality never returns when rows or hidden grow, so a config that is legal at the

@@ -4,10 +4,15 @@ With g = dy * (weight + offset), xhat = x * rstd and m = mean(g * xhat) over a r
     dx = rstd * (g - xhat * m)          dweight = sum over rows of dy * xhat
 
 In: a `Launch` and tensors that exist. Out: the kernel calls. Chooses nothing and allocates nothing; kernels and launch
-stand alone in this file because its syntax tree is the kernels' fingerprint.
+stand apart from all else because their syntax trees are the kernels' fingerprint.
 
-A fixed grid strides over the rows; each program keeps its part of dweight in registers and writes it once, in float32,
-to its row of a (grid, hidden) workspace that a second kernel sums in a fixed order. A grid of one writes dweight.
+Three ways, all without atomics, so that a launch gives the same bits each time:
+    persistent  a fixed grid strides over the rows; each program keeps its part of dweight in registers and writes it
+                once, in float32, to its row of a (grid, hidden) workspace that a second kernel sums. A grid of one
+                writes dweight. This file.
+    split       the same for rows that registers do not hold: columns in chunks. rms_norm_backward_split.
+    columns     some programs take rows and write dx, others take columns and sum dweight from x and dy, which they read
+                once more, out of the L2: one launch, no partial sums. rms_norm_backward_columns.
 
 Traffic of a perfect kernel: read rows x hidden of x and of dy, rows of rstd, hidden of weight; write rows x hidden of
 dx and hidden of dweight.
@@ -18,17 +23,27 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.operator import Launch
+from normtune.kernels.partial_sums import reduction
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_launch import reduce_tile
+from normtune.kernels.rms_norm_backward_columns import rms_norm_backward_columns_kernel
+from normtune.kernels.rms_norm_backward_split import rms_norm_backward_split_kernel
+from normtune.kernels.rms_norm_tile import (
+    columns,
+    extent,
+    gradient_of_x,
+    load_tile,
+    load_weight,
+    row_block,
+    store_tile,
+    tile_mask,
+)
 
-_RUNTIME = ["rows", "hidden", "x_stride", "dy_stride", "dx_stride"]
-_REDUCE_RUNTIME = ["partials", "hidden"]
 
-
-@triton.jit(do_not_specialize=_RUNTIME)
+@triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "dy_stride", "dx_stride"])
 def _rms_norm_backward_kernel(
     dy_ptr,
     x_ptr,
@@ -47,63 +62,35 @@ def _rms_norm_backward_kernel(
     ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
     HAS_DWEIGHT: tl.constexpr,
+    HAS_DEPENDENT: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    n_col = tl.multiple_of(hidden.to(tl.int64), ALIGNMENT)
-    s_x = tl.multiple_of(x_stride.to(tl.int64), ALIGNMENT)
-    s_dy = tl.multiple_of(dy_stride.to(tl.int64), ALIGNMENT)
-    s_dx = tl.multiple_of(dx_stride.to(tl.int64), ALIGNMENT)
-    o_col = tl.arange(0, BLOCK_COL)
-    if HAS_COLUMN_MASK:
-        m_col = o_col < n_col
-        b_weight = tl.load(weight_ptr + o_col, mask=m_col, other=0.0).to(tl.float32) + offset
-    else:
-        m_col = tl.full([BLOCK_COL], True, tl.int1)
-        b_weight = tl.load(weight_ptr + o_col).to(tl.float32) + offset
+    n_col = extent(hidden, ALIGNMENT)
+    s_x = extent(x_stride, ALIGNMENT)
+    s_dy = extent(dy_stride, ALIGNMENT)
+    s_dx = extent(dx_stride, ALIGNMENT)
+    o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+    b_weight = load_weight(weight_ptr, o_col, m_col, offset)
     inverse_hidden = 1.0 / hidden
     # The sum over a tile's rows waits until after the loop: inside it would cross warps once a tile.
     b_dweight = tl.zeros([BLOCK_ROW, BLOCK_COL], dtype=tl.float32)
     for i_block in tl.range(tl.program_id(0), tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0), num_stages=NUM_STAGES):
-        o_row = tl.full([BLOCK_ROW], BLOCK_ROW, tl.int64) * i_block + tl.arange(0, BLOCK_ROW)
-        m_row = o_row < rows
-        mask = m_col[None, :]
-        if BLOCK_ROW > 1:
-            mask = m_row[:, None] & mask
-        b_x = tl.load(x_ptr + o_row[:, None] * s_x + o_col[None, :], mask=mask, other=0.0).to(tl.float32)
-        b_dy = tl.load(dy_ptr + o_row[:, None] * s_dy + o_col[None, :], mask=mask, other=0.0).to(tl.float32)
+        o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
+        mask = tile_mask(m_row, m_col, BLOCK_ROW)
+        b_x = load_tile(x_ptr, s_x, o_row, o_col, mask)
+        b_dy = load_tile(dy_ptr, s_dy, o_row, o_col, mask)
         b_rstd = tl.load(rstd_ptr + o_row, mask=m_row, other=0.0)[:, None]
         b_xhat = b_x * b_rstd
-        b_g = b_dy * b_weight[None, :]
-        b_mean = tl.sum(b_g * b_xhat, axis=1)[:, None] * inverse_hidden
-        b_dx = b_rstd * (b_g - b_xhat * b_mean)
-        tl.store(dx_ptr + o_row[:, None] * s_dx + o_col[None, :], b_dx.to(dx_ptr.dtype.element_ty), mask=mask)
+        b_dx = gradient_of_x(b_dy, b_xhat, b_weight, b_rstd, inverse_hidden)
+        store_tile(dx_ptr, s_dx, o_row, o_col, mask, b_dx)
         if HAS_DWEIGHT:
             b_dweight += b_dy * b_xhat
+    if HAS_DEPENDENT:
+        gdc_launch_dependents()
     if HAS_DWEIGHT:
         b_sum = tl.sum(b_dweight, axis=0)
         p_out = dweight_ptr + tl.program_id(0).to(tl.int64) * n_col + o_col
         tl.store(p_out, b_sum.to(dweight_ptr.dtype.element_ty), mask=m_col)
-
-
-@triton.jit(do_not_specialize=_REDUCE_RUNTIME)
-def _reduce_partials_kernel(
-    partial_ptr,
-    dweight_ptr,
-    partials,
-    hidden,
-    BLOCK_PARTIAL: tl.constexpr,
-    BLOCK_COL: tl.constexpr,
-    ALIGNMENT: tl.constexpr,
-):
-    n_col = tl.multiple_of(hidden.to(tl.int64), ALIGNMENT)
-    o_col = tl.program_id(0).to(tl.int64) * BLOCK_COL + tl.arange(0, BLOCK_COL)
-    m_col = o_col < n_col
-    b_sum = tl.zeros([BLOCK_PARTIAL, BLOCK_COL], dtype=tl.float32)
-    for i_partial in range(0, partials, BLOCK_PARTIAL):
-        o_partial = i_partial + tl.arange(0, BLOCK_PARTIAL).to(tl.int64)
-        mask = (o_partial < partials)[:, None] & m_col[None, :]
-        b_sum += tl.load(partial_ptr + o_partial[:, None] * n_col + o_col[None, :], mask=mask, other=0.0)
-    tl.store(dweight_ptr + o_col, tl.sum(b_sum, axis=0).to(dweight_ptr.dtype.element_ty), mask=m_col)
 
 
 def calls(
@@ -127,7 +114,6 @@ def calls(
         *(problem.rows, problem.hidden, x.stride(0), dy.stride(0), dx.stride(0), offset),
     )
     options = {
-        "BLOCK_ROW": launch.block_row,
         "BLOCK_COL": launch.block_col,
         "ALIGNMENT": launch.alignment,
         "HAS_COLUMN_MASK": launch.column_mask,
@@ -135,19 +121,16 @@ def calls(
         "NUM_STAGES": launch.num_stages,
         "num_warps": launch.num_warps,
     }
-    main = KernelCall(_rms_norm_backward_kernel, (launch.grid,), args, options)
+    if not launch.looped:
+        options |= {"BLOCK_ROW": launch.block_row, "SLICE_ROW": launch.slice_row, "SLICE_COL": launch.slice_col}
+        return (KernelCall(rms_norm_backward_columns_kernel, (launch.grid,), args, options),)
+    options["HAS_DEPENDENT"] = launch.finish == "dependent"
+    if launch.chunks:
+        options |= {"CHUNKS": launch.chunks, "IS_HELD": launch.held}
+        main = KernelCall(rms_norm_backward_split_kernel, (launch.grid,), args, options)
+    else:
+        options["BLOCK_ROW"] = launch.block_row
+        main = KernelCall(_rms_norm_backward_kernel, (launch.grid,), args, options)
     if not launch.workspace:
         return (main,)
-    block_partial, block_col, num_warps = reduce_tile(launch.grid)
-    reduction = KernelCall(
-        _reduce_partials_kernel,
-        (-(-problem.hidden // block_col),),
-        (workspace, dweight, launch.grid, problem.hidden),
-        {
-            "BLOCK_PARTIAL": block_partial,
-            "BLOCK_COL": block_col,
-            "ALIGNMENT": launch.alignment,
-            "num_warps": num_warps,
-        },
-    )
-    return (main, reduction)
+    return (main, reduction(launch, problem.hidden, workspace, dweight))

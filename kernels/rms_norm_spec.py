@@ -4,6 +4,7 @@ In: nothing. Out: registered `OperatorSpec`s. How a config resolves is in rms_no
 rms_norm_forward and rms_norm_backward, the reference is in rms_norm_reference.
 """
 
+from collections.abc import Iterable
 from itertools import product
 
 from normtune.heuristics.rules import liger
@@ -17,6 +18,7 @@ from normtune.kernels.rms_norm_launch import (
     resolve_backward,
     resolve_forward,
 )
+from normtune.kernels.rms_norm_quick import quick_backward, quick_forward
 from normtune.kernels.target import Target
 
 MAX_HIDDEN = 65536
@@ -25,50 +27,10 @@ _FULL_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 _FULL_WARPS = (1, 2, 4, 8, 16, 32)
 _FULL_STAGES = (1, 2, 3, 4)
 _FULL_PROGRAMS = (1, 2, 4, 8, 16)
-
-# What the quick spaces hold beside Liger's configs: block_row, num_warps, num_stages, programs_per_sm (0: no loop), and
-# the least and largest block of columns at which it is tried, at most six at each. Chosen greedily by what they save on
-# average on the recorded H200 in bfloat16 and float32, most first; a config that serves neighbouring blocks of columns
-# is preferred, because a table needs it measured all over a leaf. Against the best of the default space the best of
-# these loses nothing on average forward (6.8 % at worst) and 0.35 % backward (8.2 % at worst).
-_QUICK_FORWARD = (
-    (2, 1, 1, 0, 64, 512),
-    (1, 8, 1, 0, 1024, 8192),
-    (1, 4, 1, 0, 2048, 4096),
-    (8, 4, 1, 0, 64, 1024),
-    (1, 1, 1, 0, 128, 1024),
-    (1, 8, 4, 2, 8192, 16384),
-    (32, 8, 1, 0, 64, 128),
-    (2, 4, 1, 0, 512, 2048),
-    (1, 16, 1, 0, 4096, 32768),
-    (1, 4, 4, 2, 4096, 8192),
-    (1, 4, 4, 16, 4096, 8192),
-    (32, 16, 1, 0, 128, 256),
-    (1, 2, 1, 0, 1024, 2048),
-)
-_QUICK_BACKWARD = (
-    (1, 4, 4, 2, 1024, 4096),
-    (4, 2, 4, 4, 128, 512),
-    (1, 8, 4, 1, 2048, 8192),
-    (32, 4, 1, 4, 64, 128),
-    (2, 4, 4, 2, 512, 2048),
-    (4, 8, 1, 1, 1024, 2048),
-    (2, 16, 1, 1, 4096, 8192),
-    (2, 1, 4, 4, 128, 512),
-    (4, 4, 3, 2, 512, 1024),
-    (4, 1, 4, 8, 64, 256),
-    (1, 1, 2, 1, 64, 256),
-    (1, 8, 3, 2, 2048, 8192),
-    (16, 2, 1, 4, 64, 128),
-    (2, 4, 3, 2, 1024, 2048),
-    (1, 16, 3, 1, 4096, 8192),
-    (4, 1, 1, 4, 256, 256),
-    (32, 4, 4, 2, 64, 64),
-    (4, 2, 3, 4, 256, 512),
-    (1, 2, 3, 8, 512, 1024),
-    (1, 8, 1, 1, 16384, 16384),
-    (1, 16, 1, 1, 16384, 32768),  # 32 warps of 64 threads do not exist
-)
+_FULL_CHUNKS = (512, 1024, 2048, 4096, 8192)
+_FULL_SLICES = (16, 32, 64)
+# Beyond these many rows no config that ends as `columns` won on the recorded H200.
+_MOST_COLUMNS_ROWS = 2048
 
 
 def _forward_buffers(problem: Problem) -> tuple[Buffer, ...]:
@@ -107,19 +69,23 @@ def _forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
         Config("persistent", rows, warps, stages, programs)
         for rows, warps, stages, programs in product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS)
     ]
+    split = [Config("split", 1, warps, block_col=chunk) for warps, chunk in product(_FULL_WARPS, _FULL_CHUNKS)]
+    split = [config for config in split if hidden > config.block_col >= 4 * warp_size * config.num_warps]
     if name == "quick":
-        chosen = _quick(_QUICK_FORWARD, hidden, "none")
+        chosen = quick_forward(problem, target)
     elif name == "full":
-        chosen = [config for config in flat + looped if 1 <= _elements(config, hidden, warp_size) <= 128]
+        chosen = [config for config in flat + looped if 1 <= _elements(config, hidden, warp_size) <= 128] + split
     else:
         chosen = [config for config in flat if _is_default_flat(config, hidden, warp_size)]
-        chosen += [config for config in looped if _is_default_looped(config, hidden, warp_size)]
+        chosen += [config for config in looped if _is_default_looped(config, problem, warp_size)]
+        chosen += [config for config in split if _is_default_split(config, hidden)]
     return sorted({*chosen, *_liger_configs(rms_norm_forward.name, hidden)})
 
 
-# The default spaces hold what the full space, tried on the 20 shapes of the grid `probe` in bfloat16 on an H200, showed
-# to win by more than 1 % somewhere: no shape there loses more than 0.8 % against the full space (benchmarks/space.py).
-# Leaving out a value named below cost the percentage beside it at the shape where it wins.
+# The default spaces hold what showed to win by more than 1 % somewhere on an H200: out of the full space tried on the
+# 20 shapes of the grid `probe` (benchmarks/space.py), and for `split` and `columns`, which came later, out of twice as
+# many configs tried on the recording grid: against these the default space loses 0.01 % on average backward, 0.02 %
+# forward, 2.2 % at worst. Leaving out a value named below cost the percentage beside it at the shape where it wins.
 
 
 def _is_default_flat(config: Config, hidden: int, warp_size: int) -> bool:
@@ -135,38 +101,74 @@ def _is_default_flat(config: Config, hidden: int, warp_size: int) -> bool:
     return 4 <= elements <= 32 and config.block_row * block_col <= 16384
 
 
-def _is_default_looped(config: Config, hidden: int, warp_size: int) -> bool:
+def _is_default_looped(config: Config, problem: Problem, warp_size: int) -> bool:
     return (
-        config.num_stages == 4  # 4.0 % at 1024 x 5120
-        and config.block_row in (1, 2)
+        problem.rows >= 512  # with fewer its programs have a row or two each, as without a loop
+        and config.num_stages == 4  # 4.0 % at 1024 x 5120
+        and config.block_row == 1
         and config.programs_per_sm in (2, 8, 16)  # 2: 5.9 % at 1024 x 5120; 8: 1.4 % at 4096 x 1536
-        and 16 <= _elements(config, hidden, warp_size) <= 64
+        and 16 <= _elements(config, problem.hidden, warp_size) <= 64
+    )
+
+
+def _is_default_split(config: Config, hidden: int) -> bool:
+    """Rows of more than 2048, where up to half a tile of the next power of two is empty, and rows of more than 8192."""
+    return hidden > 2048 and (config.block_col, config.num_warps) in (
+        *((1024, 4), (2048, 8), (4096, 16)),  # 2048, 8: 8 % at 4096 x 5120
+        *((4096, 32), (8192, 32)),  # 8192, 32: 5 % at 4096 x 32768
     )
 
 
 def _backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     hidden, warp_size = problem.hidden, target.warp_size
-    looped = [
-        Config("persistent", rows, warps, stages, programs, "reduce")
-        for rows, warps, stages, programs in product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS)
-    ]
+    # Where the GPU has dependent launches they take up to 8 % less time than plain ones, and never much more.
+    finish = "dependent" if target.has_dependent_launch else "reduce"
     if name == "quick":
-        chosen = _quick(_QUICK_BACKWARD, hidden, "reduce")
+        chosen = quick_backward(problem, target, finish)
     elif name == "full":
-        chosen = [config for config in looped if 1 <= _elements(config, hidden, warp_size) <= 64]
+        finishes = ("reduce", "dependent") if target.has_dependent_launch else ("reduce",)
+        looped = product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS, finishes)
+        chosen = [Config("persistent", *knobs) for knobs in looped]
+        chosen = [config for config in chosen if 1 <= _elements(config, hidden, warp_size) <= 64]
+        chosen += _columns(problem, target, _FULL_ROWS, _FULL_WARPS, _FULL_STAGES)
+        chosen += [
+            Config("split", 1, warps, stages, programs, finish, chunk)
+            for warps, stages, programs, finish, chunk in product(
+                _FULL_WARPS, (1, 2), (1, 2, 3), finishes, _FULL_CHUNKS
+            )
+            if hidden > chunk >= 4 * warp_size * warps
+        ]
     else:
-        chosen = [config for config in looped if _is_default_backward(config, hidden, warp_size)]
+        looped = product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS, (finish,))
+        chosen = [Config("persistent", *knobs) for knobs in looped]
+        chosen = [config for config in chosen if _is_default_backward(config, problem, warp_size)]
+        chosen += [
+            config
+            for config in _columns(problem, target, _FULL_ROWS, (2, 4, 8, 16), (1, 3))
+            if _is_default_columns(config, hidden)
+        ]
+        if hidden > 8192:
+            chosen += [
+                Config("split", 1, warps, stages, 1, finish, chunk)
+                for warps, stages, chunk in product((16, 32), (1, 2), (2048, 4096, 8192))
+                if 4 <= chunk // (warp_size * warps) <= 16
+            ]
     return sorted({*chosen, *_liger_configs(rms_norm_backward.name, hidden)})
 
 
-def _quick(table: tuple[tuple[int, ...], ...], hidden: int, finish: str) -> list[Config]:
-    block_col = min(max(next_power_of_2(hidden), 64), 32768)
+def _columns(
+    problem: Problem, target: Target, rows: Iterable[int], warps: Iterable[int], stages: Iterable[int]
+) -> list[Config]:
+    """The configs that end as `columns`: none where there are too many rows for a program to walk through."""
+    if problem.rows > _MOST_COLUMNS_ROWS and not problem.variant:
+        return []
     found = []
-    for rows, warps, stages, programs, least, most in table:
-        if least <= block_col <= most and programs:
-            found.append(Config("persistent", rows, warps, stages, programs, finish))
-        elif least <= block_col <= most:
-            found.append(Config("row" if rows == 1 else "block_row", rows, warps))
+    for block_row, num_warps, num_stages, slice_col in product(rows, warps, stages, _FULL_SLICES):
+        schedule = "row" if block_row == 1 else "block_row"
+        config = Config(schedule, block_row, num_warps, num_stages, 0, "columns", slice_col)
+        elements = _elements(config, problem.hidden, target.warp_size)
+        if 8 <= elements <= (64 if block_row == 1 else 16):
+            found.append(config)
     return found
 
 
@@ -178,19 +180,31 @@ def _liger_configs(name: str, hidden: int) -> set[Config]:
     return {config for config in (liger.choose(name, 1, hidden), liger.choose(name, 1 << 20, 64)) if config}
 
 
-def _is_default_backward(config: Config, hidden: int, warp_size: int) -> bool:
+def _is_default_columns(config: Config, hidden: int) -> bool:
+    warps, stages = config.num_warps, config.num_stages
+    if config.block_col == 16:
+        return warps >= 4 and (stages == 1 or config.block_row <= 4)
+    if config.block_col == 32:
+        return stages == 1 and (warps == 4 or (warps == 8 and config.block_row == 1))
+    return stages == 1 and config.block_row == 1 and warps in (4, 8) and hidden >= 1024
+
+
+def _is_default_backward(config: Config, problem: Problem, warp_size: int) -> bool:
+    hidden = problem.hidden
     elements, block_col = _elements(config, hidden, warp_size), next_power_of_2(hidden)
     rows, warps, stages, programs = config.block_row, config.num_warps, config.num_stages, config.programs_per_sm
-    if block_col >= 16384:
-        return rows == 1 and programs in (1, 2) and stages in (1, 2, 3) and elements <= 64
-    if block_col <= 256 and (rows, warps, stages, programs) == (1, 1, 2, 1):  # 9.7 % at 1 x 64
+    if block_col >= 16384:  # up to 1.7 times as slow as in chunks
+        return False
+    if block_col <= 256 and (rows, warps, stages, programs) == (1, 1, 2, 1):  # 12 % at 1 x 64
         return True
+    if problem.rows <= 64 and not problem.variant:
+        return False  # programs of columns take 0.5 to 0.8 of the time
     return (
         rows in (1, 2, 4, 16, 32)  # 2: 2.3 % at 32768 x 4096; 4: 2.5 % at 512 x 2048; 32: 1.7 % at 262144 x 64
-        and stages in (1, 3, 4)  # 3: 2.7 % at 32768 x 4096; 4: 5.0 % at 1024 x 5120
-        and elements in (8, 16, 32)
+        and (stages in (3, 4) or (stages == 1 and rows >= 16))
+        and elements in ((8, 16, 32) if rows >= 16 else (16, 32))
         and programs <= 8
-        and programs * warps in (4, 8, 16)
+        and programs * warps in ((4, 8, 16) if stages != 3 else (8, 16))
     )
 
 
@@ -199,6 +213,9 @@ def _forward_default(problem: Problem, target: Target) -> Config:
 
 
 def _backward_default(problem: Problem, target: Target) -> Config:
+    if problem.hidden > 8192:  # the registers do not hold a whole row, and three more of its length
+        threads = 512 if problem.hidden <= 16384 else 1024
+        return Config("split", 1, threads // target.warp_size, 1, 1, "reduce", 4096)
     warps = _default_warps(problem, target, MAX_BACKWARD_ELEMENTS_PER_THREAD)
     return Config("persistent", 1, warps, 1, 1, "reduce")
 
@@ -223,7 +240,11 @@ rms_norm_forward = register(
         default_config=_forward_default,
         kernel_module="normtune.kernels.rms_norm_forward",
         reference_module="normtune.kernels.rms_norm_reference",
-        sources=("normtune.kernels.rms_norm_forward", "normtune.kernels.rms_norm_launch"),
+        sources=(
+            "normtune.kernels.rms_norm_forward",
+            "normtune.kernels.rms_norm_launch",
+            "normtune.kernels.rms_norm_tile",
+        ),
     )
 )
 
@@ -239,6 +260,13 @@ rms_norm_backward = register(
         default_config=_backward_default,
         kernel_module="normtune.kernels.rms_norm_backward",
         reference_module="normtune.kernels.rms_norm_reference",
-        sources=("normtune.kernels.rms_norm_backward", "normtune.kernels.rms_norm_launch"),
+        sources=(
+            "normtune.kernels.partial_sums",
+            "normtune.kernels.rms_norm_backward",
+            "normtune.kernels.rms_norm_backward_columns",
+            "normtune.kernels.rms_norm_backward_split",
+            "normtune.kernels.rms_norm_launch",
+            "normtune.kernels.rms_norm_tile",
+        ),
     )
 )

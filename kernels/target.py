@@ -27,6 +27,21 @@ class Target(NamedTuple):
     max_threads: int
     l2_bytes: int
 
+    @property
+    def has_dependent_launch(self) -> bool:
+        """Whether a kernel may be brought to the GPU before the one ahead of it has ended (CUDA, from sm_90 on)."""
+        return self._since_hopper
+
+    @property
+    def has_row_fetch(self) -> bool:
+        """Whether one instruction brings a row into the last-level cache (PTX, from sm_90 on)."""
+        return self._since_hopper
+
+    @property
+    def _since_hopper(self) -> bool:
+        number = self.name.removeprefix("sm_")
+        return number != self.name and int(number) >= 90
+
 
 # CUDA C++ Programming Guide, table "Technical specifications per compute capability" (shared memory
 # a block may opt in to), and the vendors' data sheets of the named part for units and cache.

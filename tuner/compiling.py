@@ -246,7 +246,12 @@ def _compile(job: Job, keep_assembly: bool) -> Compiled:
 
 
 def _one_line(error: BaseException) -> str:
-    """Type, first and last line of an error's text: the compiler says where in the one and why in the other."""
+    """Type, first and last line of an error's text: the compiler says where in the one and why in the other.
+
+    An error inside a function that a kernel calls comes wrapped in one for the call, which does not say why.
+    """
+    while error.__cause__ is not None and type(error.__cause__) is type(error):
+        error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     told = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
     return f"{type(error).__name__}: {told}"[:200]

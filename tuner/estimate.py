@@ -37,14 +37,17 @@ REFERENCE_PYTHON_SECONDS = 0.010
 STORE_SECONDS = 0.004
 
 # Time of a launch: seconds before it moves anything, of one kernel and of one with a second that ends partial sums;
-# then its bytes at the speed of the copy, and for each element as much time as so many bytes take. A tile of more
-# elements a thread than fit in registers beside partial sums takes longer.
+# then its bytes at the speed of the copy, and for each element as much time as so many bytes take. A row of more
+# elements a thread than fit in registers beside partial sums takes longer. Programs of columns read everything once
+# more, and each goes down through all rows, a tile at a time.
 LAUNCH_SECONDS = 2.6e-6
 TWO_LAUNCHES_SECONDS = 5.0e-6
 ELEMENT_BYTES = 0.8
-SUMMED_ELEMENT_BYTES = 2.8
-SPILLED_ELEMENT_BYTES = 12.0
+SUMMED_ELEMENT_BYTES = 2.0
+SPILLED_ELEMENT_BYTES = 5.0
 SPILLED_ELEMENTS = 64
+COLUMNS_ELEMENT_BYTES = 3.7
+SLICE_SECONDS = 0.25e-6
 
 # Of a config and block on the CPU, as a multiple of `Speed.block_seconds`.
 BLOCK_FACTOR = 1.0
@@ -137,7 +140,7 @@ class Pace:
         launches = 1 + timed_launches(footprint)
         on_device = 0.0
         if self._speed.bytes_per_second:
-            times = [self._launch(task.problem, footprint, candidate.launch) for candidate in task.candidates]
+            times = [self.launch_seconds(task.problem, footprint, candidate.launch) for candidate in task.candidates]
             times.append(self._moving(footprint) + LAUNCH_SECONDS)
             replays = [self._evict_seconds + (launches if time < SLOW_SECONDS else 1) * time for time in times]
             on_device = ROUNDS_PER_BLOCK * (blocks * sum(replays) + ALL_BLOCKS * self._moving(SENTINEL_MOVED))
@@ -161,12 +164,16 @@ class Pace:
             now += sum(parts)
         return Estimate(start, waited, gate, timing, store)
 
-    def _launch(self, problem: Problem, footprint: int, launch: Launch) -> float:
-        """Seconds of one launch."""
+    def launch_seconds(self, problem: Problem, footprint: int, launch: Launch) -> float:
+        """Seconds of one launch, whose perfect kernel would move `footprint` bytes."""
         elements = problem.rows * problem.hidden
+        if launch.slice_row:
+            walk = -(-problem.rows // launch.slice_row) * SLICE_SECONDS
+            return LAUNCH_SECONDS + walk + self._moving(footprint + COLUMNS_ELEMENT_BYTES * elements)
         if not launch.workspace:
             return LAUNCH_SECONDS + self._moving(footprint + ELEMENT_BYTES * elements)
-        a_thread = launch.block_row * launch.block_col / (launch.num_warps * self._target.warp_size)
+        columns = launch.block_col * max(1, launch.chunks)
+        a_thread = launch.block_row * columns / (launch.num_warps * self._target.warp_size)
         element_bytes = SPILLED_ELEMENT_BYTES if a_thread >= SPILLED_ELEMENTS else SUMMED_ELEMENT_BYTES
         return TWO_LAUNCHES_SECONDS + self._moving(footprint + element_bytes * elements)
 

@@ -84,20 +84,21 @@ def one_line(error: BaseException) -> str:
 def gate_launch(spec: OperatorSpec, problem: Problem, candidate: Candidate, target: Target) -> tuple[Problem, Launch]:
     """The problem and launch on which a candidate's binary is tried: same binary, rows and grid of the gate's own."""
     config, launch = candidate
+    if not launch.looped:
+        rows = max(GATE_PROGRAMS * launch.block_row * GATE_PASSES, GATE_PASSES // 2 * launch.slice_row)
+        problem = problem._replace(rows=rows + max(1, launch.block_row // 2))
+        return problem, spec.resolve(config, problem, target, None)
     programs = min(launch.grid, GATE_PROGRAMS)
-    if launch.looped and not launch.workspace:
+    if not launch.workspace:
         try:
             many = spec.resolve(config, problem._replace(rows=MAX_ROWS), target, None)
         except IllegalConfigError:
             many = None
         # One program may be another binary (it ends its sums itself), then it makes all the passes alone.
         programs = GATE_PROGRAMS if many and many.binary == launch.binary else 1
-    if not launch.looped:
-        programs = GATE_PROGRAMS
     rows = programs * launch.block_row * GATE_PASSES + max(1, launch.block_row // 2)
-    grid = programs if launch.looped else -(-rows // launch.block_row)
-    workspace = grid * problem.hidden if launch.workspace else 0
-    return problem._replace(rows=rows), launch._replace(grid=grid, workspace=workspace)
+    workspace = programs * problem.hidden if launch.workspace else 0
+    return problem._replace(rows=rows), launch._replace(grid=programs, workspace=workspace)
 
 
 def gate(spec: OperatorSpec, problem: Problem, candidate: Candidate, target: Target, device: torch.device) -> None:

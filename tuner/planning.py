@@ -18,7 +18,7 @@ from normtune.tuner.footprint import peak_bytes
 
 SPACES = ("default", "full", "quick")
 # A plan of the space `quick` takes at most so many configs a problem.
-QUICK_CONFIGS = 8
+QUICK_CONFIGS = 12
 # Why it leaves out the others, a key of `Plan.pruned`.
 QUICK_REASON = "only in the default space"
 # Others may take some of the free memory while the sweep runs.

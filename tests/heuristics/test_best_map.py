@@ -100,11 +100,11 @@ def test_what_all_configs_have_in_common_is_said_once() -> None:
     found = best_map(matrix(regret, SHAPES[:3], (one, two)), SHAPES)
     assert printed(legend_lines(found))[:3] == [
         "   shown  best  config, each with finish=reduce",
-        " A      2     2  persistent warps=4 programs_per_sm=1",
-        " B      1     1  persistent warps=8 programs_per_sm=1",
+        " A      2     2  persistent warps=4 per_sm=1",
+        " B      1     1  persistent warps=8 per_sm=1",
     ]
     alone = best_map(matrix([[0]], [(1, 64)], (one,)), [(1, 64)])
-    assert printed(legend_lines(alone))[1] == f" A      1     1  {one}"
+    assert printed(legend_lines(alone))[1] == " A      1     1  persistent warps=4 per_sm=1 reduce"
 
 
 @pytest.mark.parametrize("columns", [24, 40, 80])

@@ -75,14 +75,16 @@ def test_dtypes_of_an_operator_are_told_of_together(evidence: Evidence) -> None:
 
 
 def test_after_a_quick_sweep_the_gain_is_right() -> None:
-    """Of eight configs on a few shapes, in which Liger's is 25 % slower than the best wherever it was measured."""
+    """Of a few configs on a few shapes, in which Liger's is 25 % slower than the best wherever it was measured."""
     target = TARGETS["sm_90"]
     run = Run("r", Device("GPU", "sm_90", 132, 1, 1, "GPU-1", "1"), {}, "2026-01-01T00:00:00", {})
     rounds = np.arange(4, dtype=np.int32)
     cells = []
     from normtune.heuristics.rules import liger
 
-    for task in plan(problems(["rms_norm_forward"], ["bfloat16"], SHAPES), "quick", target).tasks:
+    # The widest leaf answers for rows of 65536 as well, which a config tried only at 4096 does not reach.
+    tried = [(rows, hidden) for rows in (1, 4096, 65536) for hidden in (64, 1024, 16384)]
+    for task in plan(problems(["rms_norm_forward"], ["bfloat16"], tried), "quick", target).tasks:
         rule = liger.choose("rms_norm_forward", task.problem.rows, task.problem.hidden)
         assert rule is not None
         launch = operator("rms_norm_forward").resolve(rule, task.problem, target, None)
@@ -94,7 +96,7 @@ def test_after_a_quick_sweep_the_gain_is_right() -> None:
     fitted = fit(Evidence.from_measurements(cells, [run]), leaves=16)
     (function,) = fitted.functions
     assert function.figures.gain is not None
-    assert function.figures.gain.problems == len(SHAPES)
+    assert function.figures.gain.problems == len(tried)
     assert (telling.gain(fitted) or "").endswith("rms_norm_forward 25 % faster (up to 25 %)")
 
 

@@ -55,16 +55,21 @@ def test_launch_covers_the_problem_within_limits(data, spec, target, dtype, hidd
     except IllegalConfigError as error:
         assert str(error)
         return
-    assert launch.block_col >= hidden and launch.block_col & (launch.block_col - 1) == 0
-    assert launch.column_mask == (launch.block_col > hidden)
+    covered = launch.block_col * max(1, launch.chunks)
+    assert covered - launch.block_col < hidden <= covered and launch.block_col & (launch.block_col - 1) == 0
+    assert launch.column_mask == (covered > hidden)
     assert 1 <= launch.block_row <= max(1, config.block_row)
     assert launch.num_warps * target.warp_size <= target.max_threads
     assert 4 * launch.workspace <= 64 << 20
+    slices = -(-hidden // launch.slice_col) if launch.slice_col else 0
     if launch.looped:
-        assert launch.grid <= config.programs_per_sm * target.sms
+        assert launch.grid <= max(1, config.programs_per_sm) * target.sms
     else:
-        assert launch.grid * launch.block_row >= rows
-    assert 1 <= launch.grid <= rows
+        assert (launch.grid - slices) * launch.block_row >= rows
+    assert 1 <= launch.grid - slices <= rows
+    assert (launch.finish in ("reduce", "dependent")) == (launch.workspace > 0)
+    assert launch.finish != "dependent" or target.has_dependent_launch
+    assert (launch.finish == "columns") == (launch.slice_col > 0) == (launch.slice_row > 0)
     assert hidden % launch.alignment == 0
 
 
@@ -72,7 +77,7 @@ def test_average_size_of_the_default_spaces():
     from normtune.tuner.grids import shapes
     from normtune.tuner.planning import plan, problems
 
-    for name, most in (("rms_norm_forward", 20), ("rms_norm_backward", 35)):
+    for name, most in (("rms_norm_forward", 16), ("rms_norm_backward", 24)):
         chosen = plan(problems([name], ["bfloat16"], shapes("default")), "default", TARGETS["sm_90"])
         assert chosen.cells() <= most * len(chosen.tasks)
 
@@ -163,3 +168,49 @@ def test_bytes_of_a_perfect_kernel():
     forward, backward = operator("rms_norm_forward"), operator("rms_norm_backward")
     assert forward.bytes_moved(forward.problem(64, 128, "bfloat16")) == 2 * 64 * 128 * 2 + 128 * 2 + 64 * 4
     assert backward.bytes_moved(backward.problem(64, 128, "bfloat16")) == 3 * 64 * 128 * 2 + 64 * 4 + 2 * 128 * 2
+
+
+def test_what_a_target_has_since_hopper():
+    assert [TARGETS[name].has_dependent_launch for name in ("sm_80", "sm_89", "sm_90", "sm_120", "gfx942")] == [
+        *(False, False, True, True, False)
+    ]
+
+
+def test_an_older_target_reduces_and_fetches_nothing():
+    spec = operator("rms_norm_backward")
+    config = Config("split", 1, 16, 2, 1, "dependent", 4096)
+    problem = spec.problem(4096, 16384, "bfloat16")
+    new, old = (spec.resolve(config, problem, TARGETS[name], None) for name in ("sm_90", "sm_80"))
+    assert (new.finish, new.num_stages) == ("dependent", 2) and (old.finish, old.num_stages) == ("reduce", 1)
+
+
+def test_rows_stay_in_registers_where_they_fit():
+    spec = operator("rms_norm_backward")
+    config = Config("split", 1, 32, 1, 1, "reduce", 4096)
+    held = {
+        (hidden, dtype): spec.resolve(config, spec.problem(99, hidden, dtype), TARGETS["sm_90"], None).held
+        for hidden in (12288, 16384, 32768)
+        for dtype in ("bfloat16", "float32")
+    }
+    assert {shape for shape, stays in held.items() if stays} == {
+        *((12288, "bfloat16"), (12288, "float32"), (16384, "bfloat16"))
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "rows", "reason"),
+    [
+        (Config("row", 1, 4), 8, "finish 'none' needs a grid of fixed size"),
+        (Config("row", 1, 4, 1, 0, "columns", 32), 5000, "5000 rows exceed 4096"),
+        (Config("row", 1, 4, 1, 0, "columns"), 8, "without block_col"),
+        (Config("split", 1, 4, 1, 1, "reduce"), 8, "split without block_col"),
+        (Config("split", 1, 8, 1, 1, "columns", 1024), 8, "cannot end partial sums"),
+        (Config("split", 1, 32, 1, 1, "reduce", 128), 8, "chunks exceed 16"),
+        (Config("split", 1, 1, 1, 1, "reduce", 4096), 8, "128 elements a thread exceed 64"),
+        (Config("split", 1, 1, 1, 1, "reduce", 2048), 8, "256 elements a thread exceed 128"),
+    ],
+)
+def test_illegal_ways_say_why(config, rows, reason):
+    spec = operator("rms_norm_backward")
+    with pytest.raises(IllegalConfigError, match=reason):
+        spec.resolve(config, spec.problem(rows, 8192, "bfloat16"), TARGETS["sm_90"], None)

@@ -140,12 +140,12 @@ def loss_of_table(evidence, measured):
     return mean(found)
 
 
-@pytest.mark.parametrize("share", [0.3, pytest.param(0.5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [0.2, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_a_table_fitted_on_a_beginning_loses_less_than_one_fitted_on_as_many_at_random(recording, share):
     evidence, medians = recording
     tasks = plan(problems([], ["bfloat16"], shapes("default")), "default", TARGET).tasks
     order = [problem[:3] for problem in drained(Agenda(tasks), lambda problem: medians[problem])]
     count = round(share * len(order))
     ordered = loss_of_table(evidence, order[:count])
-    by_chance = [loss_of_table(evidence, random.Random(seed).sample(order, count)) for seed in range(3)]
+    by_chance = [loss_of_table(evidence, random.Random(seed).sample(order, count)) for seed in range(6)]
     assert ordered < mean(by_chance)

@@ -1,9 +1,14 @@
 """How long a sweep is said to take, beside how long it took."""
 
+from collections import defaultdict
+
+import numpy as np
 import pytest
 
+from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
-from normtune.results.records import Device, Run
+from normtune.results.recording import load_recording
+from normtune.results.records import COPY, Device, Run
 from normtune.tuner.engine import Speed
 from normtune.tuner.estimate import H200, Pace, corrected, new_binaries
 from normtune.tuner.grids import shapes
@@ -11,27 +16,37 @@ from normtune.tuner.planning import plan, problems
 
 TARGET = TARGETS["sm_90"]
 DEVICE = Device("NVIDIA H200", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
-# Every second row count of the recording grid.
-HALF = [(rows, hidden) for rows, hidden in shapes("recording") if rows.bit_length() % 2]
-
-# Seconds of timing of sweeps of an H200 beside 16 cores.
-MEASURED = {
-    "default": ("bfloat16", shapes("default"), "adaptive", 54.2),
-    "recording": ("bfloat16", shapes("recording"), "exhaustive", 173.2),
-    "half": ("float32", HALF, "exhaustive", 103.2),
-}
+# A sweep of the variants in three dtypes, on a part of the recording grid.
+VARIANTS = ("rms_norm_forward:no_rstd", "rms_norm_backward:no_dweight")
+ROWS, HIDDEN = (1, 32, 512, 2048, 8192, 65536, 262144), (64, 128, 256, 768, *(1024 << power for power in range(6)))
+MEASURED_SECONDS = 74.9
 
 
 def tasks_of(dtype="bfloat16", grid=(), space="default", keys=()):
     return plan(problems(list(keys), [dtype], grid or shapes("quick")), space, TARGET).tasks
 
 
-@pytest.mark.parametrize("name", MEASURED)
-def test_the_timing_of_known_sweeps_is_told_within_a_fifth(name):
-    dtype, grid, strategy, measured = MEASURED[name]
-    estimate = Pace(H200, TARGET, strategy).estimate(tasks_of(dtype, grid))
-    assert estimate.timing == pytest.approx(measured, rel=0.2)
+def test_the_timing_of_a_known_sweep_is_told_within_a_fifth():
+    wanted = problems(VARIANTS, ["bfloat16", "float16", "float32"], shapes("recording", ROWS, HIDDEN))
+    estimate = Pace(H200, TARGET, "exhaustive").estimate(plan(wanted, "default", TARGET).tasks)
+    assert estimate.timing == pytest.approx(MEASURED_SECONDS, rel=0.2)
     assert estimate.seconds == sum(estimate)
+
+
+@pytest.mark.parametrize("name", ["rms_norm_forward", "rms_norm_backward"])
+def test_launches_of_the_recording_are_told_within_a_quarter(name):
+    """All launches of each way together; Liger's backward, too few rows in flight to be told, is left out."""
+    spec, pace = operator(name), Pace(H200, TARGET, "exhaustive")
+    sums = defaultdict(lambda: np.zeros(2))
+    for cell in load_recording("nvidia-h200").select([f"{name}:"], ["bfloat16"]).measurements():
+        if cell.config == COPY or not len(cell.samples) or cell.config.finish == "reduce":
+            continue
+        launch = spec.resolve(cell.config, cell.problem, TARGET, None)
+        told = pace.launch_seconds(cell.problem, spec.bytes_moved(cell.problem), launch)
+        sums[cell.config.schedule, cell.config.finish] += told, 1e-9 * np.median(cell.samples)
+    ratios = {way: told / taken for way, (told, taken) in sums.items()}
+    assert len(ratios) == 4
+    assert {way: ratio for way, ratio in ratios.items() if not 0.75 < ratio < 1.25} == {}
 
 
 def test_the_whole_is_what_its_tasks_take():
@@ -65,7 +80,10 @@ def test_few_and_slow_cores_make_one_wait_for_the_compiler():
 def test_exhaustive_takes_longer_and_the_quick_space_shorter():
     tasks, quick = tasks_of(), tasks_of(space="quick")
     adaptive, exhaustive = (Pace(H200, TARGET, name) for name in ("adaptive", "exhaustive"))
-    assert exhaustive.estimate(tasks).seconds > adaptive.estimate(tasks).seconds > 2 * adaptive.estimate(quick).seconds
+    long, usual, short = (
+        pace.estimate(wanted) for pace, wanted in [(exhaustive, tasks), (adaptive, tasks), (adaptive, quick)]
+    )
+    assert long.seconds > usual.seconds > usual.start + 2 * (short.seconds - short.start)
 
 
 def test_a_replay_compiles_nothing_and_moves_nothing():

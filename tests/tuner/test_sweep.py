@@ -185,17 +185,17 @@ def swept(bench, store, chosen, budget=None):
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
 def test_the_budget_is_used_and_kept_and_the_end_says_what_is_left(store, other, small_plan, factor):
-    undisturbed = Clocked(factor)
+    undisturbed = Clocked(factor, block_seconds=0.02)
     assert swept(undisturbed, other, small_plan).left == 0
     whole = undisturbed.now
-    bench = Clocked(factor)
+    bench = Clocked(factor, block_seconds=0.02)
     summary = swept(bench, store, small_plan, budget=0.6 * whole)
     assert 0 < summary.problems < 8 and summary.problems + summary.left == 8
     assert 0.3 * whole < bench.now < 0.6 * whole
     assert summary.left_seconds == pytest.approx(whole - bench.now, rel=0.2)
     frame = store.load().frame
     assert len(frame[["operator", "rows", "hidden"]].drop_duplicates()) == summary.problems
-    rest = swept(Clocked(factor), store, small_plan)
+    rest = swept(Clocked(factor, block_seconds=0.02), store, small_plan)
     assert (rest.problems, rest.known, rest.left) == (summary.left, summary.problems, 0)
 
 

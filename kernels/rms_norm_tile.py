@@ -1,0 +1,88 @@
+"""What the RMSNorm kernels share: which rows and columns a program holds, its weight, the gradient of a tile.
+
+In and out: values inside a kernel. Each function is inlined where it is called. Part of the kernels' fingerprint.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def extent(length, ALIGNMENT: tl.constexpr):
+    """A row's length or stride, int64; accesses are as wide as the compiler can prove these and masks to be aligned."""
+    return tl.multiple_of(length.to(tl.int64), ALIGNMENT)
+
+
+@triton.jit
+def columns(first, n_col, BLOCK_COL: tl.constexpr, HAS_COLUMN_MASK: tl.constexpr):
+    """(BLOCK_COL,) offsets from column `first` on, and which of them exist."""
+    o_col = first + tl.arange(0, BLOCK_COL)
+    m_col = tl.full([BLOCK_COL], True, tl.int1)
+    if HAS_COLUMN_MASK:
+        m_col = o_col < n_col
+    return o_col, m_col
+
+
+@triton.jit
+def row_block(i_block, rows, BLOCK_ROW: tl.constexpr):
+    """(BLOCK_ROW,) rows of block `i_block`, int64, and which of them exist."""
+    o_row = tl.full([BLOCK_ROW], BLOCK_ROW, tl.int64) * i_block + tl.arange(0, BLOCK_ROW)
+    return o_row, o_row < rows
+
+
+@triton.jit
+def tile_mask(m_row, m_col, BLOCK_ROW: tl.constexpr):
+    """(BLOCK_ROW, columns): what of a tile exists; a block of one row is only launched where that row is."""
+    mask = m_col[None, :]
+    if BLOCK_ROW > 1:
+        mask = m_row[:, None] & mask
+    return mask
+
+
+@triton.jit
+def load_weight(weight_ptr, o_col, m_col, offset):
+    """(columns,) weight + offset, float32."""
+    return tl.load(weight_ptr + o_col, mask=m_col, other=0.0).to(tl.float32) + offset
+
+
+@triton.jit
+def load_tile(ptr, stride, o_row, o_col, mask):
+    """(rows, columns) float32."""
+    return tl.load(ptr + o_row[:, None] * stride + o_col[None, :], mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def store_tile(ptr, stride, o_row, o_col, mask, b_value):
+    """Write (rows, columns) in the dtype of what `ptr` points to."""
+    tl.store(ptr + o_row[:, None] * stride + o_col[None, :], b_value.to(ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def gradient_of_x(b_dy, b_xhat, b_weight, b_rstd, inverse_hidden):
+    """(rows, hidden) dx of whole rows; b_rstd (rows, 1), b_weight (hidden,)."""
+    b_g = b_dy * b_weight[None, :]
+    b_mean = tl.sum(b_g * b_xhat, axis=1)[:, None] * inverse_hidden
+    return b_rstd * (b_g - b_xhat * b_mean)
+
+
+@triton.jit
+def fetch_row(ptr, hidden):
+    """Begin to bring a row into the L2: one instruction of one thread (PTX ISA, `cp.async.bulk.prefetch.L2`, sm_90)."""
+    # It takes multiples of 16 bytes from a multiple of 16 on: what lies before and after stays where it is.
+    first = ptr.to(tl.int64) & -16
+    nbytes = (hidden * (ptr.dtype.element_ty.primitive_bitwidth // 8)) & -16
+    tl.inline_asm_elementwise(
+        """{
+            .reg .pred first;
+            .reg .u32 thread;
+            mov.u32 thread, %tid.x;
+            setp.eq.u32 first, thread, 0;
+            @first cp.async.bulk.prefetch.L2.global [$1], $2;
+            mov.u32 $0, 0;
+        }""",
+        "=r,l,r",
+        [first, nbytes],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
