@@ -5,14 +5,15 @@ In: operator, rows, hidden. Out: the config that does here what Liger does there
 `ops/utils.py` (`calculate_settings`). The rule knows neither dtype nor GPU nor pass.
 """
 
+from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.kernels.config import Config
 
 NAME = "liger"
 TITLE = "Liger-Kernel 0.8.5"
 MAX_HIDDEN = 65536
 
-_FORWARD = "rms_norm_forward"
-_BACKWARD = "rms_norm_backward"
+_BLOCK_HIDDEN = 256
+_BLOCK_ROWS = 4096 * 8
 _BLOCK_ROW = 16
 _BLOCK_WARPS = 4
 
@@ -25,11 +26,24 @@ def choose(operator: str, rows: int, hidden: int) -> Config | None:
         rows: number of rows.
         hidden: length of a row.
     """
-    if operator not in (_FORWARD, _BACKWARD) or hidden > MAX_HIDDEN:
+    return switched(operator, rows, hidden, _BLOCK_HIDDEN, _BLOCK_ROWS)
+
+
+def switched(operator: str, rows: int, hidden: int, block_hidden: int, block_rows: int) -> Config | None:
+    """The config of a rule of Liger's form, with its switch from a row to a block of rows a program elsewhere.
+
+    Args:
+        operator: as in `choose`.
+        rows: as in `choose`.
+        hidden: as in `choose`.
+        block_hidden: the most padded columns of a row that is taken in blocks.
+        block_rows: the fewest rows that are.
+    """
+    if operator not in (FORWARD, BACKWARD) or hidden > MAX_HIDDEN:
         return None
     block_col = 1 << (hidden - 1).bit_length()
-    one_row = block_col > 256 or rows < 4096 * 8
-    if operator == _FORWARD:
+    one_row = block_col > block_hidden or rows < block_rows
+    if operator == FORWARD:
         return Config("row", 1, _warps(block_col)) if one_row else Config("block_row", _BLOCK_ROW, _BLOCK_WARPS)
     if one_row:
         return Config("persistent", 1, _warps(block_col), 1, 1, "reduce")
@@ -42,3 +56,11 @@ def _warps(block_col: int) -> int:
     if block_col >= 8192:
         return 16
     return 8 if block_col >= 2048 else 4
+
+
+RULE = Rule(
+    name=NAME,
+    title=TITLE,
+    source="Liger-Kernel 0.8.5, ops/rms_norm.py and ops/utils.py",
+    choose=lambda problem, _: choose(problem.operator, problem.rows, problem.hidden),
+)

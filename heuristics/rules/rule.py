@@ -1,0 +1,31 @@
+"""What a launch rule of another library is here.
+
+In: nothing. Out: `Rule`. Each rule has a file of its own; the names under which they are found are in the package.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import Target
+
+FORWARD = "rms_norm_forward"
+BACKWARD = "rms_norm_backward"
+
+
+class Rule(NamedTuple):
+    """How another library decides on a launch, in the terms of this one.
+
+    Attributes:
+        name: under which it is asked for, `te_rocm`.
+        title: library and kernel, as one would say it in a sentence.
+        source: where the rule was read.
+        choose: (problem, target) to the config that does here what that library does there; None where the rule has no
+            answer, or one that no kernel here can run. What is answered is legal on an H200 at every shape.
+    """
+
+    name: str
+    title: str
+    source: str
+    choose: Callable[[Problem, Target], Config | None]

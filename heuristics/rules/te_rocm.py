@@ -1,0 +1,74 @@
+"""The launch rule of the Triton RMSNorm in Transformer Engine (ROCm), after #593 and #615.
+
+In: a problem and the target's number of multiprocessors. Out: a config.
+
+Left out: warps are the 8 that the backward runs with when autotuning is off (the autotuner picks among 1, 4, 8 and 16
+by timing, anew for each number of rows); rows packed into a program are worked on one after the other there and as one
+tile here; long rows have no pipeline of their columns here and, in the forward, no fixed grid; their backward leaves
+partial sums of the programs of the grid here, not of all rows; FP8 outputs, the margin of multiprocessors and cache
+hints are not mapped. There is no answer where a chunk or a row exceeds what 8 warps hold here.
+"""
+
+from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
+from normtune.kernels.config import Config
+from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.rms_norm_launch import next_power_of_2
+from normtune.kernels.target import Target
+
+_WARPS = 8
+# Longer rows, in bytes, are taken in chunks. The forward makes its chunks larger than the length that decides on them.
+_BLOCKED_BYTES = 16384
+_FORWARD_CHUNK_BYTES = 65536
+_FLAT_HIDDEN = 2048
+# (most hidden, most rows a program)
+_FORWARD_LADDER = ((128, 16), (256, 4), (512, 2))
+_BACKWARD_LADDER = ((128, 4), (512, 2))
+_PROGRAMS_PER_SM_KEPT = 8
+_PACKED_PROGRAMS_PER_SM = 16
+# What 8 warps hold here, elements.
+_MOST_CHUNK = 16384
+_MOST_ROW = 32768
+
+
+def choose(problem: Problem, target: Target) -> Config | None:
+    """The config of the rule; None where it has none."""
+    if problem.operator not in (FORWARD, BACKWARD):
+        return None
+    itemsize = ITEMSIZE[problem.dtype]
+    forward = problem.operator == FORWARD
+    if problem.hidden > _BLOCKED_BYTES // itemsize:
+        most = (_FORWARD_CHUNK_BYTES if forward else _BLOCKED_BYTES) // itemsize
+        chunk = min(most, next_power_of_2(problem.hidden))
+        if chunk > _MOST_CHUNK or next_power_of_2(problem.hidden) > _MOST_ROW:
+            return None
+        if forward:
+            return Config("split", 1, _WARPS, block_col=chunk)
+        return Config("split", 1, _WARPS, 1, 1, "reduce", chunk)
+    if forward:
+        packed = rows_per_program(problem.rows, problem.hidden, target.sms, _FORWARD_LADDER)
+        if problem.hidden > _FLAT_HIDDEN:
+            return Config("persistent", 1, _WARPS, 2, 1)
+        return Config("block_row" if packed > 1 else "row", packed, _WARPS)
+    packed = rows_per_program(problem.rows, problem.hidden, target.sms, _BACKWARD_LADDER)
+    return Config("persistent", packed, _WARPS, 2, _PACKED_PROGRAMS_PER_SM if packed > 1 else 1, "reduce")
+
+
+def rows_per_program(rows: int, hidden: int, sms: int, ladder: tuple[tuple[int, int], ...]) -> int:
+    """Rows packed into a program: doubled while they divide the rows and leave 8 programs a multiprocessor."""
+    cap = next((most for widest, most in ladder if hidden <= widest), 1)
+    packed = 1
+    while 2 * packed <= cap and rows % (2 * packed) == 0 and rows // (2 * packed) >= _PROGRAMS_PER_SM_KEPT * sms:
+        packed *= 2
+    if packed > 1:
+        return packed
+    if hidden <= 128 and rows % 4 == 0:
+        return 4
+    return 2 if hidden <= 512 and rows % 2 == 0 else 1
+
+
+RULE = Rule(
+    "te_rocm",
+    "Transformer Engine (ROCm), Triton, without autotuning",
+    "Transformer Engine (ROCm) #593 and #615",
+    choose,
+)
