@@ -1,7 +1,7 @@
 # make tune      measure this machine's GPU (or replay the shipped recording), fit, write heuristics.py
 # make test      every check that needs no GPU, at most 6 minutes on two cores
 # make test-all  these, the slow ones and, where there is a GPU, those that need one
-# make bench     this GPU: normtune beside its peers, kernels and host; resumes
+# make bench     this GPU: normtune beside its peers, kernels and host, and the tables of others; resumes
 # make format    rewrite the sources as `make test` wants them
 # make clean     remove what these targets made, measurements excepted
 #
@@ -42,6 +42,8 @@ bench:
 	@$(MAKE) --silent $(VENV)/.ready
 	$(BIN)/python benchmarks/peers.py
 	$(BIN)/python benchmarks/host.py
+	$(BIN)/python benchmarks/liger_table.py
+	$(BIN)/python benchmarks/tilegym_table.py
 
 format: $(VENV)/.ready
 	$(BIN)/ruff format .

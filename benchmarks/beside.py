@@ -75,8 +75,8 @@ def measure(engine: Any, name: str, dtype: str, rows: int, hidden: int, sides: d
     for side, times in samples.items():
         median = round(float(torch.tensor(times).double().median()) / 1e3, 3)
         told.setdefault(side, {}).update(median_us=median, samples_ns=times)
-    clock = {"device": engine.device.name, "software": engine.software}
-    return {"pass": name, "dtype": dtype, "rows": rows, "hidden": hidden, "sides": told} | clock
+    setting = {"device": engine.device.name, "software": engine.software, "sm_clock_mhz": engine.sm_clock_mhz}
+    return {"pass": name, "dtype": dtype, "rows": rows, "hidden": hidden, "sides": told} | setting
 
 
 def said(error: Exception) -> str:

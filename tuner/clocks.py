@@ -25,6 +25,11 @@ class ClockWatch:
         """Begin to sample."""
         self._thread.start()
 
+    @property
+    def latest(self) -> int | None:
+        """The SM clock as it was sampled last, MHz; None before the first sample, or where NVML does not answer."""
+        return self._clocks[-1] if self._clocks else None
+
     def stop(self) -> dict[str, Any]:
         """End sampling: least, median and greatest SM clock (MHz), greatest temperature (C), or the error."""
         self._stop.set()

@@ -107,6 +107,11 @@ class CudaEngine:
             failed = self.session().compare(configs, often)
             return {config: self._outcome(error, "after timing: ") for config, error in failed.items()}
 
+    @property
+    def sm_clock_mhz(self) -> int | None:
+        """The SM clock as it was sampled last; None where NVML does not answer."""
+        return self._clocks.latest
+
     def close(self) -> dict[str, object]:
         """Stop watching the clocks; what they did."""
         return self._clocks.stop()

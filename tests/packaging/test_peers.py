@@ -179,7 +179,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(beside, "timed", timed)
     monkeypatch.setattr(beside, "check", lambda *arguments: check(*arguments, device="cpu"))
     device = SimpleNamespace(name="GPU")
-    return SimpleNamespace(target=TARGETS["sm_90"], device=device, software={}, ready=lambda: None)
+    return SimpleNamespace(target=TARGETS["sm_90"], device=device, software={}, ready=lambda: None, sm_clock_mhz=1980)
 
 
 def test_a_side_that_fails_is_left_out_and_the_others_are_timed(engine: SimpleNamespace) -> None:
@@ -188,7 +188,9 @@ def test_a_side_that_fails_is_left_out_and_the_others_are_timed(engine: SimpleNa
 
     wrong = Side("2", lambda rows, hidden: lambda x, weight: x * weight)
     there = {"normtune": side(), "torch": side(), "breaks": side(), "wrong": wrong, "not_here": Side("3", refuses)}
-    found = beside.measure(engine, *KEY, there)["sides"]
+    measured = beside.measure(engine, *KEY, there)
+    assert measured["sm_clock_mhz"] == 1980
+    found = measured["sides"]
     assert {name for name, told in found.items() if told.get("median_us") == 2.0} == {"normtune", "torch", "copy"}
     assert found["breaks"]["failed"] == "RuntimeError: operation not permitted when stream is capturing"
     assert "off by" in found["wrong"]["failed"] and "samples_ns" not in found["wrong"]
