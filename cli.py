@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from normtune import __version__
 from normtune.errors import NormtuneError, Terminated
 from normtune.heuristics.commands import register as register_heuristics
+from normtune.heuristics.diff_command import register as register_diff
 from normtune.heuristics.show_command import register as register_show
 from normtune.results.commands import app as data_app
 from normtune.tuner.commands import register as register_tuner
@@ -75,6 +76,7 @@ def normtune(
 register_tuner(app)
 register_heuristics(app)
 register_show(app)
+register_diff(app)
 app.add_typer(data_app, name="data")
 register_doctor(app)
 

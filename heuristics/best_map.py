@@ -136,12 +136,22 @@ def map_lines(found: BestMap, columns: int) -> "list[Text]":
         found: what is shown.
         columns: width, at least 20.
     """
+    letters = found.letters
+    return plane_lines({*found.shown, *found.untimed}, columns, lambda shape: _cell(found, letters, shape))
+
+
+def plane_lines(shapes: Collection[Shape], columns: int, cell: Callable[[Shape], tuple[str, str]]) -> "list[Text]":
+    """The plane of rows and hidden as lines.
+
+    Args:
+        shapes: (rows, hidden) of which its edges consist.
+        columns: width, at least 20.
+        cell: a shape's two characters and their style; also asked for shapes that only the edges have in common.
+    """
     from rich.text import Text
 
-    shapes = {*found.shown, *found.untimed}
     hidden_sizes = sorted({hidden for _, hidden in shapes})
     edge = max(len("hidden"), *(len(size_label(hidden)) for hidden in hidden_sizes))
-    letters = found.letters
     lines: list[Text] = []
     for band in _bands(sorted({rows for rows, _ in shapes}), columns - edge):
         if lines:
@@ -153,7 +163,7 @@ def map_lines(found: BestMap, columns: int) -> "list[Text]":
         for hidden in hidden_sizes:
             line = Text(f"{size_label(hidden):>{edge}}", style="bold")
             for rows, width in zip(band, widths, strict=True):
-                mark, style = _cell(found, letters, (rows, hidden))
+                mark, style = cell((rows, hidden))
                 line.append(f"{'':{width - 2}}").append(mark, style=style)
             lines.append(line)
     return lines

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.header import Header, parse
 from normtune.heuristics.regions import trees
+from normtune.kernels.config import Config
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.problem import split_key
 
@@ -49,6 +50,11 @@ class Table(NamedTuple):
     def function(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
         """What answers for an operator: its own function, else, for a variant, the plain operator's; None without."""
         return self.tables.get((key, dtype)) or self.tables.get((split_key(key)[0], dtype))
+
+    def answer(self, key: str, dtype: str) -> Callable[[int, int], Config] | None:
+        """As `function`, of a function that returns a `Config`."""
+        found = self.function(key, dtype)
+        return None if found is None else lambda rows, hidden: Config(*found(rows, hidden))
 
 
 class Selection(NamedTuple):

@@ -4,7 +4,6 @@ In: options. Out: for each device, a map of each operator and dtype, or a list. 
 is drawn by `best_map`, what is listed by `listing`; all of that is imported when the command runs.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from normtune.heuristics.best_map import BestMap
     from normtune.heuristics.locate import Table
     from normtune.heuristics.matrix import TimingMatrix
-    from normtune.kernels.config import Config
     from normtune.results.frame import Evidence
     from normtune.results.records import Device
 
@@ -56,6 +54,7 @@ def show(
 
     Without --where, --sort or --limit it is a map: hidden down, rows across, a letter for each config.
     """
+    from normtune.heuristics.matrices import matrices_of
     from normtune.results.source import measured, narrowed
     from normtune.results.terminal import console
 
@@ -75,7 +74,7 @@ def show(
     for number, device in enumerate(evidence.devices()):
         part = evidence.of(device)
         current = part.current()
-        matrices, notes = _matrices(current, device)
+        matrices, notes = matrices_of(current, device)
         lists = _list(current, matrices, where, sort, limit or LIMIT) if listed else []
         if number:
             screen.print()
@@ -110,34 +109,6 @@ def _print_device(screen: "Console", device: "Device", current: "Evidence", stal
             screen.print(f"the kernels of {name} changed since: `normtune sweep --stale` measures them again")
 
 
-def _matrices(current: "Evidence", device: "Device") -> "tuple[list[TimingMatrix], list[str]]":
-    """The timing matrices of all operators, variants and dtypes that have times, and a line for each that has none."""
-    from normtune.heuristics.legality import all_variants
-    from normtune.heuristics.matrix import timing_matrix
-    from normtune.kernels.operator import operators
-    from normtune.kernels.target import target_for
-    from normtune.results.terminal import printable
-
-    target = target_for(device.target, device.sms)
-    found, notes = [], []
-    for name, variant, dtype in _kinds(current):
-        spec = operators().get(name)
-        known = spec is not None and dtype in spec.dtypes and variant in {"", *all_variants(spec)}
-        matrix = timing_matrix(current, spec, variant, dtype, target) if spec and known else None
-        if matrix:
-            found.append(matrix)
-        else:
-            why = "no config has times" if known else "it is not registered so, install what brings it"
-            notes.append(printable(f"{f'{name}:{variant}' if variant else name} {dtype}: {why}"))
-    return found, notes
-
-
-def _kinds(evidence: "Evidence") -> list[tuple[str, str, str]]:
-    """The operators, variants and dtypes of the measurements, in order."""
-    pairs = evidence.frame[["operator", "variant", "dtype"]].drop_duplicates()
-    return sorted((str(name), str(variant), str(dtype)) for name, variant, dtype in pairs.itertuples(index=False))
-
-
 def _print_map(screen: "Console", current: "Evidence", matrix: "TimingMatrix", table: "Table | None") -> None:
     from normtune.heuristics.best_map import best_map, legend_lines, map_lines, table_map
     from normtune.heuristics.micrologs import percent
@@ -146,7 +117,7 @@ def _print_map(screen: "Console", current: "Evidence", matrix: "TimingMatrix", t
     mine = current.select([matrix.key], [matrix.dtype]).frame
     mine = mine[mine["variant"] == matrix.variant]
     shapes = {(int(rows), int(hidden)) for rows, hidden in zip(mine["rows"], mine["hidden"], strict=True)}
-    answer = _answer(table, matrix) if table else None
+    answer = table.answer(matrix.key, matrix.dtype) if table else None
     screen.print()
     name = f"{matrix.key} {matrix.dtype}"
     if table and answer is None:
@@ -162,17 +133,6 @@ def _print_map(screen: "Console", current: "Evidence", matrix: "TimingMatrix", t
         told = f"loses {percent(loss.mean)} on average, {percent(loss.worst, 1)} at worst"
         screen.print(f"The table {told}, over the best config of each of {loss.problems} shapes.")
         _print_worst(screen, matrix, found)
-
-
-def _answer(table: "Table", matrix: "TimingMatrix") -> "Callable[[int, int], Config] | None":
-    """The function that serves an operator and dtype, as kernels look it up; None where there is none."""
-    from normtune.kernels.config import Config
-
-    found = table.function(matrix.key, matrix.dtype)
-    if found is None:
-        return None
-
-    return lambda rows, hidden: Config(*found(rows, hidden))
 
 
 def _print_worst(screen: "Console", matrix: "TimingMatrix", found: "BestMap") -> None:

@@ -1,0 +1,39 @@
+"""All timing matrices of one device.
+
+In: its measurements. Out: a `TimingMatrix` for each operator, variant and dtype that has times, and what to say of the
+others.
+"""
+
+from typing import TYPE_CHECKING
+
+from normtune.heuristics.legality import all_variants
+from normtune.heuristics.matrix import TimingMatrix, timing_matrix
+from normtune.kernels.operator import operators
+from normtune.kernels.target import target_for
+from normtune.results.terminal import printable
+
+if TYPE_CHECKING:
+    from normtune.results.frame import Evidence
+    from normtune.results.records import Device
+
+
+def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatrix], list[str]]:
+    """The timing matrices of all operators, variants and dtypes that have times, and a line for each that has none."""
+    target = target_for(device.target, device.sms)
+    found, notes = [], []
+    for name, variant, dtype in _kinds(current):
+        spec = operators().get(name)
+        known = spec is not None and dtype in spec.dtypes and variant in {"", *all_variants(spec)}
+        matrix = timing_matrix(current, spec, variant, dtype, target) if spec and known else None
+        if matrix:
+            found.append(matrix)
+        else:
+            why = "no config has times" if known else "it is not registered so, install what brings it"
+            notes.append(printable(f"{f'{name}:{variant}' if variant else name} {dtype}: {why}"))
+    return found, notes
+
+
+def _kinds(evidence: "Evidence") -> list[tuple[str, str, str]]:
+    """The operators, variants and dtypes of the measurements, in order."""
+    pairs = evidence.frame[["operator", "variant", "dtype"]].drop_duplicates()
+    return sorted((str(name), str(variant), str(dtype)) for name, variant, dtype in pairs.itertuples(index=False))
