@@ -15,7 +15,10 @@ def register(app: typer.Typer) -> None:
 
 
 def diff(
-    first: Annotated[str, typer.Argument(metavar="A", help="A table's file, or a rule by name, as `liger`.")],
+    first: Annotated[
+        str,
+        typer.Argument(metavar="A", help="A rule, as `liger`, a table's file, or a shipped table, as `nvidia-h200`."),
+    ],
     second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
     store: Annotated[str | None, typer.Option(help="Store: URL or file; else NORMTUNE_STORE, normtune.db.")] = None,
     recording: Annotated[
@@ -33,7 +36,7 @@ def diff(
     """
     from normtune.heuristics.difference import difference, side
     from normtune.heuristics.difference_text import difference_lines
-    from normtune.heuristics.matrices import matrices_of
+    from normtune.heuristics.matrices import matrices_of, outdated
     from normtune.kernels.target import target_for
     from normtune.results.source import measured, narrowed
     from normtune.results.terminal import console, map_columns, printable
@@ -44,11 +47,15 @@ def diff(
         typer.echo("there are no measurements yet: run `normtune sweep`")
         return
     columns = map_columns(console())
-    for device in evidence.devices():
+    for number, device in enumerate(evidence.devices()):
+        if number:
+            typer.echo()
         label = printable(f"{device.label}, {device.target}, {device.sms} SMs: {sides[0].name} and {sides[1].name}")
         typer.echo(f"## {label}" if markdown else label)
-        matrices, notes = matrices_of(evidence.of(device).current(), device)
-        for note in notes:
+        part = evidence.of(device)
+        current = part.current()
+        matrices, notes = matrices_of(current, device)
+        for note in (*outdated(part, current), *notes):
             typer.echo(f"\n{note}")
         for matrix in matrices:
             typer.echo()

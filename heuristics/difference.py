@@ -8,11 +8,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import UsageError
 from normtune.heuristics.figures import Loss, summarise
-from normtune.heuristics.locate import load, told
+from normtune.heuristics.locate import load, shipped, told
 from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.rules import RULES
 from normtune.kernels.config import Config
@@ -32,19 +33,23 @@ class Side(NamedTuple):
 
 
 def side(text: str) -> Side:
-    """The rule of that name, else the table in the file of that name.
+    """The rule of that name, else the table in the file of that name, else the shipped table of that name.
 
     Raises:
-        UsageError: there is neither, or the file is no table.
+        UsageError: there is none of them, or the file is no table.
     """
     if text in RULES:
         return Side(text, RULES[text].choose)
-    if not os.path.exists(text):
-        raise UsageError(
-            f"{told(text)} is neither a file nor a rule: expected a table that `normtune fit --out` wrote, or one of "
-            + ", ".join(RULES)
-        )
-    table = load(text)
+    path: str | Path = text
+    if not os.path.lexists(text):
+        named = {path.stem.replace("_", "-"): path for path in shipped()}
+        if text not in named:
+            raise UsageError(
+                f"{told(text)} is no file, rule or shipped table: expected a table that `normtune fit --out` wrote, or "
+                f"one of {', '.join([*RULES, *named])}"
+            )
+        path = named[text]
+    table = load(path)
 
     def choose(problem: Problem, target: Target) -> Config | None:
         answer = table.answer(problem.key, problem.dtype)

@@ -77,9 +77,9 @@ def _legend(found: Difference, marks: dict[tuple[int, int], str], markdown: bool
         (EVEN, f"other launches, within {percent(NEAR, 0)} of each other"),
         (FIRST, f"{found.names[0]} is faster"),
         (SECOND, f"{found.names[1]} is faster"),
-        (UNTIMED, "a config was not measured"),
+        (UNTIMED, "the config of one was not measured"),
         (SILENT, "one has no answer"),
-        (UNMEASURED, "not measured"),
+        (UNMEASURED, "no config was measured"),
     ):
         if sign in has:
             yield f"- `{sign}` {meaning}" if markdown else f" {sign} {meaning}"

@@ -1,13 +1,14 @@
 """All timing matrices of one device.
 
 In: its measurements. Out: a `TimingMatrix` for each operator, variant and dtype that has times, and what to say of the
-others.
+others and of measurements of kernels that changed.
 """
 
 from typing import TYPE_CHECKING
 
 from normtune.heuristics.legality import all_variants
 from normtune.heuristics.matrix import TimingMatrix, timing_matrix
+from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
 from normtune.kernels.target import target_for
 from normtune.results.terminal import printable
@@ -31,6 +32,24 @@ def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatri
             why = "no config has times" if known else "it is not registered so, install what brings it"
             notes.append(printable(f"{f'{name}:{variant}' if variant else name} {dtype}: {why}"))
     return found, notes
+
+
+def outdated(all_of_it: "Evidence", current: "Evidence") -> list[str]:
+    """What to say of measurements that are left out, and of kernels that changed since the others.
+
+    Args:
+        all_of_it: the measurements of one device.
+        current: those of the newest kernels among them.
+    """
+    lines = []
+    stale = len(all_of_it.frame) - len(current.frame)
+    if stale:
+        lines.append(f"left out {stale} measurements of older kernels: `normtune sweep --stale` repeats them")
+    known = operators()
+    for name, measured in current.fingerprints().items():
+        if name in known and fingerprint(known[name]) != measured:
+            lines.append(f"the kernels of {name} changed since: `normtune sweep --stale` measures them again")
+    return lines
 
 
 def _kinds(evidence: "Evidence") -> list[tuple[str, str, str]]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from normtune.heuristics.locate import Table
     from normtune.heuristics.matrix import TimingMatrix
     from normtune.results.frame import Evidence
-    from normtune.results.records import Device
 
 LIMIT = 40
 _WORST = 5
@@ -54,9 +53,9 @@ def show(
 
     Without --where, --sort or --limit it is a map: hidden down, rows across, a letter for each config.
     """
-    from normtune.heuristics.matrices import matrices_of
+    from normtune.heuristics.matrices import matrices_of, outdated
     from normtune.results.source import measured, narrowed
-    from normtune.results.terminal import console
+    from normtune.results.terminal import console, printable
 
     listed = where is not None or sort is not None or limit is not None
     if table and listed:
@@ -78,8 +77,9 @@ def show(
         lists = _list(current, matrices, where, sort, limit or LIMIT) if listed else []
         if number:
             screen.print()
-        _print_device(screen, device, current, len(part.frame) - len(current.frame))
-        for line in (*notes, *lists):
+        label = printable(f"{device.label}, {device.target}, {device.sms} SMs")
+        screen.print(f"{label}: {len(current.frame)} measurements", style="bold", soft_wrap=True)
+        for line in (*outdated(part, current), *notes, *lists):
             screen.print(line, soft_wrap=isinstance(line, str))
         if not listed:
             for matrix in matrices:
@@ -92,21 +92,6 @@ def _load(path: Path) -> "Table":
     from normtune.heuristics.locate import load
 
     return load(path)
-
-
-def _print_device(screen: "Console", device: "Device", current: "Evidence", stale: int) -> None:
-    from normtune.kernels.fingerprint import fingerprint
-    from normtune.kernels.operator import operators
-    from normtune.results.terminal import printable
-
-    label = printable(f"{device.label}, {device.target}, {device.sms} SMs")
-    screen.print(f"{label}: {len(current.frame)} measurements", style="bold", soft_wrap=True)
-    if stale:
-        screen.print(f"left out {stale} measurements of older kernels: `normtune sweep --stale` repeats them")
-    known = operators()
-    for name, measured in current.fingerprints().items():
-        if name in known and fingerprint(known[name]) != measured:
-            screen.print(f"the kernels of {name} changed since: `normtune sweep --stale` measures them again")
 
 
 def _print_map(screen: "Console", current: "Evidence", matrix: "TimingMatrix", table: "Table | None") -> None:

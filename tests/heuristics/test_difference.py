@@ -14,7 +14,6 @@ from normtune.heuristics.difference_text import difference_lines, mark
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.figures import Loss
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.locate import SHIPPED
 from normtune.heuristics.matrix import TimingMatrix
 from normtune.kernels.config import Config
 from normtune.kernels.target import TARGETS
@@ -104,7 +103,7 @@ def test_it_reads_as_text_and_as_markdown(matrix: TimingMatrix) -> None:
         "",
         " = the same launch",
         " B liger_1238 is faster",
-        " . not measured",
+        " . no config was measured",
         "",
         "     config of   mean loss  worst   no answer  not measured",
         "  A  liger       14.26 %    35.0 %  0.0 %      25.0 %",
@@ -153,24 +152,23 @@ def test_two_tables_of_a_store(store: str) -> None:
 
 
 def test_a_rule_and_the_shipped_table_on_the_shipped_recording() -> None:
-    table = SHIPPED / "nvidia_h200.py"
     words = ("--recording", "nvidia-h200", "--operator", "rms_norm_forward:no_rstd", "--dtype", "bfloat16")
-    result = invoke("liger_1238", str(table), *words)
+    result = invoke("liger_1238", "nvidia-h200", *words)
     assert result.exit_code == 0, result.exception
     (rule,) = [line.split() for line in result.output.splitlines() if line.startswith("  A  ")]
     (fitted,) = [line.split() for line in result.output.splitlines() if line.startswith("  B  ")]
-    assert rule[1] == "liger_1238" and fitted[1] == str(table)
+    assert rule[1] == "liger_1238" and fitted[1] == "nvidia-h200"
     assert float(rule[2]) > float(fitted[2])
     assert rule[-2:] == fitted[-2:] == ["0.0", "%"]  # both are in the default space
 
 
 def test_what_is_neither_a_rule_nor_a_table_is_refused_before_anything_is_read(store: str) -> None:
     assert refused("liger", "te", "--store", "none.db") == (
-        "te is neither a file nor a rule: expected a table that `normtune fit --out` wrote, or one of liger, "
-        "liger_1238, te_rocm, aiter, tilegym, atom, vllm, vllm_gated, quack"
+        "te is no file, rule or shipped table: expected a table that `normtune fit --out` wrote, or one of liger, "
+        "liger_1238, te_rocm, aiter, tilegym, atom, vllm, vllm_gated, quack, nvidia-h200"
     )
     assert refused("x" * 5000, "liger").startswith("xxx")
-    assert refused("\0", "liger").startswith("'\\x00' is neither")
+    assert refused("\0", "liger").startswith("'\\x00' is no file")
     Path("other.py").write_text("print('harm')\n")
     assert "other.py" in refused("other.py", "liger", "--store", store)
     assert refused(".", "liger", "--store", store).startswith("table . is no regular file")
@@ -184,3 +182,13 @@ def test_an_empty_store_says_what_to_do(tmp_path: Path) -> None:
     assert invoke("liger", "quack", "--store", f"{tmp_path}/empty.db").output == (
         "there are no measurements yet: run `normtune sweep`\n"
     )
+
+
+def test_measurements_of_kernels_that_changed_are_told(measure, penalty, run, tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path}/old.db") as opened:
+        opened.begin_run(run)
+        opened.add(measure(penalty, [(64, 64)], fingerprint="sha256:0"))
+    lines = invoke("liger", "quack", "--store", f"{tmp_path}/old.db").output.splitlines()
+    assert lines[2] == "the kernels of toy changed since: `normtune sweep --stale` measures them again"
+    assert lines[4] == "toy bfloat16: other launches at 1 of 1 shapes"
+    assert " - one has no answer" in lines
