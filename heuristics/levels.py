@@ -1,7 +1,7 @@
 """How fast the configs of one problem are against each other, from samples taken in rounds.
 
-In: the samples of one problem. Out: a level for each config and half of the blocks, int64 millionths of a logarithm;
-only differences of levels mean anything. Knows neither operators nor trees.
+In: the samples of one problem. Out: a level for each config and half of the blocks, int64 millionths of a logarithm,
+and the rounds behind it; only differences mean anything. Knows neither operators nor trees.
 
 Estimator. Within a run, a round times every config once, so what slows a round slows them all. The reference of a round
 is the median log-time of the anchors: the configs that were timed in the most rounds (all of them, unless some were
@@ -10,7 +10,8 @@ round's reference. Halves are the even and the odd blocks, because rounds of one
 
 Times of different runs are never compared. A later run is shifted onto the earlier ones by the median difference over
 the configs that both have (each run times the incumbent again for that), or by the copy's where they share no config;
-a config in several runs keeps the mean of its levels, weighted by rounds. A run that shares nothing is left out.
+a config in several runs keeps the mean of its levels, weighted by rounds, and the rounds of all of them, shifted
+alike. A run that shares nothing is left out.
 Medians of an even number are the floor of the mean of the middle two, so all of this is arithmetic of integers.
 """
 
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.kernels.config import Config
-from normtune.results.records import COPY
+from normtune.results.records import COPY, ROUNDS_PER_BLOCK
 from normtune.results.statistics import halves
 
 
@@ -33,11 +34,28 @@ class Samples(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A config's level in the even and in the odd blocks, millionths, and the number of rounds behind them."""
+    """How slow a config is.
+
+    Attributes:
+        even, odd: its level in the even and in the odd blocks, millionths.
+        labels: int32, ascending within a run, a number for each round that tells rounds, blocks and runs apart: see
+            `block_of`. Configs that have a label in common were timed in the same round.
+        logs: int64, of the same length: log-time less that of the round's reference, millionths.
+    """
 
     even: int
     odd: int
-    rounds: int
+    labels: NDArray[np.int32]
+    logs: NDArray[np.int64]
+
+
+# A label is this many times the number of the run, and the round.
+_LABELS = 1 << 16
+
+
+def block_of(labels: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The block of each label; blocks of different runs have different numbers."""
+    return labels // ROUNDS_PER_BLOCK
 
 
 def levels(runs: Sequence[dict[Config, Samples]]) -> dict[Config, Level]:
@@ -46,7 +64,7 @@ def levels(runs: Sequence[dict[Config, Samples]]) -> dict[Config, Level]:
     Args:
         runs: samples of each run, the earliest first.
     """
-    found = [_of_run(samples) for samples in runs]
+    found = [_of_run(samples, number) for number, samples in enumerate(runs)]
     # The run with most configs leads: it is the one that compares most of them directly.
     order = sorted(range(len(found)), key=lambda index: (-len(found[index]), index))
     merged: dict[Config, Level] = {}
@@ -60,7 +78,7 @@ def levels(runs: Sequence[dict[Config, Samples]]) -> dict[Config, Level]:
     return {config: level for config, level in merged.items() if config != COPY}
 
 
-def _of_run(samples: dict[Config, Samples]) -> dict[Config, Level]:
+def _of_run(samples: dict[Config, Samples], number: int) -> dict[Config, Level]:
     groups: dict[bytes, list[Config]] = {}
     for config, found in sorted(samples.items()):
         groups.setdefault(found.rounds.tobytes(), []).append(config)
@@ -83,8 +101,10 @@ def _of_run(samples: dict[Config, Samples]) -> dict[Config, Level]:
             continue
         relative = np.stack([samples[config].logs for config in group]) - reference[place]
         levels_of = median(relative[:, first], axis=1), median(relative[:, second], axis=1)
+        labels = (number * _LABELS + rounds[known] % _LABELS).astype(np.int32)
         for index, config in enumerate(group):
-            result[config] = Level(int(levels_of[0][index]), int(levels_of[1][index]), int(known.sum()))
+            logs = relative[index, known]
+            result[config] = Level(int(levels_of[0][index]), int(levels_of[1][index]), labels, logs)
     return result
 
 
@@ -103,17 +123,20 @@ def _joined(merged: dict[Config, Level], run: dict[Config, Level]) -> dict[Confi
     )
     result = dict(merged)
     for config, level in run.items():
-        shifted = Level(level.even + even, level.odd + odd, level.rounds)
+        logs = level.logs + np.where(halves(level.labels), even, odd)
+        shifted = Level(level.even + even, level.odd + odd, level.labels, logs)
         before = merged.get(config)
         result[config] = shifted if before is None else _mean(before, shifted)
     return result
 
 
 def _mean(left: Level, right: Level) -> Level:
-    rounds = left.rounds + right.rounds
-    even = (left.even * left.rounds + right.even * right.rounds) // rounds
-    odd = (left.odd * left.rounds + right.odd * right.rounds) // rounds
-    return Level(even, odd, rounds)
+    weights = len(left.labels), len(right.labels)
+    even, odd = (
+        (getattr(left, half) * weights[0] + getattr(right, half) * weights[1]) // sum(weights)
+        for half in ("even", "odd")
+    )
+    return Level(even, odd, np.concatenate([left.labels, right.labels]), np.concatenate([left.logs, right.logs]))
 
 
 def median(values: NDArray[np.int64], axis: int) -> NDArray[np.int64]:

@@ -1,13 +1,14 @@
 """The timing matrix of one operator and dtype: what each config loses on each problem.
 
-In: evidence (measurements at rest). Out: `TimingMatrix`: log-regret in millionths, int64, and where there is none.
-How samples become levels is in `levels`; what is done with the matrix is the fit's business.
+In: evidence (measurements at rest). Out: `TimingMatrix`: log-regret in millionths, int64, where there is none, and the
+paired rounds behind it. How samples become levels is in `levels`; what is done with the matrix is the fit's business.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,24 @@ if TYPE_CHECKING:
     from normtune.results.frame import Evidence
 
 
+# Stands in `Rounds` where a config was not timed in a round.
+MISSING = np.iinfo(np.int32).min
+
+
+class Rounds(NamedTuple):
+    """The paired times behind a timing matrix: what is compared inside a round, never across.
+
+    Attributes:
+        labels: int32 (problems, N), a number for each round of a problem, -1 behind the last; `levels.block_of` gives
+            the block, the unit of statistics.
+        logs: int32 (problems, configs, N), log-time less that of the round's reference, millionths; `MISSING` where the
+            config was not timed in that round. Differences of two configs in one round are what their times say.
+    """
+
+    labels: NDArray[np.int32]
+    logs: NDArray[np.int32]
+
+
 @dataclass(frozen=True)
 class TimingMatrix:
     """Problems x configs of one operator variant and dtype.
@@ -36,6 +55,7 @@ class TimingMatrix:
             blocks and scored on the other, and the other way round, and the mean of both is taken: a config that was
             lucky gains nothing from it, and a cell whose best is a near tie may be slightly negative. 0 where unusable.
         usable: bool, (problems, configs): measured without failure, or the same launch as a config that was.
+        rounds: the paired times that the regret comes from; None for a matrix that was made of regret alone.
     """
 
     operator: str
@@ -45,6 +65,7 @@ class TimingMatrix:
     configs: tuple[Config, ...]
     regret: NDArray[np.int64]
     usable: NDArray[np.bool_]
+    rounds: Rounds | None = None
 
     @property
     def key(self) -> str:
@@ -96,6 +117,7 @@ def timing_matrix(
     regret = np.zeros((len(rows_of), len(configs)), np.int64)
     usable = np.zeros((len(rows_of), len(configs)), np.bool_)
     shapes: list[tuple[int, int]] = []
+    behind: list[dict[int, Level]] = []
     for shape, found in rows_of.items():
         failed = {config for config, cell in cells[shape].items() if cell.failed}
         problem = Problem(spec.name, shape[0], shape[1], dtype, variant)
@@ -109,10 +131,25 @@ def timing_matrix(
         regret[len(shapes), place] = (odd - odd[best_by_even] + even - even[best_by_odd]) // 2
         usable[len(shapes), place] = True
         shapes.append(shape)
+        behind.append({index: known[configs[index]] for index in place})
     if not shapes:
         return None
     count = len(shapes)
-    return TimingMatrix(spec.name, variant, dtype, tuple(shapes), configs, regret[:count], usable[:count])
+    rounds = _rounds(behind, len(configs))
+    return TimingMatrix(spec.name, variant, dtype, tuple(shapes), configs, regret[:count], usable[:count], rounds)
+
+
+def _rounds(levels_of: Sequence[dict[int, Level]], configs: int) -> Rounds:
+    """The rounds behind the levels of each problem, by the place of the config."""
+    found = [np.unique(np.concatenate([level.labels for level in known.values()])) for known in levels_of]
+    most = max(map(len, found))
+    labels = np.full((len(found), most), -1, np.int32)
+    logs = np.full((len(found), configs, most), MISSING, np.int32)
+    for problem, (known, mine) in enumerate(zip(levels_of, found, strict=True)):
+        labels[problem, : len(mine)] = mine
+        for place, level in known.items():
+            logs[problem, place, np.searchsorted(mine, level.labels)] = level.logs
+    return Rounds(labels, logs)
 
 
 def _run_order(evidence: "Evidence") -> dict[str, int]:

@@ -1,6 +1,6 @@
 import numpy as np
 
-from normtune.heuristics.levels import Samples, levels
+from normtune.heuristics.levels import Samples, block_of, levels
 from normtune.kernels.config import Config
 from normtune.results.records import COPY
 
@@ -64,3 +64,17 @@ def test_runs_that_share_only_the_copy_are_anchored_on_it_and_runs_that_share_no
     second = {C: samples([900] * 8), COPY: samples([800] * 8)}
     assert levels([first, second])[C].even - levels([first, second])[A].even == 50
     assert set(levels([{A: first[A], B: first[B]}, {C: second[C]}])) == {A, B}
+
+
+def test_a_level_keeps_its_rounds_apart_by_run_and_shifted_alike() -> None:
+    first = {A: samples([0] * 8), B: samples([100] * 8)}
+    second = {B: samples([9100] * 8), C: samples([9250] * 8)}
+    found = levels([first, second])
+    assert found[A].labels.tolist() == list(range(8))
+    assert len(set(found[B].labels.tolist())) == 16
+    assert set(block_of(found[B].labels).tolist()) & set(block_of(found[C].labels).tolist()) == {
+        number for number in block_of(found[C].labels).tolist()
+    }
+    late = np.isin(found[B].labels, found[C].labels)
+    assert (found[C].logs - found[B].logs[late]).tolist() == [150] * 8
+    assert np.median(found[C].logs) - np.median(found[A].logs) == 250

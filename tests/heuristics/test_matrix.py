@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normtune.heuristics.matrix import timing_matrix
+from normtune.heuristics.matrix import MISSING, timing_matrix
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
@@ -99,3 +99,19 @@ def test_nothing_measured_gives_no_matrix(spec: OperatorSpec, run: Run) -> None:
     assert matrix_of([cell(FAST, 0, 0, status="compile_error")], run, spec) is None
     evidence = Evidence.from_measurements([cell(FAST, 1, 1)], [run])
     assert timing_matrix(evidence, spec, "no_keep", "bfloat16", TARGETS["sm_90"]) is None
+
+
+def test_the_paired_rounds_stand_behind_the_regret(spec: OperatorSpec, run: Run) -> None:
+    alias, own = Config("block_row", 4, 1), Config("row", 1, 1)
+    cells = [cell(own, 1000, 1000, 2048), cell(FAST, 900, 990, 2048), cell(alias, 700, 700, 64), cell(own, 900, 900)]
+    found = matrix_of(cells, run, spec)
+    wide, place = found.problems.index((8, 2048)), {config: index for index, config in enumerate(found.configs)}
+    assert found.rounds is not None
+    labels, logs = found.rounds.labels[wide], found.rounds.logs[wide].astype(np.int64)
+    assert labels.tolist() == ROUNDS.tolist()
+    ratio = logs[place[own]] - logs[place[FAST]]
+    assert ratio[EVEN] == pytest.approx(1e6 * np.log(1000 / 900), abs=2)
+    assert ratio[~EVEN] == pytest.approx(1e6 * np.log(1000 / 990), abs=2)
+    assert (logs[place[alias]] == logs[place[own]]).all()
+    narrow = found.problems.index((8, 64))
+    assert (found.rounds.logs[narrow, place[FAST]] == MISSING).all()
