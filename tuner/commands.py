@@ -8,6 +8,7 @@ import json
 import re
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -17,6 +18,8 @@ from normtune.tuner.interrupts import terminable
 
 if TYPE_CHECKING:
     from normtune.kernels.problem import Problem
+    from normtune.kernels.target import Target
+    from normtune.tuner.planning import Plan
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -49,6 +52,9 @@ def sweep(
     grid: Annotated[str | None, typer.Option(help="default, quick, recording or probe; else by effort.")] = None,
     rows: Annotated[str | None, typer.Option(help="Row counts instead of the grid's, as 1,64,4096.")] = None,
     hidden: Annotated[str | None, typer.Option(help="Hidden sizes instead of the grid's, as 768,4096.")] = None,
+    shapes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Shapes of a CSV file (columns rows,hidden) instead of a grid.")
+    ] = None,
     space: Annotated[str | None, typer.Option(help="default, full or quick: which configs; else by effort.")] = None,
     strategy: Annotated[
         str | None, typer.Option(help="adaptive (6 rounds, 16 for the best; by default) or exhaustive.")
@@ -64,8 +70,7 @@ def sweep(
 
     Started again, it goes on where it was stopped.
     """
-    from normtune.tuner.grids import shapes
-    from normtune.tuner.planning import SPACES, problems
+    from normtune.tuner.planning import SPACES
     from normtune.tuner.racing import STRATEGIES
 
     begun = time.monotonic()
@@ -74,17 +79,51 @@ def sweep(
         raise UsageError(f"unknown strategy {chosen.strategy!r}: expected one of {', '.join(STRATEGIES)}")
     if chosen.space not in SPACES:
         raise UsageError(f"unknown space {chosen.space!r}: expected one of {', '.join(SPACES)}")
-    sizes = parse_sizes("rows", rows), parse_sizes("hidden", hidden)
-    dtypes = dtype or ["bfloat16"]
-    wanted = problems(operator or [], dtypes, shapes(chosen.grid, *sizes))
-    reduced = 0
-    if chosen.grid == "quick":
-        reduced = len(problems(operator or [], dtypes, shapes("default", *sizes))) - len(wanted)
+    asked = parse_sizes("rows", rows), parse_sizes("hidden", hidden)
+    if shapes is not None:
+        given = {"--grid": grid, "--rows": rows, "--hidden": hidden}
+        for name in [name for name, value in given.items() if value is not None]:
+            raise UsageError(f"--shapes and {name} are both given: the shapes come from one of them")
+    wanted = _wanted(operator or [], dtype or ["bfloat16"], chosen.grid, asked, shapes)
     with terminable():
         if dry_run:
-            _dry_run(device, store, wanted, chosen, reduced, quiet, as_json)
+            _dry_run(device, store, wanted, chosen, quiet, as_json)
         else:
-            _sweep(device, store, wanted, chosen, reduced, stale, begun, quiet, as_json)
+            _sweep(device, store, wanted, chosen, stale, begun, quiet, as_json)
+
+
+class _Wanted(NamedTuple):
+    """The problems that were asked for, and how many were left out of what else they stand for: see `planning.Plan`."""
+
+    problems: "list[Problem]"
+    reduced: int = 0
+    beyond: int = 0
+
+    def plan(self, space: str, target: "Target") -> "Plan":
+        from normtune.tuner.planning import plan
+
+        return plan(self.problems, space, target)._replace(reduced=self.reduced, beyond=self.beyond)
+
+
+def _wanted(
+    keys: list[str],
+    dtypes: list[str],
+    grid: str,
+    sizes: tuple[list[int] | None, list[int] | None],
+    file: Path | None,
+) -> _Wanted:
+    """The problems of a grid, of the user's sizes or of the user's file."""
+    from normtune.tuner.grids import shapes, shapes_of
+    from normtune.tuner.planning import problems
+
+    if file is not None:
+        pairs, larger = shapes_of(file)
+        found = problems(keys, dtypes, pairs)
+        return _Wanted(found, beyond=len(larger) * (len(found) // len(pairs)))
+    found = problems(keys, dtypes, shapes(grid, *sizes))
+    if grid != "quick":
+        return _Wanted(found)
+    return _Wanted(found, len(problems(keys, dtypes, shapes("default", *sizes))) - len(found))
 
 
 def chosen_effort(effort: str, grid: str | None, space: str | None, strategy: str | None, budget: str | None) -> Effort:
@@ -139,9 +178,8 @@ def parse_sizes(name: str, text: str | None) -> list[int] | None:
 def _sweep(
     device: str | None,
     store: str | None,
-    wanted: "list[Problem]",
+    wanted: _Wanted,
     effort: Effort,
-    reduced: int,
     stale: bool,
     begun: float,
     quiet: bool,
@@ -150,7 +188,7 @@ def _sweep(
     from normtune.results.store import Store, resolve_url
     from normtune.tuner.device import open_device
     from normtune.tuner.face import face_of
-    from normtune.tuner.planning import fitting, plan
+    from normtune.tuner.planning import fitting
     from normtune.tuner.resume import stale_plan
     from normtune.tuner.sweep import sweep as run_sweep
     from normtune.tuner.telling import device_line, end_lines, plain_sweep
@@ -166,7 +204,7 @@ def _sweep(
                     face.say("nothing is stale: all that is stored was measured with the present kernels")
                     return
             else:
-                whole = plan(wanted, effort.space, bench.target)._replace(reduced=reduced)
+                whole = wanted.plan(effort.space, bench.target)
             chosen = fitting(whole, bench.free_bytes)
             starting = time.monotonic() - begun
             left = None if effort.budget_seconds is None else effort.budget_seconds - starting
@@ -182,9 +220,8 @@ def _sweep(
 def _dry_run(
     device: str | None,
     store: str | None,
-    wanted: "list[Problem]",
+    wanted: _Wanted,
     effort: Effort,
-    reduced: int,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -192,7 +229,7 @@ def _dry_run(
     from normtune.results.store import Store
     from normtune.tuner.device import open_device_to_plan
     from normtune.tuner.face import face_of
-    from normtune.tuner.planning import fitting, plan
+    from normtune.tuner.planning import fitting
     from normtune.tuner.sweep import look_ahead
     from normtune.tuner.telling import device_line, plain_sweep, plan_lines, pruned_lines
 
@@ -200,7 +237,7 @@ def _dry_run(
     path = sqlite_path(parse(url))
     bench = open_device_to_plan(device)
     try:
-        chosen = fitting(plan(wanted, effort.space, bench.target)._replace(reduced=reduced), bench.free_bytes)
+        chosen = fitting(wanted.plan(effort.space, bench.target), bench.free_bytes)
         with ExitStack() as stack:
             exists = path is None or path.exists()
             opened = stack.enter_context(Store.open(url, create=False)) if exists else None

@@ -1,12 +1,15 @@
 """Which shapes are measured.
 
-In: the name of a grid, or lists of rows and hidden sizes. Out: (rows, hidden) pairs. Knows no operator.
+In: the name of a grid, or lists of rows and hidden sizes, or a file of shapes. Out: (rows, hidden) pairs. Knows no
+operator.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import product
+from pathlib import Path
 
 from normtune.errors import UsageError
+from normtune.results.csv_file import positive, read_lines
 
 # A problem of more elements than this is left out of the grids: its time is the memory's, at every config worth having.
 MAX_ELEMENTS = 2**28
@@ -58,7 +61,38 @@ def shapes(grid: str, rows: Sequence[int] | None = None, hidden: Sequence[int] |
                     raise UsageError(f"{name} has {size!r}: expected positive integers")
         own_rows, own_hidden = ({pair[axis] for pair in chosen} for axis in (0, 1))
         chosen = tuple(product(own_rows if rows is None else rows, own_hidden if hidden is None else hidden))
-    pairs = sorted({pair for pair in chosen if pair[0] * pair[1] <= MAX_ELEMENTS}, key=lambda pair: (pair[1], pair[0]))
+    pairs, _ = _within(chosen)
     if not pairs:
         raise UsageError(f"the grid is empty: no rows x hidden of {MAX_ELEMENTS} elements or fewer; give smaller sizes")
     return pairs
+
+
+def shapes_of(path: Path) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The shapes of a CSV file with the columns rows and hidden, each once: measured ones, and those left out.
+
+    Args:
+        path: of the file; further columns are ignored.
+
+    Returns:
+        (rows, hidden) pairs of at most `MAX_ELEMENTS` elements, and larger ones, both ordered.
+
+    Raises:
+        UsageError: the file cannot be read, lacks a column or has no lines, a size is no positive integer, or all
+            shapes are too large.
+    """
+    lines = read_lines(path, ("rows", "hidden"))
+    pairs, larger = _within([(positive(line, "rows"), positive(line, "hidden")) for line in lines])
+    if not pairs:
+        rows, hidden = larger[0]
+        raise UsageError(
+            f"every shape of {path} is too large, the first is {rows} x {hidden}: expected at most {MAX_ELEMENTS} "
+            "elements, beyond which the memory's speed is all there is to see; give fewer rows"
+        )
+    return pairs, larger
+
+
+def _within(chosen: Collection[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The shapes that are small enough and those that are not, each once, by hidden and rows."""
+    ordered = sorted(set(chosen), key=lambda pair: (pair[1], pair[0]))
+    pairs = [pair for pair in ordered if pair[0] * pair[1] <= MAX_ELEMENTS]
+    return pairs, [pair for pair in ordered if pair[0] * pair[1] > MAX_ELEMENTS]

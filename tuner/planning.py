@@ -47,12 +47,14 @@ class Plan(NamedTuple):
         pruned: how many (problem, config) pairs were left out, by reason.
         oversized: problems left out because the device's free memory does not hold them.
         reduced: how many problems of the default grid were not wanted, for less effort.
+        beyond: how many problems of the user's shapes are larger than any grid's, and not wanted therefore.
     """
 
     tasks: tuple[Task, ...]
     pruned: dict[str, int]
     oversized: tuple[Problem, ...] = ()
     reduced: int = 0
+    beyond: int = 0
 
     def jobs(self) -> list[Job]:
         """The binaries that the tasks need."""

@@ -12,6 +12,7 @@ from normtune.results.records import REPLAY_PREFIX
 from normtune.results.terminal import printable
 from normtune.tuner.device import Bench
 from normtune.tuner.footprint import peak_bytes
+from normtune.tuner.grids import MAX_ELEMENTS
 from normtune.tuner.planning import QUICK_REASON, Plan
 from normtune.tuner.summary import LARGE_BYTES, Best, Summary
 from normtune.tuner.sweep import Outlook
@@ -46,6 +47,8 @@ def plan_lines(outlook: Outlook) -> list[str]:
     if plan.reduced or configs:
         reduced = f"{plan.reduced} problems and " if plan.reduced else ""
         left_out.append(f"{reduced}{configs} configs that only the default effort tries")
+    if plan.beyond:
+        left_out.append(f"{plan.beyond} problems of over {MAX_ELEMENTS} elements")
     if plan.oversized:
         largest = max((task.problem for task in plan.tasks), key=peak_bytes)
         left_out.append(
@@ -145,7 +148,7 @@ def plain_sweep(bench: Bench, outlook: Outlook | None, summary: Summary | None) 
             "configs": outlook.cells,
             "binaries": outlook.binaries,
             "problems_of_less_effort": outlook.plan.reduced,
-            "problems_too_large": len(outlook.plan.oversized),
+            "problems_too_large": len(outlook.plan.oversized) + outlook.plan.beyond,
             "configs_left_out": outlook.plan.pruned,
             "expected_seconds": round(outlook.estimate.seconds, 1),
             "expected_parts": {name: round(value, 2) for name, value in outlook.estimate._asdict().items()},

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from normtune.errors import UsageError
+from normtune.results.store import Store
 from normtune.tuner.commands import Effort, chosen_effort, parse_budget, parse_sizes
 
 REPLAY = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512,4096", "--hidden", "256,4096")
@@ -61,6 +62,12 @@ def test_sizes():
         (("--budget", "soon"), 2, "--budget is 'soon'"),
         (("--effort", "none"), 2, "unknown effort 'none': expected one of default, quick"),
         (("--device", "replay:nvidia-h200", "--space", "tiny"), 2, "unknown space 'tiny'"),
+        (
+            ("--shapes", "none.csv"),
+            2,
+            "none.csv does not exist: expected a CSV file whose first line names the columns",
+        ),
+        (("--shapes", "none.csv", "--rows", "1"), 2, "--shapes and --rows are both given"),
     ],
 )
 def test_bad_input_gets_one_line_and_its_exit_code(arguments, code, message, tmp_path):
@@ -100,6 +107,19 @@ def test_json_is_one_object_whatever_happens(tmp_path):
     assert sweep["configs_timed"] > 100 and planned["sweep"] is None
     assert again["plan"] is None and again["sweep"]["problems_known"] == 12
     assert planned["device"] == first["device"] and first["device"]["uuid"] == "replay:nvidia-h200"
+
+
+def test_the_shapes_of_a_file_are_measured_and_what_is_too_large_is_told(tmp_path):
+    file = tmp_path / "model.csv"
+    file.write_text("name,rows,hidden\nattention,4096,256\nqueries,512,4096\nagain,4096,256\nhuge,1048576,4096\n")
+    words = ("sweep", "--device", "replay:nvidia-h200", "--shapes", str(file), "--store", f"{tmp_path}/store.db")
+    told = normtune(*words, "--dry-run").stdout
+    assert "4 problems, " in told and "left out: 2 problems of over 268435456 elements" in told
+    done = json.loads(normtune(*words, "--json").stdout)
+    assert (done["plan"]["problems"], done["plan"]["problems_too_large"]) == (4, 2)
+    with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
+        frame = store.load().frame
+    assert {*zip(frame["rows"], frame["hidden"], strict=True)} == {(4096, 256), (512, 4096)}
 
 
 def test_a_dry_run_counts_what_is_stored_and_makes_no_store(tmp_path):

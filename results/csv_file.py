@@ -1,0 +1,90 @@
+"""CSV files that a user wrote: named columns, read with the lines they stand on.
+
+In: a path and the names of columns. Out: their cells, line by line, or one line about what is wrong with the file. What
+the cells mean is left to the caller; `positive` reads the commonest.
+"""
+
+import csv
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from normtune.errors import UsageError
+
+# A file of shapes or weights has hundreds of lines; one of so many is another file.
+MOST_LINES = 1_000_000
+# What a message takes of a text that somebody else wrote.
+_MOST_CHARACTERS = 40
+
+
+class Line(NamedTuple):
+    """One line of a file.
+
+    Attributes:
+        place: path and line number, for messages.
+        cells: the text of each wanted column that the file has, without spaces around it.
+    """
+
+    place: str
+    cells: Mapping[str, str]
+
+
+def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = ()) -> list[Line]:
+    """The lines of a file below its header, without empty ones; other columns are ignored.
+
+    Args:
+        path: of a CSV file in UTF-8, commas between its cells, names of columns in its first line.
+        required: columns that it must have.
+        optional: columns that it may have.
+
+    Raises:
+        UsageError: there is no such file, it cannot be read, lacks a column, names one twice, or has no lines.
+    """
+    expected = f"expected a CSV file whose first line names the columns {','.join(required)}"
+    if not path.is_file():
+        why = "is no file" if path.exists() else "does not exist"
+        raise UsageError(f"{path} {why}: {expected}")
+    found = []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            names = [name.strip() for name in next(reader, [])]
+            for name in required:
+                if name not in names:
+                    raise UsageError(f"{path} has no column {name!r} but {_told(','.join(names))}: {expected}")
+            places = {name: names.index(name) for name in (*required, *optional) if name in names}
+            for name in places:
+                if names.count(name) > 1:
+                    raise UsageError(f"{path} names the column {name!r} {names.count(name)} times: name it once")
+            for row in reader:
+                if not any(cell.strip() for cell in row):
+                    continue
+                cells = {name: row[at].strip() if at < len(row) else "" for name, at in places.items()}
+                found.append(Line(f"{path}, line {reader.line_num}", cells))
+                if len(found) > MOST_LINES:
+                    raise UsageError(f"{path} has over {MOST_LINES} lines: expected a file of shapes")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}): see to its permissions, or copy it") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} is no CSV file ({' '.join(str(error).split())}): {expected}") from None
+    if not found:
+        raise UsageError(f"{path} has no lines below its first: {expected}, and a line for each shape")
+    return found
+
+
+def positive(line: Line, name: str) -> int:
+    """The positive integer in a column.
+
+    Raises:
+        UsageError: the cell is empty or something else.
+    """
+    text = line.cells[name]
+    # Longer ones are no sizes, and Python refuses to read those of thousands of digits.
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18 and int(text) > 0):
+        raise UsageError(f"{line.place}: {name} is {_told(text)}, expected a positive integer")
+    return int(text)
+
+
+def _told(text: str) -> str:
+    """A foreign text, in quotes and cut."""
+    return repr(text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "...")
