@@ -9,18 +9,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normtune.errors import NormtuneError, UsageError
+    from normtune.kernels.batch_invariant import batch_invariant, use_batch_invariant
     from normtune.kernels.dispatch import use_table
     from normtune.kernels.rms_norm import RMSNorm, rms_norm
 
 __version__ = "0.1.0"
 
-__all__ = ["NormtuneError", "RMSNorm", "UsageError", "__version__", "rms_norm", "use_table"]
+__all__ = [
+    "NormtuneError",
+    "RMSNorm",
+    "UsageError",
+    "__version__",
+    "batch_invariant",
+    "rms_norm",
+    "use_batch_invariant",
+    "use_table",
+]
 
 _HOMES = {
     "NormtuneError": "normtune.errors",
     "RMSNorm": "normtune.kernels.rms_norm",
     "UsageError": "normtune.errors",
+    "batch_invariant": "normtune.kernels.batch_invariant",
     "rms_norm": "normtune.kernels.rms_norm",
+    "use_batch_invariant": "normtune.kernels.batch_invariant",
     "use_table": "normtune.kernels.dispatch",
 }
 

@@ -20,7 +20,7 @@ from normtune.heuristics.header import Header, parse
 from normtune.heuristics.regions import trees
 from normtune.kernels.config import Config
 from normtune.kernels.gpu_name import plain_name
-from normtune.kernels.problem import split_key
+from normtune.kernels.problem import batch_invariant_key, split_key
 
 VARIABLE = "NORMTUNE_TABLE"
 SHIPPED = Path(__file__).parent / "tables"
@@ -50,6 +50,12 @@ class Table(NamedTuple):
     def function(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
         """What answers for an operator: its own function, else, for a variant, the plain operator's; None without."""
         return self.tables.get((key, dtype)) or self.tables.get((split_key(key)[0], dtype))
+
+    def batch_invariant(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
+        """As `function`, of functions that do not look at rows."""
+        operator = split_key(key)[0]
+        found = (self.tables.get((batch_invariant_key(name), dtype)) for name in (key, operator))
+        return next((function for function in found if function), None)
 
     def answer(self, key: str, dtype: str) -> Callable[[int, int], Config] | None:
         """As `function`, of a function that returns a `Config`."""

@@ -2,6 +2,9 @@
 
 In: an operator, tensors that exist, and whatever table serves their GPU. Out: kernels on the current stream. Which
 table that is, is found once a GPU by `normtune.heuristics.locate`; `use_table` says otherwise.
+
+In the batch-invariant mode a config is looked up and proved legal at the largest number of rows, whatever the batch
+has, in functions that the table holds for this mode; where it has none, the operator's default config serves.
 """
 
 import os
@@ -19,14 +22,15 @@ from normtune.kernels.device import describe
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.launcher import Prepared
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import TARGETS, Target
 
 Kept = TypeVar("Kept")
 Lookup = Callable[[Problem], Config | None]
 
 _chosen: str | os.PathLike[str] | Literal["auto"] | None = "auto"
-_lookups: dict[int, Lookup] = {}
+_tables: dict[int, locate.Table | None] = {}
+_lookups: dict[tuple[int, bool], Lookup] = {}
 _caches: list[dict[Any, Any]] = []
 # A server that sees batches of every length would fill a cache; a launch takes a few kB.
 MOST_KEPT = 4096
@@ -47,25 +51,44 @@ def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
     if table is not None and table != "auto":
         locate.load(table)
     _chosen = table
+    _tables.clear()
     _lookups.clear()
     for cache in _caches:
         cache.clear()
 
 
-def config_for(spec: OperatorSpec, problem: Problem, target: Target, device: int) -> Config:
+def config_for(
+    spec: OperatorSpec, problem: Problem, target: Target, device: int, batch_invariant: bool = False
+) -> Config:
     """The config that launches `problem` on GPU `device`: the table's, else the operator's default.
+
+    Args:
+        spec: the operator.
+        problem: what is launched.
+        target: limits of the GPU.
+        device: CUDA's number of the GPU.
+        batch_invariant: whether the config may not depend on the number of rows.
 
     Raises:
         UsageError: NORMTUNE_TABLE names no table.
     """
-    lookup = _lookups.get(device)
+    lookup = _lookups.get((device, batch_invariant))
     if lookup is None:
-        lookup = _lookups[device] = _find(device)
+        if device not in _tables:
+            _tables[device] = _find(device)
+        lookup = _lookups[device, batch_invariant] = _in_table(_tables[device], batch_invariant)
+    if batch_invariant:
+        problem = problem._replace(rows=MAX_ROWS)
     return lookup(problem) or spec.default_config(problem, target)
 
 
 def prepared(
-    spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Tensor | None], eps: float, offset: float
+    spec: OperatorSpec,
+    problem: Problem,
+    tensors: Mapping[str, Tensor | None],
+    eps: float,
+    offset: float,
+    batch_invariant: bool = False,
 ) -> Prepared:
     """The launch of an operator on tensors that exist, to be made on them and on others that are alike.
 
@@ -76,12 +99,14 @@ def prepared(
             that the variant leaves out.
         eps: added to the mean square.
         offset: added to the weight.
+        batch_invariant: whether the config may not depend on the number of rows.
     """
     there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     first = next(iter(there.values()))
     target = _target(first)
     strides = [tensor.stride(0) for tensor in there.values() if tensor.dim() == 2]
-    resolved = _resolve(spec, problem, target, first.device.index or 0, alignment_of(problem.hidden, *strides))
+    alignment = alignment_of(problem.hidden, *strides)
+    resolved = _resolve(spec, problem, target, first.device.index or 0, alignment, batch_invariant)
     workspace = None
     if resolved.workspace:
         workspace = torch.empty(resolved.workspace, dtype=torch.float32, device=first.device)
@@ -108,9 +133,14 @@ class Cache(dict[Any, Kept]):
         return found
 
 
-def _resolve(spec: OperatorSpec, problem: Problem, target: Target, device: int, alignment: int) -> Launch:
+def _resolve(
+    spec: OperatorSpec, problem: Problem, target: Target, device: int, alignment: int, batch_invariant: bool = False
+) -> Launch:
+    config = config_for(spec, problem, target, device, batch_invariant)
     try:
-        return spec.resolve(config_for(spec, problem, target, device), problem, target, alignment)
+        if batch_invariant:  # so that no batch is too large for what a small one runs
+            spec.resolve(config, problem._replace(rows=MAX_ROWS), target, alignment)
+        return spec.resolve(config, problem, target, alignment)
     except IllegalConfigError:  # the table was made for a GPU with other limits
         return spec.resolve(spec.default_config(problem, target), problem, target, alignment)
 
@@ -120,14 +150,14 @@ def _target(tensor: Tensor) -> Target:
     return describe(tensor.device.index) if tensor.is_cuda else TARGETS["sm_80"]
 
 
-def _find(device: int) -> Lookup:
-    """The lookup that serves GPU `device` under the present choice."""
+def _find(device: int) -> locate.Table | None:
+    """The table that serves GPU `device` under the present choice; None for the default configs."""
     if _chosen is None:
-        return lambda problem: None
+        return None
     if _chosen != "auto":
-        return _in_table(locate.load(_chosen))
+        return locate.load(_chosen)
     if not torch.cuda.is_available():
-        return lambda problem: None
+        return None
     name, target = torch.cuda.get_device_properties(device).name, describe(device)
     selection = locate.select(name, target.name, target.sms)
     if not selection.exact:
@@ -136,12 +166,26 @@ def _find(device: int) -> Lookup:
             f"{selection.source}: run `normtune sweep && normtune fit --install` on this GPU to make its own",
             stacklevel=4,
         )
-    return _in_table(selection.table)
+    return selection.table
 
 
-def _in_table(table: locate.Table) -> Lookup:
+def _in_table(table: locate.Table | None, batch_invariant: bool = False) -> Lookup:
+    """What a table answers in one of the two modes; None where the default config is to serve."""
+    told = False
+
     def look_up(problem: Problem) -> Config | None:
-        found = table.function(problem.key, problem.dtype)
+        nonlocal told
+        if table is None:
+            return None
+        find = table.batch_invariant if batch_invariant else table.function
+        found = find(problem.key, problem.dtype)
+        if found is None and batch_invariant and not told:
+            told = True
+            warnings.warn(
+                f"{locate.told(table.source)} has no batch-invariant function of {problem.key} {problem.dtype}: the "
+                "default config serves, which may be slow; `normtune fit --batch-invariant` writes tables with them",
+                stacklevel=4,
+            )
         return Config(*found(problem.rows, problem.hidden)) if found else None
 
     return look_up

@@ -60,6 +60,11 @@ class Launch(NamedTuple):
         """This launch without what does not specialise: two launches with equal `binary` run the same machine code."""
         return self._replace(grid=0, workspace=int(self.workspace > 0))
 
+    @property
+    def of_a_row(self) -> "Launch":
+        """This launch without what counts rows and what sums over them: equal ones work on each row in the same way."""
+        return self._replace(grid=0, workspace=0, finish="none", slice_row=0, slice_col=0)
+
 
 class Flag(NamedTuple):
     """A flag that changes the work. `off` is the suffix of the variant in which it is off."""

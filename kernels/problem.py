@@ -8,6 +8,8 @@ from typing import NamedTuple
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 # A grid has at most this many programs, and the kernels count rows in int32.
 MAX_ROWS = 2**31 - 1
+# Ends the name under which a table holds a function that may not look at rows.
+BATCH_INVARIANT = "batch_invariant"
 
 
 class Problem(NamedTuple):
@@ -64,3 +66,14 @@ def split_key(key: str) -> tuple[str, str]:
     """A table's operator name as (operator, variant): `a:b` is ("a", "b"), `a` is ("a", "")."""
     operator, _, variant = key.partition(":")
     return operator, variant
+
+
+def batch_invariant_key(key: str) -> str:
+    """The name of an operator's function that does not look at rows: `a:batch_invariant`, `a:b+batch_invariant`."""
+    return f"{key}{'+' if split_key(key)[1] else ':'}{BATCH_INVARIANT}"
+
+
+def split_batch_invariant(key: str) -> tuple[str, bool]:
+    """A table's operator name without what `batch_invariant_key` adds, and whether it was there."""
+    plain = key.removesuffix(BATCH_INVARIANT)
+    return (plain[:-1], True) if plain != key and plain[-1:] in (":", "+") else (key, False)

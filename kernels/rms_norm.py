@@ -5,6 +5,8 @@ in float32. Checks arguments and allocates; what is launched how is for `dispatc
 
 Most kernels take less time than Python takes to launch one, so a call of known arguments does little: everything that
 its checks, its config and its binary depend on makes a key, under which the launch was kept the first time.
+
+In the batch-invariant mode (`batch_invariant`) each row of y, rstd and dx has the bits that it has in any other batch.
 """
 
 from typing import Any
@@ -14,6 +16,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from normtune.kernels.batch_invariant import is_batch_invariant, settled
 from normtune.kernels.dispatch import Cache, prepared
 from normtune.kernels.launcher import Prepared
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, Problem
@@ -24,7 +27,9 @@ _DTYPES = {getattr(torch, name): name for name in ITEMSIZE}
 _routes: "Cache[_Route]" = Cache()
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, offset: float = 0.0) -> Tensor:
+def rms_norm(
+    x: Tensor, weight: Tensor, eps: float = 1e-6, offset: float = 0.0, batch_invariant: bool | None = None
+) -> Tensor:
     """RMSNorm over the last dimension, differentiable in x and weight.
 
     Args:
@@ -33,6 +38,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, offset: float = 0.0) 
         weight: (hidden,), contiguous, of x's dtype or float32, on the same GPU.
         eps: added to the mean square.
         offset: added to the weight, in float32: 1.0 for weights that are stored around zero.
+        batch_invariant: whether each row of y, and of the gradient of x, has the same bits in every batch; None for
+            what `normtune.batch_invariant` and `normtune.use_batch_invariant` say. The weight gradient sums over rows
+            and always depends on the batch.
 
     Returns:
         y, of x's shape and dtype, contiguous.
@@ -41,10 +49,12 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, offset: float = 0.0) 
         ValueError: an argument is not as above; the text names it and its value.
     """
     if torch.compiler.is_compiling():
-        return _uncompiled(x, weight, eps, offset)  # type: ignore[no-any-return]
+        return _uncompiled(x, weight, eps, offset, batch_invariant)  # type: ignore[no-any-return]
+    if batch_invariant is None:
+        batch_invariant = is_batch_invariant()
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
-        return _RMSNorm.apply(x, weight, eps, offset)  # type: ignore[no-any-return, no-untyped-call]
-    return _forward(x, weight, eps, offset, store_rstd=False)[0]
+        return _RMSNorm.apply(x, weight, eps, offset, batch_invariant)  # type: ignore[no-any-return, no-untyped-call]
+    return _forward(x, weight, eps, offset, batch_invariant, store_rstd=False)[0]
 
 
 _uncompiled = torch.compiler.disable(rms_norm)
@@ -59,6 +69,7 @@ class RMSNorm(torch.nn.Module):
         offset: added to the weight; the weight starts at 1 - offset, so that the module starts as plain RMSNorm.
         device: where the weight is made.
         dtype: the weight's dtype.
+        batch_invariant: as in `rms_norm`.
     """
 
     def __init__(
@@ -68,38 +79,40 @@ class RMSNorm(torch.nn.Module):
         offset: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        batch_invariant: bool | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(hidden, int) or not 1 <= hidden <= MAX_HIDDEN:
             raise ValueError(f"hidden is {hidden!r}: expected an integer from 1 to {MAX_HIDDEN}")
-        self.hidden, self.eps, self.offset = hidden, eps, offset
+        self.hidden, self.eps, self.offset, self.batch_invariant = hidden, eps, offset, batch_invariant
         self.weight = torch.nn.Parameter(torch.full((hidden,), 1.0 - offset, device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize `x` (..., hidden); see `rms_norm`."""
-        return rms_norm(x, self.weight, self.eps, self.offset)  # type: ignore[no-any-return]
+        return rms_norm(x, self.weight, self.eps, self.offset, self.batch_invariant)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
         """What `print` shows."""
-        return f"{self.hidden}, eps={self.eps}, offset={self.offset}"
+        mode = "" if self.batch_invariant is None else f", batch_invariant={self.batch_invariant}"
+        return f"{self.hidden}, eps={self.eps}, offset={self.offset}{mode}"
 
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
-        y, read, rstd, route = _forward(x, weight, eps, offset, store_rstd=True)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, offset: float, batch_invariant: bool) -> Tensor:
+        y, read, rstd, route = _forward(x, weight, eps, offset, batch_invariant, store_rstd=True)
         ctx.save_for_backward(read, weight, rstd)
         ctx.route = route
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         if torch.is_grad_enabled():  # somebody asks for gradients of gradients
             return _once(ctx, dy)  # type: ignore[no-any-return]
         x, weight, rstd = ctx.saved_tensors
         needs_dx, needs_dweight = ctx.needs_input_grad[:2]
         dx, dweight = _backward(dy, x, weight, rstd, ctx.route, needs_dweight)
-        return (dx if needs_dx else None), dweight, None, None
+        return (dx if needs_dx else None), dweight, None, None, None
 
 
 @once_differentiable  # type: ignore[untyped-decorator]
@@ -114,25 +127,26 @@ class _Route:
     core whose cache holds none of what a key is made of.
 
     Attributes:
-        eps, offset: numbers of the call.
+        eps, offset, batch_invariant: arguments of the call.
         forward: None where there are no rows.
         backwards: by whether the weight gradient is wanted, and what is to be known of dy.
     """
 
-    __slots__ = ("backwards", "eps", "forward", "offset")
+    __slots__ = ("backwards", "batch_invariant", "eps", "forward", "offset")
 
-    def __init__(self, eps: float, offset: float, forward: Prepared | None) -> None:
+    def __init__(self, eps: float, offset: float, batch_invariant: bool) -> None:
         self.eps = eps
         self.offset = offset
-        self.forward = forward
+        self.batch_invariant = batch_invariant
+        self.forward: Prepared | None = None
         self.backwards: dict[Any, Prepared] = {}
 
 
 def _forward(
-    x: Tensor, weight: Tensor, eps: float, offset: float, store_rstd: bool
+    x: Tensor, weight: Tensor, eps: float, offset: float, batch_invariant: bool, store_rstd: bool
 ) -> tuple[Tensor, Tensor, Tensor | None, _Route]:
     """Y of x's shape, x as it was read (x itself, or its rows), rstd (rows,) float32 if it is stored, and the route."""
-    key = (_traits(x), _traits(weight), eps, offset, store_rstd)
+    key = (_traits(x), _traits(weight), eps, offset, store_rstd, batch_invariant)
     route = _routes.get(key)
     if route is None:
         _check(x, weight)
@@ -141,21 +155,24 @@ def _forward(
         read, y = x, torch.empty_like(x)
     else:
         read, y = x.reshape(-1, x.shape[-1]), torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if batch_invariant:
+        read = settled(read)
     rstd = x.new_empty(x.numel() // x.shape[-1], dtype=torch.float32) if store_rstd else None
     if route is None:
-        route = _routes.keep(key, _new_route(read, weight, y, rstd, float(eps), float(offset)))
+        route = _Route(float(eps), float(offset), batch_invariant)
+        if x.numel():
+            route.forward = _new_forward(read, weight, y, rstd, route)
+        _routes.keep(key, route)
     if route.forward:
         route.forward(read, weight, y, rstd)
     return y, read, rstd, route
 
 
-def _new_route(x: Tensor, weight: Tensor, y: Tensor, rstd: Tensor | None, eps: float, offset: float) -> _Route:
-    if not x.numel():
-        return _Route(eps, offset, None)
+def _new_forward(x: Tensor, weight: Tensor, y: Tensor, rstd: Tensor | None, route: _Route) -> Prepared:
     rows, hidden = x.numel() // x.shape[-1], x.shape[-1]
     problem = Problem(rms_norm_forward.name, rows, hidden, _DTYPES[x.dtype], "" if rstd is not None else "no_rstd")
-    tensors = {"x": x.view(rows, hidden), "weight": weight, "y": y.view(rows, hidden), "rstd": rstd}
-    return _Route(eps, offset, prepared(rms_norm_forward, problem, tensors, eps, offset))
+    tensors = {"x": _matrix(x, rows), "weight": weight, "y": _matrix(y, rows), "rstd": rstd}
+    return prepared(rms_norm_forward, problem, tensors, route.eps, route.offset, route.batch_invariant)
 
 
 def _backward(
@@ -169,6 +186,9 @@ def _backward(
         if read.stride(1) != 1:
             read = read.contiguous()
         strides = read.stride()
+    if route.batch_invariant:
+        read = settled(read)
+        strides = None if read.is_contiguous() else read.stride()
     dweight = torch.empty_like(weight) if needs_dweight else None
     key = (needs_dweight, strides, read.data_ptr() % 16)
     launch = route.backwards.get(key)
@@ -187,10 +207,17 @@ def _new_backward(
     variant = "" if dweight is not None else "no_dweight"
     problem = Problem(rms_norm_backward.name, rows, hidden, _DTYPES[x.dtype], variant)
     tensors = {
-        **{"dy": dy.view(rows, hidden), "x": x.view(rows, hidden), "weight": weight, "rstd": rstd},
-        **{"dx": dx.view(rows, hidden), "dweight": dweight},
+        **{"dy": _matrix(dy, rows), "x": _matrix(x, rows), "weight": weight, "rstd": rstd},
+        **{"dx": _matrix(dx, rows), "dweight": dweight},
     }
-    return prepared(rms_norm_backward, problem, tensors, route.eps, route.offset)
+    return prepared(rms_norm_backward, problem, tensors, route.eps, route.offset, route.batch_invariant)
+
+
+def _matrix(tensor: Tensor, rows: int) -> Tensor:
+    """(rows, hidden); a contiguous single row gets the stride of any other, whatever it was cut from."""
+    if tensor.is_contiguous():
+        return tensor.view(-1).view(rows, -1)
+    return tensor
 
 
 def _traits(tensor: Tensor) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ import pytest
 from normtune.heuristics import locate
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
-from normtune.kernels.problem import MAX_ROWS, split_key
+from normtune.kernels.problem import MAX_ROWS, split_batch_invariant, split_key
 from normtune.kernels.target import TARGETS, target_for
 from normtune.tuner.compiling import compile_all, jobs_of
 
@@ -16,18 +16,11 @@ ROWS = (*(2**power for power in range(19)), 3, 100, 5000, MAX_ROWS)
 HIDDEN = (1, 64, 96, 128, 200, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 5120, 8192, 12288, 16384, 32768, 65536)
 
 
-class Counted(int):
-    """The number of a turn of a loop, as a kernel sees it."""
-
-    def to(self, dtype):
-        return int(self)
-
-
 def used(table):
     """(operator key, dtype, config) to the problems that get it, over shapes within and beyond the measured box."""
     found = defaultdict(list)
     for (key, dtype), look_up in table.tables.items():
-        name, variant = split_key(key)
+        name, variant = split_key(split_batch_invariant(key)[0])
         for hidden in HIDDEN:
             for rows in ROWS:
                 problem = operator(name).problem(rows, hidden, dtype, variant)
@@ -59,16 +52,13 @@ def test_configs_compile_ahead_of_time_for_the_target(name):
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize("name", list(TABLES))
-def test_configs_are_right_in_float32(name, monkeypatch):
+def test_configs_are_right_in_float32(name, monkeypatch, counted_loops):
     import torch
-    from triton.runtime import interpreter
 
     from normtune.tuner import gate as gates
     from normtune.tuner.gate import gate
     from normtune.tuner.planning import Candidate
 
-    # Of the numbers over which a loop runs the interpreter makes plain integers, the compiler tensors.
-    monkeypatch.setattr(interpreter, "range", lambda *bounds: map(Counted, range(*bounds)), raising=False)
     monkeypatch.setattr(gates, "CALLS", 2)  # interpreted programs run one after another: no race is lost
     monkeypatch.setattr(gates, "GATE_PASSES", 2)  # and there is no pipeline to be filled
     table = TABLES[name]
@@ -77,7 +67,7 @@ def test_configs_are_right_in_float32(name, monkeypatch):
     for (key, _, config), problems in used(table).items():
         found[key, config] += problems
     for (key, config), problems in found.items():
-        plain, variant = split_key(key)
+        plain, variant = split_key(split_batch_invariant(key)[0])
         spec = operator(plain)
         narrowest = min(problem.hidden for problem in problems)
         problem = spec.problem(1000, min(narrowest, 200), "float32", variant)

@@ -1,0 +1,75 @@
+"""Tables that look at rows in one mode and not in the other, and loops that the interpreter runs as a kernel does."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from normtune.heuristics import form, locate
+from normtune.heuristics.header import body_hash
+
+_CODE = f"""
+FEW = Config("row", 1, 2)
+MANY = Config("split", 1, 2, 1, 0, "none", 64)
+FEW_BACKWARD = Config("persistent", 1, 2, 1, 1, "reduce")
+MANY_BACKWARD = Config("split", 1, 2, 1, 1, "reduce", 64)
+
+
+def forward{form.SIGNATURE}
+    if rows >= 16:
+        return MANY
+    return FEW
+
+
+def forward_invariant{form.SIGNATURE}
+    if hidden <= 512:
+        return FEW
+    return MANY
+
+
+def backward{form.SIGNATURE}
+    if rows >= 16:
+        return MANY_BACKWARD
+    return FEW_BACKWARD
+
+
+def backward_invariant{form.SIGNATURE}
+    return MANY_BACKWARD
+"""
+_PLAIN = {"rms_norm_forward": "forward", "rms_norm_backward": "backward"}
+_INVARIANT = {f"{key}:batch_invariant": f"{name}_invariant" for key, name in _PLAIN.items()}
+
+
+class Counted(int):
+    """The number of a turn of a loop, as a kernel sees it."""
+
+    def to(self, dtype):
+        return int(self)
+
+
+@pytest.fixture
+def counted_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the numbers over which a loop runs the interpreter makes plain integers, the compiler tensors."""
+    from triton.runtime import interpreter
+
+    monkeypatch.setattr(interpreter, "range", lambda *bounds: map(Counted, range(*bounds)), raising=False)
+
+
+@pytest.fixture
+def write_table(tmp_path: Path) -> Callable[[bool], Path]:
+    """Writes a table in float32: one row a program below 16 rows and in chunks above.
+
+    With the argument True it also has functions of the batch-invariant mode: forward one row a program up to hidden 512
+    and in chunks above, backward in chunks.
+    """
+
+    def write(invariant: bool) -> Path:
+        entries = _PLAIN | (_INVARIANT if invariant else {})
+        lines = "".join(f'    ("{key}", "float32"): {name},\n' for key, name in entries.items())
+        body = f"{form.opening()}\n{_CODE}\n{form.TABLES} {{\n{lines}}}\n{form.CLOSING}"
+        header = next(iter(locate.shipped().values()))._replace(body=body_hash(body))
+        path = tmp_path / f"table_{invariant}.py"
+        path.write_text(f"{header.text()}\n{body}")
+        return path
+
+    return write
