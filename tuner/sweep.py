@@ -6,25 +6,20 @@ long it takes that of `estimate`.
 """
 
 import math
-import platform
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from normtune.kernels.config import Config
-from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
-from normtune.results.records import Measurement, Run
 from normtune.results.store import Store
 from normtune.tuner.agenda import Agenda
 from normtune.tuner.device import Bench, Outcome, Phases, SkippedError
 from normtune.tuner.estimate import Estimate, Pace, corrected, new_binaries, python_seconds
 from normtune.tuner.interrupts import shielded
+from normtune.tuner.keeping import begun_run, measurements
 from normtune.tuner.planning import Plan, Task
 from normtune.tuner.resume import Stored, known_medians, missing
 from normtune.tuner.summary import Best, Summary
@@ -115,13 +110,7 @@ def sweep(
     summary.starting_seconds = planned - begun
     going = _Going(bench, agenda, pace, outlook.tasks, begun, budget_seconds, clock)
     summary.left, summary.left_seconds = len(tasks), outlook.estimate.seconds
-    run = Run(
-        id=uuid.uuid4().hex,
-        device=bench.device,
-        software={"python": platform.python_version(), **bench.software},
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        protocol={"strategy": strategy},
-    )
+    run = begun_run(bench, strategy)
     try:
         if going.has_time():
             bench.prepare(outlook.tasks, progress.compiling if progress else None)
@@ -137,7 +126,7 @@ def sweep(
                 with shielded():
                     if not summary.problems:
                         store.begin_run(run)
-                    store.add(_measurements(task, outcomes, run.id))
+                    store.add(measurements(task, outcomes, run.id))
                 best = summary.add(task.problem, outcomes)
                 going.measured(task, outcomes, clock() - start)
             summary.left, summary.left_seconds = len(agenda), going.left_seconds()
@@ -257,20 +246,3 @@ def _protocol(strategy: str, phases: Phases, machine: Mapping[str, Any], estimat
     seconds = {name: round(getattr(phases, name), 3) for name in ("compile", "gate", "timing")}
     told = {"strategy": strategy, **phases.protocol, "seconds": seconds, "estimated_seconds": round(estimated, 3)}
     return told | dict(machine)
-
-
-def _measurements(task: Task, outcomes: Mapping[Config, Outcome], run: str) -> Sequence[Measurement]:
-    current = fingerprint(operator(task.problem.operator))
-    return [
-        Measurement(
-            task.problem,
-            config,
-            run,
-            current,
-            outcome.status,
-            outcome.reason,
-            np.asarray(outcome.rounds, dtype=np.int32),
-            np.asarray(outcome.nanoseconds, dtype=np.int32),
-        )
-        for config, outcome in sorted(outcomes.items())
-    ]
