@@ -6,7 +6,7 @@ alone, one way a version; what no way is known for is launched by the public `ke
 somebody listens by one of Triton's hooks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -16,6 +16,8 @@ from torch import Tensor
 from triton.runtime.driver import driver
 
 from normtune.kernels.call import KernelCall
+from normtune.kernels.operator import Launch
+from normtune.kernels.problem import Problem
 
 # Launches on a stream: (stream, pointers of the tensors).
 Bound = Callable[[int, tuple[int | None, ...]], object]
@@ -85,6 +87,34 @@ class Prepared:
         enter, leave = _runtime.launch_enter_hook, _runtime.launch_exit_hook
         # A chain of hooks, or in its place a hook or None.
         return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave) or any(self._hooks))
+
+
+def prepare(
+    kernels: Any,
+    launch: Launch,
+    problem: Problem,
+    tensors: Mapping[str, Tensor | None],
+    eps: float,
+    offset: float,
+) -> Prepared:
+    """A launch of an operator, to be made on these tensors and on others that are alike.
+
+    Args:
+        kernels: the operator's kernel module.
+        launch: what `problem` resolved to.
+        problem: of at least one row.
+        tensors: by name, as the operator's `buffers` lists them; None stands for one that the variant leaves out.
+        eps: added to the mean square.
+        offset: added to the weight.
+    """
+    there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    first = next(iter(there.values()))
+    workspace = None
+    if launch.workspace:
+        workspace = torch.empty(launch.workspace, dtype=torch.float32, device=first.device)
+    calls = kernels.calls(launch, problem, there, workspace, eps, offset)
+    arguments = [*tensors.values(), *([workspace] if launch.workspace else [])]
+    return Prepared(calls, arguments, launch.workspace, first.device.index if first.is_cuda else None)
 
 
 class _Public:

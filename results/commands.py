@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.results.regimes import COLD, check_regime
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from normtune.results.frame import Evidence
 
 app = typer.Typer(help="List, export and import measurements.", no_args_is_help=True)
+
+# The value of `--regime` that stands for every one.
+_ALL = "all"
 
 StoreOption = Annotated[str | None, typer.Option(help="Store: URL or file; else NORMTUNE_STORE, normtune.db.")]
 
@@ -27,7 +31,7 @@ def list_(store: StoreOption = None) -> None:
     from normtune.results.source import measured
     from normtune.results.terminal import console
 
-    evidence = measured(store)
+    evidence = measured(store, regime=None)
     if evidence.frame.empty:
         typer.echo("the store holds no measurements yet: run `normtune sweep`")
         return
@@ -44,19 +48,28 @@ def export(
     recording: Annotated[
         str | None, typer.Option(help="Write a recording of this name, as nvidia-h200: one Parquet an operator.")
     ] = None,
+    regime: Annotated[
+        str, typer.Option(help="Only what was measured so: cold, warm or eager; all for everything.")
+    ] = COLD,
     store: StoreOption = None,
 ) -> None:
     """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line a sample), or as a recording."""
     from normtune.results.exchange import write_csv, write_parquet
     from normtune.results.recording import write_recording
-    from normtune.results.source import measured, narrowed
+    from normtune.results.source import in_regime, measured, narrowed
 
     write = {".parquet": write_parquet, ".csv": write_csv}.get(out.suffix.lower())
     if recording is None and write is None:
         raise UsageError(f"--out is {str(out)!r}: expected a file that ends in .parquet or .csv, or --recording NAME")
-    evidence = narrowed(measured(store), operator or [], dtype or [])
+    if regime != _ALL:
+        check_regime(regime)
+    whole = narrowed(measured(store, regime=None), operator or [], dtype or [])
+    evidence = whole if regime == _ALL else in_regime(whole, regime, "the store")
     if evidence.frame.empty:
         raise UsageError("there are no measurements to export: run `normtune sweep` first")
+    if left := len(whole.frame) - len(evidence.frame):
+        others = ", ".join(name for name in whole.regimes() if name != regime)
+        typer.echo(f"left out {left} measurements of other regimes ({others}): --regime {_ALL} takes them along")
     if recording is not None:
         for path in write_recording(evidence, recording, out):
             typer.echo(f"{path}: {path.stat().st_size} bytes")
@@ -88,27 +101,30 @@ def import_(
 
 
 def _overview(evidence: "Evidence") -> "Table":
-    """A row for each device, operator, variant and dtype."""
+    """A row for each device, operator, variant, dtype and regime."""
     from rich.table import Table
 
     from normtune.results.terminal import printable
 
     runs = {run.id: run.device for run in evidence.runs}
+    regimes = {run.id: run.regime for run in evidence.runs}
     frame = evidence.frame.assign(
         device=evidence.frame["run"].map(lambda run: f"{runs[run].label}, {runs[run].sms} SMs"),
+        regime=evidence.frame["run"].map(regimes),
     )
-    table = Table("device", "operator", "dtype")
+    table = Table("device", "operator", "dtype", "regime")
     for name in ("problems", "measurements", "runs"):
         table.add_column(name, justify="right")
     table.add_column("by status")
-    for names, part in frame.groupby(["device", "operator", "variant", "dtype"]):
-        device, operator, variant, dtype = map(str, names)
+    for names, part in frame.groupby(["device", "operator", "variant", "dtype", "regime"]):
+        device, operator, variant, dtype, regime = map(str, names)
         counts = part["status"].value_counts()
         told = ", ".join(f"{counts[status]} {status}" for status in sorted(counts.index, key=lambda s: (s != "ok", s)))
         table.add_row(
             printable(device),
             printable(f"{operator}:{variant}" if variant else operator),
             dtype,
+            printable(regime),
             str(len(part[["rows", "hidden"]].drop_duplicates())),
             str(len(part)),
             str(part["run"].nunique()),

@@ -27,7 +27,7 @@ _METADATA = b"normtune"
 _MOST_CHARACTERS = 200
 _ARRAYS = ("rounds", "samples")
 CSV_COLUMNS = (
-    *("device", "sms", "run", "started", "operator", "variant", "dtype", "rows", "hidden"),
+    *("device", "sms", "run", "started", "regime", "operator", "variant", "dtype", "rows", "hidden"),
     *Config._fields,
     *("fingerprint", "status", "reason", "round", "nanoseconds"),
 )
@@ -115,7 +115,7 @@ def write_csv(evidence: Evidence, path: Path) -> None:
     """Write evidence in long form: a line a sample, a line without round and nanoseconds a failure.
 
     Args:
-        evidence: what is written; the protocol of runs and the limits of devices are left out.
+        evidence: what is written; of the protocol of runs just the regime, the limits of devices are left out.
         path: of the file, replaced if it exists.
 
     Raises:
@@ -128,7 +128,7 @@ def write_csv(evidence: Evidence, path: Path) -> None:
         writer.writerow(CSV_COLUMNS)
         for item in evidence.measurements():
             run, problem = runs[item.run], item.problem
-            place = (run.device.label, run.device.sms, run.id, run.started)
+            place = (run.device.label, run.device.sms, run.id, run.started, run.regime)
             shape = (problem.operator, problem.variant, problem.dtype, problem.rows, problem.hidden)
             start = (*place, *shape, *item.config, item.fingerprint, item.status, item.reason)
             if item.status != "ok":

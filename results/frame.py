@@ -18,6 +18,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem, split_key
 from normtune.results.checks import check_columns
 from normtune.results.records import Device, Measurement, Run
+from normtune.results.regimes import COLD
 
 TEXTS = ("operator", "variant", "dtype", "config", "run", "fingerprint", "status", "reason")
 COLUMNS = (
@@ -93,6 +94,15 @@ class Evidence:
         runs = [run.id for run in self.runs if run.device.kind == device.kind]
         return self._where(self.frame["run"].isin(runs))
 
+    def regimes(self) -> list[str]:
+        """The regimes that its times were taken in, ordered."""
+        return sorted({run.regime for run in self.runs})
+
+    def regime(self, name: str) -> "Evidence":
+        """Only what was taken in this regime. What reads measurements from a store or a recording goes through it."""
+        runs = [run.id for run in self.runs if run.regime == name]
+        return self if len(runs) == len(self.runs) else self._where(self.frame["run"].isin(runs))
+
     def fingerprints(self) -> dict[str, str]:
         """The kernel fingerprint of each operator in its newest run, by operator."""
         place = {run.id: number for number, run in enumerate(self.runs)}
@@ -127,9 +137,12 @@ class Evidence:
     def digest(self) -> str:
         """`sha256:` and the hash of the content: runs with their device and software, and every measurement.
 
-        The protocol of a run is left out: a sweep that is still going changes it.
+        The protocol of a run is left out, as a sweep that is still going changes it, but for a regime other than cold.
         """
-        runs = [[run.id, run.started, run.device._asdict(), run.software] for run in self.runs]
+        runs = [
+            [run.id, run.started, run.device._asdict(), run.software, *([run.regime] if run.regime != COLD else [])]
+            for run in self.runs
+        ]
         hashed = hashlib.sha256(_canonical([_DIGEST_FORMAT, runs, len(self.frame)]))
         for name in TEXTS:
             values = self.frame[name].tolist()

@@ -13,6 +13,7 @@ from normtune.results.atomic import replaced
 from normtune.results.exchange import read_parquet, write_table
 from normtune.results.frame import COLUMNS, Evidence
 from normtune.results.records import REPLAY_PREFIX, Run
+from normtune.results.regimes import COLD
 
 FOLDER = Path(__file__).parent / "recordings"
 MAX_BYTES = 2_000_000
@@ -25,8 +26,12 @@ def recordings() -> list[str]:
     return sorted({path.name.split(".")[0] for path in FOLDER.glob("*.*.parquet")})
 
 
-def load_recording(name: str) -> Evidence:
+def load_recording(name: str, regime: str | None = COLD) -> Evidence:
     """All operators of a recording.
+
+    Args:
+        name: of the recording.
+        regime: only what was measured in it; None for all.
 
     Raises:
         UsageError: no recording of that name is shipped.
@@ -35,7 +40,8 @@ def load_recording(name: str) -> Evidence:
     known = recordings()
     if name not in known:
         raise UsageError(f"unknown recording {name!r}: expected one of {', '.join(known) or '(none is shipped)'}")
-    return _joined([read_parquet(path) for path in sorted(FOLDER.glob(f"{name}.*.parquet"))])
+    found = _joined([read_parquet(path) for path in sorted(FOLDER.glob(f"{name}.*.parquet"))])
+    return found if regime is None else found.regime(regime)
 
 
 def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from normtune.kernels.config import Config
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.problem import Problem
+from normtune.results.regimes import regime_of
 
 # A block is this many consecutive rounds on the same offsets and the same captured graphs. Replays of one graph share
 # their luck, so blocks, not rounds, are the unit of statistics: block = round // ROUNDS_PER_BLOCK.
@@ -77,7 +78,7 @@ class Run(NamedTuple):
         device: the GPU.
         software: versions by name: `triton`, `torch`, `cuda`, `python`.
         started: UTC, ISO 8601, seconds.
-        protocol: how times were taken: regime, launches a replay, clocks seen, void rounds.
+        protocol: how times were taken: strategy, regime, seconds, clocks seen, void rounds.
     """
 
     id: str
@@ -85,6 +86,11 @@ class Run(NamedTuple):
     software: dict[str, str]
     started: str
     protocol: dict[str, Any]
+
+    @property
+    def regime(self) -> str:
+        """How its times were taken, one of `regimes.REGIMES`, or a name that is not known here."""
+        return regime_of(self.protocol)
 
 
 class Measurement(NamedTuple):

@@ -38,12 +38,12 @@ def from_plain(value: Any) -> Run:
 
 
 def check_same(known: Run, other: Run) -> None:
-    """Check that two runs of one id are the same run; their protocol may differ, as it grows.
+    """Check that two runs of one id are the same run; their protocol may differ but for the regime, as it grows.
 
     Raises:
         ValueError: they differ.
     """
-    for name in ("device", "software", "started"):
+    for name in ("device", "software", "started", "regime"):
         if getattr(known, name) != getattr(other, name):
             raise ValueError(
                 f"run {known.id} is known with another {name}: {getattr(known, name)!r}, not {getattr(other, name)!r}"

@@ -1,38 +1,64 @@
 """Where a command takes its measurements from: a store, or a recording that ships.
 
-In: the options `--store`, `--recording`, `--operator` and `--dtype`. Out: `Evidence`, or what is wrong with an option.
+In: the options `--store`, `--recording`, `--regime`, `--operator` and `--dtype`. Out: `Evidence`, or what is wrong with
+an option.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from normtune.errors import UsageError
+from normtune.results.regimes import COLD, check_regime
 
 if TYPE_CHECKING:
     from normtune.results.frame import Evidence
 
 
-def measured(store: str | None, recording: str | None = None) -> "Evidence":
-    """All measurements of a store or of a recording.
+def measured(store: str | None, recording: str | None = None, regime: str | None = COLD) -> "Evidence":
+    """All measurements of a store or of a recording that were taken in a regime.
 
     Args:
         store: value of `--store`; None for NORMTUNE_STORE, else the default one.
         recording: value of `--recording`; None for the store.
+        regime: value of `--regime`; None for all of them, which are never to be compared.
 
     Raises:
-        UsageError: both are given, or the store's URL or the recording's name is none.
+        UsageError: both are given, the store's URL, the recording's name or the regime is none, or there are only
+            measurements of other regimes.
         NormtuneError: there is no such store, or it cannot be read.
     """
     if store is not None and recording is not None:
         raise UsageError("--store and --recording are both given: measurements come from one of them")
+    if regime is not None:
+        check_regime(regime)
     if recording is not None:
         from normtune.results.recording import load_recording
 
-        return load_recording(recording)
-    from normtune.results.store import Store, resolve_url
+        found = load_recording(recording, None)
+    else:
+        from normtune.results.store import Store, resolve_url
 
-    with Store.open(resolve_url(store), create=False) as opened:
-        return opened.load()
+        with Store.open(resolve_url(store), create=False) as opened:
+            found = opened.load(regime=None)
+    return found if regime is None else in_regime(found, regime, f"recording {recording}" if recording else "the store")
+
+
+def in_regime(evidence: "Evidence", regime: str, source: str) -> "Evidence":
+    """What was measured in a regime.
+
+    Args:
+        evidence: of any regimes.
+        regime: a name of `REGIMES`.
+        source: where the evidence comes from, for the message.
+
+    Raises:
+        UsageError: there are measurements, but of other regimes.
+    """
+    found = evidence.regime(regime)
+    if found.frame.empty and not evidence.frame.empty:
+        others = ", ".join(evidence.regimes())
+        raise UsageError(f"{source} has no times of regime {regime}, but of {others}: name one of these with --regime")
+    return found
 
 
 def narrowed(evidence: "Evidence", operators: Sequence[str], dtypes: Sequence[str]) -> "Evidence":

@@ -21,6 +21,7 @@ from normtune.results.checks import check_columns
 from normtune.results.connect import DEFAULT_STORE, WRITE, connect, damaged, resolve_url, told, translated
 from normtune.results.frame import COLUMNS, Evidence, columns_of
 from normtune.results.records import Device, Measurement, Run
+from normtune.results.regimes import COLD
 
 __all__ = ["DEFAULT_STORE", "Coverage", "Store", "Tally", "resolve_url"]
 
@@ -162,14 +163,20 @@ class Store:
                 counts[runs[run].device, operator, fingerprint] += count
             return [Tally(*place, counts[place]) for place in sorted(counts)]
 
-    def coverage(self, device: Device) -> dict[tuple[Problem, Config], Coverage]:
+    def coverage(self, device: Device, regime: str = COLD) -> dict[tuple[Problem, Config], Coverage]:
         """What is known of each config on each problem on devices of this kind, failures and the copy included.
+
+        Only what was measured in one regime: what another one found is neither done in this one nor an anchor.
 
         Newest is the measurement of the run that started last; within a run and second, the one that was stored last.
         """
         table = schema.measurement
         with self._reading() as connection:
-            wanted = [number for number, run in rows.stored_runs(connection) if run.device.kind == device.kind]
+            wanted = [
+                number
+                for number, run in rows.stored_runs(connection)
+                if run.device.kind == device.kind and run.regime == regime
+            ]
             problems = rows.stored_numbers(connection, schema.problem, rows.PROBLEM_FIELDS)
             configs = rows.stored_numbers(connection, schema.config, ("config",))
             size = sa.func.length(table.c.samples)
@@ -201,11 +208,12 @@ class Store:
                 for (problem, config), (status, fingerprint) in newest.items()
             }
 
-    def load(self, *, devices: Collection[str] | None = None) -> Evidence:
+    def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> Evidence:
         """All measurements, 300,000 of them in a few seconds.
 
         Args:
             devices: labels of the devices whose runs are wanted; None for all.
+            regime: in which they were measured; None for all, as for a copy of the store.
 
         Raises:
             NormtuneError: the database failed, or what it holds breaks a rule of `checks`.
@@ -215,7 +223,7 @@ class Store:
             runs = {
                 number: run
                 for number, run in rows.stored_runs(connection)
-                if devices is None or run.device.label in devices
+                if (devices is None or run.device.label in devices) and regime in (None, run.regime)
             }
             problems = rows.stored_numbers(connection, schema.problem, rows.PROBLEM_FIELDS)
             configs = rows.stored_numbers(connection, schema.config, ("config",))

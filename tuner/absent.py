@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from normtune.kernels.config import Config
 from normtune.kernels.target import TARGETS
 from normtune.results.records import Device
+from normtune.results.regimes import COLD
 from normtune.tuner.device import Outcome, Phases
 from normtune.tuner.engine import Speed
 from normtune.tuner.estimate import H200
@@ -20,7 +21,8 @@ class AbsentBench:
     target = TARGETS["sm_90"]
     device = Device("no GPU here, planned as for an H200", "sm_90", target.sms, target.l2_bytes, 0, "absent", "none")
 
-    def __init__(self) -> None:
+    def __init__(self, regime: str = COLD) -> None:
+        self.regime = regime
         self.software: dict[str, str] = {}
         self.free_bytes: int | None = None
 

@@ -50,7 +50,7 @@ class WorkerBench:
         self._protocol: dict[str, object] = {}
         identity = self.worker().identity
         self.device, self.target, self.software = identity.device, identity.target, identity.software
-        self.free_bytes = identity.free_bytes
+        self.free_bytes, self.regime = identity.free_bytes, identity.regime
         self._identity = identity
         self._pool: CompilePool | None = None
         self._failed: dict[object, Outcome] = {}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from normtune.errors import UsageError
+from normtune.results.regimes import COLD, check_regime
 from normtune.tuner.interrupts import terminable
 
 if TYPE_CHECKING:
@@ -59,6 +60,12 @@ def sweep(
     strategy: Annotated[
         str | None, typer.Option(help="adaptive (6 rounds, 16 for the best; by default) or exhaustive.")
     ] = None,
+    regime: Annotated[
+        str,
+        typer.Option(
+            help="cold (nothing in the cache), warm (the L2 holds what fits) or eager (cold, launched from Python)."
+        ),
+    ] = COLD,
     budget: Annotated[str | None, typer.Option(help="Stop in time, everything stored, as 90s, 8m, 1h.")] = None,
     stale: Annotated[bool, typer.Option("--stale", help="Only what is stored under kernels changed since.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
@@ -79,6 +86,7 @@ def sweep(
         raise UsageError(f"unknown strategy {chosen.strategy!r}: expected one of {', '.join(STRATEGIES)}")
     if chosen.space not in SPACES:
         raise UsageError(f"unknown space {chosen.space!r}: expected one of {', '.join(SPACES)}")
+    check_regime(regime)
     asked = parse_sizes("rows", rows), parse_sizes("hidden", hidden)
     if shapes is not None:
         given = {"--grid": grid, "--rows": rows, "--hidden": hidden}
@@ -87,9 +95,9 @@ def sweep(
     wanted = _wanted(operator or [], dtype or ["bfloat16"], chosen.grid, asked, shapes)
     with terminable():
         if dry_run:
-            _dry_run(device, store, wanted, chosen, quiet, as_json)
+            _dry_run(device, regime, store, wanted, chosen, quiet, as_json)
         else:
-            _sweep(device, store, wanted, chosen, stale, begun, quiet, as_json)
+            _sweep(device, regime, store, wanted, chosen, stale, begun, quiet, as_json)
 
 
 class _Wanted(NamedTuple):
@@ -177,6 +185,7 @@ def parse_sizes(name: str, text: str | None) -> list[int] | None:
 
 def _sweep(
     device: str | None,
+    regime: str,
     store: str | None,
     wanted: _Wanted,
     effort: Effort,
@@ -194,12 +203,12 @@ def _sweep(
     from normtune.tuner.telling import device_line, end_lines, plain_sweep
 
     url = resolve_url(store)
-    bench = open_device(device)
+    bench = open_device(device, regime)
     try:
         with Store.open(url) as opened, face_of(bench.device.label, quiet or as_json) as face:
             face.say(device_line(bench))
             if stale:
-                whole = stale_plan(opened.coverage(bench.device), bench.target)
+                whole = stale_plan(opened.coverage(bench.device, regime), bench.target)
                 if not whole.tasks:
                     face.say("nothing is stale: all that is stored was measured with the present kernels")
                     return
@@ -219,6 +228,7 @@ def _sweep(
 
 def _dry_run(
     device: str | None,
+    regime: str,
     store: str | None,
     wanted: _Wanted,
     effort: Effort,
@@ -235,7 +245,7 @@ def _dry_run(
 
     url = resolve_url(store)
     path = sqlite_path(parse(url))
-    bench = open_device_to_plan(device)
+    bench = open_device_to_plan(device, regime)
     try:
         chosen = fitting(wanted.plan(effort.space, bench.target), bench.free_bytes)
         with ExitStack() as stack:

@@ -16,6 +16,7 @@ from normtune.kernels.device import describe
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.results.records import Device
+from normtune.results.regimes import COLD
 from normtune.tuner.clocks import ClockWatch
 from normtune.tuner.engine import Block, DeviceLostError, Identity, NoMemoryError, Outcome, Speed
 from normtune.tuner.gate import LaunchFailedError, gate, one_line
@@ -28,6 +29,7 @@ class CudaEngine:
 
     Args:
         index: CUDA's number of the GPU.
+        regime: how times are taken, a name of `regimes.REGIMES`.
 
     Attributes:
         device: what the driver says it is.
@@ -35,7 +37,8 @@ class CudaEngine:
         software: versions of what compiles and drives the kernels.
     """
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, regime: str = COLD) -> None:
+        self._regime = regime
         self._torch_device = torch.device("cuda", index)
         torch.cuda.set_device(self._torch_device)
         properties = torch.cuda.get_device_properties(index)
@@ -64,7 +67,7 @@ class CudaEngine:
         """The GPU, and what of its memory is free."""
         with self._translated():
             free, _ = torch.cuda.mem_get_info(self._torch_device)
-        return Identity(self.device, self.target, self.software, free, True, "cold graph")
+        return Identity(self.device, self.target, self.software, free, True, self._regime)
 
     def speed(self) -> Speed:
         """Measured with warm clocks; the cores are not its to know."""
@@ -85,7 +88,7 @@ class CudaEngine:
         """Turn to a problem."""
         launches = {candidate.config: candidate.launch for candidate in candidates}
         with self._translated():
-            self._session = CudaSession(self.ready(), operator(problem.operator), problem, launches)
+            self._session = CudaSession(self.ready(), operator(problem.operator), problem, launches, self._regime)
 
     def warm_up(self, configs: Sequence[Config]) -> Mapping[Config, Outcome]:
         """Launch each once."""

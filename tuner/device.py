@@ -10,6 +10,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
 from normtune.kernels.target import Target
 from normtune.results.records import Device
+from normtune.results.regimes import COLD
 from normtune.tuner.engine import Engine, Outcome, Speed
 from normtune.tuner.planning import Task
 
@@ -45,12 +46,14 @@ class Bench(Protocol):
     Attributes:
         device, target, software: who answers.
         free_bytes: device memory that was free at the start; None where there is no limit.
+        regime: how it takes times, a name of `regimes.REGIMES`.
     """
 
     device: Device
     target: Target
     software: dict[str, str]
     free_bytes: int | None
+    regime: str
 
     def speed(self) -> Speed:
         """How fast this machine is."""
@@ -82,29 +85,34 @@ class Bench(Protocol):
         ...
 
 
-def open_device(name: str | None) -> Bench:
+def open_device(name: str | None, regime: str = COLD) -> Bench:
     """The device of that name: `cuda:N` or `replay:RECORDING`; None takes cuda:0 if there is one.
 
+    Args:
+        name: of the device.
+        regime: how times are to be taken, a name of `regimes.REGIMES`.
+
     Raises:
-        UsageError: the name is of no known form, or no such recording is shipped.
+        UsageError: the name is of no known form, no such recording is shipped, or it has no times of that regime.
         NoDeviceError: there is no such GPU.
     """
     from normtune.tuner.bench import WorkerBench
 
     kind, _, rest = (name or "cuda:0").partition(":")
     if kind == "replay":
-        return WorkerBench(("normtune.tuner.replay", "ReplayEngine", (rest,)))
+        return WorkerBench(("normtune.tuner.replay", "ReplayEngine", (rest, regime)))
     if kind != "cuda" or (rest and not rest.isdecimal()):
         raise UsageError(f"unknown device {name!r}: expected cuda:N or replay:NAME, as in cuda:0 or replay:nvidia-h200")
-    return WorkerBench(("normtune.tuner.device", "open_cuda", (int(rest or 0), name)))
+    return WorkerBench(("normtune.tuner.device", "open_cuda", (int(rest or 0), name, regime)))
 
 
-def open_cuda(index: int, name: str | None) -> Engine:
+def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
     """The engine of a GPU, in the process that is to drive it.
 
     Args:
         index: CUDA's number of the GPU.
         name: as the user gave it, for messages.
+        regime: how times are to be taken.
 
     Raises:
         NoDeviceError: there is no such GPU.
@@ -123,20 +131,24 @@ def open_cuda(index: int, name: str | None) -> Engine:
         raise NoDeviceError(f"there is no device {name!r}: torch finds {known}")
     from normtune.tuner.cuda import CudaEngine
 
-    return CudaEngine(index)
+    return CudaEngine(index, regime)
 
 
-def open_device_to_plan(name: str | None) -> Bench:
+def open_device_to_plan(name: str | None, regime: str = COLD) -> Bench:
     """The device of that name, to plan for; without a name and a GPU an H200 that is not here.
+
+    Args:
+        name: of the device.
+        regime: how times are to be taken.
 
     Raises:
         UsageError, NoDeviceError: as `open_device`, for a device that was named.
     """
     try:
-        return open_device(name)
+        return open_device(name, regime)
     except NoDeviceError:
         if name is not None:
             raise
     from normtune.tuner.absent import AbsentBench
 
-    return AbsentBench()
+    return AbsentBench(regime)

@@ -32,7 +32,7 @@ class Identity(NamedTuple):
         software: versions of what compiles and drives the kernels.
         free_bytes: device memory that is free; None where none is used.
         compiles: whether binaries are needed before a step is asked for.
-        regime: how times are taken, for the run's protocol.
+        regime: how times are taken, a name of `regimes.REGIMES`; it stands in the run's protocol.
     """
 
     device: Device

@@ -16,6 +16,7 @@ from normtune.kernels.operator import Launch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Run
+from normtune.results.regimes import COLD, EAGER, WARM
 from normtune.tuner.compiling import compile_class
 from normtune.tuner.engine import Speed
 from normtune.tuner.planning import Task
@@ -55,6 +56,10 @@ BLOCK_FACTOR = 1.0
 CLOSE_SHARE = 0.42
 # Sentinel of a round, with the copy that leads in: read and written.
 SENTINEL_MOVED = (1 + SENTINEL_COPIES) * 2 * SENTINEL_BYTES
+
+# Of a launch from Python on the host, for the regime `eager`; capturing a graph takes about as long as what an eager
+# batch waits for. Not fitted: the first sweep of that regime corrects the second.
+EAGER_SECONDS = 8.0e-6
 
 # The gate, seconds: of a binary on the gate's own problem; of a config on each problem (warm-up, comparison); and of
 # the reference and each comparison at the problem's size, as bytes an element at the speed of the copy.
@@ -99,6 +104,7 @@ class Pace:
         strategy: a name of `racing.STRATEGIES`.
         python: seconds that `python_seconds` took here.
         correction: of gate and timing, as `corrected` finds it.
+        regime: how times are taken.
     """
 
     def __init__(
@@ -108,6 +114,7 @@ class Pace:
         strategy: str,
         python: float = REFERENCE_PYTHON_SECONDS,
         correction: float = 1.0,
+        regime: str = COLD,
     ) -> None:
         self._speed = speed
         self._target = target
@@ -116,7 +123,8 @@ class Pace:
         # One core drives the device; the compilers have the others, and by their low priority a part of that one.
         cores = max(speed.cores - 1, 0.5)
         self._binary_seconds = BINARY_SECONDS * python / REFERENCE_PYTHON_SECONDS / cores
-        self._evict_seconds = self._moving(2 * target.l2_bytes)
+        self._evict_seconds = 0.0 if regime == WARM else self._moving(2 * target.l2_bytes)
+        self._least_seconds = EAGER_SECONDS if regime == EAGER else 0.0
 
     def measuring(self, task: Task, binaries: int) -> float:
         """Seconds of gate and timing of a task that is the first to need so many binaries."""
@@ -142,6 +150,7 @@ class Pace:
         if self._speed.bytes_per_second:
             times = [self.launch_seconds(task.problem, footprint, candidate.launch) for candidate in task.candidates]
             times.append(self._moving(footprint) + LAUNCH_SECONDS)
+            times = [max(time, self._least_seconds) for time in times]
             replays = [self._evict_seconds + (launches if time < SLOW_SECONDS else 1) * time for time in times]
             on_device = ROUNDS_PER_BLOCK * (blocks * sum(replays) + ALL_BLOCKS * self._moving(SENTINEL_MOVED))
         captured = blocks * (len(task.candidates) + 1) * BLOCK_FACTOR * self._speed.block_seconds
@@ -202,15 +211,22 @@ def python_seconds() -> float:
     return median(seconds)
 
 
-def corrected(runs: Sequence[Run], device: Device) -> float:
+def corrected(runs: Sequence[Run], device: Device, regime: str = COLD) -> float:
     """What gate and timing of the newest run on this device took, over what was estimated for them; 1 without any.
+
+    Only runs in this regime count.
 
     A run's protocol holds both: `seconds` of each phase, and `estimated_seconds` of gate and timing of what was done,
     with the `correction` that was made then.
     """
     for run in reversed(runs):
         estimated, seconds = run.protocol.get("estimated_seconds"), run.protocol.get("seconds")
-        if run.device != device or not isinstance(estimated, float) or not isinstance(seconds, dict):
+        if (
+            run.device != device
+            or run.regime != regime
+            or not isinstance(estimated, float)
+            or not isinstance(seconds, dict)
+        ):
             continue
         if estimated >= _SHORTEST_RUN_SECONDS:
             taken = seconds.get("gate", 0.0) + seconds.get("timing", 0.0)

@@ -67,13 +67,18 @@ def launch(calls: Callable[[], Iterable[KernelCall]]) -> None:
     """
     try:
         run(calls())
-    except OutOfResources as error:
-        raise LaunchFailedError(one_line(error), "out_of_resources") from None
-    except torch.OutOfMemoryError:
-        raise LaunchFailedError("its launch allocates more memory than is free", "out_of_resources") from None
     # Whatever an operator's code throws is this config's result.
     except Exception as error:
-        raise LaunchFailedError(f"{type(error).__name__}: {one_line(error)}") from None
+        raise failure(error) from None
+
+
+def failure(error: Exception) -> LaunchFailedError:
+    """What a launch threw, as the outcome of its config."""
+    if isinstance(error, OutOfResources):
+        return LaunchFailedError(one_line(error), "out_of_resources")
+    if isinstance(error, torch.OutOfMemoryError):
+        return LaunchFailedError("its launch allocates more memory than is free", "out_of_resources")
+    return LaunchFailedError(f"{type(error).__name__}: {one_line(error)}")
 
 
 def one_line(error: BaseException) -> str:

@@ -25,7 +25,8 @@ def begun_run(bench: Bench, strategy: str) -> Run:
         device=bench.device,
         software={"python": platform.python_version(), **bench.software},
         started=datetime.now(UTC).isoformat(timespec="seconds"),
-        protocol={"strategy": strategy},
+        # Whoever is killed leaves no more behind than this.
+        protocol={"strategy": strategy, "regime": bench.regime},
     )
 
 

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from normtune.kernels.call import KernelCall, run
+
 READ_WORDS = 8192  # a program of the read takes this many words of 4 bytes at a time
 _COPY_WORDS = 2048
 _DIFFER_BYTES = 8192
@@ -64,8 +66,14 @@ def read(source: Tensor, sink: Tensor, programs: int) -> None:
 
 def copy(source: Tensor, target: Tensor) -> None:
     """Copy `source` to `target`, float32 of equal length, contiguous."""
+    run([copy_call(source, target)])
+
+
+def copy_call(source: Tensor, target: Tensor) -> KernelCall:
+    """The call that copies `source` to `target`, float32 of equal length, contiguous."""
     words = source.numel()
-    _copy_kernel[(triton.cdiv(words, _COPY_WORDS),)](source, target, words, BLOCK=_COPY_WORDS, num_warps=4)
+    grid, options = (triton.cdiv(words, _COPY_WORDS),), {"BLOCK": _COPY_WORDS, "num_warps": 4}
+    return KernelCall(_copy_kernel, grid, (source, target, words), options)
 
 
 def mark_difference(left: Tensor, right: Tensor, mark: Tensor) -> None:

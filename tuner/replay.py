@@ -15,6 +15,8 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import target_for
 from normtune.results.recording import load_recording, recordings
 from normtune.results.records import COPY, REPLAY_PREFIX, ROUNDS_PER_BLOCK
+from normtune.results.regimes import COLD
+from normtune.results.source import in_regime
 from normtune.tuner.engine import Block, Identity, Outcome, Speed
 from normtune.tuner.planning import Candidate
 
@@ -29,21 +31,26 @@ _BLOCK_SECONDS = 1e-5
 class ReplayEngine:
     """A recording; an `engine.Engine`. Its device is the recorded one under a uuid of its own.
 
+    Args:
+        name: of the recording.
+        regime: in which the times that are wanted were taken.
+
     Raises:
-        UsageError: no recording of that name is shipped.
+        UsageError: no recording of that name is shipped, or it has no times of that regime.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, regime: str = COLD) -> None:
         if name not in recordings():
             raise UsageError(
                 f"unknown recording {name!r}: expected one of {', '.join(recordings()) or '(none shipped)'}"
             )
-        evidence = load_recording(name)
+        evidence = in_regime(load_recording(name, None), regime, f"recording {name}")
         newest = max(evidence.runs, key=lambda run: run.started)
         self._device = newest.device._replace(uuid=f"{REPLAY_PREFIX}{name}")
         self._target = target_for(newest.device.target, newest.device.sms)
         self._software = newest.software
         self._name = name
+        self._regime = regime
         self._random = random.Random()
         self._failures: dict[Config, Outcome] = {}
         self._blocks: dict[Config, Blocks] = {}
@@ -52,7 +59,7 @@ class ReplayEngine:
 
     def identify(self) -> Identity:
         """The recorded device; nothing is compiled and memory does not matter."""
-        return Identity(self._device, self._target, self._software, None, False, f"replay of {self._name}")
+        return Identity(self._device, self._target, self._software, None, False, self._regime)
 
     def speed(self) -> Speed:
         """A replay moves no bytes."""

@@ -94,7 +94,7 @@ def sweep(
         clock: seconds, for the budget.
     """
     begun = clock()
-    stored = store.coverage(bench.device)
+    stored = store.coverage(bench.device, bench.regime)
     tasks = missing(plan, stored, strategy)
     summary = Summary(known=len(plan.tasks) - len(tasks))
     if not tasks:
@@ -146,7 +146,7 @@ def look_ahead(
     bench: Bench, store: Store | None, plan: Plan, strategy: str, budget_seconds: float | None = None
 ) -> Outlook:
     """What a sweep of the plan would do, by what is in the store, if there is one; measures nothing but the machine."""
-    stored: Stored = store.coverage(bench.device) if store else {}
+    stored: Stored = store.coverage(bench.device, bench.regime) if store else {}
     tasks = missing(plan, stored, strategy)
     agenda = Agenda(tasks, known_medians(stored, {task.problem.operator for task in tasks}))
     return _outlook(plan, agenda, _pace(bench, store, strategy)[0], budget_seconds)
@@ -161,9 +161,9 @@ def _outlook(plan: Plan, agenda: Agenda, pace: Pace, budget_seconds: float | Non
 def _pace(bench: Bench, store: Store | None, strategy: str) -> tuple[Pace, dict[str, Any]]:
     """How fast this machine is, and that as a run's protocol keeps it."""
     speed, python = bench.speed(), python_seconds()
-    correction = corrected(store.runs(), bench.device) if store else 1.0
+    correction = corrected(store.runs(), bench.device, bench.regime) if store else 1.0
     told = {"speed": speed._asdict() | {"python_seconds": round(python, 5)}, "correction": round(correction, 3)}
-    return Pace(speed, bench.target, strategy, python, correction), told
+    return Pace(speed, bench.target, strategy, python, correction, bench.regime), told
 
 
 class _Going:

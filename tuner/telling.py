@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from normtune.results.records import REPLAY_PREFIX
+from normtune.results.regimes import EAGER, WARM
 from normtune.results.terminal import printable
 from normtune.tuner.device import Bench
 from normtune.tuner.footprint import peak_bytes
@@ -17,18 +18,23 @@ from normtune.tuner.planning import QUICK_REASON, Plan
 from normtune.tuner.summary import LARGE_BYTES, Best, Summary
 from normtune.tuner.sweep import Outlook
 
+_REGIMES = {
+    WARM: "; warm: the same buffers again and again",
+    EAGER: "; eager: cold, launched from Python without a graph",
+}
+
 # So many reasons of failures are told, the rest is counted.
 REASONS = 5
 
 
 def device_line(bench: Bench) -> str:
-    """Who is measured."""
+    """Who is measured, and how, where it is not cold."""
     device = bench.device
-    name = printable(device.name)
+    name, regime = printable(device.name), _REGIMES.get(bench.regime, "")
     if device.uuid.startswith(REPLAY_PREFIX):
-        return f"replay of the recorded sweep of {name}: no GPU is measured ({device.uuid})"
+        return f"replay of the recorded sweep of {name}: no GPU is measured ({device.uuid}){regime}"
     free = "" if bench.free_bytes is None else f", {bench.free_bytes / 2**30:.1f} GiB free"
-    return f"{name}, {device.target}, {device.sms} SMs{free}, driver {printable(device.driver)}"
+    return f"{name}, {device.target}, {device.sms} SMs{free}, driver {printable(device.driver)}{regime}"
 
 
 def plan_lines(outlook: Outlook) -> list[str]:
@@ -97,8 +103,9 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
         summary: of the sweep.
         budget_seconds: as it was given, for the message where it was too short for anything.
     """
+    fit = _fit(summary)
     if not summary.problems and not summary.left and not summary.skipped:
-        return [f"nothing to do: all {summary.known} problems are measured; `normtune fit` makes their table"]
+        return [f"nothing to do: all {summary.known} problems are measured; `{fit}` makes their table"]
     if not summary.problems and not summary.skipped and budget_seconds is not None:
         return [
             f"the budget of {told_seconds(budget_seconds)} was spent before a problem could be measured: nothing was "
@@ -123,13 +130,19 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
     if summary.left:
         lines.append(
             f"budget spent with {_counted(summary.left, 'problem')} left: {about(summary.left_seconds)} more; the same "
-            "command goes on. `normtune fit` makes a table of what there is"
+            f"command goes on. `{fit}` makes a table of what there is"
         )
     elif summary.skipped:
-        lines.append("all else is measured: `normtune fit` makes the table of what there is")
+        lines.append(f"all else is measured: `{fit}` makes the table of what there is")
     else:
-        lines.append("complete: `normtune fit` fits the table that loses least to these times")
+        lines.append(f"complete: `{fit}` fits the table that loses least to these times")
     return lines
+
+
+def _fit(summary: Summary) -> str:
+    """The command that makes a table of what a sweep measured."""
+    regime = summary.phases.protocol.get("regime") if summary.phases else None
+    return f"normtune fit --regime {regime}" if regime in _REGIMES else "normtune fit"
 
 
 def plain_sweep(bench: Bench, outlook: Outlook | None, summary: Summary | None) -> dict[str, Any]:

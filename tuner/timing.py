@@ -1,6 +1,6 @@
-"""Times of kernels on a CUDA GPU, cold at every size.
+"""Times of kernels on a CUDA GPU, cold at every size unless another regime is asked for.
 
-In: the configs of one problem. Out: nanoseconds, one number a config and round. The protocol:
+In: the configs of one problem. Out: nanoseconds, one number a config and round. The protocol of the regime `cold`:
 
 * One CUDA graph a config: a read of twice the L2 evicts the cache, an untimed launch warms weight and instructions and
   leaves the cache as a stream of such launches leaves it, then timed launches on disjoint slices follow between two
@@ -9,48 +9,84 @@ In: the configs of one problem. Out: nanoseconds, one number a config and round.
 * One round replays every config once, in shuffled order, and ends with the sentinel, copies of fixed size; a sentinel
   more than 2 % off its running median voids the round, which is then repeated.
 * One block of rounds uses one draw of offsets and one capture; the next draws and captures anew.
+
+`warm` evicts nothing: all launches of a graph are on one slice, and as many as fill the L2 lead in, so that it holds
+what fits. `eager` has no graph: the launches are made from Python on cold slices, see `eager`. All else is the same.
 """
 
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import partial
 from statistics import median
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from normtune.kernels.launcher import Prepared, prepare
 from normtune.kernels.operator import Launch, OperatorSpec
 from normtune.kernels.problem import Buffer, Problem
 from normtune.results.records import COPY, ROUNDS_PER_BLOCK
+from normtune.results.regimes import COLD, EAGER, WARM
 from normtune.tuner import memory
 from normtune.tuner.arena import Arena
 from normtune.tuner.capture import capture
-from normtune.tuner.gate import CALLS, CALLS_BYTES, EPS, OFFSET, LaunchFailedError, check_calls, launch
+from normtune.tuner.eager import Run, Streamed
+from normtune.tuner.gate import CALLS, CALLS_BYTES, EPS, OFFSET, LaunchFailedError, check_calls, failure, launch
 from normtune.tuner.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
 
 SENTINEL_TOLERANCE = 0.02
 SENTINEL_WINDOW = 64
 # A block's rounds may be void this often before the times are taken as they are.
 MAX_VOID_ROUNDS = 6
+# Launches that lead in on the one slice of the regime `warm`: the first fills the cache, the second finds it so.
+WARM_LEAD_IN = 2
 WARM_UP_SECONDS = 0.5
 
-Run = Callable[[Mapping[str, Tensor]], None]
 Label = TypeVar("Label", bound=Hashable)
 
 
-class Captured:
-    """One graph: cache evicted, lead-in launches, then timed launches on disjoint slices between two event nodes."""
+class Timed(Protocol):
+    """What a round replays."""
 
-    def __init__(self, timer: "Timer", launch: Run, slices: Sequence[Mapping[str, Tensor]], lead_in: int) -> None:
+    def replay(self) -> None:
+        """Enqueue it on the current stream."""
+        ...
+
+    def nanoseconds(self) -> int:
+        """The mean time of its timed launches in the last replay, which must have ended."""
+        ...
+
+
+class Captured:
+    """One graph: cache evicted, lead-in launches, then timed launches between two event nodes.
+
+    Args:
+        timer: of the device.
+        launch: makes one launch on the current stream.
+        slices: what it is launched on, in order; disjoint where the launches are to be cold.
+        lead_in: how many of them are not timed.
+        evicted: whether the cache is evicted before them.
+    """
+
+    def __init__(
+        self,
+        timer: "Timer",
+        launch: Run,
+        slices: Sequence[Mapping[str, Tensor]],
+        lead_in: int,
+        *,
+        evicted: bool = True,
+    ) -> None:
         self._begin, self._end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
         self._launches = len(slices) - lead_in
         self._slices = slices  # as long as it may be replayed, nobody else gets their memory
 
         def work() -> None:
-            timer.evict()
+            if evicted:
+                timer.evict()
             for tensors in slices[:lead_in]:
                 launch(tensors)
             self._begin.record()
@@ -127,7 +163,7 @@ class Timer:
             seconds.append(time.perf_counter() - start)
         return bytes_per_second, median(seconds)
 
-    def rounds_of(self, graphs: Mapping[Label, Captured], count: int) -> dict[Label, list[int]]:
+    def rounds_of(self, graphs: Mapping[Label, Timed], count: int) -> dict[Label, list[int]]:
         """`count` valid rounds of all graphs: nanoseconds by label."""
         times: dict[Label, list[int]] = {label: [] for label in graphs}
         order = list(graphs)
@@ -161,13 +197,22 @@ def _copy(tensors: Mapping[str, Tensor]) -> None:
 
 
 class CudaSession(Generic[Label]):
-    """One problem being timed: a `racing.Session`, whatever its launches are labelled with."""
+    """One problem being timed in a regime: a `racing.Session`, whatever its launches are labelled with."""
 
-    def __init__(self, timer: Timer, spec: OperatorSpec, problem: Problem, launches: Mapping[Label, Launch]) -> None:
+    def __init__(
+        self,
+        timer: Timer,
+        spec: OperatorSpec,
+        problem: Problem,
+        launches: Mapping[Label, Launch],
+        regime: str = COLD,
+    ) -> None:
         self._timer = timer
         self._spec = spec
         self._problem = problem
         self._launches = dict(launches)
+        self._regime = regime
+        self._prepared: dict[Label, Prepared] = {}
         self._slow: set[Label] = set()
         self._footprint = spec.bytes_moved(problem)
         words = (-(-self._footprint // 8),)  # half of the bytes are read, half are written
@@ -186,8 +231,8 @@ class CudaSession(Generic[Label]):
         events = {}
         for label in labels:
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            launch_once = self.launcher(label)
             try:
+                launch_once = self.launcher(label)
                 launch_once(tensors)
                 begin.record()
                 launch_once(tensors)
@@ -202,15 +247,24 @@ class CudaSession(Generic[Label]):
 
     def block(self, labels: Sequence[Label]) -> dict[Label, list[int]]:
         """Capture anew on fresh offsets and time `ROUNDS_PER_BLOCK` rounds."""
-        drawn = self._draw(1 + timed_launches(self._footprint))
+        drawn = self._draw(1 if self._regime == WARM else 1 + timed_launches(self._footprint))
         copies = self._timer.arena.slices(self._copy_buffers, len(drawn))
-        graphs = {}
-        for label in labels:
-            slices, lead_in = (copies if label == COPY else drawn), 1
-            if label in self._slow:
-                slices, lead_in = slices[:1], 0
-            graphs[label] = Captured(self._timer, self.launcher(label), slices, lead_in)
-        return self._timer.rounds_of(graphs, ROUNDS_PER_BLOCK)
+        timed = {label: self._timed(label, copies if label == COPY else drawn) for label in labels}
+        return self._timer.rounds_of(timed, ROUNDS_PER_BLOCK)
+
+    def _timed(self, label: Label, slices: Sequence[Mapping[str, Tensor]]) -> Timed:
+        """What is replayed for a label in the session's regime."""
+        launch_once = self.launcher(label)
+        if self._regime == WARM:
+            count = 1 if label in self._slow else timed_launches(self._footprint)
+            same = [slices[0]] * (WARM_LEAD_IN + count)
+            return Captured(self._timer, launch_once, same, WARM_LEAD_IN, evicted=False)
+        lead_in = 1
+        if label in self._slow:
+            slices, lead_in = slices[:1], 0
+        if self._regime == EAGER:
+            return Streamed(self._timer, launch_once, slices, lead_in)
+        return Captured(self._timer, launch_once, slices, lead_in)
 
     def compare(self, labels: Sequence[Label], often: Collection[Label]) -> dict[Label, LaunchFailedError]:
         """Compare the outputs of each with the reference, on data as they were timed on.
@@ -237,6 +291,8 @@ class CudaSession(Generic[Label]):
 
     def launcher(self, label: Label) -> Run:
         """What makes a launch on a set of tensors, on the current stream."""
+        if self._regime == EAGER:
+            return self._eager_launcher(label)
         if label == COPY:
             return _copy
         kernels: Any = self._spec.kernels()
@@ -246,6 +302,30 @@ class CudaSession(Generic[Label]):
             launch(partial(kernels.calls, resolved, self._problem, tensors, workspace, EPS, OFFSET))
 
         return launch_once
+
+    def _eager_launcher(self, label: Label) -> Run:
+        """What launches as kernels are launched for users: without Triton's binder, its workspace allocated anew."""
+        prepared = self._prepared.get(label)
+        if prepared is None:
+            try:
+                prepared = self._prepared[label] = self._prepare(label)
+            except Exception as error:
+                raise failure(error) from None
+
+        def launch_once(tensors: Mapping[str, Tensor]) -> None:
+            try:
+                prepared(*tensors.values())
+            except Exception as error:
+                raise failure(error) from None
+
+        return launch_once
+
+    def _prepare(self, label: Label) -> Prepared:
+        if label == COPY:
+            pair = self._timer.arena.slices(self._copy_buffers, 1)[0]
+            call = memory.copy_call(pair["source"], pair["target"])
+            return Prepared([call], list(pair.values()), 0, self._timer.device.index)
+        return prepare(self._spec.kernels(), self._launches[label], self._problem, self._draw(1)[0], EPS, OFFSET)
 
     def _draw(self, count: int) -> list[dict[str, Tensor]]:
         return self._timer.arena.slices(self._spec.buffers(self._problem), count)

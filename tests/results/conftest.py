@@ -22,9 +22,15 @@ PROBLEM = Problem("rms_norm_forward", 4096, 1024, "bfloat16")
 CONFIG = Config("row", num_warps=8)
 
 
-def build_run(number: int = 0, started: str = "2026-11-21T10:00:00+00:00", **device: Any) -> Run:
+def build_run(
+    number: int = 0,
+    started: str = "2026-11-21T10:00:00+00:00",
+    protocol: dict[str, Any] | None = None,
+    **device: Any,
+) -> Run:
     software = {"torch": "2.11.0", "triton": "3.6.0"}
-    return Run(f"{number:032x}", DEVICE._replace(**device), software, started, {"regime": "cold", "void_rounds": 0})
+    told = {"regime": "cold", "void_rounds": 0} if protocol is None else protocol
+    return Run(f"{number:032x}", DEVICE._replace(**device), software, started, told)
 
 
 def build_measurement(

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.commands import app
 from normtune.results.exchange import read_parquet, write_parquet
+from normtune.results.frame import Evidence
 from normtune.results.store import Store
 
 
@@ -35,9 +36,9 @@ def test_list_counts_by_device_operator_and_dtype(store):
     found = call("list", "--store", store)
     assert found.exit_code == 0
     lines = [" ".join(line.replace("│", " ").split()) for line in found.output.splitlines()]
-    assert "NVIDIA H200, 132 SMs rms_norm_forward bfloat16 1 4 2 3 ok, 1 timeout" in lines
-    assert "NVIDIA H200, 132 SMs rms_norm_backward:no_dweight float32 1 2 1 2 ok" in lines
-    assert "NVIDIA B200, 148 SMs rms_norm_forward float16 1 1 1 1 ok" in lines
+    assert "NVIDIA H200, 132 SMs rms_norm_forward bfloat16 cold 1 4 2 3 ok, 1 timeout" in lines
+    assert "NVIDIA H200, 132 SMs rms_norm_backward:no_dweight float32 cold 1 2 1 2 ok" in lines
+    assert "NVIDIA B200, 148 SMs rms_norm_forward float16 cold 1 1 1 1 ok" in lines
 
 
 def test_list_of_a_store_without_measurements(tmp_path):
@@ -53,6 +54,30 @@ def test_export_and_import_carry_everything_once(store, varied, tmp_path):
         assert told in call("import", tmp_path / "a.parquet", "--store", tmp_path / "b.db").output
     with Store.open(f"sqlite:///{tmp_path / 'b.db'}", create=False) as copy:
         assert copy.load().digest() == varied.digest()
+
+
+def test_export_takes_one_regime_and_tells_of_the_others(store, varied, make, make_run, tmp_path):
+    warm, out = make_run(9, protocol={"regime": "warm"}), tmp_path / "a.parquet"
+    both = Evidence.from_measurements([*varied.measurements(), make((5, 6), run=warm)], [*varied.runs, warm])
+    with Store.open(store) as opened:
+        assert opened.merge(both) == 1
+    found = call("export", "--out", out, "--store", store)
+    assert "left out 1 measurements of other regimes (warm): --regime all takes them along" in found.output
+    assert read_parquet(out).digest() == varied.digest()
+    assert "left out 7 measurements of other regimes (cold)" in (
+        call("export", "--out", out, "--store", store, "--regime", "warm").output
+    )
+    assert [run.regime for run in read_parquet(out).runs] == ["warm"]
+    assert "left out" not in call("export", "--out", out, "--store", store, "--regime", "all").output
+    assert read_parquet(out).digest() == both.digest()
+    call("import", out, "--store", tmp_path / "b.db")
+    with Store.open(f"sqlite:///{tmp_path / 'b.db'}", create=False) as copy:
+        assert copy.load(regime=None).digest() == both.digest()
+    refused("the store has no times of regime eager, but of cold, warm", "export", "--out", out, "--store", store,
+            "--regime", "eager")  # fmt: skip
+    refused("unknown regime 'hot': expected one of cold, warm, eager", "export", "--out", out, "--store", store,
+            "--regime", "hot")  # fmt: skip
+    assert " warm " in call("list", "--store", store).output
 
 
 def test_export_of_a_part(store, varied, tmp_path):

@@ -78,7 +78,7 @@ class HostileEngine:
                 globals()[name]()
 
     def identify(self):
-        return Identity(DEVICE, TARGETS["sm_90"], {"triton": "0.0"}, 1 << 36, False, "made up")
+        return Identity(DEVICE, TARGETS["sm_90"], {"triton": "0.0"}, 1 << 36, False, "cold")
 
     def speed(self):
         self.act("speed", [])

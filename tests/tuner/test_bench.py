@@ -59,7 +59,7 @@ def test_without_faults_everything_is_timed_by_one_worker(opened, tmp_path):
     assert len(outcomes[CONFIGS[0]].rounds) == 16 and len(outcomes[CONFIGS[3]].rounds) == 6
     assert outcomes[COPY].nanoseconds == [500] * 16
     phases = bench.phases()
-    assert phases.protocol == {"regime": "made up", "rounds": 24, "void_rounds": 8, "worker_restarts": 0}
+    assert phases.protocol == {"regime": "cold", "rounds": 24, "void_rounds": 8, "worker_restarts": 0}
     assert bench.close() == {"sm_clock_mhz": [1, 2, 3]}
     assert len((tmp_path / "processes").read_text().split()) == 1
 

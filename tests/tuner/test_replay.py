@@ -37,7 +37,7 @@ def recorded():
 @pytest.fixture
 def engine(monkeypatch):
     monkeypatch.setattr(replay, "recordings", lambda: ["made-up"])
-    monkeypatch.setattr(replay, "load_recording", lambda name: recorded())
+    monkeypatch.setattr(replay, "load_recording", lambda name, regime: recorded())
     return replay.ReplayEngine("made-up")
 
 

@@ -38,6 +38,7 @@ class MadeUp:
         self.measured = []
 
     free_bytes = None
+    regime = "cold"
 
     def speed(self):
         return Speed(0.0, 1e-6, 1)
@@ -64,7 +65,7 @@ class MadeUp:
         return {config: [500 if config == COPY else 1000 * config.num_warps] * 2 for config in configs}
 
     def phases(self):
-        return Phases(0.0, 0.0, 1.0, {"regime": "made up"})
+        return Phases(0.0, 0.0, 1.0, {"regime": self.regime})
 
     def close(self):
         return {"sm_clock_mhz": [1, 2, 3]}
@@ -95,7 +96,7 @@ def test_everything_planned_is_stored_with_its_copy(store, small_plan):
     assert set(frame["status"]) == {"ok"}
     assert (frame["config"] == COPY.to_json()).sum() == 8
     (run,) = store.runs()
-    told = {"strategy": "adaptive", "regime": "made up", "sm_clock_mhz": [1, 2, 3], "correction": 1.0}
+    told = {"strategy": "adaptive", "regime": "cold", "sm_clock_mhz": [1, 2, 3], "correction": 1.0}
     told["seconds"] = {"compile": 0.0, "gate": 0.0, "timing": 1.0}
     assert told.items() <= run.protocol.items()
     assert run.protocol["speed"].items() >= MadeUp().speed()._asdict().items()
