@@ -314,7 +314,7 @@ class CudaSession(Generic[Label]):
 
         def launch_once(tensors: Mapping[str, Tensor]) -> None:
             try:
-                prepared(*tensors.values())
+                prepared(*tensors.values(), None)
             except Exception as error:
                 raise failure(error) from None
 
@@ -324,8 +324,10 @@ class CudaSession(Generic[Label]):
         if label == COPY:
             pair = self._timer.arena.slices(self._copy_buffers, 1)[0]
             call = memory.copy_call(pair["source"], pair["target"])
-            return Prepared([call], list(pair.values()), 0, self._timer.device.index)
-        return prepare(self._spec.kernels(), self._launches[label], self._problem, self._draw(1)[0], EPS, OFFSET)
+            return Prepared([call], [*pair.values(), None], 0, self._timer.device.index)
+        # A variant's kernels are called with None for what it leaves out.
+        tensors = {**self._draw(1)[0], "left out": None}
+        return prepare(self._spec.kernels(), self._launches[label], self._problem, tensors, EPS, OFFSET)
 
     def _draw(self, count: int) -> list[dict[str, Tensor]]:
         return self._timer.arena.slices(self._spec.buffers(self._problem), count)
