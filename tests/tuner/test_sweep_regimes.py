@@ -1,0 +1,175 @@
+"""Sweeps in several regimes into one store: each is planned, resumed, anchored and told by itself."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from normtune.cli import app
+from normtune.errors import UsageError
+from normtune.results.recording import load_recording, write_recording
+from normtune.results.records import COPY
+from normtune.results.store import Store
+from normtune.tuner import replay
+from normtune.tuner.device import open_device_to_plan
+from normtune.tuner.estimate import H200, Pace, corrected
+from normtune.tuner.grids import shapes
+from normtune.tuner.planning import plan, problems
+from normtune.tuner.resume import stale_plan
+from normtune.tuner.sweep import look_ahead, sweep
+from normtune.tuner.telling import device_line, end_lines
+
+sys.path.insert(0, str(Path(__file__).parent))
+from test_sweep import DEVICE, TARGET, MadeUp
+
+REPLAY = ("--device", "replay:nvidia-h200", "--rows", "1,512", "--hidden", "256")
+
+
+class InRegime(MadeUp):
+    def __init__(self, regime):
+        super().__init__()
+        self.regime = regime
+
+    def block(self, configs):
+        """The more warps the faster, where it is warm."""
+        times = MadeUp.block(configs)
+        return times if self.regime == "cold" else {c: [90_000 - found[0]] * 2 for c, found in times.items()}
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(f"sqlite:///{tmp_path}/store.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def small_plan():
+    return plan(problems([], ["bfloat16"], shapes("default", [1, 64], [64, 128])), "default", TARGET)
+
+
+def narrowed(whole):
+    return whole._replace(tasks=tuple(t._replace(candidates=t.candidates[1:]) for t in whole.tasks))
+
+
+def test_what_is_known_in_one_regime_is_not_done_in_another(store, small_plan):
+    for regime in ("cold", "warm", "eager"):
+        assert len(look_ahead(InRegime(regime), store, small_plan, "adaptive").tasks) == 8
+        assert sweep(InRegime(regime), store, small_plan, "adaptive").problems == 8
+        assert sweep(InRegime(regime), store, small_plan, "adaptive").known == 8
+    assert [run.regime for run in store.runs()].count("warm") == 1
+    sizes = {regime: len(store.load(regime=regime).frame) for regime in ("cold", "warm", "eager")}
+    assert set(sizes.values()) == {small_plan.cells() + 8}
+
+
+def test_anchors_are_the_incumbents_of_the_same_regime(store, small_plan):
+    sweep(InRegime("cold"), store, small_plan, "adaptive")
+    sweep(InRegime("warm"), store, narrowed(small_plan), "adaptive")
+    bench = InRegime("warm")
+    sweep(bench, store, small_plan, "adaptive")
+    for task in bench.measured:
+        whole = next(t for t in small_plan.tasks if t.problem == task.problem)
+        others = [c.config for c in whole.candidates[1:]]
+        anchor = max(others, key=lambda config: config.num_warps).num_warps
+        assert {c.config.num_warps for c in task.candidates} == {whole.candidates[0].config.num_warps, anchor}
+        assert len(task.candidates) == 2
+
+
+def test_what_is_stale_is_stale_in_its_regime(store, small_plan, monkeypatch):
+    sweep(InRegime("warm"), store, small_plan, "adaptive")
+    monkeypatch.setattr("normtune.tuner.resume.fingerprint", lambda spec: "sha256:new")
+    assert stale_plan(store.coverage(DEVICE), TARGET).tasks == ()
+    assert len(stale_plan(store.coverage(DEVICE, "warm"), TARGET).tasks) == 8
+
+
+def test_a_run_that_never_ends_has_its_regime_from_its_beginning(store, small_plan):
+    class Killed(InRegime):
+        def measure(self, task, strategy):
+            if self.measured:
+                raise KeyboardInterrupt
+            return super().measure(task, strategy)
+
+        def phases(self):
+            raise SystemExit(1)  # nothing is written at the end
+
+    with pytest.raises(SystemExit):
+        sweep(Killed("warm"), store, small_plan, "adaptive")
+    assert [run.regime for run in store.runs()] == ["warm"]
+    assert store.load().frame.empty and not store.load(regime="warm").frame.empty
+
+
+def test_estimates_learn_from_runs_of_the_same_regime(store, small_plan):
+    sweep(InRegime("warm"), store, small_plan, "adaptive")
+    (run,) = store.runs()
+    slow = run._replace(protocol=run.protocol | {"estimated_seconds": 40.0, "seconds": {"timing": 60.0}})
+    assert corrected([slow], DEVICE, "warm") == pytest.approx(1.5)
+    assert corrected([slow], DEVICE) == corrected([slow], DEVICE, "eager") == 1.0
+
+
+def test_nothing_is_evicted_warm_and_the_host_is_waited_for_in_eager(small_plan):
+    cold, warm, eager = (
+        Pace(H200, TARGET, "adaptive", regime=name).timing(small_plan.tasks[0]) for name in ("cold", "warm", "eager")
+    )
+    assert warm < cold < eager
+
+
+def test_the_end_names_the_command_that_fits_the_regime(store, small_plan):
+    bench = InRegime("warm")
+    assert "warm: the same buffers again and again" in device_line(bench)
+    told = end_lines(sweep(bench, store, small_plan, "adaptive"), None)
+    assert told[-1].startswith("complete: `normtune fit --regime warm` fits the table")
+    again = end_lines(sweep(InRegime("warm"), store, small_plan, "adaptive"), None)
+    assert again == ["nothing to do: all 8 problems are measured; `normtune fit --regime warm` makes their table"]
+    assert "`normtune fit` fits" in end_lines(sweep(InRegime("cold"), store, small_plan, "adaptive"), None)[-1]
+
+
+def test_the_plan_without_a_gpu_is_of_the_regime():
+    assert open_device_to_plan("replay:nvidia-h200").regime == "cold"
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, ["sweep", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--regime", "hot"), "unknown regime 'hot': expected one of cold, warm, eager"),
+        ((*REPLAY, "--regime", "warm"), "recording nvidia-h200 has no times of regime warm, but of cold"),
+        (
+            (*REPLAY, "--regime", "eager", "--dry-run"),
+            "recording nvidia-h200 has no times of regime eager, but of cold",
+        ),
+    ],
+)
+def test_regimes_that_cannot_be_had_are_refused_in_one_line(tmp_path, arguments, told):
+    done = call(*arguments, "--store", tmp_path / "store.db")
+    assert done.exit_code == 2 and done.stdout == "" and told in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "store.db").exists()
+
+
+def test_a_replay_of_cold_times_stores_that_they_are_cold(tmp_path):
+    done = call(*REPLAY, "--json", "--regime", "cold", "--store", tmp_path / "store.db")
+    assert json.loads(done.stdout)["sweep"]["protocol"]["regime"] == "cold"
+    with Store.open(f"sqlite:///{tmp_path}/store.db") as opened:
+        assert {run.protocol["regime"] for run in opened.runs()} == {"cold"}
+
+
+def test_a_recording_of_warm_times_is_replayed_warm(tmp_path, monkeypatch):
+    evidence = load_recording("nvidia-h200").select(["rms_norm_forward:no_rstd"], ["bfloat16"])
+    warm = type(evidence)(evidence.frame, tuple(run._replace(protocol={"regime": "warm"}) for run in evidence.runs))
+    write_recording(warm, "warm-gpu", tmp_path)
+    monkeypatch.setattr("normtune.results.recording.FOLDER", tmp_path)
+    with pytest.raises(UsageError, match="recording warm-gpu has no times of regime cold, but of warm: name one of"):
+        replay.ReplayEngine("warm-gpu")
+    engine = replay.ReplayEngine("warm-gpu", "warm")
+    assert engine.identify().regime == "warm"
+    first = warm.measurements()[0]
+    engine.begin(first.problem, [])
+    assert set(engine.block([COPY]).times[COPY]) <= {
+        sample
+        for item in warm.measurements()
+        if item.problem == first.problem and item.config == COPY
+        for sample in item.samples.tolist()
+    }
