@@ -12,9 +12,11 @@ from normtune.errors import NormtuneError
 from normtune.heuristics import form
 from normtune.heuristics.figures import Figures
 from normtune.heuristics.fitted import Fit, Function
+from normtune.heuristics.fitted_any import AnyGpuFunction
 from normtune.heuristics.header import Header, body_hash
 from normtune.heuristics.micrologs import percent
-from normtune.heuristics.tree import Leaf, Tree
+from normtune.heuristics.normalised import ROWS_PER_SM, NormalisedTree
+from normtune.heuristics.tree import Leaf, Split, Tree
 from normtune.kernels.config import Config
 
 
@@ -28,7 +30,7 @@ def module_text(fit: Fit, regenerate: str) -> str:
     Raises:
         NormtuneError: two operators or configs would get the same name in the code.
     """
-    body = _body(fit.functions)
+    body = body_text(fit.functions)
     device = fit.device
     rows_from, rows_to, hidden_from, hidden_to = fit.measured
     header = Header(
@@ -76,35 +78,54 @@ def _count(leaves: int) -> str:
     return f"{leaves} leaf" if leaves == 1 else f"{leaves} leaves"
 
 
-def _body(functions: Sequence[Function]) -> str:
+def body_text(functions: Sequence[Function | AnyGpuFunction], of: form.Form = form.ONE_GPU) -> str:
+    """All that follows the header.
+
+    Args:
+        functions: in the order of the code.
+        of: the form of the module, which fits the functions' trees.
+
+    Raises:
+        NormtuneError: two operators or configs would get the same name in the code.
+    """
     configs = sorted({config for one in functions for config in _configs(one.tree)})
     _check_unique([_constant(config) for config in configs])
     _check_unique([_function(one) for one in functions])
     constants = "\n".join(f"{_constant(config)} = Config({_arguments(config)})" for config in configs)
     code = "\n\n\n".join(
-        f"def {_function(one)}{form.SIGNATURE}\n" + "\n".join(_branches(one.tree, 1)) for one in functions
+        f"def {_function(one)}{of.signature}\n" + "\n".join(_branches(one.tree, 1)) for one in functions
     )
     entries = "\n".join(
         f"    ({json.dumps(one.key)}, {json.dumps(dtype)}): {_function(one)},"
         for one in functions
         for dtype in one.dtypes
     )
-    tables = f"{form.TABLES} {{\n{entries}\n}}"
-    return f"{form.opening()}\n\n\n{constants}\n\n\n{code}\n\n\n{tables}\n{form.CLOSING}"
+    tables = f"{of.tables} {{\n{entries}\n}}"
+    return f"{of.opening()}\n\n\n{constants}\n\n\n{code}\n\n\n{tables}\n{of.closing}"
 
 
-def _branches(tree: Tree, depth: int) -> list[str]:
+def _branches(tree: Tree | NormalisedTree, depth: int) -> list[str]:
     indent = "    " * depth
     if isinstance(tree, Leaf):
         return [f"{indent}return {_constant(tree.config)}"]
-    if tree.axis == "hidden":
+    first: Tree | NormalisedTree
+    rest: Tree | NormalisedTree
+    if (tree.axis if isinstance(tree, Split) else tree.size) == "hidden":
         test, first, rest = f"hidden <= {tree.threshold}", tree.low, tree.high
-    else:
+    elif isinstance(tree, Split):
         test, first, rest = f"rows >= {tree.threshold}", tree.high, tree.low
+    else:
+        size, unit = ("rows", "sms") if tree.size == ROWS_PER_SM else ("rows * hidden", "l2_bytes")
+        test = f"{_times(tree.times, size)} >= {_times(tree.threshold, unit)}"
+        first, rest = tree.high, tree.low
     return [f"{indent}if {test}:", *_branches(first, depth + 1), *_branches(rest, depth)]
 
 
-def _configs(tree: Tree) -> Iterable[Config]:
+def _times(factor: int, name: str) -> str:
+    return name if factor == 1 else f"{factor} * {name}"
+
+
+def _configs(tree: Tree | NormalisedTree) -> Iterable[Config]:
     if isinstance(tree, Leaf):
         yield tree.config
     else:
@@ -146,7 +167,7 @@ def _constant(config: Config) -> str:
     return "_".join(parts).upper()
 
 
-def _function(one: Function) -> str:
+def _function(one: Function | AnyGpuFunction) -> str:
     return "_".join(_identifier(part) for part in (one.operator, one.variant, one.dtype) if part)
 
 

@@ -1,9 +1,11 @@
 """What every emitted module is made of, whatever was fitted: for `emit` to write and for `regions` to recognise.
 
-In: nothing. Out: texts. Light, as dispatch reads tables at the first launch.
+In: nothing. Out: texts, in two forms: of a table of one GPU, and of a table for any GPU, whose functions take the GPU's
+multiprocessors and L2 cache besides. Light, as dispatch reads tables at the first launch.
 """
 
 import json
+from typing import NamedTuple
 
 from normtune.kernels.config import Config
 
@@ -49,8 +51,28 @@ SIGNATURE = "(rows: int, hidden: int) -> Config:"
 TABLES = "TABLES: dict[tuple[str, str], Callable[[int, int], Config]] ="
 
 
+class Form(NamedTuple):
+    """The parts of a module that are alike in all tables of a kind.
+
+    Attributes:
+        signature: of every function, behind its name.
+        tables: the beginning of the statement that lists them.
+        closing: all that stands below that list.
+        docstring: of the module.
+    """
+
+    signature: str
+    tables: str
+    closing: str
+    docstring: str
+
+    def opening(self) -> str:
+        """All that stands above the configs."""
+        return opening().replace(_DOCSTRING, self.docstring)
+
+
 def opening() -> str:
-    """All that stands above the configs."""
+    """All that stands above the configs, in a table of one GPU."""
     return _OPENING + "\n".join(f"    {_field(name)}" for name in Config._fields)
 
 
@@ -64,3 +86,17 @@ def _field(name: str) -> str:
     if name not in Config._field_defaults:
         return f"{name}: {kind}"
     return f"{name}: {kind} = {literal(Config._field_defaults[name])}"
+
+
+_DOCSTRING = "Launch configs by operator, dtype, rows and hidden; `lookup` finds one."
+_GPU = "sms: int, l2_bytes: int"
+
+ONE_GPU = Form(SIGNATURE, TABLES, CLOSING, _DOCSTRING)
+ANY_GPU = Form(
+    SIGNATURE.replace("hidden: int", f"hidden: int, {_GPU}"),
+    TABLES.replace("[int, int]", "[int, int, int, int]"),
+    CLOSING.replace("rows: int, hidden: int", f"rows: int, hidden: int, {_GPU}")
+    .replace("elements.\n", "elements on a GPU of `sms` multiprocessors.\n")
+    .replace("table(rows, hidden)", "table(rows, hidden, sms, l2_bytes)"),
+    "Launch configs by operator, dtype, rows, hidden, multiprocessors and bytes of L2 cache; `lookup` finds one.",
+)

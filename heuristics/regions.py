@@ -1,28 +1,47 @@
-"""The trees of an emitted table, read back from its code, which has no other form than the one that normtune writes.
+"""The trees of an emitted table, read back from its code, which has no other form than those that normtune writes.
 
-In: the text of a table. Out: its trees. What a table does is read from the file that users run, not from the fit that
-wrote it, so a check of these trees is a check of that file; and a file that passes can be run without harm, whoever
-edited it: it names configs, compares rows and hidden with numbers, and does nothing else.
+In: the text of a table. Out: its trees, of one GPU or of any. What a table does is read from the file that users run,
+not from the fit that wrote it, so a check of these trees is a check of that file; and a file that passes can be run
+without harm, whoever edited it: it names configs, compares products of sizes and numbers, and does nothing else.
 """
 
 import ast
+from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from normtune.errors import NormtuneError
 from normtune.heuristics import form
+from normtune.heuristics.normalised import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
 from normtune.heuristics.tree import Leaf, Split, Tree
 from normtune.kernels.config import Config
 
+Kind = TypeVar("Kind", Tree, NormalisedTree)
+
 
 def trees(text: str) -> dict[tuple[str, str], Tree]:
-    """The tree of each (operator key, dtype) of a table.
+    """The tree of each (operator key, dtype) of a table of one GPU.
 
     Raises:
         NormtuneError: the code has a form that normtune does not write.
     """
+    return _read(text, form.ONE_GPU, _tree)
+
+
+def normalised_trees(text: str) -> dict[tuple[str, str], NormalisedTree]:
+    """The tree of each (operator key, dtype) of a table for any GPU.
+
+    Raises:
+        NormtuneError: the code has a form that normtune does not write.
+    """
+    return _read(text, form.ANY_GPU, _normalised_tree)
+
+
+def _read(
+    text: str, of: form.Form, read: "Callable[[list[ast.stmt], dict[str, Config]], Kind]"
+) -> "dict[tuple[str, str], Kind]":
     try:
-        return _trees(ast.parse(text))
+        return _trees(ast.parse(text), of, read)
     # Nesting too deep for Python's parser shows as one of the last two.
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         told = " ".join(str(error).split()) or type(error).__name__
@@ -36,6 +55,10 @@ _NAMES = {
     "NamedTuple",
     "TABLES",
     "lookup",
+    "rows",
+    "hidden",
+    "sms",
+    "l2_bytes",
     "int",
     "str",
     "dict",
@@ -55,9 +78,9 @@ class _Frame(NamedTuple):
 
 
 @cache
-def _frame() -> _Frame:
-    module = ast.parse(form.opening() + form.CLOSING)
-    function, tables = ast.parse(f"def f{form.SIGNATURE}\n    pass\n{form.TABLES} {{}}").body
+def _frame(of: form.Form) -> _Frame:
+    module = ast.parse(of.opening() + of.closing)
+    function, tables = ast.parse(f"def f{of.signature}\n    pass\n{of.tables} {{}}").body
     if not isinstance(function, ast.FunctionDef) or not isinstance(tables, ast.AnnAssign) or not function.returns:
         raise AssertionError("the form of a table has no signature")
     return _Frame(
@@ -80,17 +103,19 @@ def _syntax(node: ast.stmt) -> str:
     return ast.dump(node)
 
 
-def _trees(module: ast.Module) -> dict[tuple[str, str], Tree]:
+def _trees(
+    module: ast.Module, of: form.Form, read: "Callable[[list[ast.stmt], dict[str, Config]], Kind]"
+) -> "dict[tuple[str, str], Kind]":
     """The trees of a module.
 
     Raises:
         ValueError: a statement is not of the form.
     """
-    frame = _frame()
+    frame = _frame(of)
     missing = set(frame.statements)
     configs: dict[str, Config] = {}
-    functions: dict[str, Tree] = {}
-    found: dict[tuple[str, str], Tree] | None = None
+    functions: dict[str, Kind] = {}
+    found: dict[tuple[str, str], Kind] | None = None
     for node in module.body:
         match node:
             case ast.Assign(
@@ -105,7 +130,7 @@ def _trees(module: ast.Module) -> dict[tuple[str, str], Tree]:
                 and ast.dump(returns) == frame.returns
                 and name not in (*configs, *functions)
             ):
-                functions[name] = _tree(body, configs)
+                functions[name] = read(body, configs)
             case ast.AnnAssign(
                 target=ast.Name("TABLES"), annotation=annotation, value=ast.Dict(keys=keys, values=values)
             ) if found is None and ast.dump(annotation) == frame.tables:
@@ -128,8 +153,8 @@ def _config(arguments: list[ast.expr], line: int) -> Config:
 
 
 def _entry(
-    pair: tuple[ast.expr | None, ast.expr], functions: dict[str, Tree], line: int
-) -> tuple[tuple[str, str], Tree]:
+    pair: tuple[ast.expr | None, ast.expr], functions: "dict[str, Kind]", line: int
+) -> "tuple[tuple[str, str], Kind]":
     match pair:
         case (
             ast.Tuple(elts=[ast.Constant(str(operator)), ast.Constant(str(dtype))]),
@@ -156,3 +181,42 @@ def _tree(body: list[ast.stmt], configs: dict[str, Config]) -> Tree:
             if axis == "rows" and isinstance(sign, ast.GtE):
                 return Split(axis, threshold, _tree(rest, configs), _tree(first, configs))
     raise ValueError(f"line {body[0].lineno if body else 0}")
+
+
+# What stands on the left of a comparison and on the right.
+_SIZES: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {
+    (("rows",), ("sms",)): ROWS_PER_SM,
+    (("rows", "hidden"), ("l2_bytes",)): BYTES_PER_L2,
+}
+
+
+def _normalised_tree(body: list[ast.stmt], configs: dict[str, Config]) -> NormalisedTree:
+    match body:
+        case [ast.Return(value=ast.Name(name))] if name in configs:
+            return Leaf(configs[name])
+        case [ast.If(test=ast.Compare(left=left, ops=[sign], comparators=[right]), body=first, orelse=[]), *rest]:
+            times, sizes = _product(left)
+            threshold, unit = _product(right)
+            if isinstance(sign, ast.LtE) and (times, sizes, unit) == (1, ("hidden",), ()):
+                return Cut(HIDDEN, 1, threshold, _normalised_tree(first, configs), _normalised_tree(rest, configs))
+            if isinstance(sign, ast.GtE) and (size := _SIZES.get((sizes, unit))):
+                low, high = _normalised_tree(rest, configs), _normalised_tree(first, configs)
+                return Cut(size, times, threshold, low, high)
+    raise ValueError(f"line {body[0].lineno if body else 0}")
+
+
+def _product(node: ast.expr) -> tuple[int, tuple[str, ...]]:
+    """A product of at most one positive number, in front, and of names: the number, 1 without one, and the names.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    match node:
+        case ast.Constant(value) if type(value) is int and value > 0:
+            return value, ()
+        case ast.Name(name):
+            return 1, (name,)
+        case ast.BinOp(left=left, op=ast.Mult(), right=ast.Name(name)):
+            number, names = _product(left)
+            return number, (*names, name)
+    raise ValueError(f"line {node.lineno}")

@@ -1,0 +1,109 @@
+"""What a fit for any GPU says: the functions of the shared table, what they lose on each GPU, and their data.
+
+In: values. Out: `AnyGpuFunction` and `AnyGpuFit`. How they are found is in `all_devices`, how they are written in
+`emit_any`.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from normtune.heuristics.normalised import NormalisedTree
+from normtune.results.records import Device
+
+
+class Lost(NamedTuple):
+    """Log-regret over the problems of one GPU, millionths.
+
+    Attributes:
+        mean: weighted, rounded down.
+        worst: the largest.
+    """
+
+    mean: int
+    worst: int
+
+
+class OnDevice(NamedTuple):
+    """What a function loses on one GPU.
+
+    Attributes:
+        device: label of the GPU.
+        lost: of the function, which was fitted to it among others.
+        left_out: of the function that is fitted in the same way without it; None where it is the only one.
+    """
+
+    device: str
+    lost: Lost
+    left_out: Lost | None
+
+
+@dataclass(frozen=True)
+class AnyGpuFunction:
+    """One function of the shared table.
+
+    Attributes:
+        operator, variant, dtype: whose data it was fitted on.
+        tree: what it does.
+        leaves: of the tree.
+        figures: on each GPU that has data of it.
+        dtypes: the dtypes that it answers for under its key, its own first.
+    """
+
+    operator: str
+    variant: str
+    dtype: str
+    tree: NormalisedTree
+    leaves: int
+    figures: tuple[OnDevice, ...]
+    dtypes: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """The operator's name in the table."""
+        return f"{self.operator}:{self.variant}" if self.variant else self.operator
+
+
+class AnyGpuShared(NamedTuple):
+    """A variant or dtype that has data and takes the function of another all the same.
+
+    Attributes:
+        key, dtype: its name and dtype.
+        donor: key and dtype of the function that it takes.
+        cost: mean regret that sharing adds, against a function of its own, every GPU alike, millionths.
+        figures: of the donor's function on its data.
+    """
+
+    key: str
+    dtype: str
+    donor: tuple[str, str]
+    cost: int
+    figures: tuple[OnDevice, ...]
+
+
+@dataclass(frozen=True)
+class AnyGpuFit:
+    """A shared table, not written yet.
+
+    Attributes:
+        devices: those it was fitted to, by label.
+        software: of the newest run.
+        date: of the newest run, YYYY-MM-DD, UTC.
+        digest: of the evidence that was used.
+        measurements: how many there are in it.
+        fingerprints: of the kernels, by operator.
+        measured: least and largest measured rows, least and largest measured hidden.
+        functions: in the order of the code.
+        shared: variants and dtypes that have data and no function of their own.
+        notes: what the user should know.
+    """
+
+    devices: tuple[Device, ...]
+    software: dict[str, str]
+    date: str
+    digest: str
+    measurements: int
+    fingerprints: dict[str, str]
+    measured: tuple[int, int, int, int]
+    functions: tuple[AnyGpuFunction, ...]
+    shared: tuple[AnyGpuShared, ...]
+    notes: tuple[str, ...]
