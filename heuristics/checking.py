@@ -5,19 +5,22 @@ again is left to the tuner.
 """
 
 import difflib
-import shlex
-from itertools import islice, pairwise
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError
 from normtune.heuristics import locate
-from normtune.heuristics.header import Header, body_hash, parse
+from normtune.heuristics.batch_invariant import looks_at_rows
+from normtune.heuristics.every_gpu import EveryGpu, targets_of
+from normtune.heuristics.header import FORMAT, Header, body_hash, parse
 from normtune.heuristics.legality import Legality, all_variants
-from normtune.heuristics.regions import trees
+from normtune.heuristics.options import read_options, values
+from normtune.heuristics.regions import normalised_trees, trees
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
-from normtune.kernels.problem import split_key
+from normtune.kernels.problem import split_batch_invariant, split_key
 from normtune.kernels.target import target_for
 
 if TYPE_CHECKING:
@@ -65,28 +68,51 @@ def _again(header: Header) -> str:
 
 
 def _against_data(header: Header, text: str, folder: Path, notes: list[str]) -> list[str]:
+    from normtune.heuristics import emit_any
+    from normtune.heuristics.all_devices import fit_all
     from normtune.heuristics.emit import module_text
     from normtune.heuristics.fitting import fit
+    from normtune.heuristics.incumbent import baseline
+    from normtune.heuristics.weights import NAMED
 
+    if header.format < FORMAT:
+        return [f"it was written in table format {header.format}, before {FORMAT}; {_again(header)}"]
     try:
-        options = _options(header.regenerate)
-        found = _data(header, options, folder)
+        options = read_options(header.regenerate)
+        found = _data(header, folder)
         if found is None:
             notes.append("its data do not ship with normtune: not fitted again")
             return []
         source, evidence = found
-        leaves = options.get("--leaves")
+        if options.weights not in NAMED:
+            options = replace(options, weights=str(folder / options.weights))
+        if header.is_for_any_gpu:
+            return _compared(
+                emit_any.module_text(fit_all(evidence, options), header.regenerate), text, header, source, notes
+            )
         again = fit(
             evidence,
-            leaves=int(leaves[-1]) if leaves else None,
-            operators=options.get("--operator", []),
+            options,
+            incumbents=baseline(options.baseline, folder) if options.baseline else None,
             known=header.known(),
+            given=trees(text) if header.replaced else None,
         )
         expected = module_text(again, header.regenerate)
     except (NormtuneError, ValueError, OverflowError) as error:
         return [f"its data cannot be fitted as its header says: {error}"]
+    # What was brought near to a table that is gone cannot be found again, but it can be judged.
+    for one in again.functions if header.replaced else ():
+        if one.figures.gap > options.tie and not one.figures.kept and not one.beside:
+            return [f"{one.key} {one.dtype} loses more than its tie over the best tree; {_again(header)}"]
+    return _compared(expected, text, header, source, notes)
+
+
+def _compared(expected: str, text: str, header: Header, source: str, notes: list[str]) -> list[str]:
     if expected == text:
-        notes.append(f"equal, byte for byte, to a fit of {source}")
+        judged = (
+            "its figures are, byte for byte, those that" if header.replaced else "equal, byte for byte, to a fit of"
+        )
+        notes.append(f"{judged} {source}{' gives' if header.replaced else ''}")
         return []
     lines = difflib.unified_diff(
         text.splitlines(), expected.splitlines(), "this table", f"fit of {source}", lineterm="", n=1
@@ -97,19 +123,22 @@ def _against_data(header: Header, text: str, folder: Path, notes: list[str]) -> 
     return ["\n".join([f"it is not what {source} gives; {_again(header)}", *shown])]
 
 
-def _data(header: Header, options: dict[str, list[str]], folder: Path) -> "tuple[str, Evidence] | None":
+def _data(header: Header, folder: Path) -> "tuple[str, Evidence] | None":
     """What the table was fitted to, and what to call it; None where that is not at hand.
 
     Raises:
         NormtuneError: the file that the header names is damaged, or holds other measurements.
     """
     from normtune.results.exchange import read_parquet
-    from normtune.results.recording import load_recording, recordings
+    from normtune.results.recording import ALL, load_recording, load_recordings, recordings
 
-    name = options.get("--recording", [""])[-1]
+    given = values(header.regenerate)
+    name = given.get("--recording", [""])[-1]
     if name in recordings():
         return f"recording {name}", load_recording(name)
-    file = options.get("--evidence", [""])[-1]
+    if name == ALL:
+        return "all recordings", load_recordings()
+    file = given.get("--evidence", [""])[-1]
     path = folder / file
     if not file or not path.is_file():
         return None
@@ -119,17 +148,9 @@ def _data(header: Header, options: dict[str, list[str]], folder: Path) -> "tuple
     return locate.told(file), evidence
 
 
-def _options(command: str) -> dict[str, list[str]]:
-    """The values of each option of a command, in order."""
-    words = shlex.split(command)
-    found: dict[str, list[str]] = {}
-    for name, value in pairwise(words):
-        if name.startswith("--"):
-            found.setdefault(name, []).append(value)
-    return found
-
-
 def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
+    if header.is_for_any_gpu:
+        return _legality_anywhere(header, text, notes)
     try:
         target = target_for(header.target, header.sms)
         found = trees(text)
@@ -138,7 +159,10 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
     failures = []
     specs = operators()
     for (key, dtype), tree in found.items():
-        name, variant = split_key(key)
+        usual, invariant = split_batch_invariant(key)
+        name, variant = split_key(usual)
+        if invariant and looks_at_rows(tree):
+            failures.append(f"{key} {dtype}: its function looks at rows")
         if name not in specs:
             notes.append(f"operator {name} is not registered: its configs were not checked")
             continue
@@ -148,6 +172,29 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
             f"{key} {dtype}: {region.config} is illegal on {header.target} at {region.most_rows} rows of "
             f"{region.most_hidden}, where the table answers with it"
             for region in legality.breaches(tree)
+        ]
+    return failures
+
+
+def _legality_anywhere(header: Header, text: str, notes: list[str]) -> list[str]:
+    try:
+        found = normalised_trees(text)
+        # A line reads `NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache`; a name may have commas.
+        targets = targets_of([line.split(", ")[-3] for line in header.fitted])
+    except (NormtuneError, ValueError, IndexError) as error:
+        return [f"its Fitted lines cannot be read: {error}" if isinstance(error, IndexError) else str(error)]
+    failures = []
+    specs = operators()
+    for (key, dtype), tree in found.items():
+        name, variant = split_key(key)
+        if name not in specs:
+            notes.append(f"operator {name} is not registered: its configs were not checked")
+            continue
+        spec = specs[name]
+        legal = EveryGpu(spec, targets, [dtype], [variant] if variant else all_variants(spec))
+        failures += [
+            f"{key} {dtype}: {box.config} is illegal on {target.name} with {target.sms} SMs at hidden {box.most_hidden}"
+            for target, box in legal.breaches(tree)
         ]
     return failures
 

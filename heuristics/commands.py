@@ -1,20 +1,23 @@
 """The commands `fit` and `check`.
 
-In: their options. Out: figures on the terminal, tables, an exit code. The work is done by `fitting`, `writing`,
-`telling` and `checking`, which are imported when a command runs.
+In: their options. Out: figures on the terminal, tables, an exit code. The work is done by `fitting`, `writing` and
+`telling`, which are imported when a command runs; `check` is in `check_command`.
 """
 
 import os
-import sys
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from normtune.errors import NormtuneError, UsageError
+from normtune.errors import UsageError
+from normtune.heuristics.check_command import check
+from normtune.heuristics.options import TIE_PERCENT, FitOptions
 
 if TYPE_CHECKING:
+    from normtune.heuristics.incumbent import Incumbents
     from normtune.results.frame import Evidence
 
 
@@ -48,6 +51,26 @@ def fit(
     leaves: Annotated[
         int | None, typer.Option(min=1, help="The most leaves a function may have; else chosen by cross-validation.")
     ] = None,
+    objective: Annotated[
+        str, typer.Option(help="mean, or worst: the least mean of those tables whose worst shape is best.")
+    ] = "mean",
+    max_slowdown: Annotated[
+        float | None, typer.Option(help="No measured shape may take more than so many times its best, as 1.10.")
+    ] = None,
+    max_configs: Annotated[int | None, typer.Option(help="The most distinct configs that a function may have.")] = None,
+    weights: Annotated[
+        str, typer.Option(help="What shapes count: decades of bytes moved, equal, or a CSV of rows,hidden,weight.")
+    ] = "decades",
+    tie: Annotated[
+        float, typer.Option(help="Percent of mean slowdown within which the plainest table is taken.")
+    ] = TIE_PERCENT,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="No leaf may be slower than this rule or table; else than the table that is replaced."),
+    ] = None,
+    batch_invariant: Annotated[
+        bool, typer.Option("--batch-invariant", help="Also functions whose config does not depend on rows.")
+    ] = False,
     install: Annotated[
         bool, typer.Option("--install", help="Make the table the one of this user for its GPU.")
     ] = False,
@@ -60,18 +83,21 @@ def fit(
     from normtune.heuristics import telling, writing
     from normtune.heuristics.fitting import fit as fit_table
     from normtune.heuristics.fitting import used
+    from normtune.heuristics.incumbent import baseline as in_use
     from normtune.kernels.gpu_name import plain_name
     from normtune.results.source import measured
 
-    operators = operator or []
+    options = FitOptions(
+        leaves, tuple(operator or ()), objective, max_slowdown, tie, weights, max_configs, baseline, batch_invariant
+    )
+    operators = list(options.operators)
+    if baseline is not None:
+        in_use(baseline, Path())  # what cannot be is said before anything is read
     found = measured(store, recording)
-    options = [*_source(store, recording), *(word for name in operators for word in ("--operator", name))]
-    if leaves:
-        options += ["--leaves", str(leaves)]
     parts = _parts(found, operators, out, evidence, install)
     for part in parts:
         _check_places(part, out, evidence, force)
-    fits = [fit_table(part.evidence, leaves=leaves, operators=operators) for part in parts]
+    fits = [fit_table(part.evidence, options, incumbents=_incumbents(part, baseline)) for part in parts]
     for part, fitted in zip(parts, fits, strict=True):
         print("\n".join(telling.figures(fitted)))
         gain = telling.gain(fitted)
@@ -85,41 +111,48 @@ def fit(
         if part.table:
             target = "./" if out and writing.is_folder(out) else part.table.name
             named = ["--evidence", os.path.relpath(part.data, part.table.parent)] if part.data else []
-            writing.write_table(fitted, part.table, ["normtune", "fit", *options, "--out", target, *named])
+            writing.write_table(
+                fitted, part.table, _command(store, recording, options, part.table, ["--out", target, *named])
+            )
             print(f"wrote {part.table}")
         if part.installed:
-            writing.write_table(fitted, part.installed, ["normtune", "fit", *options, "--install"])
+            writing.write_table(
+                fitted, part.installed, _command(store, recording, options, part.installed, ["--install"])
+            )
             print(f"installed {part.installed}: kernels on {plain_name(fitted.device.name)} use it from now on")
     if not install:
         print("\n".join(telling.ways(fits[0], parts[0].table)))
 
 
-def check(
-    tables: Annotated[list[Path], typer.Argument(help="Files that `normtune fit` wrote.", show_default=False)],
-    strict: Annotated[bool, typer.Option("--strict", help="Fail where the kernels changed since, too.")] = False,
-) -> None:
-    """Check that tables belong to their data and kernels, without a GPU."""
-    from normtune.heuristics.checking import check as check_table
+def _command(store: str | None, recording: str | None, options: FitOptions, table: Path, place: list[str]) -> list[str]:
+    """The command that writes a table again, from its folder."""
+    from normtune.heuristics.rules import RULES
+    from normtune.heuristics.weights import NAMED
 
-    failed = False
-    unusable: list[NormtuneError] = []
-    for path in tables:
-        try:
-            report = check_table(path)
-        except NormtuneError as error:  # the other tables are looked at all the same
-            unusable.append(error)
-            continue
-        bad = bool(report.failures) or (strict and bool(report.stale))
-        failed = failed or bad
-        print(f"{path}: {'FAILED' if bad else 'STALE' if report.stale else 'OK'}")
-        for line in (*report.failures, *report.stale, *report.notes):
-            print("  " + line.replace("\n", "\n  "))
-    for other in unusable[1:]:
-        print(f"normtune: error: {other}", file=sys.stderr)
-    if unusable:
-        raise unusable[0]
-    if failed:
-        raise typer.Exit(1)
+    weights, baseline = options.weights, options.baseline
+    if weights not in NAMED:
+        weights = os.path.relpath(weights, table.parent)
+    if baseline is not None and baseline not in RULES and Path(baseline).exists():
+        baseline = os.path.relpath(baseline, table.parent)
+    words = replace(options, weights=weights, baseline=baseline).words()
+    return ["normtune", "fit", *_source(store, recording), *words, *place]
+
+
+def _incumbents(part: _Part, baseline: str | None) -> "Incumbents | None":
+    """What a table must not be slower than: the baseline, else the table that is replaced; None where there is none.
+
+    A file that is to be overwritten whatever it is, and is no table, is none.
+    """
+    from normtune.heuristics.incumbent import baseline as in_use
+    from normtune.heuristics.incumbent import of_file
+
+    if baseline is not None:
+        return in_use(baseline, Path())
+    old = next((path for path in (part.table, part.installed) if path and path.exists()), None)
+    try:
+        return None if old is None else of_file(old, replaced=True)
+    except UsageError:
+        return None
 
 
 def _source(store: str | None, recording: str | None) -> list[str]:

@@ -10,14 +10,16 @@ from collections.abc import Iterable, Sequence
 
 from normtune.errors import NormtuneError
 from normtune.heuristics import form
+from normtune.heuristics.batch_invariant import Cost
 from normtune.heuristics.figures import Figures
 from normtune.heuristics.fitted import Fit, Function
 from normtune.heuristics.fitted_any import AnyGpuFunction
 from normtune.heuristics.header import Header, body_hash
-from normtune.heuristics.micrologs import percent
+from normtune.heuristics.micrologs import percent, percent_up
 from normtune.heuristics.normalised import ROWS_PER_SM, NormalisedTree
 from normtune.heuristics.tree import Leaf, Split, Tree
 from normtune.kernels.config import Config
+from normtune.kernels.problem import split_batch_invariant
 
 
 def module_text(fit: Fit, regenerate: str) -> str:
@@ -47,6 +49,7 @@ def module_text(fit: Fit, regenerate: str) -> str:
             f"{key} {dtype}: uses {donor}, as it has no data of its own" for key, dtype, donor in fit.without_data()
         ),
         body=body_hash(body),
+        replaced=any(one.replacing for one in fit.functions),
     )
     return f"{header.text()}\n{body}"
 
@@ -55,12 +58,15 @@ def _regret(fit: Fit) -> Iterable[str]:
     """A line for each function, and one for each that shares it right behind."""
     for one in fit.functions:
         found = one.figures
-        validated = found.cross_validated
+        asked = f" (of {found.asked}{f', {found.kept} kept' if found.kept else ''})"
         parts = [
-            _count(found.leaves),
+            _count(found.leaves, "leaf") + (asked if found.kept or found.asked != found.leaves else ""),
+            _count(found.configs, "config"),
             *_lost(found),
-            *([] if validated is None else [f"cross-validated {percent(validated)}"]),
-            f"optimum {percent(found.optimum)}",
+            certificate(found),
+            *_percents("cross-validated", found.cross_validated),
+            *_percents("extrapolated", found.extrapolated),
+            *([beside(one.beside, split_batch_invariant(one.key)[0])] if one.beside else []),
         ]
         yield f"{one.key} {one.dtype}: {', '.join(parts)}"
         for other in fit.shared:
@@ -70,12 +76,37 @@ def _regret(fit: Fit) -> Iterable[str]:
                 yield f"{other.key} {other.dtype}: {', '.join(parts)}"
 
 
+def certificate(found: Figures) -> str:
+    """What is proved of a tree: `within 0.05 % of the best 8-leaf tree on this grid`."""
+    told = f"{_within(found.gap)}the best {found.leaves}-leaf tree{found.limits} on this grid"
+    if found.few:
+        bound, mean = found.few
+        told += f", these configs {_within(mean - bound)}the best {found.configs}"
+    return told
+
+
+def beside(cost: Cost, usual: str) -> str:
+    """What a function that does not look at rows costs: `costs 1.68 % (worst 13.7 %) beside rms_norm_forward`."""
+    told = f"costs {percent(cost.mean)} (worst {percent(cost.worst, 1)}) beside {usual}"
+    return told + (f", at most, as {cost.bounded} of {cost.problems} shapes are bounds" if cost.bounded else "")
+
+
+def _within(gap: int) -> str:
+    return f"within {percent_up(gap)} of " if gap > 0 else ""
+
+
+def _percents(name: str, value: int | None) -> list[str]:
+    return [] if value is None else [f"{name} {percent(value)}"]
+
+
 def _lost(found: Figures) -> list[str]:
-    return [f"mean {percent(found.loss.mean)}", f"worst {percent(found.loss.worst, 1)}"]
+    loss = found.loss
+    return [f"mean {percent(loss.mean)}", f"plain mean {percent(loss.plain)}", f"worst {percent(loss.worst, 1)}"]
 
 
-def _count(leaves: int) -> str:
-    return f"{leaves} leaf" if leaves == 1 else f"{leaves} leaves"
+def _count(count: int, noun: str) -> str:
+    plural = {"leaf": "leaves"}.get(noun, f"{noun}s")
+    return f"{count} {noun if count == 1 else plural}"
 
 
 def body_text(functions: Sequence[Function | AnyGpuFunction], of: form.Form = form.ONE_GPU) -> str:

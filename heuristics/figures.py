@@ -6,8 +6,11 @@ In: a timing matrix and a tree, or another library's rule. Out: `Figures` and `L
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.selection import losses
+from normtune.heuristics.solving import losses
 from normtune.heuristics.tree import Tree
 from normtune.kernels.config import Config
 
@@ -19,13 +22,15 @@ class Loss(NamedTuple):
     """Log-regret over problems, millionths.
 
     Attributes:
-        mean: over the problems, rounded down; as a slowdown it is the geometric mean.
+        mean: over the problems by their weights, rounded down; as a slowdown it is the weighted geometric mean.
+        plain: over the problems as if all weighed the same, rounded down.
         ninetieth: the least that at least nine tenths of the problems do not exceed.
         worst: the largest.
         problems: how many were scored.
     """
 
     mean: int
+    plain: int
     ninetieth: int
     worst: int
     problems: int
@@ -50,38 +55,64 @@ class Figures(NamedTuple):
 
     Attributes:
         leaves: of the tree.
+        asked: leaves of the optimum that the tree was made of.
+        configs: how many distinct ones it has.
         loss: of the tree on the problems it was fitted on.
-        cross_validated: mean regret on problems left out of the fit; None where the number of leaves was given.
-        optimum: mean regret of the best tree of at most as many leaves for the measured sizes alone, which so need not
-            be legal beyond them.
+        gap: no tree of as many leaves under the same conditions loses less by more than this, millionths.
+        limits: the conditions on that tree, in words that end a sentence: ` of these configs`; else empty.
+        few: what the best choice of as many configs loses at least, and what this one does, millionths; None where
+            their number was free.
+        kept: leaves of the fitted tree that gave way to the incumbent's answers.
+        cross_validated: mean regret between sizes, on problems left out of the fit; None where leaves were given.
+        extrapolated: mean regret beyond the sizes that were fitted, likewise.
         rule: what Liger's shipped rule loses on the same kernels; None where it has no config that was measured.
         gain: of the tree over that rule; None likewise.
     """
 
     leaves: int
+    asked: int
+    configs: int
     loss: Loss
-    cross_validated: int | None
-    optimum: int
-    rule: Loss | None
-    gain: Gain | None
+    gap: int
+    limits: str = ""
+    few: tuple[int, int] | None = None
+    kept: int = 0
+    cross_validated: int | None = None
+    extrapolated: int | None = None
+    rule: Loss | None = None
+    gain: Gain | None = None
 
 
-def summarise(regrets: Sequence[int | None]) -> Loss | None:
-    """The loss over the problems that have a regret; None where none has."""
-    known = sorted(regret for regret in regrets if regret is not None)
-    if not known:
+def summarise(regrets: Sequence[int | None], weights: Sequence[int] | NDArray[np.int64] | None = None) -> Loss | None:
+    """The loss over the problems that have a regret; None where none has, or none of those weighs anything.
+
+    Args:
+        regrets: of each problem, millionths.
+        weights: of each problem; None for equal ones.
+    """
+    counted = zip(regrets, [1] * len(regrets) if weights is None else map(int, weights), strict=True)
+    pairs = sorted((regret, weight) for regret, weight in counted if regret is not None)
+    total = sum(weight for _, weight in pairs)
+    if not total:
         return None
-    return Loss(sum(known) // len(known), known[-(-9 * len(known) // 10) - 1], known[-1], len(known))
+    count = len(pairs)
+    return Loss(
+        mean=sum(regret * weight for regret, weight in pairs) // total,
+        plain=sum(regret for regret, _ in pairs) // count,
+        ninetieth=pairs[-(-9 * count // 10) - 1][0],
+        worst=pairs[-1][0],
+        problems=count,
+    )
 
 
 def of_tree(matrix: TimingMatrix, tree: Tree) -> Loss | None:
     """The loss of a tree over the problems of a matrix on which its choice has a time."""
-    return summarise(losses(matrix, tree))
+    return summarise(losses(matrix, tree), matrix.weight)
 
 
 def of_rule(matrix: TimingMatrix, rule: Rule) -> Loss | None:
     """The loss of a rule over the problems on which its choice has a time."""
-    return summarise(_losses_of(matrix, rule))
+    return summarise(_losses_of(matrix, rule), matrix.weight)
 
 
 def gain(matrix: TimingMatrix, tree: Tree, rule: Rule) -> Gain | None:

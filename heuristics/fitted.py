@@ -6,7 +6,9 @@ In: values. Out: `Function`, `Shared` and `Fit`. How they are found is in `fitti
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from normtune.heuristics.batch_invariant import Cost
 from normtune.heuristics.figures import Figures
+from normtune.heuristics.together import Together
 from normtune.heuristics.tree import Tree
 from normtune.results.records import Device
 
@@ -20,7 +22,8 @@ class Function:
         tree: what it does.
         figures: how good it is.
         dtypes: the dtypes that it answers for under its key, its own first.
-        cross_validated: mean regret on problems left out, for 1, 2, ... leaves; empty where leaves were given.
+        replacing: whether it is what it is because of the table that it replaces.
+        beside: what it costs beside the function that looks at rows; None for one that does.
     """
 
     operator: str
@@ -29,7 +32,8 @@ class Function:
     tree: Tree
     figures: Figures
     dtypes: tuple[str, ...]
-    cross_validated: tuple[int | None, ...]
+    replacing: bool = False
+    beside: Cost | None = None
 
     @property
     def key(self) -> str:
@@ -68,6 +72,8 @@ class Fit:
         functions: in the order of the code.
         shared: variants and dtypes that have data and no function of their own.
         notes: what the user should know: data left out, and why.
+        weights: what the problems count, as the user asked for it.
+        together: what forward and backward lose together.
     """
 
     device: Device
@@ -80,6 +86,8 @@ class Fit:
     functions: tuple[Function, ...]
     shared: tuple[Shared, ...]
     notes: tuple[str, ...]
+    weights: str = "decades"
+    together: tuple[Together, ...] = ()
 
     def without_data(self) -> list[tuple[str, str, str]]:
         """(key, dtype, dtype of the function it takes) of all that is served without measurements of its own."""

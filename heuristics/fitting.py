@@ -14,16 +14,23 @@ function is the same as its own dtype's.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitted import Fit, Function, Shared
 from normtune.heuristics.function import fit_function
 from normtune.heuristics.header import Known
+from normtune.heuristics.incumbent import Incumbent, Incumbents
+from normtune.heuristics.invariant_functions import invariant_functions
 from normtune.heuristics.legality import Legality, all_variants
 from normtune.heuristics.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.optimum import MAX_BINS
+from normtune.heuristics.options import FitOptions
+from normtune.heuristics.rules import liger
 from normtune.heuristics.sharing import extra, offer
+from normtune.heuristics.together import Side, sides_of, together
+from normtune.heuristics.tree import Tree
+from normtune.heuristics.weights import Weighting
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import split_key
 from normtune.kernels.target import Target, target_for
@@ -37,43 +44,57 @@ SHARING_COST = 10_000  # millionths: 1 %
 
 def fit(
     evidence: "Evidence",
+    options: FitOptions | None = None,
     *,
-    leaves: int | None = None,
-    operators: Sequence[str] = (),
+    incumbents: Incumbents | None = None,
     known: Mapping[tuple[str, str], Known] | None = None,
+    given: Mapping[tuple[str, str], Tree] | None = None,
 ) -> Fit:
     """The best table for the evidence.
 
     Args:
         evidence: measurements of one device.
-        leaves: the most leaves a function may have; None chooses each number by cross-validation, up to 16.
-        operators: plain names or names with a variant to be fitted; empty means all that were measured.
+        options: what is asked for; None for the defaults.
+        incumbents: what is in use, than which no leaf may be slower.
         known: (key, dtype) to what an earlier fit chose, which then is not chosen again.
+        given: (key, dtype) to the trees of an earlier fit, which then are judged and not sought.
 
     Raises:
-        UsageError: there are several devices in the evidence, an operator has no data, or `leaves` is below 1.
-        NormtuneError: there is no data, only one problem, or no legal table of so few leaves.
+        UsageError: there are several devices in the evidence, an operator has no data, or weights are none.
+        NormtuneError: there is no data, only one problem, or no legal table under these conditions.
     """
-    if leaves is not None and leaves < 1:
-        raise UsageError(f"leaves is {leaves}: expected a positive number")
-    _check_operators(evidence, operators)
-    selected = evidence.select(operators)
+    options = options or FitOptions()
+    _check_operators(evidence, options.operators)
+    selected = evidence.select(options.operators)
     if selected.frame.empty:
         raise NormtuneError("there are no measurements to fit: run `normtune sweep` first")
     device = _one_device(selected.devices())
-    data = used(evidence, operators)
+    data = used(evidence, options.operators)
     stale = len(selected.frame) - len(data.frame)
     notes = [f"left out {stale} measurements of older kernels: `normtune sweep --stale` repeats them"] if stale else []
     target = target_for(device.target, device.sms)
+    weighting = Weighting(options.weights)
+    asked = _Asked(target, options, incumbents, known or {}, given or {})
 
     functions: list[Function] = []
     shared: list[Shared] = []
     shapes: list[tuple[int, int]] = []
+    sides: list[Side] = []
     for name in sorted(set(data.frame["operator"])):
-        matrices = _matrices(data, operator(name), target, notes)
-        found = _fit_operator(operator(name), target, matrices, leaves, known or {})
+        spec = operator(name)
+        matrices = [
+            replace(matrix, weights=weighting.of(spec, matrix.variant, matrix.dtype, matrix.problems))
+            for matrix in _matrices(data, spec, target, notes)
+        ]
+        found = _fit_operator(spec, matrices, asked)
         functions += found[0]
         shared += found[1]
+        if options.batch_invariant:
+            invariant = invariant_functions(data, spec, target, matrices, *found, options.leaves, notes)
+            functions += invariant[0]
+            shared += invariant[1]
+        plain = {(one.operator, dtype): one.tree for one in found[0] if not one.variant for dtype in one.dtypes}
+        sides += sides_of(data, matrices, plain)
         shapes += [shape for matrix in matrices for shape in matrix.problems]
     if not functions:
         raise NormtuneError(
@@ -95,8 +116,31 @@ def fit(
         ),
         functions=tuple(functions),
         shared=tuple(shared),
-        notes=tuple(notes),
+        notes=(*notes, *weighting.notes()),
+        weights=options.weights,
+        together=tuple(together(sides, liger.choose)),
     )
+
+
+class _Asked(NamedTuple):
+    """What the functions of all operators have in common.
+
+    Attributes:
+        target: of the device.
+        options, incumbents, known, given: as for `fit`.
+    """
+
+    target: Target
+    options: FitOptions
+    incumbents: Incumbents | None
+    known: Mapping[tuple[str, str], Known]
+    given: Mapping[tuple[str, str], Tree]
+
+    def incumbent(self, matrix: TimingMatrix) -> Incumbent | None:
+        """What is in use for a matrix."""
+        if self.incumbents is None:
+            return None
+        return self.incumbents.of(matrix.operator, matrix.variant, matrix.dtype, self.target)
 
 
 def used(evidence: "Evidence", operators: Sequence[str] = ()) -> "Evidence":
@@ -152,23 +196,23 @@ def _donors_first(dtypes: Sequence[str]) -> list[str]:
 
 
 def _fit_operator(
-    spec: OperatorSpec,
-    target: Target,
-    matrices: Sequence[TimingMatrix],
-    given: int | None,
-    known: Mapping[tuple[str, str], Known],
+    spec: OperatorSpec, matrices: Sequence[TimingMatrix], asked: _Asked
 ) -> tuple[list[Function], list[Shared]]:
     functions: list[Function] = []
     shared: list[Shared] = []
+    options = asked.options
     for matrix in matrices:
         # The plain function is also what every variant falls back to.
         variants = (matrix.variant,) if matrix.variant else all_variants(spec)
-        decided = known.get((matrix.key, matrix.dtype))
-        legality = Legality(spec, target, (matrix.dtype,), variants)
+        decided = asked.known.get((matrix.key, matrix.dtype))
+        incumbent = asked.incumbent(matrix)
+        legality = Legality(spec, asked.target, (matrix.dtype,), variants)
+        cap = None if decided else options.cap
+        in_use = None if decided or incumbent is None else incumbent.choice
         offers = [
             (place, found)
             for place in _donors(functions, matrix)
-            if (found := offer(matrix, legality, functions[place]))
+            if (found := offer(matrix, legality, functions[place], cap, in_use))
         ]
         wider = {place for place, _ in offers if not decided and _is_narrower(matrix, functions[place], matrices)}
         taken = next((one for one in offers if one[0] in wider or _is_taken(one[1], decided)), None)
@@ -176,8 +220,17 @@ def _fit_operator(
             raise NormtuneError(f"{matrix.key} {matrix.dtype} cannot take the function of {' '.join(decided.donor)}")
         if taken is None:
             dtypes = (matrix.dtype, *_takers(spec, matrices, functions, matrix))
-            most = min([given, *(found.figures.leaves for _, found in offers)]) if given and not decided else given
-            own = fit_function(matrix, Legality(spec, target, dtypes, variants), most, decided)
+            own_options = options
+            if options.leaves and offers and not decided:
+                own_options = replace(options, leaves=min(options.leaves, *(one.figures.leaves for _, one in offers)))
+            own = fit_function(
+                matrix,
+                Legality(spec, asked.target, dtypes, variants),
+                own_options,
+                decided,
+                incumbent,
+                asked.given.get((matrix.key, matrix.dtype)),
+            )
             # Too few problems to tell leaves apart give trees of few leaves, which may lose more than sharing does.
             if not decided:
                 taken = next((one for one in offers if extra(matrix, functions[one[0]].tree, own.tree) <= 0), None)

@@ -1,84 +1,130 @@
 """The function of a table that loses least on one timing matrix.
 
-In: a timing matrix, what is legal, and the number of leaves if it is decided already. Out: `Function`. Whether it is
+In: a timing matrix, what is legal, what the user asked for, and what is decided already. Out: `Function`. Whether it is
 wanted at all, or another one does as well, is the business of `fitting`.
+
+The optimum comes first. Of the trees that lose at most the tie more, the plainest is taken (`tidy`); where it is slower
+than what is in use, it gives way (`guard`). What that costs is measured against the optimum, and printed.
 """
+
+from typing import NamedTuple
+
+import numpy as np
 
 from normtune.errors import NormtuneError
 from normtune.heuristics import figures
-from normtune.heuristics.figures import Figures, Loss
+from normtune.heuristics.figures import Figures
 from normtune.heuristics.fitted import Function
+from normtune.heuristics.guard import guarded
 from normtune.heuristics.header import Known
+from normtune.heuristics.incumbent import Incumbent
 from normtune.heuristics.legality import Legality
 from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.optimum import Optima
+from normtune.heuristics.micrologs import ratio
+from normtune.heuristics.optimum import Optima, Sums
+from normtune.heuristics.options import FitOptions
 from normtune.heuristics.rules import liger
-from normtune.heuristics.selection import MAX_LEAVES, WEIGHT, chosen_leaves, cross_validated, least_leaves, solve
-from normtune.heuristics.tree import Tree, leaves
+from normtune.heuristics.selection import MAX_LEAVES, Validated, cross_validated
+from normtune.heuristics.solving import Bins, Few, bins, few_configs, least_worst
+from normtune.heuristics.tidy import Old, cost_of, tidied
+from normtune.heuristics.tree import Tree, choose, distinct, leaves
 
 
-def fit_function(matrix: TimingMatrix, legality: Legality, given: int | None, known: Known | None) -> Function:
+class _Task(NamedTuple):
+    """What an optimum is sought of, under which conditions.
+
+    Attributes:
+        matrix: all that was measured; trees are judged on it.
+        allowed: the same without what the conditions exclude.
+        found: `allowed` in bins.
+        few: the configs, where their number is limited.
+        limits: the conditions, in words.
+    """
+
+    matrix: TimingMatrix
+    allowed: TimingMatrix
+    found: Bins
+    few: Few | None
+    limits: str
+
+
+def fit_function(
+    matrix: TimingMatrix,
+    legality: Legality,
+    options: FitOptions,
+    known: Known | None = None,
+    incumbent: Incumbent | None = None,
+    given: Tree | None = None,
+) -> Function:
     """The function of a matrix.
 
     Args:
-        matrix: of one operator variant and dtype.
+        matrix: of one operator variant and dtype, weighted.
         legality: for all that the function will serve.
-        given: the most leaves; None chooses the number by cross-validation.
+        options: what the user asked for.
         known: what an earlier fit chose, which then is not chosen again.
+        incumbent: what is in use.
+        given: the tree of an earlier fit, which then is judged and not sought.
 
     Raises:
-        NormtuneError: there is no legal tree of so few leaves.
+        NormtuneError: there is no legal tree of so few leaves, or none under the conditions.
     """
-    validated: tuple[int | None, ...] = ()
-    stored = known.cross_validated if known else None
-    most = known.leaves if known else given or MAX_LEAVES
-    optima = solve(matrix, legality, most)
-    if known is None and given is None:
-        left_out = cross_validated(matrix, legality, MAX_LEAVES)
-        validated = left_out.everywhere
-        enough = chosen_leaves(left_out.inside, [least_measured(matrix, optima, n) for n in range(1, MAX_LEAVES + 1)])
-        stored = validated[enough - 1] if enough else None
-        most = _with_legality(matrix, optima, enough)
-    tree = optima.tree(most)
-    if tree is None:
-        raise NormtuneError(
-            f"no table of at most {most} leaves covers {matrix.key} {matrix.dtype}: too few configs were measured "
-            "everywhere; allow more leaves, or sweep the default space"
-        )
-    count = leaves(tree)
-    loss = figures.of_tree(matrix, tree)
-    optimum = least_measured(matrix, optima, count)
-    if loss is None or optimum is None:
-        raise AssertionError("a fitted tree has a time on every problem")
+    validated = None
+    if known is None and options.leaves is None:
+        validated = cross_validated(matrix, legality, MAX_LEAVES, options.max_configs)
+    enough = validated.chosen() if validated else None
+    most = known.leaves if known else options.leaves or MAX_LEAVES
+    task = _task(matrix, legality, options, enough or most)
+    optima = Optima(*task.found, most)
+    asked = most if known else _fewest(task, optima, enough or most, options.tie)
+    tree = optima.tree(asked) if asked else None
+    if tree is None or asked is None:
+        raise NormtuneError(_no_tree(task, legality, options, most))
+
+    kept, replacing = 0, False
+    if given is not None:
+        tree = given
+    else:
+        best = optima.least(asked)
+        if best is None:
+            raise AssertionError("a tree has a cost")
+        budget = best + options.tie * int(matrix.weight.sum())
+        plain = tidied(optima, tree, budget)
+        tree = plain
+        if incumbent and incumbent.tree:
+            tree = tidied(optima, tree, budget, _old(task, optima, legality, incumbent.tree))
+        if incumbent:
+            tree, kept = guarded(task.matrix, task.found, tree, incumbent.choice)
+            replacing = incumbent.tree is not None and tree != plain
     return Function(
         operator=matrix.operator,
         variant=matrix.variant,
         dtype=matrix.dtype,
         tree=tree,
-        figures=figures_of(matrix, tree, count, loss, optimum, stored),
+        figures=_figures(task, optima, tree, asked, kept, known, validated),
         dtypes=legality.dtypes,
-        cross_validated=validated,
+        replacing=replacing,
     )
 
 
-def figures_of(
-    matrix: TimingMatrix, tree: Tree, count: int, loss: Loss, optimum: int, validated: int | None = None
-) -> Figures:
+def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int) -> Figures:
     """The figures of a tree, beside those of the rule that Liger-Kernel ships.
 
     Args:
         matrix: that it is judged on.
         tree: fitted on it, or on other data.
-        count: leaves that the tree has, and that the optimum may have.
-        loss: of the tree.
-        optimum: least mean regret, millionths.
-        validated: mean regret on problems left out, millionths.
+        optimum: least mean regret of a tree of as many leaves, millionths.
     """
+    loss = figures.of_tree(matrix, tree)
+    if loss is None:
+        raise AssertionError("a fitted tree has a time on some problem")
+    count = leaves(tree)
     return Figures(
         leaves=count,
+        asked=count,
+        configs=len(distinct(tree)),
         loss=loss,
-        cross_validated=validated,
-        optimum=optimum,
+        gap=max(0, loss.mean - optimum),
         rule=figures.of_rule(matrix, liger.choose),
         gain=figures.gain(matrix, tree, liger.choose),
     )
@@ -87,18 +133,104 @@ def figures_of(
 def least_measured(matrix: TimingMatrix, optima: Optima, count: int) -> int | None:
     """Mean regret of the best tree of at most so many leaves for the measured sizes alone, millionths."""
     least = optima.least_measured(count)
-    return None if least is None else least // (WEIGHT * len(matrix.problems))
+    return None if least is None else least // int(matrix.weight.sum())
 
 
-def _with_legality(matrix: TimingMatrix, optima: Optima, enough: int | None) -> int:
-    """The number of leaves of a table that is legal at all sizes.
+def _task(matrix: TimingMatrix, legality: Legality, options: FitOptions, count: int) -> _Task:
+    """The conditions, taken from the options, for trees of so many leaves.
 
-    Cross-validation compares trees that are legal at the measured sizes. What lies beyond them may take further leaves:
-    as many as bring the table within the tolerance of the best tree of `enough` leaves for the measured sizes. A grid
-    too small to be cross-validated (`enough` is None) takes the least leaves within the tolerance of the most.
+    Raises:
+        NormtuneError: no choice of so few configs is legal everywhere.
     """
-    target = None if enough is None else least_measured(matrix, optima, enough)
-    trees = [optima.tree(count) for count in range(1, MAX_LEAVES + 1)]
-    found = [None if tree is None else figures.of_tree(matrix, tree) for tree in trees]
-    means = [None if loss is None else max(loss.mean, loss.mean if target is None else target) for loss in found]
-    return least_leaves(means) or MAX_LEAVES
+    allowed, few, limits = matrix, None, ""
+    if options.max_configs is not None:
+        few = few_configs(matrix, legality, options.max_configs)
+        if few is None:
+            raise NormtuneError(
+                f"no {options.max_configs} configs cover {matrix.key} {matrix.dtype}: each is illegal or was not "
+                "measured somewhere; allow more with --max-configs, or sweep the default space"
+            )
+        allowed = allowed.of_configs(few.configs)
+        limits += " of these configs"
+    cap = options.cap
+    if options.objective == "worst":
+        least = least_worst(allowed if cap is None else allowed.within(cap), legality, count)
+        cap = cap if least is None else least
+    if cap is not None:
+        allowed = allowed.within(cap)
+        limits += f" with no shape above {ratio(cap)}"
+    return _Task(matrix, allowed, bins(allowed, legality), few, limits)
+
+
+def _fewest(task: _Task, optima: Optima, enough: int, tie: int) -> int | None:
+    """The fewest leaves of a table that is legal at all sizes and loses at most the tie more than one of `enough`.
+
+    `enough` counts what a tree needs for the measured sizes; what lies beyond them may take further leaves.
+    """
+    best = optima.least(optima.most)
+    if best is None:
+        return None
+    goal = optima.least_measured(enough)
+    bound = (best if goal is None else max(best, goal)) + tie * int(task.matrix.weight.sum())
+    return next(
+        count for count in range(1, optima.most + 1) if (least := optima.least(count)) is not None and least <= bound
+    )
+
+
+def _no_tree(task: _Task, legality: Legality, options: FitOptions, most: int) -> str:
+    """Why there is no tree, and what to do."""
+    matrix = task.matrix
+    name, count = f"{matrix.key} {matrix.dtype}", f"{most} {'leaf' if most == 1 else 'leaves'}"
+    if options.cap is not None:
+        free = matrix.of_configs(task.few.configs) if task.few else matrix
+        least = least_worst(free, legality, most)
+        if least is not None:
+            return (
+                f"no table of at most {count} keeps every shape of {name} within {options.max_slowdown:g} times its "
+                f"best: {ratio(least, up=True)} is possible; allow it with --max-slowdown, or more leaves"
+            )
+    return (
+        f"no table of at most {count} covers {name}: too few configs were measured everywhere; allow more leaves, or "
+        "sweep the default space"
+    )
+
+
+def _old(task: _Task, optima: Optima, legality: Legality, tree: Tree) -> Old:
+    """The tree that is replaced, as `tidy` looks at it."""
+    matrix, found = task.allowed, task.found
+    weights, differs = matrix.weight.tolist(), np.zeros(found.cost.shape, np.int64)
+    places = {config: place for place, config in enumerate(found.configs)}
+    cost: int | None = None if any(legality.breaches(tree)) else 0
+    for index, shape in enumerate(matrix.problems):
+        answer = choose(tree, *shape)
+        row, column = (axis.bin(size) for axis, size in zip(found.axes, shape, strict=True))
+        differs[:, row, column] += weights[index]
+        if answer in places:
+            differs[places[answer], row, column] -= weights[index]
+        loss = matrix.loss(index, answer)
+        cost = None if cost is None or loss is None else cost + loss * weights[index]
+    return Old(tree, cost, Sums(differs))
+
+
+def _figures(
+    task: _Task, optima: Optima, tree: Tree, asked: int, kept: int, known: Known | None, validated: Validated | None
+) -> Figures:
+    count = leaves(tree)
+    optima = optima if count <= optima.most else Optima(*task.found, count)
+    best, optimum = optima.least(count), least_measured(task.matrix, optima, count)
+    if best is None or optimum is None:
+        raise AssertionError("where there is a tree there is a best one")
+    found, few = figures_of(task.matrix, tree, optimum), task.few
+    # A tree that has its cuts on the grid is compared with trees that are legal at all sizes, as it is; another one with
+    # trees that need not be so beyond the measured ones.
+    cost = cost_of(optima, tree)
+    gap = found.gap if cost is None else -((best - cost) // int(task.matrix.weight.sum()))
+    return found._replace(
+        asked=asked,
+        gap=min(gap, found.gap),
+        limits=task.limits,
+        few=None if few is None else (few.bound, few.mean),
+        kept=known.kept if known else kept,
+        cross_validated=known.cross_validated if known else validated and validated.inside(asked),
+        extrapolated=known.extrapolated if known else validated and validated.outside(asked),
+    )

@@ -4,7 +4,7 @@ In: measured sizes and the largest size that can occur. Out: `Axis`: the bins of
 1 on. Because thresholds are fixed beforehand, the region of any rectangle of bins is known exactly.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import pairwise
@@ -33,6 +33,10 @@ class Axis(NamedTuple):
     def threshold(self, cut: int) -> int:
         """The threshold between bins cut - 1 and cut, as the code compares it: `hidden <= T`, `rows >= T`."""
         return self.tops[cut - 1] + (self.name == "rows")
+
+    def cut(self, threshold: int) -> int:
+        """The cut of a threshold: the inverse of `threshold` for those of the axis, else the nearest cut below it."""
+        return bisect_right(self.tops, threshold - (self.name == "rows"))
 
     def without_beyond(self) -> "Axis":
         """The same bins, where the last measured one answers for everything beyond."""

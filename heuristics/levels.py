@@ -100,11 +100,10 @@ def _of_run(samples: dict[Config, Samples], number: int) -> dict[Config, Level]:
         if not first.any() or not second.any():
             continue
         relative = np.stack([samples[config].logs for config in group]) - reference[place]
-        levels_of = median(relative[:, first], axis=1), median(relative[:, second], axis=1)
+        levels_of = median(relative[:, first], axis=1).tolist(), median(relative[:, second], axis=1).tolist()
         labels = (number * _LABELS + rounds[known] % _LABELS).astype(np.int32)
-        for index, config in enumerate(group):
-            logs = relative[index, known]
-            result[config] = Level(int(levels_of[0][index]), int(levels_of[1][index]), labels, logs)
+        for config, low, high, logs in zip(group, *levels_of, relative[:, known], strict=True):
+            result[config] = Level(low, high, labels, logs)
     return result
 
 
@@ -114,11 +113,11 @@ def _shared(left: Iterable[Config], right: dict[Config, Level]) -> list[Config]:
 
 
 def _joined(merged: dict[Config, Level], run: dict[Config, Level]) -> dict[Config, Level]:
+    if not merged:
+        return run
     common = _shared(merged, run)
     even, odd = (
         int(median(np.array([getattr(merged[c], half) - getattr(run[c], half) for c in common]), axis=0))
-        if common
-        else 0
         for half in ("even", "odd")
     )
     result = dict(merged)

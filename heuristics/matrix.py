@@ -4,10 +4,10 @@ In: evidence (measurements at rest). Out: `TimingMatrix`: log-regret in milliont
 paired rounds behind it. How samples become levels is in `levels`; what is done with the matrix is the fit's business.
 """
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,12 +19,14 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
-from normtune.results.records import COPY
+from normtune.results.frame import flatten, split
 
 if TYPE_CHECKING:
     from normtune.results.frame import Evidence
 
 
+# What a problem weighs on average, so that weights are integers.
+WEIGHT = 4096
 # Stands in `Rounds` where a config was not timed in a round.
 MISSING = np.iinfo(np.int32).min
 
@@ -56,6 +58,7 @@ class TimingMatrix:
             lucky gains nothing from it, and a cell whose best is a near tie may be slightly negative. 0 where unusable.
         usable: bool, (problems, configs): measured without failure, or the same launch as a config that was.
         rounds: the paired times that the regret comes from; None for a matrix that was made of regret alone.
+        weights: int64, (problems,), what each problem counts in a mean; None where all count the same.
     """
 
     operator: str
@@ -66,6 +69,7 @@ class TimingMatrix:
     regret: NDArray[np.int64]
     usable: NDArray[np.bool_]
     rounds: Rounds | None = None
+    weights: NDArray[np.int64] | None = None
 
     @property
     def key(self) -> str:
@@ -78,17 +82,37 @@ class TimingMatrix:
         return int(self.regret[problem, column]) if column is not None and self.usable[problem, column] else None
 
     @cached_property
+    def weight(self) -> NDArray[np.int64]:
+        """Int64 (problems,), what each problem counts: `WEIGHT` on average."""
+        return np.full(len(self.problems), WEIGHT, np.int64) if self.weights is None else self.weights
+
+    def mean(self, losses: Sequence[int | None]) -> int | None:
+        """The weighted mean of what is lost on each problem, rounded down; None where nothing is known that counts."""
+        known = [(loss, int(weight)) for loss, weight in zip(losses, self.weight, strict=True) if loss is not None]
+        total = sum(weight for _, weight in known)
+        return sum(loss * weight for loss, weight in known) // total if total else None
+
+    def of_configs(self, configs: Collection[Config]) -> "TimingMatrix":
+        """The same with these configs alone; the regret stays that against the best of all."""
+        places = [place for place, config in enumerate(self.configs) if config in configs]
+        rounds = self.rounds and Rounds(self.rounds.labels, self.rounds.logs[:, places])
+        kept = tuple(self.configs[place] for place in places)
+        return replace(self, configs=kept, regret=self.regret[:, places], usable=self.usable[:, places], rounds=rounds)
+
+    def within(self, cap: int) -> "TimingMatrix":
+        """The same, where a config may not be used on a problem on which its regret exceeds `cap`, millionths."""
+        return replace(self, usable=self.usable & (self.regret <= cap))
+
+    @cached_property
     def _columns(self) -> dict[Config, int]:
         return {config: index for index, config in enumerate(self.configs)}
 
 
-@dataclass
-class _Cell:
-    """What is known of one config on one problem: samples by run, and whether the newest attempt failed."""
+class _Measured(NamedTuple):
+    """What is known of one shape: the levels of the configs that did not fail, and those whose newest attempt did."""
 
-    samples: dict[int, list[tuple[NDArray[np.int32], NDArray[np.int64]]]]
-    newest: int = -1
-    failed: bool = False
+    levels: dict[Config, Level]
+    failed: set[Config]
 
 
 def timing_matrix(
@@ -104,34 +128,27 @@ def timing_matrix(
         target: of the device; configs that make equal launches for a problem are one measurement, and a config that
             was not measured takes the time of one that was.
     """
-    cells = _cells(evidence, spec.name, variant, dtype)
-    illegal: dict[Config, tuple[int, int]] = {}
-    rows_of = {}
-    for shape, by_config in sorted(cells.items()):
-        found = _problem_levels(by_config)
-        if found:
-            rows_of[shape] = found
-    if not rows_of:
-        return None
-    configs = tuple(sorted({config for found in rows_of.values() for config in found}))
-    regret = np.zeros((len(rows_of), len(configs)), np.int64)
-    usable = np.zeros((len(rows_of), len(configs)), np.bool_)
+    measured = _measured(evidence, spec.name, variant, dtype)
+    with_levels = {shape: found for shape, found in sorted(measured.items()) if found.levels}
+    configs = tuple(sorted({config for found in with_levels.values() for config in found.levels}))
+    regret = np.zeros((len(with_levels), len(configs)), np.int64)
+    usable = np.zeros((len(with_levels), len(configs)), np.bool_)
     shapes: list[tuple[int, int]] = []
     behind: list[dict[int, Level]] = []
-    for shape, found in rows_of.items():
-        failed = {config for config, cell in cells[shape].items() if cell.failed}
+    illegal: dict[int, tuple[int, int]] = {}
+    for shape, found in with_levels.items():
         problem = Problem(spec.name, shape[0], shape[1], dtype, variant)
-        known = _with_aliases(found, failed, configs, spec, problem, target, illegal)
+        known = _with_aliases(found, configs, spec, problem, target, illegal)
         if not known:
             continue
-        place = [index for index, config in enumerate(configs) if config in known]
-        even = np.array([known[configs[index]].even for index in place], np.int64)
-        odd = np.array([known[configs[index]].odd for index in place], np.int64)
+        place = list(known)
+        even = np.array([level.even for level in known.values()], np.int64)
+        odd = np.array([level.odd for level in known.values()], np.int64)
         best_by_even, best_by_odd = int(np.argmin(even)), int(np.argmin(odd))
         regret[len(shapes), place] = (odd - odd[best_by_even] + even - even[best_by_odd]) // 2
         usable[len(shapes), place] = True
         shapes.append(shape)
-        behind.append({index: known[configs[index]] for index in place})
+        behind.append(known)
     if not shapes:
         return None
     count = len(shapes)
@@ -141,86 +158,116 @@ def timing_matrix(
 
 def _rounds(levels_of: Sequence[dict[int, Level]], configs: int) -> Rounds:
     """The rounds behind the levels of each problem, by the place of the config."""
-    found = [np.unique(np.concatenate([level.labels for level in known.values()])) for known in levels_of]
+    # Configs of one race share one array of labels.
+    alike: list[dict[int, list[int]]] = [{} for _ in levels_of]
+    for places, known in zip(alike, levels_of, strict=True):
+        for place, level in known.items():
+            places.setdefault(id(level.labels), []).append(place)
+    found = [
+        np.unique(np.concatenate([known[group[0]].labels for group in places.values()]))
+        for places, known in zip(alike, levels_of, strict=True)
+    ]
     most = max(map(len, found))
     labels = np.full((len(found), most), -1, np.int32)
     logs = np.full((len(found), configs, most), MISSING, np.int32)
-    for problem, (known, mine) in enumerate(zip(levels_of, found, strict=True)):
+    for problem, (places, known, mine) in enumerate(zip(alike, levels_of, found, strict=True)):
         labels[problem, : len(mine)] = mine
-        for place, level in known.items():
-            logs[problem, place, np.searchsorted(mine, level.labels)] = level.logs
+        for group in places.values():
+            at = np.searchsorted(mine, known[group[0]].labels)
+            logs[problem, np.array(group)[:, None], at] = np.stack([known[place].logs for place in group])
     return Rounds(labels, logs)
 
 
-def _run_order(evidence: "Evidence") -> dict[str, int]:
-    return {run.id: index for index, run in enumerate(evidence.runs)}
-
-
-def _cells(evidence: "Evidence", operator: str, variant: str, dtype: str) -> dict[tuple[int, int], dict[Config, _Cell]]:
-    frame = evidence.frame
-    mine = frame[(frame["operator"] == operator) & (frame["variant"] == variant) & (frame["dtype"] == dtype)]
+def _measured(evidence: "Evidence", operator: str, variant: str, dtype: str) -> dict[tuple[int, int], _Measured]:
+    """The measurements of one operator variant and dtype, by shape."""
+    mine = evidence.part(operator, variant, dtype)
     mine = mine[mine["status"] != "not_recorded"]
     if mine.empty:
         return {}
-    order = _run_order(evidence)
+    order = {run.id: index for index, run in enumerate(evidence.runs)}
     parsed = {text: Config.from_json(text) for text in mine["config"].unique()}
-    samples = list(mine["samples"])
-    ends = np.cumsum([len(found) for found in samples])
-    logs = np.split(micrologs(np.concatenate(samples).astype(np.int64)), ends[:-1]) if ends[-1] else samples
-    cells: dict[tuple[int, int], dict[Config, _Cell]] = defaultdict(dict)
-    columns = (mine["rows"], mine["hidden"], mine["config"], mine["run"], mine["status"], mine["rounds"])
-    for found, rows, hidden, text, run, status, rounds in zip(logs, *columns, strict=True):
-        cell = cells[int(rows), int(hidden)].setdefault(parsed[text], _Cell({}))
-        number = order[run]
-        if status == "ok":
-            cell.samples.setdefault(number, []).append((rounds, found))
-        if number > cell.newest:
-            cell.newest, cell.failed = number, status != "ok"
-        elif number == cell.newest:
-            cell.failed = cell.failed or status != "ok"
-    return cells
+    configs = [parsed[text] for text in mine["config"]]
+    numbers = [order[run] for run in mine["run"]]
+    failed = (mine["status"] != "ok").tolist()
+    rounds = mine["rounds"].tolist()
+    lengths, flat = flatten(mine["samples"].tolist())
+    logs = split(lengths, micrologs(flat))
+    rows, hidden = mine["rows"].to_numpy(), mine["hidden"].to_numpy()
+    # The frame is ordered by hidden and rows: the measurements of a shape stand together.
+    starts = np.flatnonzero((np.diff(rows, prepend=0) != 0) | (np.diff(hidden, prepend=0) != 0)).tolist()
+    return {
+        (int(rows[start]), int(hidden[start])): _of_shape(
+            *(column[start:end] for column in (configs, numbers, failed, rounds, logs))  # type: ignore[arg-type]
+        )
+        for start, end in pairwise((*starts, len(rows)))
+    }
 
 
-def _problem_levels(cells: dict[Config, _Cell]) -> dict[Config, Level]:
-    runs: dict[int, dict[Config, Samples]] = defaultdict(dict)
-    for config, cell in cells.items():
-        for number, pieces in cell.samples.items():
-            rounds = np.concatenate([piece[0] for piece in pieces])
-            logs = np.concatenate([piece[1] for piece in pieces])
-            ascending = np.argsort(rounds, kind="stable")
-            runs[number][config] = Samples(rounds[ascending], logs[ascending])
-    found = levels([runs[number] for number in sorted(runs)])
-    return {config: level for config, level in found.items() if config != COPY and not cells[config].failed}
+def _of_shape(
+    configs: Sequence[Config],
+    numbers: Sequence[int],
+    failures: Sequence[bool],
+    rounds: Sequence[NDArray[np.int32]],
+    logs: Sequence[NDArray[np.int64]],
+) -> _Measured:
+    runs: dict[int, dict[Config, Samples]] = {number: {} for number in sorted(set(numbers))}
+    for config, number, failure, own_rounds, own_logs in zip(configs, numbers, failures, rounds, logs, strict=True):
+        if not failure:
+            mine, own = runs[number], Samples(own_rounds, own_logs)
+            mine[config] = _joined(mine[config], own) if config in mine else own
+    failed: set[Config] = set()
+    if any(failures):
+        newest: dict[Config, int] = {}
+        for config, number in zip(configs, numbers, strict=True):
+            newest[config] = max(newest.get(config, -1), number)
+        failed = {
+            config
+            for config, number, failure in zip(configs, numbers, failures, strict=True)
+            if failure and number == newest[config]
+        }
+    found = levels([samples for samples in runs.values() if samples])
+    return _Measured({config: level for config, level in found.items() if config not in failed}, failed)
+
+
+def _joined(left: Samples, right: Samples) -> Samples:
+    rounds = np.concatenate([left.rounds, right.rounds])
+    ascending = np.argsort(rounds, kind="stable")
+    return Samples(rounds[ascending], np.concatenate([left.logs, right.logs])[ascending])
 
 
 def _with_aliases(
-    found: dict[Config, Level],
-    failed: set[Config],
+    measured: _Measured,
     configs: tuple[Config, ...],
     spec: OperatorSpec,
     problem: Problem,
     target: Target,
-    illegal: dict[Config, tuple[int, int]],
-) -> dict[Config, Level]:
+    illegal: dict[int, tuple[int, int]],
+) -> dict[int, Level]:
     """The levels of all configs that are legal for the problem and were measured, themselves or as the same launch.
 
-    `illegal` holds the rows and hidden from which on a config is known to be illegal, and is added to.
+    By the places of the configs, ascending. `illegal` holds the rows and hidden from which on the config at a place is
+    known to be illegal, and is added to.
     """
-    launches: dict[Config, Launch] = {}
-    for config in configs:
-        corner = illegal.get(config)
-        if corner and problem.rows >= corner[0] and problem.hidden >= corner[1]:
+    rows, hidden, resolve = problem.rows, problem.hidden, spec.resolve
+    legal: list[tuple[int, Level | None, Launch]] = []
+    levels_of: dict[Launch, Level] = {}
+    for place, config in enumerate(configs):
+        corner = illegal.get(place)
+        if corner and rows >= corner[0] and hidden >= corner[1]:
             continue
         try:
-            launches[config] = spec.resolve(config, problem, target, None)
+            launch = resolve(config, problem, target, None)
         except IllegalConfigError:
-            illegal[config] = problem.rows, problem.hidden
-    measured = {
-        launches[config]: found[config] for config in reversed(configs) if config in found and config in launches
-    }
-    broken = {launches[config] for config in failed if config in launches} - set(measured)
-    return {
-        config: found.get(config, measured.get(launch))  # type: ignore[misc]
-        for config, launch in launches.items()
-        if config not in failed and launch not in broken and (config in found or launch in measured)
-    }
+            illegal[place] = rows, hidden
+            continue
+        level = measured.levels.get(config)
+        if level is not None:
+            levels_of.setdefault(launch, level)
+        if config not in measured.failed:
+            legal.append((place, level, launch))
+    found = {}
+    for place, own, launch in legal:
+        level = levels_of.get(launch) if own is None else own
+        if level is not None:
+            found[place] = level
+    return found

@@ -40,3 +40,15 @@ def percent(regret: int, digits: int = 2) -> str:
     """A log-regret in millionths as the slowdown it is, `1.92 %`."""
     value = round(100 * math.expm1(regret / MILLION), digits)
     return f"{value or 0:.{digits}f} %"  # `or 0` because -0.0 is false, and reads oddly
+
+
+def ratio(regret: int, up: bool = False) -> str:
+    """A log-regret in millionths as a ratio of times, `1.1`, to four digits behind the point; rounded up if wanted."""
+    value = math.exp(regret / MILLION)
+    return f"{math.ceil(value * 10_000) / 10_000 if up else value:.4f}".rstrip("0").rstrip(".")
+
+
+def percent_up(regret: int, digits: int = 2) -> str:
+    """As `percent`, never less than it is: for what is claimed as a bound."""
+    value = math.ceil(round(100 * math.expm1(regret / MILLION) * 10**digits, 6)) / 10**digits
+    return f"{value or 0:.{digits}f} %"

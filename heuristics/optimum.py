@@ -21,18 +21,43 @@ from normtune.heuristics.tree import Leaf, Split, Tree
 from normtune.kernels.config import Config
 
 # The price of what may not be: more than any sum of costs, and as often as there may be bins it still fits an int64.
-_BARRED = 1 << 50
+BARRED = 1 << 50
 # Time grows with the square of the bins and more, memory with the square: 456 bins take 0.2 s and 60 MB for 16 leaves.
 MAX_BINS = 1200
 
 
-class _Rectangle(NamedTuple):
+class Rectangle(NamedTuple):
     """Bins row_from to row_to - 1 and hidden_from to hidden_to - 1."""
 
     row_from: int
     row_to: int
     hidden_from: int
     hidden_to: int
+
+    def cut(self, axis: str, at: int) -> "tuple[Rectangle, Rectangle] | None":
+        """Its parts below and from bin `at` of an axis on; None where that does not cut it."""
+        if axis == "hidden":
+            if not self.hidden_from < at < self.hidden_to:
+                return None
+            return self._replace(hidden_to=at), self._replace(hidden_from=at)
+        if not self.row_from < at < self.row_to:
+            return None
+        return self._replace(row_to=at), self._replace(row_from=at)
+
+
+class Sums:
+    """Sums over rectangles of bins."""
+
+    def __init__(self, values: NDArray[np.int64]) -> None:
+        """Take the values of each config in each bin, int64 (C, R, H)."""
+        self.prefix = np.zeros((values.shape[0], values.shape[1] + 1, values.shape[2] + 1), np.int64)
+        self.prefix[:, 1:, 1:] = values.cumsum(axis=1).cumsum(axis=2)
+
+    def over(self, box: Rectangle) -> NDArray[np.int64]:
+        """Int64 (C,): the sum of each config over a rectangle."""
+        row_from, row_to, hidden_from, hidden_to = box
+        low, high = self.prefix[:, row_from], self.prefix[:, row_to]
+        return (high[:, hidden_to] - low[:, hidden_to]) - (high[:, hidden_from] - low[:, hidden_from])
 
 
 class Optima:
@@ -63,16 +88,16 @@ class Optima:
         self.rows, self.hidden = axes
         self.configs = configs
         sizes = len(self.rows.tops), len(self.hidden.tops)
-        if sizes[0] * sizes[1] > MAX_BINS or int(np.abs(cost).sum(axis=(1, 2)).max()) >= _BARRED // 2:
+        if sizes[0] * sizes[1] > MAX_BINS or int(np.abs(cost).sum(axis=(1, 2)).max()) >= BARRED // 2:
             raise OverflowError(f"{sizes[0]} x {sizes[1]} sizes are more than can be summed exactly")
-        self._prefix = np.zeros((len(configs), sizes[0] + 1, sizes[1] + 1), np.int64)
-        self._prefix[:, 1:, 1:] = np.where(barred, _BARRED, cost).cumsum(axis=1).cumsum(axis=2)
+        self._sums = Sums(np.where(barred, BARRED, cost))
         self._legal = legal
+        self.most = min(max_leaves, sizes[0] * sizes[1])
         self._row_pairs = np.triu_indices(sizes[0] + 1, 1)
         self._hidden_pairs = np.triu_indices(sizes[1] + 1, 1)
         # One table a number of leaves: double (R + 1, R + 1, H + 1, H + 1) by bounds, infinite where there is no tree.
         self._least = [self._one_leaf()]
-        self._more_leaves(min(max_leaves, sizes[0] * sizes[1]))
+        self._more_leaves(self.most)
 
     def least(self, leaves: int) -> int | None:
         """Least total cost of a tree of at most that many leaves; None where there is no such tree."""
@@ -92,14 +117,24 @@ class Optima:
         if best is None:
             return None
         fewest = next(count for count, table in enumerate(self._least, 1) if table[0, -1, 0, -1] == best)
-        return self._build(_Rectangle(0, len(self.rows.tops), 0, len(self.hidden.tops)), fewest)
+        return self._build(self.whole, fewest)
+
+    @property
+    def whole(self) -> Rectangle:
+        """All bins."""
+        return Rectangle(0, len(self.rows.tops), 0, len(self.hidden.tops))
+
+    def costs(self, box: Rectangle) -> NDArray[np.int64]:
+        """Int64 (C,): what each config costs alone on a rectangle; `BARRED` or more where it may not answer there."""
+        costs = self._sums.over(box)
+        return np.where(self._legal[:, box.row_to - 1, box.hidden_to - 1] & (costs < BARRED // 2), costs, BARRED)
 
     def _costs_of_one(self, row_from: int, row_to: int) -> NDArray[np.int64]:
-        """Int64 (C, hidden pairs): each config alone on rectangles of these rows; `_BARRED` where it may not."""
-        strip = self._prefix[:, row_to] - self._prefix[:, row_from]
+        """Int64 (C, hidden pairs): each config alone on rectangles of these rows; `BARRED` where it may not."""
+        strip = self._sums.prefix[:, row_to] - self._sums.prefix[:, row_from]
         hidden_from, hidden_to = self._hidden_pairs
         costs = strip[:, hidden_to] - strip[:, hidden_from]
-        costs[~self._legal[:, row_to - 1][:, hidden_to - 1]] = _BARRED
+        costs[~self._legal[:, row_to - 1][:, hidden_to - 1]] = BARRED
         return costs
 
     def _one_leaf(self) -> NDArray[np.float64]:
@@ -107,7 +142,7 @@ class Optima:
         least = np.full((rows, rows, hidden, hidden), np.inf)
         for row_from, row_to in zip(*(pair.tolist() for pair in self._row_pairs), strict=True):
             best = self._costs_of_one(row_from, row_to).min(axis=0)
-            least[row_from, row_to, *self._hidden_pairs] = np.where(best >= _BARRED // 2, np.inf, best)
+            least[row_from, row_to, *self._hidden_pairs] = np.where(best >= BARRED // 2, np.inf, best)
         return least
 
     def _more_leaves(self, max_leaves: int) -> None:
@@ -130,28 +165,21 @@ class Optima:
     def _cut_rows(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.ascontiguousarray(table[:, :, *self._hidden_pairs])
 
-    def _build(self, box: _Rectangle, leaves: int) -> Tree:
+    def _build(self, box: Rectangle, leaves: int) -> Tree:
         if leaves == 1:
-            return Leaf(self._best_config(box))
+            return Leaf(self.configs[int(np.argmin(self.costs(box)))])
         goal = self._least[leaves - 1][box]
-        for cut in range(box.hidden_from + 1, box.hidden_to):
-            low, high = box._replace(hidden_to=cut), box._replace(hidden_from=cut)
-            for fewer in range(1, leaves):
-                if self._least[fewer - 1][low] + self._least[leaves - fewer - 1][high] == goal:
-                    threshold = self.hidden.threshold(cut)
-                    return Split("hidden", threshold, self._build(low, fewer), self._build(high, leaves - fewer))
-        for cut in range(box.row_from + 1, box.row_to):
-            low, high = box._replace(row_to=cut), box._replace(row_from=cut)
-            for fewer in range(1, leaves):
-                if self._least[fewer - 1][low] + self._least[leaves - fewer - 1][high] == goal:
-                    threshold = self.rows.threshold(cut)
-                    return Split("rows", threshold, self._build(low, fewer), self._build(high, leaves - fewer))
+        for axis, first, last in (
+            (self.hidden, box.hidden_from, box.hidden_to),
+            (self.rows, box.row_from, box.row_to),
+        ):
+            for at in range(first + 1, last):
+                low, high = box.cut(axis.name, at) or (box, box)
+                for fewer in range(1, leaves):
+                    if self._least[fewer - 1][low] + self._least[leaves - fewer - 1][high] == goal:
+                        parts = self._build(low, fewer), self._build(high, leaves - fewer)
+                        return Split(axis.name, axis.threshold(at), *parts)
         raise AssertionError("no cut attains the least cost")
-
-    def _best_config(self, box: _Rectangle) -> Config:
-        pair = np.flatnonzero((self._hidden_pairs[0] == box.hidden_from) & (self._hidden_pairs[1] == box.hidden_to))
-        costs = self._costs_of_one(box.row_from, box.row_to)[:, pair[0]]
-        return self.configs[int(np.argmin(costs))]
 
 
 def _least_of_cuts(tables: list[NDArray[np.float64]]) -> NDArray[np.float64]:

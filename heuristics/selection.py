@@ -1,19 +1,18 @@
-"""How a tree is fitted to a timing matrix, and how many leaves it gets.
+"""How many leaves a table gets: cross-validation.
 
-In: a timing matrix and what is legal. Out: the optimum for each number of leaves, and what trees of that many leaves
-lose on problems that they were not fitted on. Emitting and naming are left to others.
+In: a timing matrix and what is legal. Out: what trees of each number of leaves lose on problems that they were not
+fitted on, and the number to be taken.
 
-Cross-validation. The hidden sizes are split into 6 contiguous groups of as even sizes as possible, and so are the row
-counts. For each group a tree is fitted without the group's problems and scored on them: inner groups are interpolation,
-outer ones extrapolation. Each axis gives the mean regret over all problems, and the worse axis is the figure. It also
-gives the mean over the inner groups alone, of which again the worse axis decides: a table is fitted on its outer sizes
-too and never extrapolates to them, while what it loses there when it has not seen them is the same for any number of
-leaves and hides all differences (13.3 to 13.6 % from 7 leaves on for the H200's backward in bfloat16).
+Cross-validation. The hidden sizes are split into contiguous groups of as even sizes as possible, and so are the row
+counts. For each group a tree is fitted without the group's problems and scored on them. A group between others is
+interpolation, the first and the last are extrapolation; a table is fitted on its outer sizes too and never extrapolates
+to them, so these have a figure of their own and decide nothing. The axes are scored apart; the worse one is the figure.
 
-The number of leaves. Cross-validation permits the numbers whose deciding figure is within `PERMITTED` of the best. Of
-these, the least is taken whose regret on the data is within `TOLERANCE` of that of the most: the shapes of the grid are
-those that people run, so leaves that help there and harm nowhere else are worth having (the H200's backward in bfloat16
-loses 5.3 % with 7 leaves and 3.3 % with 13, which cross-validate alike), and leaves that help nowhere are not.
+The number of leaves. On each axis the best number is the one whose mean over the inner groups is least. Its paired
+excess in a group is what another number loses there beyond it; the fewest leaves are taken whose mean excess is at most
+one standard error of that mean, and at most `EXCESS`. The larger number of the two axes is the table's. (The rule of
+one standard error: Breiman, Friedman, Olshen, Stone 1984, section 3.4.3; paired here, as groups differ far more from
+one another than numbers of leaves do.)
 
 A fold's tree has to be legal at all measured sizes, and is told which configs were measured on the problems left out,
 though not their times: choosing one that was not costs it `UNMEASURED` a problem, so it does so only where nothing else
@@ -28,121 +27,84 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.grid import Axis, axis, coarsened
 from normtune.heuristics.legality import Legality
 from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.optimum import MAX_BINS, Optima
+from normtune.heuristics.solving import few_configs, solve
 from normtune.heuristics.tree import Tree, choose
-from normtune.kernels.problem import MAX_ROWS
 
 MAX_LEAVES = 24
-GROUPS = 6
-# Millionths: a tenth of a percent is less than a table moves when it is fitted to another sweep of the same GPU.
-TOLERANCE = 1000
-# Millionths: the figures of neighbouring numbers of leaves scatter by about this much on the recorded H200.
-PERMITTED = 3000
-UNMEASURED = 693_147  # millionths: twice the time
+GROUPS = 12
+EXCESS = 3000  # millionths: 0.3 %
 # numpy lets go of the interpreter while a fold is solved; each takes 40 MB on the recording grid.
 _THREADS = min(4, os.cpu_count() or 1)
-# Sizes beyond the measured box have no problems. The nearest measured ones speak for them, at this fraction of weight.
-WEIGHT = 4096
 
 
-def solve(
-    matrix: TimingMatrix, legality: Legality, max_leaves: int, held_out: NDArray[np.bool_] | None = None
-) -> Optima:
-    """The optima on the training problems.
+class Folds(NamedTuple):
+    """What trees lose on the groups of one axis.
 
-    Args:
-        matrix: of one operator and dtype.
-        legality: what a region may have.
-        max_leaves: the most leaves.
-        held_out: bool (problems,), those whose times are not looked at; None for the fit of a table, which then has to
-            be legal at all sizes and not just at those of the matrix.
+    Attributes:
+        weights: of each group's problems together.
+        lost: for each group, for 1, 2, ... leaves: weighted regret summed over the group, millionths; None where the
+            fold has no tree of so few leaves.
     """
-    train = np.ones(len(matrix.problems), np.bool_) if held_out is None else ~held_out
-    known = [shape for shape, wanted in zip(matrix.problems, train, strict=True) if wanted]
-    most_rows, most_hidden = (max(shape[place] for shape in matrix.problems) for place in (0, 1))
-    if held_out is None:
-        most_rows, most_hidden = MAX_ROWS, legality.spec.max_hidden
-    rows = axis("rows", (shape[0] for shape in known), most_rows)
-    hidden = axis("hidden", (shape[1] for shape in known), most_hidden)
-    rows, hidden = coarsened(rows, hidden, MAX_BINS)
-    rows, hidden, legal = _trimmed(legality, matrix, rows, hidden)
 
-    cost = np.zeros(legal.shape, np.int64)
-    barred = np.zeros(legal.shape, np.bool_)
-    for index, (row_count, size) in enumerate(matrix.problems):
-        place = rows.bin(row_count), hidden.bin(size)
-        if train[index]:
-            barred[:, *place] |= ~matrix.usable[index]
-            worst = matrix.regret[index].max()
-            told = np.where(matrix.usable[index], matrix.regret[index], worst)
-            cost[:, *place] += matrix.regret[index] * WEIGHT
-            for beyond in _beyond(place, rows, hidden):
-                cost[:, *beyond] += told
-        else:
-            cost[:, *place] += np.where(matrix.usable[index], 0, UNMEASURED * WEIGHT)
-    return Optima((rows, hidden), matrix.configs, cost, barred, legal, max_leaves)
+    weights: tuple[int, ...]
+    lost: tuple[tuple[int | None, ...], ...]
+
+    @property
+    def inner(self) -> range:
+        """The groups that are interpolated; all of fewer than four."""
+        count = len(self.weights)
+        return range(1, count - 1) if count > 3 else range(count)
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        """The groups that are extrapolated; none of fewer than four."""
+        return tuple(group for group in range(len(self.weights)) if group not in self.inner)
+
+    def mean(self, leaves: int, groups: Sequence[int]) -> int | None:
+        """Mean regret over the problems of some groups, millionths."""
+        known = [loss for group in groups if (loss := self.lost[group][leaves - 1]) is not None]
+        weight = sum(self.weights[group] for group in groups)
+        return sum(known) // weight if weight and len(known) == len(groups) else None
+
+    def chosen(self) -> int | None:
+        """The number of leaves that this axis asks for; None where no number has a tree in each inner group."""
+        means = {
+            leaves: [mean for group in self.inner if (mean := self.mean(leaves, [group])) is not None]
+            for leaves in range(1, len(self.lost[0]) + 1)
+        }
+        complete = {leaves: found for leaves, found in means.items() if len(found) == len(self.inner)}
+        if not complete:
+            return None
+        best = min(complete, key=lambda leaves: (sum(complete[leaves]), leaves))
+        return min(leaves for leaves, found in complete.items() if _as_good(found, complete[best]))
 
 
 class Validated(NamedTuple):
-    """Mean regret on problems left out of the fit, for 1, 2, ... leaves, millionths.
+    """What trees lose on problems left out of their fit, one entry an axis that has at least two sizes."""
 
-    None where some fold has no tree of so few leaves, or where no axis has two sizes.
+    axes: tuple[Folds, ...]
 
-    Attributes:
-        everywhere: over all groups.
-        inside: over the inner groups, which decide; over all groups of an axis that has fewer than four.
-    """
+    def inside(self, leaves: int) -> int | None:
+        """Mean regret between sizes that were fitted, millionths, on the worse axis."""
+        return _worse([axis.mean(leaves, axis.inner) for axis in self.axes])
 
-    everywhere: tuple[int | None, ...]
-    inside: tuple[int | None, ...]
+    def outside(self, leaves: int) -> int | None:
+        """Mean regret beyond the sizes that were fitted, millionths, on the worse axis; None of so few sizes."""
+        return _worse([axis.mean(leaves, axis.outer) for axis in self.axes if axis.outer])
 
-
-def cross_validated(matrix: TimingMatrix, legality: Legality, max_leaves: int) -> Validated:
-    """What trees of 1 to `max_leaves` leaves lose on groups left out, the worse axis of the two."""
-    by_axis = [found for place in (0, 1) if (found := _cross_validated(matrix, legality, max_leaves, place))]
-    return Validated(
-        _worse([found.everywhere for found in by_axis], max_leaves),
-        _worse([found.inside for found in by_axis], max_leaves),
-    )
+    def chosen(self) -> int | None:
+        """The number of leaves, by the rule in the module's docstring; None where there are too few sizes."""
+        return _worse([axis.chosen() for axis in self.axes])
 
 
-def chosen_leaves(left_out: Sequence[int | None], on_data: Sequence[int | None]) -> int | None:
-    """The number of leaves, by what trees of 1, 2, ... leaves lose on problems left out and on the data.
-
-    The rule stands in the module's docstring. None where no tree has both figures.
-
-    Args:
-        left_out: mean regret inside, as `Validated.inside`, millionths.
-        on_data: mean regret on the data, of the same length, millionths.
-    """
-    known = {
-        count: (left, data)
-        for count, (left, data) in enumerate(zip(left_out, on_data, strict=True), 1)
-        if left is not None and data is not None
-    }
-    if not known:
-        return None
-    bound = min(left for left, _ in known.values()) + PERMITTED
-    permitted = {count: data for count, (left, data) in known.items() if left <= bound}
-    enough = permitted[max(permitted)] + TOLERANCE
-    return min(count for count, data in permitted.items() if data <= enough)
-
-
-def least_leaves(figures: Sequence[int | None]) -> int | None:
-    """The least number of leaves within `TOLERANCE` of the best figure; None where there are no figures."""
-    known = [figure for figure in figures if figure is not None]
-    if not known:
-        return None
-    bound = min(known) + TOLERANCE
-    return next(count for count, figure in enumerate(figures, 1) if figure is not None and figure <= bound)
-
-
-def losses(matrix: TimingMatrix, tree: Tree) -> list[int | None]:
-    """The regret of a tree's choice on each problem, millionths; None where the choice has no time."""
-    return [matrix.loss(index, choose(tree, *shape)) for index, shape in enumerate(matrix.problems)]
+def cross_validated(
+    matrix: TimingMatrix, legality: Legality, max_leaves: int, max_configs: int | None = None
+) -> Validated:
+    """What trees of 1 to `max_leaves` leaves and at most `max_configs` configs lose on groups left out."""
+    found = (_folds(matrix, legality, max_leaves, max_configs, place) for place in (0, 1))
+    return Validated(tuple(folds for folds in found if folds))
 
 
 def groups(sizes: Sequence[int], count: int = GROUPS) -> list[tuple[int, ...]]:
@@ -158,69 +120,57 @@ def groups(sizes: Sequence[int], count: int = GROUPS) -> list[tuple[int, ...]]:
     return found
 
 
-def _worse(axes: Sequence[Sequence[int | None]], max_leaves: int) -> tuple[int | None, ...]:
-    """The larger figure of the axes for each number of leaves; None where an axis has none, or there is no axis."""
-    worse: list[int | None] = []
-    for leaves in range(max_leaves):
-        found = [figures[leaves] for figures in axes]
-        known = [figure for figure in found if figure is not None]
-        worse.append(max(known) if known and len(known) == len(found) else None)
-    return tuple(worse)
+def _as_good(found: Sequence[int], best: Sequence[int]) -> bool:
+    """Whether the mean excess over the best is at most one standard error of it, and at most `EXCESS`.
+
+    With n groups of excess e the standard error is sqrt((sum e^2 - (sum e)^2 / n) / (n (n - 1))); the mean is at most
+    that exactly where (sum e)^2 <= sum e^2, or where it is not above 0.
+    """
+    excess = [one - other for one, other in zip(found, best, strict=True)]
+    total = sum(excess)
+    return total <= 0 or (total <= EXCESS * len(excess) and total * total <= sum(one * one for one in excess))
 
 
-def _cross_validated(matrix: TimingMatrix, legality: Legality, max_leaves: int, place: int) -> Validated | None:
-    """The figures of folds along one axis, `place` 0 for rows and 1 for hidden; None where it has one size."""
+def _worse(figures: Sequence[int | None]) -> int | None:
+    """The larger figure; None where there is none, or one is unknown."""
+    known = [figure for figure in figures if figure is not None]
+    return max(known) if known and len(known) == len(figures) else None
+
+
+def _folds(
+    matrix: TimingMatrix, legality: Legality, max_leaves: int, max_configs: int | None, place: int
+) -> Folds | None:
+    """The folds along one axis, `place` 0 for rows and 1 for hidden; None where it has one size."""
     sizes = np.array([shape[place] for shape in matrix.problems])
-    folds = groups([int(size) for size in sizes])
-    if len(folds) < 2:
+    left_out = [np.isin(sizes, fold) for fold in groups([int(size) for size in sizes])]
+    if len(left_out) < 2:
         return None
     with ThreadPoolExecutor(_THREADS) as pool:
-        lost = list(pool.map(lambda fold: _lost(matrix, legality, max_leaves, np.isin(sizes, fold)), folds))
-    counts = [int(np.isin(sizes, fold).sum()) for fold in folds]
-    inner = slice(1, -1) if len(folds) > 3 else slice(None)
-    return Validated(_mean(lost, counts), _mean(lost[inner], counts[inner]))
+        lost = pool.map(lambda held_out: _lost(matrix, legality, max_leaves, max_configs, held_out), left_out)
+        return Folds(tuple(int(matrix.weight[held_out].sum()) for held_out in left_out), tuple(lost))
 
 
-def _mean(lost: Sequence[Sequence[int | None]], counts: Sequence[int]) -> tuple[int | None, ...]:
-    """The mean over the problems of all folds, for each number of leaves; None where a fold has none."""
-    means: list[int | None] = []
-    for losses in zip(*lost, strict=True):
-        known = [loss for loss in losses if loss is not None]
-        means.append(sum(known) // sum(counts) if len(known) == len(losses) else None)
-    return tuple(means)
-
-
-def _lost(matrix: TimingMatrix, legality: Legality, max_leaves: int, held_out: NDArray[np.bool_]) -> list[int | None]:
-    """Summed regret on the problems left out, for 1 to `max_leaves` leaves; None where there is no such tree."""
-    optima = solve(matrix, legality, max_leaves, held_out)
+def _lost(
+    matrix: TimingMatrix, legality: Legality, max_leaves: int, max_configs: int | None, held_out: NDArray[np.bool_]
+) -> tuple[int | None, ...]:
+    """Weighted regret on the problems left out, for 1 to `max_leaves` leaves; None where there is no such tree."""
+    fitted = matrix
+    if max_configs is not None:
+        few = few_configs(matrix, legality, max_configs, held_out)
+        if few is None:
+            return (None,) * max_leaves
+        fitted = matrix.of_configs(few.configs)
+    optima = solve(fitted, legality, max_leaves, held_out)
     trees = [optima.tree(count) for count in range(1, max_leaves + 1)]
     places = [int(index) for index in np.flatnonzero(held_out)]
-    scores = {tree: sum(_scored(matrix, index, tree) for index in places) for tree in {*trees} if tree is not None}
-    return [None if tree is None else scores[tree] for tree in trees]
+    scores = {
+        tree: sum(_scored(matrix, index, tree) * int(matrix.weight[index]) for index in places)
+        for tree in {*trees}
+        if tree is not None
+    }
+    return tuple(None if tree is None else scores[tree] for tree in trees)
 
 
 def _scored(matrix: TimingMatrix, index: int, tree: Tree) -> int:
     loss = matrix.loss(index, choose(tree, *matrix.problems[index]))
     return int(matrix.regret[index].max()) if loss is None else loss
-
-
-def _trimmed(
-    legality: Legality, matrix: TimingMatrix, rows: Axis, hidden: Axis
-) -> tuple[Axis, Axis, NDArray[np.bool_]]:
-    """The axes without bins beyond the measured sizes that make no difference to what is legal, and what is legal."""
-    legal = legality.over(matrix.configs, rows.tops, hidden.tops)
-    if rows.beyond and bool((legal[:, -1] == legal[:, -2]).all()):
-        rows, legal = rows.without_beyond(), legal[:, :-1]
-    if hidden.beyond and bool((legal[:, :, -1] == legal[:, :, -2]).all()):
-        hidden, legal = hidden.without_beyond(), legal[:, :, :-1]
-    return rows, hidden, legal
-
-
-def _beyond(place: tuple[int, int], rows: Axis, hidden: Axis) -> list[tuple[int, int]]:
-    """The bins beyond the measured sizes of which the bin at `place` is the nearest measured one."""
-    row_places, hidden_places = [place[0]], [place[1]]
-    if rows.beyond and place[0] == len(rows.tops) - 2:
-        row_places.append(place[0] + 1)
-    if hidden.beyond and place[1] == len(hidden.tops) - 2:
-        hidden_places.append(place[1] + 1)
-    return [(row, column) for row in row_places for column in hidden_places if (row, column) != place]

@@ -7,33 +7,41 @@ Whether the cost is low enough is decided in `fitting`.
 from normtune.heuristics import figures
 from normtune.heuristics.fitted import Function, Shared
 from normtune.heuristics.function import figures_of, least_measured
+from normtune.heuristics.guard import Choice, slower
 from normtune.heuristics.legality import Legality
 from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.optimum import Optima
-from normtune.heuristics.selection import losses, solve
-from normtune.heuristics.tree import Tree
+from normtune.heuristics.solving import losses, solve
+from normtune.heuristics.tree import Tree, choose
 
 
-def offer(matrix: TimingMatrix, legality: Legality, donor: Function) -> Shared | None:
+def offer(
+    matrix: TimingMatrix, legality: Legality, donor: Function, cap: int | None = None, incumbent: Choice | None = None
+) -> Shared | None:
     """What a matrix loses by a function, against the best tree of as many leaves.
 
     Args:
         matrix: of the variant and dtype that would share.
         legality: for that variant and dtype, and all else that falls back to it.
         donor: the function, left as it is.
+        cap: the most regret that a problem may have, millionths; None for no bound.
+        incumbent: what is in use, than which no problem may be slower; None where nothing is.
 
     Returns:
-        None where the function is not legal everywhere, or has a time on less than half of the problems.
+        None where the function is not legal everywhere, has a time on less than half of the problems, or breaks one of
+        the bounds.
     """
+    if incumbent and slower(matrix, lambda rows, hidden: choose(donor.tree, rows, hidden), incumbent):
+        return None
     optima = solve(matrix, legality, donor.figures.leaves)
     count = least_legal(optima, leaves_of_its_own(matrix, donor), donor.figures.leaves)
     loss = figures.of_tree(matrix, donor.tree)
-    if count is None or loss is None or any(legality.breaches(donor.tree)):
+    if count is None or loss is None or (cap is not None and loss.worst > cap) or any(legality.breaches(donor.tree)):
         return None
     own, optimum = optima.tree(count), least_measured(matrix, optima, count)
     if own is None or optimum is None or 2 * loss.problems < len(matrix.problems):
         return None
-    found = figures_of(matrix, donor.tree, count, loss, optimum)
+    found = figures_of(matrix, donor.tree, optimum)
     return Shared(matrix.key, matrix.dtype, (donor.key, donor.dtype), extra(matrix, donor.tree, own), found)
 
 
@@ -55,5 +63,5 @@ def least_legal(optima: Optima, count: int, most: int) -> int | None:
 def extra(matrix: TimingMatrix, left: Tree, right: Tree) -> int:
     """What one tree loses more than another, millionths: mean over the problems where both have a time, 0 for none."""
     pairs = zip(losses(matrix, left), losses(matrix, right), strict=True)
-    found = [one - other for one, other in pairs if one is not None and other is not None]
-    return sum(found) // len(found) if found else 0
+    found = matrix.mean([None if one is None or other is None else one - other for one, other in pairs])
+    return found or 0

@@ -9,25 +9,31 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from normtune.heuristics import together
 from normtune.heuristics.figures import Figures, Gain
 from normtune.heuristics.fitted import Fit
-from normtune.heuristics.micrologs import MILLION, percent
+from normtune.heuristics.micrologs import MILLION, percent, percent_up
 from normtune.heuristics.rules import liger
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.problem import split_key
 
-_WIDTHS = (10, 8, 7, 7, 7, 11, 9, 9, 8)
+_WIDTHS = (10, 7, 8, 7, 7, 7, 11, 7, 8, 8)
 _HEADINGS = (
-    ("", "", "", "", "", "cross-", "", "Liger", "Liger"),
-    ("dtype", "leaves", "mean", "90th", "worst", "validated", "optimum", "mean", "worst"),
+    ("", "", "", "", "plain", "", "cross-", "", "Liger", "Liger"),
+    ("dtype", "leaves", "configs", "mean", "mean", "worst", "validated", "gap", "mean", "worst"),
 )
+_COUNTED = {
+    "decades": "decades of bytes moved count the same in a mean, problems in a plain mean",
+    "equal": "each problem counts the same",
+}
 
 
 def figures(fit: Fit) -> Iterable[str]:
     """The figures of a table, operator by operator."""
     device = fit.device
     yield f"{device.label}, {device.target}, {device.sms} SMs: {fit.measurements} measurements, {fit.date}"
-    yield "Slower than the best config of each problem, in percent (Liger: its rule):"
+    yield "Slower than the best config of each problem, in percent (Liger: its rule);"
+    yield _COUNTED.get(fit.weights, f"problems count in a mean as {fit.weights} says") + ":"
     yield ""
     for heading in _HEADINGS:
         yield _row(heading)
@@ -41,6 +47,13 @@ def figures(fit: Fit) -> Iterable[str]:
         for dtype, leaves, found in sorted(rows[key]):
             yield _row((f"  {dtype}", leaves, *_cells(found)))
     yield ""
+    yield "gap: what the best tree of as many leaves on this grid, proved, loses less"
+    yield from _beyond(fit)
+    yield from together.lines(fit.together, "Liger")
+    yield from _batch_invariant(fit)
+    for one in fit.functions:
+        if one.figures.kept:
+            yield f"{one.key} {one.dtype}: {one.figures.kept} leaves were slower than what is in use and kept that"
     for one in fit.functions:
         takers = [
             f"{other.key} {other.dtype} {percent(other.cost)}"
@@ -51,6 +64,24 @@ def figures(fit: Fit) -> Iterable[str]:
             yield f"{one.key} {one.dtype} is shared, which costs"
             yield from (f"  {told}" for told in takers)
     yield from fit.notes
+
+
+def _beyond(fit: Fit) -> Iterable[str]:
+    """What is lost beyond the sizes that a tree was fitted on, of all functions on lines of their own."""
+    known = [(one, one.figures.extrapolated) for one in fit.functions if one.figures.extrapolated is not None]
+    if known:
+        yield "cross-validated: between sizes; beyond the sizes that a tree was fitted on it loses"
+        yield from (f"  {percent(value):>8} {one.key} {one.dtype}" for one, value in known)
+
+
+def _batch_invariant(fit: Fit) -> Iterable[str]:
+    """What the functions that do not look at rows cost, beside those that do."""
+    found = [(one, one.beside) for one in fit.functions if one.beside]
+    if found:
+        yield "batch-invariant, so the same config for all rows, which costs on average and at worst"
+    for one, cost in found:
+        bounds = f", at most: {cost.bounded} of {cost.problems} shapes are bounds" if cost.bounded else ""
+        yield f"  {percent(cost.mean):>8} {percent(cost.worst, 1):>8} {one.key} {one.dtype}{bounds}"
 
 
 def gain(fit: Fit) -> str | None:
@@ -95,14 +126,14 @@ def _cells(found: Figures) -> list[str]:
     rule = found.rule
     shown = (
         (found.loss.mean, 2),
-        (found.loss.ninetieth, 2),
+        (found.loss.plain, 2),
         (found.loss.worst, 1),
         (found.cross_validated, 2),
-        (found.optimum, 2),
-        (rule.mean if rule else None, 2),
-        (rule.worst if rule else None, 1),
     )
-    return ["-" if value is None else percent(value, digits).removesuffix(" %") for value, digits in shown]
+    of_rule = ((rule.mean if rule else None, 2), (rule.worst if rule else None, 1))
+    cells = ["-" if value is None else percent(value, digits) for value, digits in (*shown, *of_rule)]
+    gap = percent_up(found.gap)
+    return [str(found.configs), *(cell.removesuffix(" %") for cell in (*cells[:4], gap, *cells[4:]))]
 
 
 def _faster(gains: Sequence[Gain]) -> str:

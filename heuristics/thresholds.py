@@ -20,6 +20,13 @@ def rows_threshold(low: int, high: int) -> int:
     return _recognisable(low + 1, high, low * high)
 
 
+def roundness(threshold: int) -> int:
+    """How round an integer is, 0 for a power of two, larger for what people recognise less."""
+    if threshold & (threshold - 1) == 0:
+        return 0
+    return 1 + next(place for place, unit in enumerate(_ROUND) if threshold % unit == 0)
+
+
 def _recognisable(least: int, most: int, middle_squared: int) -> int:
     powers = [1 << bit for bit in range(most.bit_length()) if least <= 1 << bit <= most]
     if powers:

@@ -58,6 +58,11 @@ def leaves(tree: Tree) -> int:
     return 1 if isinstance(tree, Leaf) else leaves(tree.low) + leaves(tree.high)
 
 
+def distinct(tree: Tree) -> frozenset[Config]:
+    """The configs that it answers with."""
+    return frozenset({tree.config}) if isinstance(tree, Leaf) else distinct(tree.low) | distinct(tree.high)
+
+
 def regions(tree: Tree, max_rows: int, max_hidden: int) -> Iterator[Region]:
     """The regions of all leaves within rows 1 to `max_rows` and hidden 1 to `max_hidden`, in the order of the code."""
     yield from _regions(tree, 1, max_rows, 1, max_hidden)

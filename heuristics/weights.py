@@ -24,6 +24,7 @@ from normtune.kernels.problem import Problem, split_key
 from normtune.results.csv_file import Line, positive, read_lines
 
 DECADES, EQUAL = "decades", "equal"
+NAMED = (DECADES, EQUAL)
 _REQUIRED = ("rows", "hidden", "weight")
 _OPTIONAL = ("operator", "dtype")
 
@@ -62,7 +63,7 @@ class Weighting:
             UsageError: there is no such file, or a line of it is wrong.
         """
         self.choice = choice
-        self._entries = [] if choice in (DECADES, EQUAL) else _entries(Path(choice))
+        self._entries = [] if choice in NAMED else _entries(Path(choice))
         self._unmet = {entry.place: entry for entry in self._entries}
         self._without: list[str] = []
 

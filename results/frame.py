@@ -6,9 +6,10 @@ whatever order they came in, with a digest of its content. Reading and writing a
 
 import hashlib
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -25,9 +26,11 @@ COLUMNS = (
     *("operator", "variant", "dtype", "rows", "hidden", "config", "run", "fingerprint", "status", "reason"),
     *("rounds", "samples"),
 )
-_SORT = ("operator", "variant", "dtype", "hidden", "rows", "config", "run")
+_KIND = ("operator", "variant", "dtype")
+_SORT = (*_KIND, "hidden", "rows", "config", "run")
 # Begins what is hashed; changes when the same measurements are to have another digest.
 _DIGEST_FORMAT = "normtune evidence 1"
+_Integer = TypeVar("_Integer", np.int32, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +120,28 @@ class Evidence:
         newest = self.frame["operator"].map(self.fingerprints())
         return self._where(self.frame["fingerprint"] == newest)
 
+    def kinds(self) -> list[tuple[str, str, str]]:
+        """The (operator, variant, dtype) of the measurements, ordered."""
+        names = [self.frame[name].to_numpy() for name in _KIND]
+        found: list[tuple[str, str, str]] = []
+        place = 0
+        while place < len(self.frame):
+            found.append((names[0][place], names[1][place], names[2][place]))
+            place = self._bounds(*found[-1])[1]
+        return found
+
+    def part(self, operator: str, variant: str, dtype: str) -> pd.DataFrame:
+        """The rows of `frame` of one kind, by bisection: no column is gone through."""
+        return self.frame.iloc[slice(*self._bounds(operator, variant, dtype))]
+
+    def _bounds(self, *kind: str) -> tuple[int, int]:
+        """The first row of a kind, and the one behind its last: the frame is ordered by kind first."""
+        low, high = 0, len(self.frame)
+        for name, value in zip(_KIND, kind, strict=True):
+            column = self.frame[name].to_numpy()
+            low, high = bisect_left(column, value, low, high), bisect_right(column, value, low, high)
+        return low, high
+
     def select(self, keys: Collection[str] = (), dtypes: Collection[str] = ()) -> "Evidence":
         """Only these operators and dtypes.
 
@@ -145,10 +170,9 @@ class Evidence:
         ]
         hashed = hashlib.sha256(_canonical([_DIGEST_FORMAT, runs, len(self.frame)]))
         for name in TEXTS:
-            values = self.frame[name].tolist()
-            names = sorted(set(values))
+            codes, names = _coded(self.frame[name].tolist())
             hashed.update(_canonical([name, names]))
-            hashed.update(_codes(values, names).astype("<i4").tobytes())
+            hashed.update(codes.astype("<i4").tobytes())
         for name in ("rows", "hidden"):
             hashed.update(self.frame[name].to_numpy(np.int64).astype("<i8").tobytes())
         for name in ("rounds", "samples"):
@@ -158,6 +182,8 @@ class Evidence:
         return f"sha256:{hashed.hexdigest()}"
 
     def _where(self, kept: "pd.Series[bool]") -> "Evidence":
+        if kept.all():
+            return self
         frame = self.frame[kept.to_numpy()].reset_index(drop=True)
         used = set(frame["run"])
         return Evidence(frame, tuple(run for run in self.runs if run.id in used))
@@ -182,7 +208,7 @@ def flatten(arrays: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int64], NDA
     return lengths, np.concatenate(arrays) if arrays else np.empty(0, np.int32)
 
 
-def split(lengths: NDArray[np.int64], flat: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+def split(lengths: NDArray[np.int64], flat: NDArray[_Integer]) -> list[NDArray[_Integer]]:
     """The arrays that `flatten` took apart, as views of `flat`."""
     ends = np.cumsum(lengths).tolist()
     return [flat[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)] if ends else []
@@ -202,7 +228,7 @@ def _order(columns: Mapping[str, Sequence[Any]]) -> NDArray[np.int64]:
     keys = []
     for name in _SORT:
         if name in TEXTS:
-            keys.append(_codes(columns[name], sorted(set(columns[name]))))
+            keys.append(_coded(columns[name])[0])
         else:
             keys.append(np.asarray(columns[name], dtype=np.int64))
     keys.append(np.array(first_rounds(columns["rounds"]), dtype=np.int64))
@@ -216,9 +242,12 @@ def _order(columns: Mapping[str, Sequence[Any]]) -> NDArray[np.int64]:
     return order
 
 
-def _codes(values: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:
+def _coded(values: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
+    """The place of each value among the different ones, and these, ordered."""
+    codes, found = pd.factorize(_objects(values))
+    names = sorted(found.tolist())
     places = {name: place for place, name in enumerate(names)}
-    return np.fromiter((places[value] for value in values), np.int64, len(values))
+    return np.array([places[name] for name in found.tolist()], np.int64)[codes] if len(names) else codes, names
 
 
 def _objects(values: Sequence[Any]) -> NDArray[np.object_]:

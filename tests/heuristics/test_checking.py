@@ -7,6 +7,7 @@ from normtune.heuristics.checking import check
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
 from normtune.heuristics.header import body_hash, parse
+from normtune.heuristics.options import FitOptions
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import OperatorSpec
 from normtune.results import recording
@@ -39,7 +40,7 @@ def rehashed(text: str) -> str:
 @pytest.mark.parametrize("leaves", [None, 2])
 def test_a_table_of_a_recording_is_fitted_again_byte_for_byte(recorded: Evidence, tmp_path: Path, leaves) -> None:
     command = COMMAND if leaves is None else COMMAND.replace("--out", "--leaves 2 --out")
-    report = check(write(tmp_path / "table.py", module_text(fit(recorded, leaves=leaves), command)))
+    report = check(write(tmp_path / "table.py", module_text(fit(recorded, FitOptions(leaves=leaves)), command)))
     assert (report.failures, report.stale) == ((), ())
     assert "equal, byte for byte, to a fit of recording test-gpu" in report.notes
 
@@ -97,7 +98,7 @@ def test_a_changed_figure_in_the_header_is_found_by_the_data(recorded: Evidence,
 
 
 def test_without_the_data_the_hash_still_tells(evidence: Evidence, tmp_path: Path) -> None:
-    text = module_text(fit(evidence, leaves=3), "normtune fit --store normtune.db --out table.py")
+    text = module_text(fit(evidence, FitOptions(leaves=3)), "normtune fit --store normtune.db --out table.py")
     whole = check(write(tmp_path / "whole.py", text))
     assert whole.failures == ()
     assert any("do not ship" in note for note in whole.notes)
@@ -106,13 +107,13 @@ def test_without_the_data_the_hash_still_tells(evidence: Evidence, tmp_path: Pat
 
 
 def test_changed_kernels_are_stale(evidence: Evidence, tmp_path: Path) -> None:
-    report = check(write(tmp_path / "table.py", module_text(fit(evidence, leaves=3), "normtune fit")))
+    report = check(write(tmp_path / "table.py", module_text(fit(evidence, FitOptions(leaves=3)), "normtune fit")))
     assert report.failures == ()
     assert report.stale == ("the kernels of toy changed since they were measured: `normtune sweep --stale`, then fit",)
 
 
 def test_a_config_that_is_illegal_somewhere_in_its_region_fails(evidence: Evidence, tmp_path: Path) -> None:
-    text = module_text(fit(evidence, leaves=3), "normtune fit")
+    text = module_text(fit(evidence, FitOptions(leaves=3)), "normtune fit")
     # 4 warps are legal up to 512, where they were chosen, and up to 4096 in float32, but not at 16384.
     wider = text.replace("hidden <= 512", "hidden <= 16383").replace(
         'ROW_WARPS_16 = Config("row", 1, 16)', 'ROW_WARPS_16 = Config("row", 1, 4)'
@@ -125,13 +126,15 @@ def test_a_config_that_is_illegal_somewhere_in_its_region_fails(evidence: Eviden
 
 
 def test_code_that_normtune_does_not_write_cannot_be_proved_legal(evidence: Evidence, tmp_path: Path) -> None:
-    text = module_text(fit(evidence, leaves=3), "normtune fit").replace("if hidden <= 512:", "if hidden < 513:")
+    text = module_text(fit(evidence, FitOptions(leaves=3)), "normtune fit").replace(
+        "if hidden <= 512:", "if hidden < 513:"
+    )
     report = check(write(tmp_path / "table.py", rehashed(text)))
     assert any("a form that normtune does not write" in line for line in report.failures)
 
 
 def test_an_unknown_target_fails(evidence: Evidence, tmp_path: Path) -> None:
-    text = module_text(fit(evidence, leaves=3), "normtune fit").replace(", sm_90,", ", sm_10,")
+    text = module_text(fit(evidence, FitOptions(leaves=3)), "normtune fit").replace(", sm_90,", ", sm_10,")
     assert any("unknown target 'sm_10'" in line for line in check(write(tmp_path / "table.py", text)).failures)
 
 
@@ -140,7 +143,7 @@ def test_an_operator_that_is_not_registered_is_noted(
 ) -> None:
     from normtune.kernels import operator as door
 
-    path = write(tmp_path / "table.py", module_text(fit(evidence, leaves=3), "normtune fit"))
+    path = write(tmp_path / "table.py", module_text(fit(evidence, FitOptions(leaves=3)), "normtune fit"))
     monkeypatch.delitem(door._OPERATORS, "toy")
     report = check(path)
     assert report.failures == ()

@@ -18,6 +18,7 @@ from normtune.heuristics.fitted import Fit
 from normtune.heuristics.fitting import fit
 from normtune.heuristics.header import body_hash, parse
 from normtune.heuristics.legality import all_variants
+from normtune.heuristics.options import FitOptions
 from normtune.heuristics.regions import trees
 from normtune.heuristics.tree import Leaf, choose, regions
 from normtune.kernels.config import Config
@@ -159,7 +160,7 @@ def test_code_of_another_form_is_refused(table: locate.Table, wrong: str) -> Non
 def test_a_hostile_name_stays_in_its_comment(evidence: Evidence) -> None:
     run = evidence.runs[0]
     named = run._replace(device=run.device._replace(name='GPU"\n"""; raise SystemExit  # \u2028x'))
-    text = module_text(fit(Evidence(evidence.frame, (named,)), leaves=1), "normtune fit")
+    text = module_text(fit(Evidence(evidence.frame, (named,)), FitOptions(leaves=1)), "normtune fit")
     header, _ = parse(text, "table")
     assert header.gpu == 'GPU" """; raise SystemExit # x'
     assert len([node for node in ast.parse(text).body if isinstance(node, ast.Raise)]) == 0
@@ -168,7 +169,9 @@ def test_a_hostile_name_stays_in_its_comment(evidence: Evidence) -> None:
 def test_replayed_data_say_so(evidence: Evidence) -> None:
     run = evidence.runs[0]
     replayed = run._replace(device=run.device._replace(uuid="replay:test-gpu"))
-    header, _ = parse(module_text(fit(Evidence(evidence.frame, (replayed,)), leaves=1), "normtune fit"), "table")
+    header, _ = parse(
+        module_text(fit(Evidence(evidence.frame, (replayed,)), FitOptions(leaves=1)), "normtune fit"), "table"
+    )
     assert header.device == "Test GPU (replay)"
     assert header.gpu == "Test GPU"
 

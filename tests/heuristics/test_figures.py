@@ -18,19 +18,23 @@ def matrix() -> TimingMatrix:
 
 
 def test_summary_of_ten() -> None:
-    assert summarise([*range(1, 11), None]) == Loss(mean=5, ninetieth=9, worst=10, problems=10)
-    assert summarise([4]) == Loss(4, 4, 4, 1)
+    assert summarise([*range(1, 11), None]) == Loss(mean=5, plain=5, ninetieth=9, worst=10, problems=10)
+    assert summarise([4]) == Loss(4, 4, 4, 4, 1)
     assert summarise([None]) is None
+    assert summarise([10, 30, None], [3, 1, 7]) == Loss(mean=15, plain=20, ninetieth=30, worst=30, problems=2)
+    assert summarise([10, None], [0, 7]) is None
 
 
 def test_a_tree_is_scored_where_its_choice_has_a_time(matrix: TimingMatrix) -> None:
-    assert of_tree(matrix, Leaf(NARROW)) == Loss(466, 900, 900, 3)
-    assert of_tree(matrix, Leaf(WIDE)) == Loss(140, 300, 300, 2)
-    assert of_tree(matrix, Split("rows", 8, Leaf(NARROW), Leaf(WIDE))) == Loss(160, 500, 500, 3)
+    assert of_tree(matrix, Leaf(NARROW)) == Loss(466, 466, 900, 900, 3)
+    assert of_tree(matrix, Leaf(WIDE)) == Loss(140, 140, 300, 300, 2)
+    assert of_tree(matrix, Split("rows", 8, Leaf(NARROW), Leaf(WIDE))) == Loss(160, 160, 500, 500, 3)
 
 
 def test_a_rule_is_scored_on_the_same_problems(matrix: TimingMatrix) -> None:
-    assert of_rule(matrix, lambda operator, rows, hidden: NARROW if hidden == 64 else WIDE) == Loss(450, 900, 900, 2)
+    assert of_rule(matrix, lambda operator, rows, hidden: NARROW if hidden == 64 else WIDE) == Loss(
+        450, 450, 900, 900, 2
+    )
     assert of_rule(matrix, lambda operator, rows, hidden: None) is None
     assert of_rule(matrix, liger.choose) is None
 

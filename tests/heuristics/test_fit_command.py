@@ -38,19 +38,22 @@ def test_without_a_place_nothing_is_written_and_three_ways_are_named(store: str,
     before = sorted(tmp_path.rglob("*"))
     told = succeed("fit", "--store", store, "--leaves", "3")
     assert sorted(tmp_path.rglob("*")) == before
-    for word in ("toy", "bfloat16", "mean", "worst", "optimum", "Liger", "--install", "NORMTUNE_TABLE", "commit"):
+    for word in ("toy", "bfloat16", "mean", "worst", "gap", "Liger", "--install", "NORMTUNE_TABLE", "commit"):
         assert word in told
 
 
 def test_the_figures_are_those_of_the_header(store: str) -> None:
     told = succeed("fit", "--store", store, "--leaves", "1", "--out", "table.py")
     (line,) = locate.load("table.py").header.regret
-    found = re.fullmatch(r"toy bfloat16: 1 leaf, mean (\S+) %, worst (\S+) %, optimum (\S+) %", line)
-    assert found
+    found = re.fullmatch(
+        r"toy bfloat16: 1 leaf, 1 config, mean (\S+) %, plain mean (\S+) %, worst (\S+) %, "
+        r"the best 1-leaf tree on this grid",
+        line,
+    )
+    assert found, line
     (row,) = (words for words in map(str.split, told.splitlines()) if words[:1] == ["bfloat16"])
-    assert [row[1], row[2], row[4], row[6]] == ["1", *found.groups()]
+    assert row == ["bfloat16", "1", "1", *found.groups(), "-", "0.00", "-", "-"]
     assert float(found[1]) > 10
-    assert [row[5], row[7], row[8]] == ["-", "-", "-"]
 
 
 def test_out_writes_a_table_whose_command_names_no_folder(store: str, tmp_path: Path) -> None:
@@ -76,7 +79,7 @@ def test_a_table_of_a_recording_passes_check(store: str, tmp_path: Path, monkeyp
     with Store.open(f"sqlite:///{store}", create=False) as opened:
         evidence = opened.load()
     monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
-    monkeypatch.setattr(recording, "load_recording", lambda name: evidence)
+    monkeypatch.setattr(recording, "load_recording", lambda name, *_: evidence)
     succeed("fit", "--recording", "test-gpu", "--out", "table.py")
     assert "table.py: OK" in succeed("check", "table.py", "--strict")
     edited = Path("table.py").read_text().replace("hidden <= 512", "hidden <= 640")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from normtune.heuristics.fitted import Fit
 from normtune.heuristics.fitting import fit
 from normtune.heuristics.legality import all_variants
+from normtune.heuristics.options import FitOptions
 from normtune.heuristics.tree import choose, regions
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import MAX_ROWS, Problem
@@ -32,7 +33,7 @@ def fitted() -> Fit:
             draw = random.Random(f"{task.problem} {config}")
             times = np.array([int(10_000 * (1 + draw.random())) for _ in rounds], np.int32)
             cells.append(Measurement(task.problem, config, "r", "f", "ok", "", rounds, times))
-    return fit(Evidence.from_measurements(cells, [run]), leaves=16)
+    return fit(Evidence.from_measurements(cells, [run]), FitOptions(leaves=16))
 
 
 def test_every_operator_and_dtype_is_served() -> None:

@@ -1,19 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from normtune.heuristics.legality import Legality, all_variants
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.selection import (
-    PERMITTED,
-    TOLERANCE,
-    WEIGHT,
-    chosen_leaves,
-    cross_validated,
-    groups,
-    least_leaves,
-    losses,
-    solve,
-)
+from normtune.heuristics.matrix import WEIGHT, TimingMatrix
+from normtune.heuristics.selection import EXCESS, Folds, Validated, cross_validated, groups
+from normtune.heuristics.solving import losses, solve
 from normtune.heuristics.tree import Leaf, Split, choose
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
@@ -39,14 +32,12 @@ def regimes() -> np.ndarray:
 
 
 def test_groups_are_contiguous_and_even() -> None:
-    assert groups([5, 3, 1, 2, 4, 9, 8, 3]) == [(1, 2), (3,), (4,), (5,), (8,), (9,)]
+    assert groups([5, 3, 1, 2, 4, 9, 8, 3], 6) == [(1, 2), (3,), (4,), (5,), (8,), (9,)]
     assert groups([2, 1]) == [(1,), (2,)]
 
 
 def test_as_many_leaves_as_there_are_regimes(legality: Legality) -> None:
-    optima = solve(matrix(regimes()), legality, 6)
-    on_data = [optima.least(count) for count in range(1, 7)]
-    assert chosen_leaves(cross_validated(matrix(regimes()), legality, 6).inside, on_data) == 2
+    assert cross_validated(matrix(regimes()), legality, 6).chosen() == 2
     assert solve(matrix(regimes()), legality, 2).tree(2) == Split("hidden", 256, Leaf(CONFIGS[0]), Leaf(CONFIGS[2]))
 
 
@@ -54,20 +45,63 @@ def test_the_figure_is_what_folds_lose(legality: Legality) -> None:
     # Each of the 6 hidden sizes is a fold. The cut between 128 and 512 is put at 256 when 256 is left out, and between
     # 256 and 1024 at 512 when 512 is: that puts the 6 problems of 512 on the wrong side, at 200000 each.
     figures = cross_validated(matrix(regimes()), legality, 3)
-    assert figures.everywhere[1] == 6 * 200_000 // 36
-    # 512 is among the inner 4 of the 6 sizes.
-    assert figures.inside[1] == 6 * 200_000 // 24
+    # 512 is among the inner 4 of the 6 sizes; by rows there is nothing to lose.
+    assert figures.inside(2) == 6 * 200_000 // 24
+    assert figures.outside(2) == 0
 
 
 def test_leaves_that_do_not_generalise_are_not_taken(legality: Legality) -> None:
     for seed in range(5):
         noise = np.random.default_rng(seed).integers(0, 100_000, (len(SHAPES), len(CONFIGS)))
-        optima = solve(matrix(noise), legality, 8)
-        on_data = [optima.least(count) // (36 * WEIGHT) for count in range(1, 9)]
-        assert on_data[7] == min(on_data)
-        inside = cross_validated(matrix(noise), legality, 8).inside
-        assert max(inside) > min(inside) + PERMITTED
-        assert inside[chosen_leaves(inside, on_data) - 1] <= min(inside) + PERMITTED
+        found = cross_validated(matrix(noise), legality, 8)
+        inside = [found.inside(count) for count in range(1, 9)]
+        assert found.inside(found.chosen()) <= min(inside) + 2 * EXCESS
+        assert found.chosen() < 8
+
+
+def test_weights_count_in_what_folds_lose(legality: Legality) -> None:
+    weights = np.array([1 if hidden == 512 else 2 * WEIGHT for _, hidden in SHAPES], np.int64)
+    light = replace(matrix(regimes()), weights=weights)
+    heavy = cross_validated(matrix(regimes()), legality, 3).inside(2)
+    assert cross_validated(light, legality, 3).inside(2) == 6 * 200_000 // (6 + 18 * 2 * WEIGHT)
+    assert heavy == 50_000
+
+
+def folds(*means: list[int | None]) -> Folds:
+    """Folds of six groups of weight 1, the outer two of which would choose otherwise."""
+    outer = [10**6 - leaves for leaves in range(len(means))]
+    return Folds((1,) * 6, tuple(tuple(group) for group in (outer, *zip(*means, strict=True), outer)))
+
+
+def test_the_fewest_leaves_within_one_standard_error_of_the_best() -> None:
+    best = [50_000, 60_000, 70_000, 80_000]
+    # An excess in one group is one standard error of its mean; in two equal ones it is more, whatever its size.
+    one = [value + (index == 2) * 4 * EXCESS for index, value in enumerate(best)]
+    two = [value + (index >= 2) * 10 for index, value in enumerate(best)]
+    assert folds([None] * 4, one, two, best).chosen() == 2
+    assert folds([None] * 4, two, best, best).chosen() == 3
+    assert folds(best, best).chosen() == 1
+    # What is better here and worse there counts as good where the mean is not above the best.
+    mixed = [best[0] - 500, best[1] + 400, best[2] + 50, best[3] + 50]
+    assert folds([value + 50_000 for value in best], mixed, best).chosen() == 2
+    assert folds([None] * 4, [None, 1, 1, 1]).chosen() is None
+
+
+def test_an_excess_above_the_bound_is_refused_whatever_its_error() -> None:
+    best = [50_000] * 4
+    over = [50_000 + 4 * EXCESS + 4, *best[1:]]
+    assert folds(over, best).chosen() == 2
+    assert folds([50_000 + 4 * EXCESS, *best[1:]], best).chosen() == 1
+
+
+def test_the_axis_that_asks_for_more_leaves_decides() -> None:
+    best = [50_000] * 4
+    bad = [value + 50_000 for value in best]
+    few, many = folds(best, best, best), folds(bad, bad, best)
+    found = Validated((few, many))
+    assert found.chosen() == Validated((many, few)).chosen() == 3
+    assert found.inside(2) == 100_000
+    assert found.outside(1) == 10**6
 
 
 def test_times_of_problems_left_out_are_not_looked_at(legality: Legality) -> None:
@@ -91,24 +125,10 @@ def test_a_fold_avoids_what_was_not_measured_where_it_can(legality: Legality) ->
     assert choose(tree, 8, 512) == CONFIGS[0]
 
 
-def test_the_least_leaves_within_the_tolerance_of_the_best() -> None:
-    assert least_leaves([None, 9000, 5000 + TOLERANCE, 5000, 7000]) == 3
-    assert least_leaves([None, 9000, 5001 + TOLERANCE, 5000, 7000]) == 4
-    assert least_leaves([None, None]) is None
-
-
-def test_leaves_that_harm_nobody_are_taken_where_they_help() -> None:
-    best = 50_000
-    left_out = [None, best + PERMITTED + 1, best, best + PERMITTED, best + PERMITTED + 1]
-    assert chosen_leaves(left_out, [None, 90_000, 60_000, 30_000, 10_000]) == 4
-    assert chosen_leaves(left_out, [None, 90_000, 30_000 + TOLERANCE, 30_000, 10_000]) == 3
-    assert chosen_leaves(left_out, [None, 90_000, 30_001 + TOLERANCE, 30_000, 10_000]) == 4
-    assert chosen_leaves([None, None], [1, 2]) is None
-
-
 def test_one_size_on_both_axes_cannot_be_cross_validated(legality: Legality) -> None:
     one = TimingMatrix("toy", "", "bfloat16", ((8, 64),), CONFIGS, np.zeros((1, 3), np.int64), np.ones((1, 3), bool))
-    assert cross_validated(one, legality, 3) == ((None, None, None), (None, None, None))
+    found = cross_validated(one, legality, 3)
+    assert (found.axes, found.chosen(), found.inside(1), found.outside(1)) == ((), None, None, None)
 
 
 def test_beyond_the_measured_sizes_the_nearest_ones_decide(spec: OperatorSpec, legality: Legality) -> None:

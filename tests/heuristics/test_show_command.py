@@ -12,6 +12,7 @@ from normtune.heuristics import listing, locate
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
 from normtune.heuristics.matrix import timing_matrix
+from normtune.heuristics.options import FitOptions
 from normtune.heuristics.show_command import register
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
@@ -35,7 +36,7 @@ def invoke(*arguments: str) -> Result:
 def write_table(store: str, leaves: int, path: str) -> None:
     """Write the table of so many leaves that fits a store best."""
     with Store.open(f"sqlite:///{store}", create=False) as opened:
-        fitted = fit(opened.load(), leaves=leaves, operators=[])
+        fitted = fit(opened.load(), FitOptions(leaves=leaves))
     Path(path).write_text(module_text(fitted, "normtune fit"))
 
 

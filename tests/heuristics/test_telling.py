@@ -8,6 +8,7 @@ from normtune.heuristics.figures import Gain
 from normtune.heuristics.fitted import Fit
 from normtune.heuristics.fitting import fit
 from normtune.heuristics.matrix import TimingMatrix
+from normtune.heuristics.options import FitOptions
 from normtune.heuristics.tree import Leaf, Split
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
@@ -55,12 +56,12 @@ def test_the_gain_is_taken_over_the_problems_that_both_have() -> None:
     ],
 )
 def test_a_gain_in_words(evidence: Evidence, gain: Gain, told: str) -> None:
-    line = telling.gain(with_gains(fit(evidence, leaves=2), a=gain))
+    line = telling.gain(with_gains(fit(evidence, FitOptions(leaves=2)), a=gain))
     assert line == f"On average, against the rule of Liger-Kernel 0.8.5 on the same kernels: {told}"
 
 
 def test_variants_are_told_of_only_where_no_plain_operator_was_measured(evidence: Evidence) -> None:
-    fitted = fit(evidence, leaves=2)
+    fitted = fit(evidence, FitOptions(leaves=2))
     ten = Gain(95_310, 95_310, 1)
     assert "kernels: b 10 % faster (up to 10 %)" in (telling.gain(with_gains(fitted, a__v=ten, b=ten)) or "")
     assert "kernels: a:v 10 % faster (up to 10 %)" in (telling.gain(with_gains(fitted, a__v=ten)) or "")
@@ -68,7 +69,7 @@ def test_variants_are_told_of_only_where_no_plain_operator_was_measured(evidence
 
 
 def test_dtypes_of_an_operator_are_told_of_together(evidence: Evidence) -> None:
-    fitted = with_gains(fit(evidence, leaves=2), a=Gain(0, 0, 3))
+    fitted = with_gains(fit(evidence, FitOptions(leaves=2)), a=Gain(0, 0, 3))
     one = fitted.functions[0]
     more = replace(one, dtype="float32", figures=one.figures._replace(gain=Gain(4 * 95_310, 200_000, 1)))
     assert "kernels: a 10 % faster (up to 22 %)" in (telling.gain(replace(fitted, functions=(one, more))) or "")
@@ -93,7 +94,7 @@ def test_after_a_quick_sweep_the_gain_is_right() -> None:
         ]:
             times = np.full(4, time, np.int32)
             cells.append(Measurement(task.problem, config, "r", "f", "ok", "", rounds, times))
-    fitted = fit(Evidence.from_measurements(cells, [run]), leaves=16)
+    fitted = fit(Evidence.from_measurements(cells, [run]), FitOptions(leaves=16))
     (function,) = fitted.functions
     assert function.figures.gain is not None
     assert function.figures.gain.problems == len(tried)
@@ -102,7 +103,7 @@ def test_after_a_quick_sweep_the_gain_is_right() -> None:
 
 def test_figures_fit_80_columns_and_name_what_is_shared(measure, penalty, run) -> None:
     cells = [cell for dtype in ("bfloat16", "float16") for cell in measure(penalty, SHAPES, dtype=dtype)]
-    fitted = fit(Evidence.from_measurements(cells, [run]), leaves=3)
+    fitted = fit(Evidence.from_measurements(cells, [run]), FitOptions(leaves=3))
     lines = list(telling.figures(fitted))
     assert max(map(len, lines)) <= 80
     (place,) = (number for number, line in enumerate(lines) if line == "toy")
@@ -113,5 +114,5 @@ def test_figures_fit_80_columns_and_name_what_is_shared(measure, penalty, run) -
 
 
 def test_the_path_of_a_table_is_quoted_for_the_shell(evidence: Evidence, tmp_path) -> None:
-    ways = list(telling.ways(fit(evidence, leaves=2), tmp_path / "a table.py"))
+    ways = list(telling.ways(fit(evidence, FitOptions(leaves=2)), tmp_path / "a table.py"))
     assert f"  NORMTUNE_TABLE='{tmp_path}/a table.py': one process uses it" in ways

@@ -110,6 +110,17 @@ def test_select_by_operator_variant_and_dtype(varied):
     assert [run.device.name for run in varied.select([], ["float16"]).runs] == ["NVIDIA B200"]
 
 
+def test_kinds_are_in_order_and_each_has_its_rows(varied):
+    kinds = varied.kinds()
+    found = list(zip(*(varied.frame[name] for name in ("operator", "variant", "dtype")), strict=True))
+    assert kinds == sorted(set(found))
+    assert len(kinds) > 1
+    for kind in kinds:
+        assert varied.part(*kind).index.tolist() == [place for place, own in enumerate(found) if own == kind]
+    assert varied.part("no such operator", "", "bfloat16").empty
+    assert varied.select(["no such operator"]).kinds() == []
+
+
 def test_current_keeps_the_kernels_of_the_newest_run(make, make_run):
     old, new = make_run(2, "2026-11-21T10:00:00+00:00"), make_run(1, "2026-11-22T10:00:00+00:00")
     backward = make().problem._replace(operator="rms_norm_backward")

@@ -1,0 +1,120 @@
+"""What a user may ask of a fit, and how it is told in the command that writes a table again.
+
+In: options, or that command. Out: `FitOptions`, as words and back, so that `check` fits with what the header names.
+What they do is the business of `fitting`.
+"""
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from normtune.errors import UsageError
+
+OBJECTIVES = ("mean", "worst")
+TIE_PERCENT = 0.1
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """What a fit is asked for.
+
+    Attributes:
+        leaves: the most leaves a function may have; None chooses each number by cross-validation.
+        operators: plain names or names with a variant to be fitted; empty means all that were measured.
+        objective: `mean` for the least mean slowdown, `worst` for the least mean of those trees whose worst is least.
+        max_slowdown: no measured problem may take more than so many times its best config's time; None for no bound.
+        tie_percent: trees whose mean slowdown is that near to the least are equally good, and the plainest is taken.
+        weights: what problems count: `decades`, `equal`, or a CSV file with columns rows, hidden and weight.
+        max_configs: the most distinct configs of a function; None for no bound.
+        baseline: a rule by name or a table's file, than which no leaf may be slower; None for the table that is
+            replaced, if there is one.
+        batch_invariant: whether the table also gets functions that do not look at rows.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    leaves: int | None = None
+    operators: tuple[str, ...] = ()
+    objective: str = "mean"
+    max_slowdown: float | None = None
+    tie_percent: float = TIE_PERCENT
+    weights: str = "decades"
+    max_configs: int | None = None
+    baseline: str | None = None
+    batch_invariant: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense, in one place for the command line and for Python."""
+        if self.leaves is not None and self.leaves < 1:
+            raise UsageError(f"leaves is {self.leaves}: expected a positive number")
+        if self.max_configs is not None and self.max_configs < 1:
+            raise UsageError(f"max-configs is {self.max_configs}: expected a positive number")
+        if self.objective not in OBJECTIVES:
+            raise UsageError(f"unknown objective {self.objective!r}: expected one of {', '.join(OBJECTIVES)}")
+        if self.max_slowdown is not None and not 1 <= self.max_slowdown < math.inf:
+            raise UsageError(f"max-slowdown is {self.max_slowdown:g}: expected a ratio of at least 1, as 1.10")
+        if not 0 <= self.tie_percent <= 100:
+            raise UsageError(f"tie is {self.tie_percent:g}: expected percent from 0 to 100, as {TIE_PERCENT}")
+
+    @property
+    def tie(self) -> int:
+        """The tie in millionths of log-slowdown."""
+        return round(1e6 * math.log1p(self.tie_percent / 100))
+
+    @property
+    def cap(self) -> int | None:
+        """The greatest regret that a problem may have, millionths of log-slowdown; None for no bound."""
+        return None if self.max_slowdown is None else round(1e6 * math.log(self.max_slowdown))
+
+    def words(self) -> list[str]:
+        """The options of the command that are not at their defaults."""
+        default = FitOptions()
+        words = [word for name in self.operators for word in ("--operator", name)]
+        for option, attribute in _VALUES.items():
+            value = getattr(self, attribute)
+            if value != getattr(default, attribute):
+                words += [option, f"{value:.10g}" if isinstance(value, float) else str(value)]
+        return words + [_BATCH_INVARIANT] * self.batch_invariant
+
+
+# The options with one value, and where it stands.
+_VALUES = {
+    "--leaves": "leaves",
+    "--objective": "objective",
+    "--max-slowdown": "max_slowdown",
+    "--tie": "tie_percent",
+    "--weights": "weights",
+    "--max-configs": "max_configs",
+    "--baseline": "baseline",
+}
+_BATCH_INVARIANT = "--batch-invariant"
+_NUMBERS = {"leaves": int, "max_configs": int, "max_slowdown": float, "tie_percent": float}
+
+
+def read_options(command: str) -> FitOptions:
+    """The options that a command of a table's header names.
+
+    Raises:
+        ValueError: a number is none, or the command cannot be taken apart.
+        UsageError: a value is out of range.
+    """
+    given = values(command)
+    found: dict[str, object] = {}
+    for option, attribute in _VALUES.items():
+        if option in given:
+            text = given[option][-1]
+            found[attribute] = _NUMBERS[attribute](text) if attribute in _NUMBERS else text
+    operators, invariant = tuple(given.get("--operator", ())), _BATCH_INVARIANT in shlex.split(command)
+    return FitOptions(operators=operators, batch_invariant=invariant, **found)  # type: ignore[arg-type]
+
+
+def values(command: str) -> dict[str, Sequence[str]]:
+    """The values of each option of a command, in order."""
+    found: dict[str, list[str]] = {}
+    for name, value in pairwise(shlex.split(command)):
+        if name.startswith("--"):
+            found.setdefault(name, []).append(value)
+    return {name: tuple(given) for name, given in found.items()}

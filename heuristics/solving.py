@@ -1,0 +1,158 @@
+"""The optimum for every number of leaves on one timing matrix, and what a tree loses on it.
+
+In: a timing matrix, what is legal, and which problems may be looked at. Out: `Optima`. How many leaves a table gets is
+left to `selection`.
+"""
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.heuristics.grid import Axis, axis, coarsened
+from normtune.heuristics.legality import Legality
+from normtune.heuristics.matrix import TimingMatrix
+from normtune.heuristics.optimum import MAX_BINS, Optima
+from normtune.heuristics.portfolio import portfolio
+from normtune.heuristics.tree import Tree, choose
+from normtune.kernels.config import Config
+from normtune.kernels.problem import MAX_ROWS
+
+UNMEASURED = 693_147  # millionths: twice the time
+
+
+class Bins(NamedTuple):
+    """What an optimum is sought of.
+
+    Attributes:
+        axes: bins of rows and of hidden, R and H of them.
+        configs: C candidates, ordered.
+        cost: int64 (C, R, H), weighted regret of each config on the problems of each bin.
+        barred: bool (C, R, H), where a config has no time on a problem.
+        legal: bool (C, R, H), whether a region that reaches up to that bin may have the config.
+    """
+
+    axes: tuple[Axis, Axis]
+    configs: tuple[Config, ...]
+    cost: NDArray[np.int64]
+    barred: NDArray[np.bool_]
+    legal: NDArray[np.bool_]
+
+
+def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] | None = None) -> Bins:
+    """The training problems in their bins.
+
+    Args:
+        matrix: of one operator and dtype.
+        legality: what a region may have.
+        held_out: bool (problems,), those whose times are not looked at; None for the fit of a table, which then has to
+            be legal at all sizes and not just at those of the matrix.
+    """
+    train = np.ones(len(matrix.problems), np.bool_) if held_out is None else ~held_out
+    known = [shape for shape, wanted in zip(matrix.problems, train, strict=True) if wanted]
+    most_rows, most_hidden = (max(shape[place] for shape in matrix.problems) for place in (0, 1))
+    if held_out is None:
+        most_rows, most_hidden = MAX_ROWS, legality.spec.max_hidden
+    rows = axis("rows", (shape[0] for shape in known), most_rows)
+    hidden = axis("hidden", (shape[1] for shape in known), most_hidden)
+    rows, hidden = coarsened(rows, hidden, MAX_BINS)
+    rows, hidden, legal = _trimmed(legality, matrix, rows, hidden)
+
+    cost = np.zeros(legal.shape, np.int64)
+    barred = np.zeros(legal.shape, np.bool_)
+    for index, (row_count, size) in enumerate(matrix.problems):
+        place = rows.bin(row_count), hidden.bin(size)
+        weight = int(matrix.weight[index])
+        if train[index]:
+            barred[:, *place] |= ~matrix.usable[index]
+            told = np.where(matrix.usable[index], matrix.regret[index], matrix.regret[index].max())
+            cost[:, *place] += matrix.regret[index] * weight
+            # Sizes beyond the measured box have no problems: the nearest ones speak for them, with a weight of 1.
+            for beyond in _beyond(place, rows, hidden):
+                cost[:, *beyond] += told
+        else:
+            cost[:, *place] += np.where(matrix.usable[index], 0, UNMEASURED * weight)
+    return Bins((rows, hidden), matrix.configs, cost, barred, legal)
+
+
+def solve(
+    matrix: TimingMatrix, legality: Legality, max_leaves: int, held_out: NDArray[np.bool_] | None = None
+) -> Optima:
+    """The optima on the training problems for 1 to `max_leaves` leaves; for the other arguments see `bins`."""
+    return Optima(*bins(matrix, legality, held_out), max_leaves)
+
+
+class Few(NamedTuple):
+    """The few configs that together lose least, each problem having the best of them.
+
+    Attributes:
+        configs: ordered.
+        mean: what they lose, millionths.
+        bound: what no as few configs can undercut, millionths; equal to `mean` where they are proved best.
+    """
+
+    configs: tuple[Config, ...]
+    mean: int
+    bound: int
+
+
+def few_configs(
+    matrix: TimingMatrix, legality: Legality, most: int, held_out: NDArray[np.bool_] | None = None
+) -> Few | None:
+    """The at most `most` configs that lose least on the training problems and are legal wherever a table answers.
+
+    None where no such set was found.
+    """
+    found = bins(matrix, legality, held_out)
+    count = len(found.configs)
+    barred = found.barred | ~found.legal
+    best = portfolio(found.cost.reshape(count, -1).T, most, barred.reshape(count, -1).T)
+    if best is None:
+        return None
+    total = int(matrix.weight.sum() if held_out is None else matrix.weight[~held_out].sum())
+    return Few(tuple(found.configs[place] for place in best.chosen), best.cost // total, best.bound // total)
+
+
+def least_worst(matrix: TimingMatrix, legality: Legality, leaves: int) -> int | None:
+    """The least worst regret of a tree of at most so many leaves, millionths; None where there is no such tree.
+
+    Found by bisection over the regrets that there are, as a bound on the worst only takes configs away.
+    """
+    if solve(matrix, legality, leaves).least(leaves) is None:
+        return None
+    bounds = np.unique(matrix.regret[matrix.usable]).tolist()
+    # No tree is better than the best config of each problem.
+    least = int(np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max).min(axis=1).max())
+    bounds = bounds[bisect_left(bounds, least) :]
+    place = bisect_left(
+        bounds, True, key=lambda cap: solve(matrix.within(cap), legality, leaves).least(leaves) is not None
+    )
+    return int(bounds[place])
+
+
+def losses(matrix: TimingMatrix, tree: Tree) -> list[int | None]:
+    """The regret of a tree's choice on each problem, millionths; None where the choice has no time."""
+    return [matrix.loss(index, choose(tree, *shape)) for index, shape in enumerate(matrix.problems)]
+
+
+def _trimmed(
+    legality: Legality, matrix: TimingMatrix, rows: Axis, hidden: Axis
+) -> tuple[Axis, Axis, NDArray[np.bool_]]:
+    """The axes without bins beyond the measured sizes that make no difference to what is legal, and what is legal."""
+    legal = legality.over(matrix.configs, rows.tops, hidden.tops)
+    if rows.beyond and bool((legal[:, -1] == legal[:, -2]).all()):
+        rows, legal = rows.without_beyond(), legal[:, :-1]
+    if hidden.beyond and bool((legal[:, :, -1] == legal[:, :, -2]).all()):
+        hidden, legal = hidden.without_beyond(), legal[:, :, :-1]
+    return rows, hidden, legal
+
+
+def _beyond(place: tuple[int, int], rows: Axis, hidden: Axis) -> list[tuple[int, int]]:
+    """The bins beyond the measured sizes of which the bin at `place` is the nearest measured one."""
+    row_places, hidden_places = [place[0]], [place[1]]
+    if rows.beyond and place[0] == len(rows.tops) - 2:
+        row_places.append(place[0] + 1)
+    if hidden.beyond and place[1] == len(hidden.tops) - 2:
+        hidden_places.append(place[1] + 1)
+    return [(row, column) for row in row_places for column in hidden_places if (row, column) != place]
