@@ -34,12 +34,13 @@ class ReplayEngine:
     Args:
         name: of the recording.
         regime: in which the times that are wanted were taken.
+        seed: other seeds draw other blocks.
 
     Raises:
         UsageError: no recording of that name is shipped, or it has no times of that regime.
     """
 
-    def __init__(self, name: str, regime: str = COLD) -> None:
+    def __init__(self, name: str, regime: str = COLD, seed: int = 0) -> None:
         if name not in recordings():
             raise UsageError(
                 f"unknown recording {name!r}: expected one of {', '.join(recordings()) or '(none shipped)'}"
@@ -52,6 +53,7 @@ class ReplayEngine:
         self._name = name
         self._regime = regime
         self._random = random.Random()
+        self._seed = seed
         self._failures: dict[Config, Outcome] = {}
         self._blocks: dict[Config, Blocks] = {}
         self._frame = evidence.frame
@@ -71,7 +73,7 @@ class ReplayEngine:
 
     def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
         """Find the recorded cells of these launches."""
-        self._random.seed(zlib.crc32(str(problem).encode()))
+        self._random.seed(zlib.crc32(str(problem).encode(), self._seed))
         self._failures, self._blocks = {}, {}
         recorded = self._recorded(problem)
         cells = self._by_launch(problem, recorded)

@@ -1,0 +1,209 @@
+"""The command `check`: does a table belong to its data and kernels, or, with a device, does it still fit that?
+
+In: options. Out: verdicts on the terminal, an exit code. The one place that joins what a table is asked (`course`,
+`verdict`) with what measures it (`normtune.tuner`); all of it is imported when the command runs.
+"""
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from normtune.errors import NormtuneError, UsageError
+
+if TYPE_CHECKING:
+    from normtune.heuristics.course import Course, Question
+    from normtune.heuristics.suspect import Checked
+    from normtune.kernels.config import Config
+    from normtune.results.records import Device
+    from normtune.results.store import Store
+    from normtune.tuner.device import Bench, Outcome
+    from normtune.tuner.planning import Task
+    from normtune.tuner.recheck import Recheck
+
+AMBIGUOUS_EXIT = 3
+_BUDGET = "60s"
+
+
+def check(
+    tables: Annotated[list[Path], typer.Argument(help="Files that `normtune fit` wrote.", show_default=False)],
+    strict: Annotated[bool, typer.Option("--strict", help="Fail where the kernels changed since, too.")] = False,
+    device: Annotated[
+        str | None, typer.Option(help="Measure on this device whether they still fit: cuda:N or replay:NAME.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help=f"With --device: time for each table, as 30s or 2m; {_BUDGET} without it.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="With --device: other numbers draw other shapes; 0 without it.")
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="With --device: keep what is measured, in this store; else it is not kept.")
+    ] = None,
+) -> None:
+    """Check that tables belong to their data and kernels, without a GPU; with --device, that they still fit it.
+
+    With --device it ends with 0 for OK, 1 for STALE, 3 for AMBIGUOUS.
+    """
+    if device is None:
+        given = {"--budget": budget, "--seed": seed, "--store": store}
+        for name, value in given.items():
+            if value is not None:
+                raise UsageError(f"{name} goes with --device: without one nothing is measured")
+        _against_data(tables, strict)
+    else:
+        _against_device(tables, strict, device, budget or _BUDGET, seed or 0, store)
+
+
+def _against_data(tables: list[Path], strict: bool) -> None:
+    from normtune.heuristics.checking import check as check_table
+
+    failed = False
+    unusable: list[NormtuneError] = []
+    for path in tables:
+        try:
+            report = check_table(path)
+        except NormtuneError as error:  # the other tables are looked at all the same
+            unusable.append(error)
+            continue
+        bad = bool(report.failures) or (strict and bool(report.stale))
+        failed = failed or bad
+        print(f"{path}: {'FAILED' if bad else 'STALE' if report.stale else 'OK'}")
+        for line in (*report.failures, *report.stale, *report.notes):
+            print("  " + line.replace("\n", "\n  "))
+    _end(unusable, 1 if failed else 0)
+
+
+def _against_device(tables: list[Path], strict: bool, device: str, budget: str, seed: int, store: str | None) -> None:
+    from contextlib import nullcontext
+
+    from normtune.heuristics.verdict import AMBIGUOUS, STALE
+    from normtune.results.store import Store, resolve_url
+    from normtune.tuner.commands import parse_budget
+    from normtune.tuner.interrupts import terminable
+
+    seconds = parse_budget(budget)
+    url = resolve_url(store) if store is not None else None
+    verdicts: list[str] = []
+    unusable: list[NormtuneError] = []
+    with terminable(), Store.open(url) if url else nullcontext() as opened:
+        for path in tables:
+            begun = time.monotonic()
+            try:
+                verdict, kernels_changed = _measured(path, device, seconds, begun, seed, opened)
+            except UsageError as error:
+                unusable.append(error)
+                continue
+            verdicts.append(STALE if strict and kernels_changed else verdict)
+    _end(unusable, 1 if STALE in verdicts else AMBIGUOUS_EXIT if AMBIGUOUS in verdicts else 0)
+
+
+def _end(unusable: list[NormtuneError], code: int) -> None:
+    """End with a line for each table that could not be read, else with the code."""
+    for other in unusable[1:]:
+        print(f"normtune: error: {other}", file=sys.stderr)
+    if unusable:
+        raise unusable[0]
+    if code:
+        raise typer.Exit(code)
+
+
+def _measured(
+    path: Path, device: str, seconds: float | None, begun: float, seed: int, store: "Store | None"
+) -> tuple[str, bool]:
+    """Check a table on a device and tell what came of it.
+
+    Returns:
+        The verdict, and whether its kernels changed.
+
+    Raises:
+        UsageError: the table or the device cannot be used.
+        NormtuneError: the device fails.
+    """
+    from normtune.heuristics import locate, suspect
+    from normtune.heuristics.course import Course
+    from normtune.heuristics.verdict import of_table
+    from normtune.heuristics.verdict_text import note_lines, verdict_lines
+    from normtune.tuner.device import open_device
+    from normtune.tuner.grids import MAX_ELEMENTS
+
+    table = suspect.read(path)
+    bench = open_device(device, table.regime)
+    try:
+        known = recorded(bench.device, table.regime)
+        course = Course(table.functions, table.box, bench.target, seed, MAX_ELEMENTS, known)
+        left = None if seconds is None else seconds - (time.monotonic() - begun)
+        done = measure(course, bench, left, store)
+    finally:
+        bench.close()
+    judgements = course.judgements()
+    for line in verdict_lines(locate.told(path), bench.device.label, course.functions, judgements):
+        print(line)
+    for line in note_lines(table, bench.device, done.skipped, done.oversized, done.unfinished):
+        print(f"  {line}")
+    print(f"  {done.measured} shapes and {done.timings} timings in {time.monotonic() - begun:.0f} s")
+    return of_table(judgements)[0], bool(table.changed)
+
+
+def recorded(device: "Device", regime: str) -> "Callable[[Checked], Collection[tuple[int, int]] | None]":
+    """What says which shapes of a function can be measured: on a replay those that were recorded; None for all."""
+    from normtune.results.records import REPLAY_PREFIX
+
+    if not device.uuid.startswith(REPLAY_PREFIX):
+        return lambda one: None
+    from normtune.results.recording import load_recording
+
+    frame = load_recording(device.uuid.removeprefix(REPLAY_PREFIX), regime).frame
+    columns = ["operator", "variant", "dtype", "rows", "hidden"]
+    shapes: dict[tuple[str, str, str], set[tuple[int, int]]] = defaultdict(set)
+    for operator, variant, dtype, rows, hidden in frame[columns].drop_duplicates().itertuples(index=False):
+        shapes[operator, variant, dtype].add((int(rows), int(hidden)))
+    return lambda one: shapes[one.operator, one.variant, one.dtype]
+
+
+def measure(course: "Course", bench: "Bench", seconds: float | None, store: "Store | None" = None) -> "Recheck":
+    """Ask a course's questions of a device until it needs no more answers; the device is closed at the end.
+
+    Args:
+        course: of a table's check.
+        bench: the device.
+        seconds: that there are; None for no limit.
+        store: where the measurements are kept; None for nowhere.
+
+    Raises:
+        NormtuneError: the device fails.
+    """
+    from normtune.kernels.operator import operator
+    from normtune.tuner.planning import Task, candidates
+    from normtune.tuner.recheck import recheck
+
+    asked: dict[Task, list[tuple[Question, Config]]] = {}
+    for question in course.questions:
+        problem = question.problem
+        spec = operator(problem.operator)
+        kept, _ = candidates(spec, {question.config, *question.rivals}, problem, bench.target)
+        launch = spec.resolve(question.config, problem, bench.target, None)
+        own = next(candidate.config for candidate in kept if candidate.launch == launch)
+        asked.setdefault(Task(problem, tuple(kept)), []).append((question, own))
+    return recheck(bench, list(asked), _Asker(course, asked), seconds, store)
+
+
+class _Asker:
+    """A course as the tuner sees it; a `recheck.Asker`."""
+
+    def __init__(self, course: "Course", asked: "Mapping[Task, Sequence[tuple[Question, Config]]]") -> None:
+        self._course = course
+        self._asked = asked
+
+    def wants(self, task: "Task") -> bool:
+        """Whether one of its questions is open."""
+        return any(self._course.wants(question) for question, _ in self._asked[task])
+
+    def learn(self, task: "Task", outcomes: "Mapping[Config, Outcome]") -> None:
+        """Answer its questions."""
+        for question, own in self._asked[task]:
+            self._course.learn(question, own, outcomes)

@@ -1,0 +1,138 @@
+"""A table as a measured check sees it: what it answers, and what it promised to lose.
+
+In: the path of a table. Out: `Suspect`: its functions, the sizes it was measured on, and what is known to have changed
+since. Whether it still fits is found out by `course`.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics import locate
+from normtune.heuristics.header import Header, body_hash, parse
+from normtune.heuristics.legality import all_variants
+from normtune.heuristics.micrologs import MILLION
+from normtune.heuristics.regions import trees
+from normtune.heuristics.tree import Tree
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import operators
+from normtune.kernels.problem import split_batch_invariant, split_key
+from normtune.results.regimes import COLD
+
+_REGIME = re.compile(r"--regime (\w+)")
+_MEASURED = re.compile(r"rows (\d+) to (\d+), hidden (\d+) to (\d+)")
+# The plain mean where there is one: shapes are drawn evenly, whatever the fit weighs them by.
+_MEAN = re.compile(r"(\S+) (\S+): .*?\bmean (-?[\d.]+) %(?:, plain mean (-?[\d.]+) %)?.*")
+
+
+class Box(NamedTuple):
+    """The sizes that a table was measured on, ends included."""
+
+    least_rows: int
+    most_rows: int
+    least_hidden: int
+    most_hidden: int
+
+
+class Checked(NamedTuple):
+    """One function of a table.
+
+    Attributes:
+        key, dtype: whose data it was fitted on.
+        operator, variant: of the problems with which it is checked, in that dtype.
+        tree: what it does.
+        served: (key, dtype) of all entries of `TABLES` that it answers for.
+        promised: the mean loss on those data by the header, millionths of a logarithm; 0 where it says none.
+    """
+
+    key: str
+    dtype: str
+    operator: str
+    variant: str
+    tree: Tree
+    served: tuple[tuple[str, str], ...]
+    promised: int
+
+
+class Suspect(NamedTuple):
+    """A table to be checked.
+
+    Attributes:
+        header: its own.
+        functions: that can be checked.
+        box: that it was measured on.
+        changed: operators whose kernels changed since.
+        notes: what the user should know: entries that cannot be checked, an edit by hand.
+    """
+
+    header: Header
+    functions: tuple[Checked, ...]
+    box: Box
+    changed: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def regime(self) -> str:
+        """How its times were taken, by the command that writes it again."""
+        found = _REGIME.search(self.header.regenerate)
+        return found[1] if found else COLD
+
+
+def read(path: Path) -> Suspect:
+    """The table in a file.
+
+    Raises:
+        UsageError: it cannot be read, is no table, or has nothing that can be checked.
+    """
+    name = locate.told(path)
+    text = locate.read(path)
+    header, body = parse(text, name)
+    try:
+        found, notes = functions(header, trees(text))
+    except NormtuneError as error:
+        raise UsageError(f"table {name} cannot be checked: {error}; fit it again") from None
+    box = _MEASURED.search(header.measured)
+    if not found or not box:
+        why = "; ".join(notes) if box else f"its header says that it was measured on {header.measured!r}"
+        raise UsageError(f"table {name} cannot be checked: {why or 'it has no functions'}; fit it again")
+    if body_hash(body) != header.body:
+        notes.append("its code was edited since it was fitted")
+    specs = operators()
+    changed = [name for name, known in header.kernels.items() if name in specs and fingerprint(specs[name]) != known]
+    return Suspect(header, tuple(found), Box(*map(int, box.groups())), tuple(changed), tuple(notes))
+
+
+def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[list[Checked], list[str]]:
+    """The functions of a table that can be checked, and notes on the entries that cannot."""
+    known = header.known()
+    means = filter(None, map(_MEAN.fullmatch, header.regret))
+    promised = {(mean[1], mean[2]): float(mean[4] or mean[3]) for mean in means}
+    specs = operators()
+    found: list[Checked] = []
+    notes = []
+    for tree, entries in _by_function(trees):
+        usable = []
+        for key, dtype in entries:
+            name, variant = split_key(split_batch_invariant(key)[0])
+            if name in specs and variant in all_variants(specs[name]) and dtype in specs[name].dtypes:
+                usable.append((key, dtype))
+            else:
+                notes.append(f"{key} {dtype} is not checked: there is no such operator here")
+        if not usable:
+            continue
+        own = next((entry for entry in usable if entry in known and known[entry].leaves), usable[0])
+        mean = round(MILLION * math.log1p(promised.get(own, 0.0) / 100))
+        parts = split_key(split_batch_invariant(own[0])[0])
+        found.append(Checked(*own, *parts, tree, tuple(entries), mean))
+    return found, notes
+
+
+def _by_function(trees: Mapping[tuple[str, str], Tree]) -> list[tuple[Tree, list[tuple[str, str]]]]:
+    """The trees with the entries that each answers for; entries of one function of the file have the same object."""
+    found: dict[int, tuple[Tree, list[tuple[str, str]]]] = {}
+    for entry, tree in trees.items():
+        found.setdefault(id(tree), (tree, []))[1].append(entry)
+    return list(found.values())

@@ -1,0 +1,88 @@
+"""How a measured check reads: the verdict, each function's, and the shapes that decided.
+
+In: functions, their judgements, and what stood in the way. Out: lines.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from normtune.heuristics.micrologs import percent
+from normtune.heuristics.suspect import Checked, Suspect
+from normtune.heuristics.verdict import AMBIGUOUS, OK, STALE, Finding, Judgement, of_table, ok_under, stale_over
+from normtune.kernels.gpu_name import plain_name
+from normtune.results.records import Device
+
+# Shapes that are shown of a function.
+_SHAPES = {OK: 1, AMBIGUOUS: 3, STALE: 5}
+_DIGITS = 1
+
+
+def verdict_lines(
+    name: str, device: str, functions: Sequence[Checked], judgements: Sequence[Judgement]
+) -> Iterator[str]:
+    """The verdict on a table, then on each function, with its worst shapes.
+
+    Args:
+        name: of the table.
+        device: on which it was measured.
+        functions: that were checked.
+        judgements: on each.
+    """
+    verdict, confidence = of_table(judgements)
+    yield f"{name} on {device}: {verdict}, {_sure(verdict, confidence)}"
+    for one, found in zip(functions, judgements, strict=True):
+        yield f"  {one.key} {one.dtype}: {found.verdict}, {_sure(found.verdict, found.confidence)}; {_mean(found)}"
+        others = [" ".join(entry) for entry in one.served if entry != (one.key, one.dtype)]
+        if others:
+            yield f"    answers for {', '.join(others)}, too"
+        for finding in found.findings[: _SHAPES[found.verdict]]:
+            yield f"    {_told(finding)}"
+
+
+def note_lines(
+    table: Suspect, device: Device, skipped: Mapping[str, int], oversized: int, unfinished: int
+) -> Iterator[str]:
+    """What the user should know beside the verdict.
+
+    Args:
+        table: that was checked.
+        device: on which it was measured.
+        skipped: how many shapes could not be measured, by reason.
+        oversized: how many the device's free memory does not hold.
+        unfinished: how many were still wanted when the time was used up.
+    """
+    header = table.header
+    if (header.gpu, header.sms) != (plain_name(device.name), device.sms):
+        yield (
+            f"the table was made for {header.device} with {header.sms} SMs, measured was {device.label} with "
+            f"{device.sms}"
+        )
+    for operator in table.changed:
+        yield f"the kernels of {operator} changed since the table was fitted; measured are the present ones"
+    yield from table.notes
+    if unfinished:
+        yield f"the time was used up with {unfinished} shapes to go: --budget gives it more"
+    if oversized:
+        yield f"{oversized} shapes were left out: the free memory of the device does not hold them"
+    for reason, count in sorted(skipped.items()):
+        yield f"{count} shapes could not be measured: {reason}"
+
+
+def _sure(verdict: str, confidence: float) -> str:
+    share = f"{min(100 * confidence, 99.9):.1f} %" if confidence < 1 else "100 %"
+    return f"{share} sure" if verdict != AMBIGUOUS else f"at most {share} sure of either"
+
+
+def _mean(found: Judgement) -> str:
+    count = sum(not finding.failure for finding in found.findings)
+    limits = f"OK under {percent(ok_under(found.promised))}, stale over {percent(stale_over(found.promised))}"
+    lost = "no shape was measured" if found.mean is None else f"{count} shapes lose {percent(found.mean)}"
+    return f"{lost}, promised {percent(found.promised)} ({limits})"
+
+
+def _told(finding: Finding) -> str:
+    shape = f"{finding.rows} x {finding.hidden}"
+    if finding.failure:
+        return f"{shape}: {finding.config} fails: {finding.failure}"
+    loss, low, high = (percent(value, _DIGITS) for value in (finding.loss, finding.low, finding.high))
+    told = f"{shape}: loses {loss} ({low} to {high}) with {finding.config}"
+    return told if finding.rival == finding.config else f"{told}; best {finding.rival}"
