@@ -4,6 +4,7 @@ In: two names and options. Out: for each device, operator and dtype a map and fi
 `difference`, how it reads is in `difference_text`; both are imported when the command runs.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -24,6 +25,10 @@ def diff(
     recording: Annotated[
         str | None, typer.Option(help="Score on a recording that ships with normtune instead.")
     ] = None,
+    regime: Annotated[str, typer.Option(help="Of times taken cold, warm or eager.")] = "cold",
+    weights: Annotated[
+        str, typer.Option(help="What a shape counts: decades of bytes moved, equal, or a CSV of rows,hidden,weight.")
+    ] = "decades",
     operator: Annotated[
         list[str] | None, typer.Option(help="Only this operator, or variant as a:b; repeat. Default all.")
     ] = None,
@@ -34,15 +39,20 @@ def diff(
 
     A config has a time only where it, or one that launches the same, was measured.
     """
-    from normtune.heuristics.difference import difference, side
-    from normtune.heuristics.difference_text import difference_lines
+    from normtune.heuristics.best_times import best_times
+    from normtune.heuristics.difference import difference
+    from normtune.heuristics.difference_text import GAINS, difference_lines, summary_lines
     from normtune.heuristics.matrices import matrices_of, outdated
+    from normtune.heuristics.sides import contender
+    from normtune.heuristics.weights import Weighting
+    from normtune.kernels.operator import operator as registered
     from normtune.kernels.target import target_for
     from normtune.results.source import measured, narrowed
     from normtune.results.terminal import console, map_columns, printable
 
-    sides = side(first), side(second)
-    evidence = narrowed(measured(store, recording), operator or [], dtype or [])
+    sides = contender(first), contender(second)
+    weighting = Weighting(weights)
+    evidence = narrowed(measured(store, recording, regime), operator or [], dtype or [])
     if evidence.frame.empty:
         typer.echo("there are no measurements yet: run `normtune sweep`")
         return
@@ -50,15 +60,27 @@ def diff(
     for number, device in enumerate(evidence.devices()):
         if number:
             typer.echo()
-        label = printable(f"{device.label}, {device.target}, {device.sms} SMs: {sides[0].name} and {sides[1].name}")
-        typer.echo(f"## {label}" if markdown else label)
+        names = [f"`{side.name}`" if markdown else side.name for side in sides]
+        label = printable(f"{device.label}, {device.target}, {device.sms} SMs: A is {names[0]}, B is {names[1]}")
+        typer.echo(f"## {label}\n" if markdown else label)
+        typer.echo(GAINS)
         part = evidence.of(device)
         current = part.current()
         matrices, notes = matrices_of(current, device)
+        target = target_for(device.target, device.sms)
+        found = []
+        for plain in matrices:
+            spec = registered(plain.operator)
+            matrix = replace(plain, weights=weighting.of(spec, plain.variant, plain.dtype, plain.problems))
+            found.append(difference(matrix, target, *sides, best_times(current, matrix).best, device.l2_bytes))
         for note in (*outdated(part, current), *notes):
             typer.echo(f"\n{note}")
-        for matrix in matrices:
+        for lines in (
+            summary_lines(found, markdown),
+            *(difference_lines(one, columns, device.l2_bytes, markdown) for one in found),
+        ):
             typer.echo()
-            target = target_for(device.target, device.sms)
-            for line in difference_lines(difference(matrix, target, *sides), columns, markdown):
+            for line in lines:
                 typer.echo(line)
+    for note in weighting.notes():
+        typer.echo(f"\n{note}")

@@ -1,6 +1,7 @@
 """What a launch rule of another library is here.
 
-In: nothing. Out: `Rule`. Each rule has a file of its own; the names under which they are found are in the package.
+In: nothing. Out: `Rule` and `Autotuned`. Each has a file of its own; the names under which they are found are in the
+package.
 """
 
 from collections.abc import Callable
@@ -29,3 +30,23 @@ class Rule(NamedTuple):
     title: str
     source: str
     choose: Callable[[Problem, Target], Config | None]
+
+
+class Autotuned(NamedTuple):
+    """How another library lets `triton.autotune` decide: by timing a list of configs at each new shape.
+
+    It has an answer only where that list was timed: of its configs the one of the least median time at that very shape.
+    So it is no rule but a bound of what such tuning can reach: each shape is a key of its own, as if every one had been
+    met before, at no cost; the winner is scored on the times that made it win.
+
+    Attributes:
+        name: under which it is asked for, `te_rocm.autotune`.
+        title: as in `Rule`.
+        source: where the list was read.
+        configs: (problem, target) to the list; empty where that library has no answer. Some may be illegal here.
+    """
+
+    name: str
+    title: str
+    source: str
+    configs: Callable[[Problem, Target], tuple[Config, ...]]

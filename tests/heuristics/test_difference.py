@@ -1,5 +1,8 @@
-"""`normtune diff`: which shapes count as different, what each side loses, what is printed and what is refused."""
+"""`normtune diff`: which shapes count as different, what each side loses and gains, what is printed and refused."""
 
+import math
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,48 +11,120 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.changes import Rectangle
 from normtune.heuristics.diff_command import register
-from normtune.heuristics.difference import Choice, Difference, Side, difference, side
-from normtune.heuristics.difference_text import difference_lines, mark
+from normtune.heuristics.difference import Choice, Difference, difference, parts_of
+from normtune.heuristics.difference_text import difference_lines, mark, summary_lines
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.figures import Loss
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.matrix import TimingMatrix
+from normtune.heuristics.gains import Interval
+from normtune.heuristics.matrix import Rounds, TimingMatrix
+from normtune.heuristics.options import FitOptions
+from normtune.heuristics.sides import Side, Tuned, side
+from normtune.heuristics.tree import Leaf, Split, Tree, choose
 from normtune.kernels.config import Config
+from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.target import TARGETS
 from normtune.results.store import Store
 
 H200 = TARGETS["sm_90"]
 ROW, WIDE, BLOCK = Config("row", 1, 4), Config("row", 1, 16), Config("block_row", 16, 4)
+BEST = np.array([2_000, 4_000, 10_000, 100_000])
+L2 = 60 << 20
 
 
 @pytest.fixture
 def matrix() -> TimingMatrix:
-    """Four shapes at which all configs have times, but for the wide one at the last."""
+    """Four shapes at which all configs have times, but for the wide one at the last; no rounds are kept."""
     problems = ((1, 64), (4096, 512), (32768, 256), (65536, 8192))
     regret = np.array([[0, 0, 9], [300_000, 0, 9], [5, 100_000, 9], [400_000, 0, 0]], np.int64)
     usable = np.array([[True, True, True]] * 3 + [[True, False, False]])
     return TimingMatrix("rms_norm_forward", "", "bfloat16", problems, (ROW, BLOCK, WIDE), regret, usable)
 
 
-def compared(matrix: TimingMatrix, first: str, second: str) -> Difference:
-    return difference(matrix, H200, side(first), side(second))
+def compared(matrix: TimingMatrix, first: str | Side | Tuned, second: str | Side | Tuned) -> Difference:
+    sides = [side(one) if isinstance(one, str) else one for one in (first, second)]
+    return difference(matrix, H200, *sides, BEST[: len(matrix.problems)], L2)
+
+
+def table(name: str, tree: Tree) -> Side:
+    return Side(name, lambda problem, target: choose(tree, problem.rows, problem.hidden), lambda key, dtype: tree)
 
 
 def test_shapes_at_which_the_proposal_differs_and_what_each_loses(matrix: TimingMatrix) -> None:
     found = compared(matrix, "liger", "liger_1238")
     assert found.names == ("liger", "liger_1238")
     assert set(found.pairs) - found.same == {(4096, 512)}
-    assert found.pairs[4096, 512] == (Choice(ROW, 300_000), Choice(BLOCK, 0))
-    assert found.loss(0) == Loss(133_333, 300_000, 300_000, 3)
-    assert found.loss(1) == Loss(33_333, 100_000, 100_000, 3)
+    assert found.pairs[4096, 512] == (Choice(ROW, 300_000, 0), Choice(BLOCK, 0, 1))
+    assert found.loss(0) == Loss(133_333, 133_333, 300_000, 300_000, 3)
+    assert found.loss(1) == Loss(33_333, 33_333, 100_000, 100_000, 3)
     assert found.common() == (found.loss(0), found.loss(1))
     assert [found.without_time(which) for which in (0, 1)] == [1, 1]
     assert [found.without_answer(which) for which in (0, 1)] == [0, 0]
     assert found.worst(0, 2) == [
-        ((4096, 512), (Choice(ROW, 300_000), Choice(BLOCK, 0))),
-        ((32768, 256), (Choice(BLOCK, 100_000), Choice(BLOCK, 100_000))),
+        ((4096, 512), (Choice(ROW, 300_000, 0), Choice(BLOCK, 0, 1))),
+        ((32768, 256), (Choice(BLOCK, 100_000, 1), Choice(BLOCK, 100_000, 1))),
     ]
+
+
+def test_what_is_gained_by_what_bounds_a_kernel(matrix: TimingMatrix) -> None:
+    found = compared(matrix, "liger_1238", "liger")
+    # 1 x 64 moves 388 bytes; 4096 x 512 and 32768 x 256 move 8 and 34 MB; 65536 x 8192 moves 2 GB and has no time.
+    assert found.parts == (0, 1, 1, 2)
+    assert parts_of(found) == [0, 1]
+    assert found.common(1) == (
+        Loss(50_000, 50_000, 100_000, 100_000, 2),
+        Loss(200_000, 200_000, 300_000, 300_000, 2),
+    )
+    assert found.common(2) is None and found.gain(2) is None
+    everywhere, between = found.gain(), found.gain(1)
+    assert everywhere is not None and between is not None
+    assert (everywhere.shapes, everywhere.log) == (3, Interval(100_000, None, None))
+    assert between.log.mean == 150_000
+    # Row instead of block at 4096 x 512 costs e^0.3 - 1 of 4 us; at 32768 x 256 both launch blocks.
+    assert between.saved.mean == pytest.approx(4 * math.expm1(0.3) / 2)
+
+
+def test_rectangles_between_two_tables_the_largest_gain_over_all_shapes_first(matrix: TimingMatrix) -> None:
+    first = table("new.py", Split("hidden", 300, Leaf(ROW), Split("rows", 4096, Leaf(ROW), Leaf(BLOCK))))
+    second = table("old.py", Split("rows", 10_000, Leaf(ROW), Leaf(BLOCK)))
+    found = compared(matrix, first, second)
+    summed = [(change.where, change.shapes, change.gain and change.gain.log.mean) for change in found.changes]
+    assert summed == [
+        (Rectangle(4096, 9999, 301, 65536, BLOCK, ROW), ((4096, 512),), 300_000),
+        (Rectangle(10_000, MAX_ROWS, 1, 300, ROW, BLOCK), ((32768, 256),), 99_995),
+    ]
+
+
+def test_a_rectangle_without_a_measured_shape_has_no_gain_and_comes_last(matrix: TimingMatrix) -> None:
+    first = table("a", Split("rows", 4096, Leaf(BLOCK), Split("hidden", 600, Leaf(ROW), Leaf(BLOCK))))
+    second = table("b", Split("rows", 4000, Leaf(BLOCK), Split("hidden", 600, Leaf(WIDE), Leaf(BLOCK))))
+    found = compared(matrix, first, second)
+    assert [(change.where, change.shapes, change.gain is None) for change in found.changes] == [
+        (Rectangle(4096, MAX_ROWS, 1, 600, ROW, WIDE), ((4096, 512), (32768, 256)), False),
+        (Rectangle(4000, 4095, 1, 600, BLOCK, WIDE), (), True),
+    ]
+
+
+def test_where_both_launch_the_same_is_no_change(matrix: TimingMatrix) -> None:
+    # 64 rows of 8192 columns are lowered to 2, and so are 16: they differ in name alone, and nothing else was measured.
+    first = table("a", Split("hidden", 600, Leaf(ROW), Leaf(BLOCK)))
+    second = table("b", Split("hidden", 600, Leaf(ROW), Leaf(BLOCK._replace(block_row=64))))
+    assert compared(matrix, first, second).changes == ()
+
+
+def test_weights_count_in_every_mean_and_in_the_order_of_changes(matrix: TimingMatrix) -> None:
+    first = table("new.py", Split("hidden", 300, Leaf(ROW), Leaf(BLOCK)))
+    second = table("old.py", Split("hidden", 300, Leaf(BLOCK), Leaf(ROW)))
+    for weights, order in (((1, 1, 1), [300_000, 49_997]), ((1, 1, 8), [88_884, 300_000])):
+        weighed = replace(matrix, weights=np.array([*weights, 1], np.int64))
+        found = compared(weighed, first, second)
+        assert [int(change.gain.log.mean) for change in found.changes if change.gain] == order
+        losses = found.common()
+        assert losses is not None
+        assert losses[0].mean == 5 * weights[2] // sum(weights)
+        assert losses[1].mean == (300_000 * weights[1] + 100_000 * weights[2]) // sum(weights)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +139,8 @@ def test_shapes_at_which_the_proposal_differs_and_what_each_loses(matrix: Timing
     ],
 )
 def test_the_mark_of_a_shape(matrix: TimingMatrix, first, second, expected: str) -> None:
-    found = Difference(matrix, ("a", "b"), ((Choice(*first),) * 4, (Choice(*second),) * 4), frozenset({(1, 64)}))
+    choices = (Choice(*first),) * 4, (Choice(*second),) * 4
+    found = Difference(matrix, ("a", "b"), choices, frozenset({(1, 64)}), BEST, (0, 1, 1, 2))
     assert mark(found, (4096, 512)) == expected
     assert mark(found, (1, 64)) == "="
 
@@ -76,10 +152,10 @@ def test_a_config_that_launches_as_a_measured_one_has_its_time() -> None:
     )
     taller = Side("taller", lambda problem, target: Config("block_row", 64, 4))
     wider = Side("wider", lambda problem, target: Config("block_row", 64, 8))
-    found = difference(matrix, H200, taller, Side("block", lambda problem, target: BLOCK))
-    assert found.choices[0] == (Choice(Config("block_row", 64, 4), 700),)
+    found = compared(matrix, taller, Side("block", lambda problem, target: BLOCK))
+    assert found.choices[0] == (Choice(Config("block_row", 64, 4), 700, 0),)
     assert found.same == {(4096, 1024)}
-    assert difference(matrix, H200, taller, wider).choices[1][0].loss is None
+    assert compared(matrix, taller, wider).choices[1][0].loss is None
 
 
 def test_a_rule_without_an_answer_is_neither_the_same_nor_without_a_time(matrix: TimingMatrix) -> None:
@@ -87,36 +163,98 @@ def test_a_rule_without_an_answer_is_neither_the_same_nor_without_a_time(matrix:
     assert found.without_answer(0) == 1  # the longest rows
     assert found.without_time(0) == 3
     assert found.same == {(1, 64), (4096, 512), (32768, 256)}
-    assert found.common() is None
+    assert found.common() is None and found.gain() is None
+
+
+def test_an_autotuner_picks_the_least_median_of_what_was_timed() -> None:
+    # The least regret is that of the block, the least median over all rounds that of the row, which was lucky in them.
+    logs = np.array([[[50, 50, 50, 50, 0, 0], [40, 40, 60, 60, 99, 99], [90] * 6]], np.int32)
+    matrix = TimingMatrix(
+        *("rms_norm_forward", "", "bfloat16", ((4096, 1024),), (ROW, BLOCK, WIDE)),
+        *(np.array([[7, 0, 30]]), np.array([[True] * 3]), Rounds(np.arange(6, dtype=np.int32)[None], logs)),
+    )
+    unknown, illegal = Config("row", 1, 32), Config("split", 1, 4)
+    tuned = Tuned("t", lambda problem, target: (illegal, unknown, WIDE, BLOCK, ROW))
+    found = compared(matrix, tuned, "liger")
+    assert found.choices[0] == (Choice(ROW, 7, 0, (3, 4)),)
+    assert found.tuned(0) == (1, 0, 1) and found.tuned(1) is None
+    assert compared(matrix, Tuned("t", lambda problem, target: (WIDE, BLOCK)), "liger").tuned(0) == (1, 1, 1)
+    for configs, expected in (((unknown,), Choice(unknown, None, None, (0, 1))), ((illegal,), Choice(None, None))):
+        assert compared(matrix, Tuned("t", lambda *_, c=configs: c), "liger").choices[0] == (expected,)
 
 
 def test_it_reads_as_text_and_as_markdown(matrix: TimingMatrix) -> None:
-    found = compared(matrix, "liger", "liger_1238")
-    assert list(difference_lines(found, 80, False))[:18] == [
+    found = compared(matrix, "liger_1238", "liger")
+    assert list(summary_lines([found], False)) == [
+        "                             shapes  A loses  worst   B loses  worst   faster  us a call",
+        "  rms_norm_forward bfloat16  3 of 4  3.39 %   10.5 %  14.26 %  35.0 %  10.5 %  0.47",
+    ]
+    lines = list(difference_lines(found, 80, L2, False))
+    assert lines[:21] == [
         "rms_norm_forward bfloat16: other launches at 1 of 4 shapes",
+        "",
+        "                               shapes  A loses  worst   B loses  worst   faster  us a call",
+        "  launch bound, to 1 MB moved  1       0.00 %   0.0 %   0.00 %   0.0 %   0.00 %  0.00",
+        "  1 to 60 MB                   2       5.13 %   10.5 %  22.14 %  35.0 %  16.2 %  0.70",
+        "",
+        "A has no time at 1 of 4 shapes; where it has, it loses 3.39 %. `normtune sweep --space full` times what "
+        "other libraries launch",
+        "B has no time at 1 of 4 shapes; where it has, it loses 14.26 %. `normtune sweep --space full` times what "
+        "other libraries launch",
+        "",
         "       rows",
         "hidden 1 4k 32k 64k",
         "    64 =  .   .   .",
         "   256 .  .   =   .",
-        "   512 .  B   .   .",
+        "   512 .  A   .   .",
         "    8k .  .   .   =",
         "",
         " = the same launch",
-        " B liger_1238 is faster",
+        " A liger_1238 is faster",
         " . no config was measured",
         "",
-        "     config of   mean loss  worst   no answer  not measured",
-        "  A  liger       14.26 %    35.0 %  0.0 %      25.0 %",
-        "  B  liger_1238  3.39 %     10.5 %  0.0 %      25.0 %",
-        "",
-        "Where both have times, 3 shapes, they lose on average: liger 14.26 % and liger_1238 3.39 %.",
-        "",
+        "Where liger_1238 loses most:",
     ]
-    marked = list(difference_lines(found, 80, True))
-    assert marked[:4] == ["### rms_norm_forward bfloat16: other launches at 1 of 4 shapes", "", "```", "       rows"]
-    assert marked[marked.index("```", 3) + 2] == "- `=` the same launch"
-    assert "| A | liger | 14.26 % | 35.0 % | 0.0 % | 25.0 % |" in marked
-    assert "| 4096 | 512 | 35.0 % | row warps=4 | 0.0 % | block_row block_row=16 warps=4 |" in marked
+    marked = list(difference_lines(found, 80, L2, True))
+    assert marked[0] == "<details><summary>rms_norm_forward bfloat16: other launches at 1 of 4 shapes</summary>"
+    assert marked[1:3] == ["", "|  | shapes | A loses | worst | B loses | worst | faster | us a call |"]
+    assert marked[3] == "|" + " --- |" * 8
+    assert marked[marked.index("```") + 1] == "       rows"
+    assert "- `=` the same launch" in marked
+    assert "| 4096 | 512 | 0.0 % | block_row block_row=16 warps=4 | 35.0 % | row warps=4 |" in marked
+    assert marked[-1] == "</details>"
+
+
+def test_blocks_of_markdown_stand_apart_as_github_wants_them(matrix: TimingMatrix) -> None:
+    first = table("new.py", Split("rows", 4096, Leaf(ROW), Leaf(BLOCK)))
+    lines = list(difference_lines(compared(matrix, first, table("old.py", Leaf(ROW))), 80, L2, True))
+    for place, line in enumerate(lines[1:], 1):
+        before = lines[place - 1]
+        if line.startswith("|") and not before.startswith("|"):
+            assert before == ""  # a table needs a blank line before it
+        if before.startswith("|") and not line.startswith("|"):
+            assert line == ""
+        if line == "</details>" or before.startswith("<details>"):
+            assert "" in (before, line)
+
+
+def test_rectangles_are_told_by_their_thresholds(matrix: TimingMatrix) -> None:
+    first = table("new.py", Split("hidden", 300, Leaf(ROW), Split("rows", 4096, Leaf(ROW), Leaf(BLOCK))))
+    second = table("old.py", Split("rows", 10_000, Leaf(ROW), Leaf(BLOCK)))
+    lines = list(difference_lines(compared(matrix, first, second), 80, L2, False))
+    place = lines.index("Where another config answers, the largest gain over all its shapes first:")
+    block = "block_row block_row=16 warps=4"
+    assert lines[place + 1 : place + 4] == [
+        "  rows          hidden    shapes  faster  us a call  A                               B",
+        f"  4096 to 9999  from 301  1       35.0 %  1.40       {block}  row warps=4",
+        f"  from 10000    to 300    1       10.5 %  1.05       row warps=4                     {block}",
+    ]
+
+
+def test_a_map_of_one_mark_is_a_line(matrix: TimingMatrix) -> None:
+    lines = list(difference_lines(compared(matrix, "liger", "liger"), 80, L2, False))
+    assert "Everywhere: the same launch." in lines
+    assert not any(line.startswith("hidden") for line in lines)
 
 
 def invoke(*arguments: str) -> Result:
@@ -136,36 +274,53 @@ def test_two_tables_of_a_store(store: str) -> None:
     with Store.open(f"sqlite:///{store}", create=False) as opened:
         evidence = opened.load()
     for leaves in (1, 3):
-        Path(f"{leaves}.py").write_text(module_text(fit(evidence, leaves=leaves, operators=[]), "normtune fit"))
-    result = invoke("1.py", "3.py", "--store", store)
+        Path(f"{leaves}.py").write_text(module_text(fit(evidence, FitOptions(leaves=leaves)), "normtune fit"))
+    result = invoke("3.py", "1.py", "--store", store)
     assert result.exit_code == 0, result.exception
     lines = result.output.splitlines()
-    assert lines[0] == "Test GPU, sm_90, 132 SMs: 1.py and 3.py"
-    assert lines[2].startswith("toy bfloat16: other launches at ")
-    assert " B 3.py is faster" in lines
-    (common,) = [line for line in lines if line.startswith("Where both have times, 35 shapes")]
-    first, second = (float(word) for word in common.split() if word.replace(".", "").isdecimal() and "." in word)
-    assert first > second
+    assert lines[0] == "Test GPU, sm_90, 132 SMs: A is 3.py, B is 1.py"
+    assert lines[5:7] == ["", lines[6]] and lines[6].startswith("toy bfloat16: other launches at ")
+    assert " A 3.py is faster" in lines
+    (summary,) = [line for line in lines if line.startswith("  toy bfloat16  35 of 35")]
+    numbers = [float(word) for word in re.findall(r"-?[\d.]+", summary)[3:]]
+    worse, better = numbers[2], numbers[0]
+    faster, low, high = numbers[4:7]
+    assert better < worse
+    # The noise of a sample is 0.3 %, and the interval is that of 35 shapes of 16 rounds.
+    assert low < faster < high and high - low < 0.3
+    assert faster == pytest.approx(100 * ((100 + worse) / (100 + better) - 1), abs=0.3)
+    assert lines.index("Where another config answers, the largest gain over all its shapes first:") > 6
     same = invoke("3.py", "3.py", "--store", store, "--markdown").output.splitlines()
-    assert same[0] == "## Test GPU, sm_90, 132 SMs: 3.py and 3.py"
-    assert same[2] == "### toy bfloat16: other launches at 0 of 35 shapes"
+    assert same[0] == "## Test GPU, sm_90, 132 SMs: A is `3.py`, B is `3.py`"
+    assert "<details><summary>toy bfloat16: other launches at 0 of 35 shapes</summary>" in same
+    assert "Everywhere: the same launch." in same
 
 
-def test_a_rule_and_the_shipped_table_on_the_shipped_recording() -> None:
+@pytest.mark.parametrize("rule", ["liger_1238", "triton.autotune"])
+def test_a_rule_and_the_shipped_table_on_the_shipped_recording(rule: str) -> None:
     words = ("--recording", "nvidia-h200", "--operator", "rms_norm_forward:no_rstd", "--dtype", "bfloat16")
-    result = invoke("liger_1238", "nvidia-h200", *words)
+    result = invoke("nvidia-h200", rule, *words, "--weights", "equal")
     assert result.exit_code == 0, result.exception
-    (rule,) = [line.split() for line in result.output.splitlines() if line.startswith("  A  ")]
-    (fitted,) = [line.split() for line in result.output.splitlines() if line.startswith("  B  ")]
-    assert rule[1] == "liger_1238" and fitted[1] == "nvidia-h200"
-    assert float(rule[2]) > float(fitted[2])
-    assert rule[-2:] == fitted[-2:] == ["0.0", "%"]  # both are in the default space
+    lines = result.output.splitlines()
+    assert lines[0] == f"NVIDIA H200, sm_90, 132 SMs: A is nvidia-h200, B is {rule}"
+    (summary,) = [line for line in lines if line.startswith("  rms_norm_forward:no_rstd bfloat16  62 of 62")]
+    better, _, worse, _, faster, low, high, saved, least, most = (
+        float(word) for word in re.findall(r"-?[\d.]+", summary.partition("62 of 62")[2])
+    )
+    assert 0 < better < worse and 0 < low < faster < high and 0 < least < saved < most
+    assert [line.split("  ")[1] for line in lines if "bound" in line or line.startswith("  1 to")] == [
+        "launch bound, to 1 MB moved",
+        "1 to 60 MB",
+        "memory bound, over 60 MB (the L2)",
+    ]
+    assert ("B picks among what was timed" in result.output) == (rule == "triton.autotune")
 
 
 def test_what_is_neither_a_rule_nor_a_table_is_refused_before_anything_is_read(store: str) -> None:
     assert refused("liger", "te", "--store", "none.db") == (
         "te is no file, rule or shipped table: expected a table that `normtune fit --out` wrote, or one of liger, "
-        "liger_1238, te_rocm, aiter, tilegym, atom, vllm, vllm_gated, quack, nvidia-h200"
+        "liger_1238, liger_1188, te_rocm, te_cuda, aiter, tilegym, atom, vllm, vllm_gated, sglang, quack, "
+        "triton.autotune, te_rocm.autotune, nvidia-h200"
     )
     assert refused("x" * 5000, "liger").startswith("xxx")
     assert refused("\0", "liger").startswith("'\\x00' is no file")
@@ -189,6 +344,6 @@ def test_measurements_of_kernels_that_changed_are_told(measure, penalty, run, tm
         opened.begin_run(run)
         opened.add(measure(penalty, [(64, 64)], fingerprint="sha256:0"))
     lines = invoke("liger", "quack", "--store", f"{tmp_path}/old.db").output.splitlines()
-    assert lines[2] == "the kernels of toy changed since: `normtune sweep --stale` measures them again"
-    assert lines[4] == "toy bfloat16: other launches at 1 of 1 shapes"
-    assert " - one has no answer" in lines
+    assert lines[3] == "the kernels of toy changed since: `normtune sweep --stale` measures them again"
+    assert "toy bfloat16: other launches at 1 of 1 shapes" in lines
+    assert "Everywhere: one has no answer." in lines

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normtune.errors import UsageError
-from normtune.heuristics.rules import RULES, find, liger
+from normtune.heuristics.rules import AUTOTUNED, RULES, liger
 from normtune.heuristics.rules.te_rocm import _BACKWARD_LADDER, _FORWARD_LADDER, rows_per_program
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
@@ -26,20 +25,16 @@ def chosen(name: str, operator_name: str, rows: int, hidden: int, dtype: str = "
 
 
 def test_each_rule_is_found_by_its_name_and_says_where_it_is_from() -> None:
-    assert all(name == rule.name and find(name) is rule for name, rule in RULES.items())
-    assert len({rule.title for rule in RULES.values()}) == len(RULES)
+    rules = {**RULES, **AUTOTUNED}
+    assert all(name == rule.name for name, rule in rules.items())
+    assert len({rule.title for rule in rules.values()}) == len(RULES) + len(AUTOTUNED)
     assert [rule.source for rule in RULES.values() if "#" in rule.source] == [
         "Liger-Kernel #1238",
+        "Liger-Kernel #1188",
         "Transformer Engine (ROCm) #593 and #615",
         "ATOM #697 and #708",
         "vLLM #27931",
     ]
-
-
-def test_an_unknown_name_is_refused_with_the_names_that_there_are() -> None:
-    expected = "liger, liger_1238, te_rocm, aiter, tilegym, atom, vllm, vllm_gated, quack"
-    with pytest.raises(UsageError, match=f"^unknown rule 'te': expected one of {expected}$"):
-        find("te")
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -56,12 +51,27 @@ def test_every_answer_is_a_legal_launch(name: str, operator_name: str) -> None:
                     if config:
                         spec.resolve(config, problem, H200, None)  # raises where it is not
                         answers.add(config)
-    assert answers or (operator_name == BACKWARD and name in ("atom", "vllm", "vllm_gated"))
+    assert answers or (operator_name == BACKWARD and name in ("atom", "sglang", "vllm", "vllm_gated"))
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_no_rule_answers_for_another_operator(name: str) -> None:
     assert RULES[name].choose(Problem("toy", 4096, 128, "bfloat16"), H200) is None
+
+
+@pytest.mark.parametrize("name", AUTOTUNED)
+def test_no_autotuner_has_a_list_for_another_operator(name: str) -> None:
+    assert AUTOTUNED[name].configs(Problem("toy", 4096, 128, "bfloat16"), H200) == ()
+
+
+@pytest.mark.parametrize("name", AUTOTUNED)
+@pytest.mark.parametrize("operator_name", [FORWARD, BACKWARD])
+@pytest.mark.parametrize("hidden", [1, 64, 512, 4096, 16384])
+def test_of_every_list_some_can_be_launched(name: str, operator_name: str, hidden: int) -> None:
+    problem = Problem(operator_name, 4096, hidden, "bfloat16")
+    configs = AUTOTUNED[name].configs(problem, H200)
+    assert len(set(configs)) == len(configs) > 0
+    assert any(operator(operator_name).is_legal(config, problem, H200) for config in configs)
 
 
 @given(rows=st.integers(1, MAX_ROWS), hidden=st.integers(1, 65536), backward=st.booleans())
@@ -72,9 +82,37 @@ def test_the_proposal_differs_from_liger_only_between_the_two_switches(rows: int
     assert RULES["liger"].choose(problem, H200) == liger.choose(problem.operator, rows, hidden)
 
 
+@given(rows=st.integers(1, MAX_ROWS), hidden=st.integers(1, 65536), backward=st.booleans())
+def test_the_withdrawn_proposal_differs_only_in_short_rows_of_the_forward(
+    rows: int, hidden: int, backward: bool
+) -> None:
+    problem = Problem(BACKWARD if backward else FORWARD, rows, hidden, "bfloat16")
+    shipped, found = (RULES[name].choose(problem, H200) for name in ("liger", "liger_1188"))
+    assert (shipped != found) == (not backward and hidden <= 256 and rows < 32768)
+    assert shipped == found or found == Config("row", 1, 2)
+
+
 @pytest.mark.parametrize(
     ("name", "rows", "hidden", "expected"),
     [
+        ("liger_1188", 32767, 256, "row warps=2"),
+        ("liger_1188", 32768, 256, "block_row block_row=16 warps=4"),
+        ("liger_1188", 32767, 257, "row warps=4"),
+        ("liger_1188", 1, 2048, "row warps=8"),
+        # Elements a thread and registers: 4 and 38, 64 and 128, 32 and 80, 64 and 128.
+        ("te_cuda", 4096, 128, "persistent block_row=4 warps=4 programs_per_sm=8"),
+        ("te_cuda", 4096, 2048, "persistent block_row=4 warps=4 programs_per_sm=4"),
+        ("te_cuda", 4096, 2049, "persistent warps=4 programs_per_sm=4"),
+        ("te_cuda", 4096, 8192, "persistent warps=4 programs_per_sm=4"),
+        ("te_cuda", 4096, 8193, ""),
+        ("sglang", 511, 128, "row warps=4"),
+        ("sglang", 1023, 128, "row warps=4"),
+        ("sglang", 1024, 128, "block_row block_row=2 warps=4"),
+        ("sglang", 1536, 128, "block_row block_row=4 warps=4"),  # 3, rounded up
+        ("sglang", 4607, 128, "block_row block_row=8 warps=4"),
+        ("sglang", 4608, 128, "block_row block_row=16 warps=4"),  # 9, rounded up
+        ("sglang", 1 << 20, 16384, "block_row block_row=16 warps=4"),
+        ("sglang", 1, 16385, ""),
         ("liger_1238", 4095, 512, "row warps=4"),
         ("liger_1238", 4096, 512, "block_row block_row=16 warps=4"),
         ("liger_1238", 4096, 513, "row warps=4"),
@@ -154,6 +192,16 @@ def test_the_forward_in_bfloat16(name: str, rows: int, hidden: int, expected: st
 @pytest.mark.parametrize(
     ("name", "rows", "hidden", "expected"),
     [
+        ("liger_1188", 4096, 64, "persistent warps=4 programs_per_sm=1"),
+        # Elements a thread and registers: 32 and 144, 32 and 144, 64 and the most, 255.
+        ("te_cuda", 4096, 1024, "persistent block_row=4 warps=4 programs_per_sm=2"),
+        ("te_cuda", 4096, 1025, "persistent warps=4 programs_per_sm=4"),
+        ("te_cuda", 4096, 4096, "persistent warps=4 programs_per_sm=2"),
+        ("te_cuda", 4096, 4097, ""),
+        ("te_cuda", 4096, 8191, ""),
+        ("te_cuda", 4096, 8192, "persistent warps=4 programs_per_sm=2"),
+        ("te_cuda", 4096, 8193, ""),
+        ("sglang", 4096, 128, ""),
         ("liger_1238", 4095, 512, "persistent warps=4 programs_per_sm=1"),
         ("liger_1238", 4096, 512, "persistent block_row=16 warps=4 programs_per_sm=1"),
         ("liger_1238", 4096, 513, "persistent warps=4 programs_per_sm=1"),
@@ -242,3 +290,41 @@ def test_grids_follow_the_number_of_multiprocessors() -> None:
     problem = Problem(FORWARD, 265, 128, "bfloat16")
     assert RULES["vllm_gated"].choose(problem, wide) == Config("row", 1, 1)
     assert RULES["tilegym"].choose(problem, wide) == Config("split", 1, 4, block_col=128)
+
+
+def listed(name: str, operator_name: str, rows: int, hidden: int) -> list[str]:
+    configs = AUTOTUNED[name].configs(Problem(operator_name, rows, hidden, "bfloat16"), H200)
+    return [str(config) for config in configs]
+
+
+def test_flash_attention_times_every_number_of_warps() -> None:
+    warps = (1, 2, 4, 8, 16, 32)
+    assert listed("triton.autotune", FORWARD, 4096, 512) == [f"row warps={count}" for count in warps]
+    assert listed("triton.autotune", BACKWARD, 4096, 32768) == [
+        f"persistent warps={count} programs_per_sm=8 finish=reduce" for count in warps
+    ]
+    assert listed("triton.autotune", FORWARD, 4096, 32769) == []
+    assert AUTOTUNED["triton.autotune"].configs(Problem(FORWARD, 1, 16385, "float32"), H200) == ()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "warps"),
+    [
+        # Kept are those of hidden / 16 to 2 hidden threads, 64 a warp.
+        (31, [1, 4, 8, 16]),  # 62 threads: none is left, so all are
+        (32, [1]),
+        (128, [1, 4]),
+        (256, [1, 4, 8]),
+        (1024, [1, 4, 8, 16]),
+        (1025, [4, 8, 16]),
+        (4096, [4, 8, 16]),
+        (4097, [8, 16]),
+        (16384, [16]),
+        (16385, []),
+    ],
+)
+def test_transformer_engine_times_what_its_pruning_leaves(hidden: int, warps: list[int]) -> None:
+    found = AUTOTUNED["te_rocm.autotune"].configs(Problem(FORWARD, 3, hidden, "bfloat16"), H200)
+    assert [config.num_warps for config in found] == warps
+    base = RULES["te_rocm"].choose(Problem(FORWARD, 3, hidden, "bfloat16"), H200)
+    assert {config._replace(num_warps=8) for config in found} == ({base} if base else set())

@@ -1,0 +1,31 @@
+"""The launch rule of the one-pass Triton RMSNorm in SGLang: up to 16 rows a program where rows are many.
+
+In: a problem. Out: a config of the forward; SGLang has no backward.
+
+Left out: the CUDA kernels that SGLang takes for hidden sizes they were made for. It never stores rstd, and here does as
+the problem says. Tiles beyond what 4 warps hold are lowered here as everywhere, and there is no answer where they hold
+no row.
+"""
+
+from normtune.heuristics.rules.rule import FORWARD, Rule
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_launch import next_power_of_2
+from normtune.kernels.target import Target
+
+_WARPS = 4
+_ROWS_PER_PROGRAM = 512
+_MOST_ROWS = 16
+# What 4 warps hold in the forward here, elements.
+_MOST_ROW = 16384
+
+
+def choose(problem: Problem, target: Target) -> Config | None:
+    """The config of the rule; None where it has none. The target plays no part."""
+    if problem.operator != FORWARD or problem.hidden > _MOST_ROW:
+        return None
+    rows = min(_MOST_ROWS, next_power_of_2(max(1, problem.rows // _ROWS_PER_PROGRAM)))
+    return Config("block_row" if rows > 1 else "row", rows, _WARPS)
+
+
+RULE = Rule("sglang", "SGLang, one-pass Triton", "SGLang, its one-pass RMSNorm in Triton", choose)

@@ -1,0 +1,32 @@
+"""The autotuned Triton RMSNorm in flash-attention: every number of warps.
+
+In: a problem and the target's warp. Out: the list of configs that `triton.autotune` times there: one row a program in
+the forward, 8 programs a multiprocessor in the backward, each with every power of two of warps up to 1024 threads.
+
+Left out: that it times anew for each hidden size only, and keeps what won for the first number of rows that it met;
+residual, dropout and second weights. There is no answer for rows of more than 64 KB, for which it raises an error.
+"""
+
+from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Autotuned
+from normtune.kernels.config import Config
+from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.rms_norm_launch import next_power_of_2
+from normtune.kernels.target import Target
+
+_MOST_THREADS = 1024
+_MOST_BYTES = 65536
+_PROGRAMS_PER_SM = 8
+
+
+def configs(problem: Problem, target: Target) -> tuple[Config, ...]:
+    """The list that is timed; empty where flash-attention has no answer."""
+    too_long = next_power_of_2(problem.hidden) > _MOST_BYTES // ITEMSIZE[problem.dtype]
+    if too_long or problem.operator not in (FORWARD, BACKWARD):
+        return ()
+    warps = [1 << power for power in range((_MOST_THREADS // target.warp_size).bit_length())]
+    if problem.operator == FORWARD:
+        return tuple(Config("row", 1, count) for count in warps)
+    return tuple(Config("persistent", 1, count, 1, _PROGRAMS_PER_SM, "reduce") for count in warps)
+
+
+RULE = Autotuned("triton.autotune", "flash-attention, Triton, autotuned", "flash-attention, its layer_norm", configs)

@@ -1,0 +1,87 @@
+"""The two that `normtune diff` compares: tables, rules of other libraries, and what their autotuners would pick.
+
+In: names. Out: `Side`, which answers for a problem, or `Tuned`, which needs the times of its configs to do so.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from normtune.errors import UsageError
+from normtune.heuristics.locate import load, read, shipped, told
+from normtune.heuristics.regions import trees
+from normtune.heuristics.rules import AUTOTUNED, RULES
+from normtune.heuristics.tree import Tree
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem, split_key
+from normtune.kernels.target import Target
+
+
+class Side(NamedTuple):
+    """A table or a rule.
+
+    Attributes:
+        name: how it is named.
+        choose: (problem, target) to its config, None where it has none.
+        tree: (operator key, dtype) to the tree of a table, None where it has none; a rule has none at all.
+    """
+
+    name: str
+    choose: Callable[[Problem, Target], Config | None]
+    tree: Callable[[str, str], Tree | None] = lambda key, dtype: None
+
+
+class Tuned(NamedTuple):
+    """What an autotuner picks at each shape: of a list of configs the one of the least median time there.
+
+    Attributes:
+        name: how it is named.
+        configs: (problem, target) to the list; empty where it has no answer.
+    """
+
+    name: str
+    configs: Callable[[Problem, Target], tuple[Config, ...]]
+
+
+def side(text: str) -> Side:
+    """The rule of that name, else the table in the file of that name, else the shipped table of that name.
+
+    Raises:
+        UsageError: there is none of them, or the file is no table.
+    """
+    if text in RULES:
+        return Side(text, RULES[text].choose)
+    path: str | Path = text
+    if not os.path.lexists(text):
+        named = {path.stem.replace("_", "-"): path for path in shipped()}
+        if text not in named:
+            raise UsageError(
+                f"{told(text)} is no file, rule or shipped table: expected a table that `normtune fit --out` wrote, or "
+                f"one of {', '.join([*RULES, *AUTOTUNED, *named])}"
+            )
+        path = named[text]
+    return _table(path, told(text))
+
+
+def contender(text: str) -> Side | Tuned:
+    """As `side`, or the autotuned rule of that name.
+
+    Raises:
+        UsageError: as `side`.
+    """
+    return Tuned(text, AUTOTUNED[text].configs) if text in AUTOTUNED else side(text)
+
+
+def _table(path: str | Path, name: str) -> Side:
+    table = load(path)
+    found = trees(read(path))
+
+    def choose(problem: Problem, target: Target) -> Config | None:
+        answer = table.answer(problem.key, problem.dtype)
+        return answer(problem.rows, problem.hidden) if answer else None
+
+    def tree(key: str, dtype: str) -> Tree | None:
+        return found.get((key, dtype)) or found.get((split_key(key)[0], dtype))
+
+    return Side(name, choose, tree)

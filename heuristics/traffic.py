@@ -1,0 +1,25 @@
+"""Parts of a plane of shapes by what bounds a kernel there: the launch, the memory, or neither alone.
+
+In: the bytes that a problem moves and the size of the last-level cache. Out: the part, and how it is named.
+"""
+
+from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.problem import Problem
+
+# Below it no config gets near a copy of as many bytes: what is timed is mostly the launch.
+LAUNCH_BYTES = 1 << 20
+PARTS = (0, 1, 2)
+
+
+def part(spec: OperatorSpec, problem: Problem, l2_bytes: int) -> int:
+    """0 where the launch bounds, up to 1 MB moved; 2 where memory does, beyond the last-level cache; 1 between."""
+    moved = spec.bytes_moved(problem)
+    if moved <= LAUNCH_BYTES:
+        return 0
+    return 2 if moved > l2_bytes else 1
+
+
+def name(which: int, l2_bytes: int) -> str:
+    """A part as tables name it."""
+    cache = f"{l2_bytes / (1 << 20):g} MB"
+    return ("launch bound, to 1 MB moved", f"1 to {cache}", f"memory bound, over {cache} (the L2)")[which]
