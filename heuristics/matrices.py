@@ -22,7 +22,7 @@ def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatri
     """The timing matrices of all operators, variants and dtypes that have times, and a line for each that has none."""
     target = target_for(device.target, device.sms)
     found, notes = [], []
-    for name, variant, dtype in _kinds(current):
+    for name, variant, dtype in current.kinds():
         spec = operators().get(name)
         known = spec is not None and dtype in spec.dtypes and variant in {"", *all_variants(spec)}
         matrix = timing_matrix(current, spec, variant, dtype, target) if spec and known else None
@@ -50,9 +50,3 @@ def outdated(all_of_it: "Evidence", current: "Evidence") -> list[str]:
         if name in known and fingerprint(known[name]) != measured:
             lines.append(f"the kernels of {name} changed since: `normtune sweep --stale` measures them again")
     return lines
-
-
-def _kinds(evidence: "Evidence") -> list[tuple[str, str, str]]:
-    """The operators, variants and dtypes of the measurements, in order."""
-    pairs = evidence.frame[["operator", "variant", "dtype"]].drop_duplicates()
-    return sorted((str(name), str(variant), str(dtype)) for name, variant, dtype in pairs.itertuples(index=False))

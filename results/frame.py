@@ -210,7 +210,7 @@ def flatten(arrays: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int64], NDA
 
 def split(lengths: NDArray[np.int64], flat: NDArray[_Integer]) -> list[NDArray[_Integer]]:
     """The arrays that `flatten` took apart, as views of `flat`."""
-    ends = np.cumsum(lengths).tolist()
+    ends: list[int] = np.cumsum(lengths).tolist()
     return [flat[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)] if ends else []
 
 
