@@ -1,7 +1,8 @@
-"""`normtune show`: the map of the best configs, of a table's configs, or the measurements themselves, in the terminal.
+"""`normtune show`: maps of the best configs, of a table's, of flips between regimes; or the measurements themselves.
 
 In: options. Out: for each device, a map of each operator and dtype, or a list. What is best is found by `matrix`, what
-is drawn by `best_map`, what is listed by `listing`; all of that is imported when the command runs.
+is drawn by `best_map`, what is listed by `listing`, what flips by `flips`; all of that is imported when the command
+runs.
 """
 
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normtune.errors import UsageError
+from normtune.results.regimes import COLD, WARM, check_regime
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,6 +50,10 @@ def show(
         str | None, typer.Option(help="List by this column, -COLUMN downwards; else by problem and time.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help=f"List at most so many; {LIMIT} by default.")] = None,
+    regime: Annotated[str, typer.Option(help="Only what was measured so: cold, warm or eager.")] = COLD,
+    flips: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Map where the best config is not good in this other regime.")
+    ] = None,
 ) -> None:
     """Show which config is best at each shape, what a table answers there, or single measurements.
 
@@ -62,14 +68,21 @@ def show(
         raise UsageError(
             "--table marks a map, --where, --sort and --limit list measurements: give the one or the other"
         )
+    check_regime(regime)
+    if flips is not None:
+        if table or listed:
+            raise UsageError("--flips is a map of its own: give neither --table nor --where, --sort or --limit with it")
+        _show_flips(store, recording, operator or [], dtype or [], (regime, flips))
+        return
     loaded = _load(table) if table else None
     if listed:
         _check_list(where, sort)
-    evidence = narrowed(measured(store, recording), operator or [], dtype or [])
+    evidence = narrowed(measured(store, recording, regime), operator or [], dtype or [])
     if evidence.frame.empty:
         typer.echo("there are no measurements yet: run `normtune sweep`")
         return
     screen = console()
+    taken = "" if regime == COLD else f", {regime}"
     for number, device in enumerate(evidence.devices()):
         part = evidence.of(device)
         current = part.current()
@@ -78,7 +91,7 @@ def show(
         if number:
             screen.print()
         label = printable(f"{device.label}, {device.target}, {device.sms} SMs")
-        screen.print(f"{label}: {len(current.frame)} measurements", style="bold", soft_wrap=True)
+        screen.print(f"{label}: {len(current.frame)} measurements{taken}", style="bold", soft_wrap=True)
         for line in (*outdated(part, current), *notes, *lists):
             screen.print(line, soft_wrap=isinstance(line, str))
         if not listed:
@@ -86,6 +99,42 @@ def show(
                 _print_map(screen, current, matrix, loaded)
             if matrices and not loaded:
                 screen.print(f"\n{_COUNTS}", soft_wrap=True)
+
+
+def _show_flips(
+    store: str | None, recording: str | None, operators: list[str], dtypes: list[str], regimes: tuple[str, str]
+) -> None:
+    """Where the best configs of two regimes are not good in the other, device by device."""
+    from normtune.heuristics.flips_measured import directions
+    from normtune.heuristics.flips_text import flip_lines
+    from normtune.results.source import in_regime, measured, narrowed
+    from normtune.results.terminal import console, map_columns, printable
+
+    if regimes[0] == regimes[1]:
+        raise UsageError(f"--flips is {regimes[1]!r}, and so is --regime: name two regimes, as --flips {WARM}")
+    check_regime(regimes[1])
+    whole = narrowed(measured(store, recording, None), operators, dtypes)
+    if whole.frame.empty:
+        typer.echo("there are no measurements yet: run `normtune sweep`")
+        return
+    source = f"recording {recording}" if recording else "the store"
+    parts = [in_regime(whole, name, source) for name in regimes]
+    screen = console()
+    shown = 0
+    for device in whole.devices():
+        one, other = (part.of(device).current() for part in parts)
+        found = directions(one, other, device) if one.runs and other.runs else []
+        for name, both in found:
+            if shown:
+                screen.print()
+            shown += 1
+            screen.print(printable(f"{device.label}, {device.target}, {device.sms} SMs"), style="bold", soft_wrap=True)
+            for line in flip_lines(name, both, map_columns(screen)):
+                screen.print(line, soft_wrap=True)
+    if not shown:
+        typer.echo(
+            f"no shape was measured both {regimes[0]} and {regimes[1]} on one device: sweep the same shapes twice"
+        )
 
 
 def _load(path: Path) -> "Table":
