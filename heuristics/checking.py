@@ -22,6 +22,7 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_batch_invariant, split_key
 from normtune.kernels.target import target_for
+from normtune.results.regimes import COLD
 
 if TYPE_CHECKING:
     from normtune.results.frame import Evidence
@@ -135,7 +136,7 @@ def _data(header: Header, folder: Path) -> "tuple[str, Evidence] | None":
     given = values(header.regenerate)
     name = given.get("--recording", [""])[-1]
     if name in recordings():
-        return f"recording {name}", load_recording(name)
+        return f"recording {name}", load_recording(name, given.get("--regime", [COLD])[-1])
     if name == ALL:
         return "all recordings", load_recordings()
     file = given.get("--evidence", [""])[-1]

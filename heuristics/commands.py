@@ -15,6 +15,7 @@ import typer
 from normtune.errors import UsageError
 from normtune.heuristics.check_command import check
 from normtune.heuristics.options import TIE_PERCENT, FitOptions
+from normtune.results.regimes import COLD
 
 if TYPE_CHECKING:
     from normtune.heuristics.incumbent import Incumbents
@@ -71,6 +72,7 @@ def fit(
     batch_invariant: Annotated[
         bool, typer.Option("--batch-invariant", help="Also functions whose config does not depend on rows.")
     ] = False,
+    regime: Annotated[str, typer.Option(help="Fit the times taken cold, warm or eager.")] = COLD,
     install: Annotated[
         bool, typer.Option("--install", help="Make the table the one of this user for its GPU.")
     ] = False,
@@ -88,12 +90,21 @@ def fit(
     from normtune.results.source import measured
 
     options = FitOptions(
-        leaves, tuple(operator or ()), objective, max_slowdown, tie, weights, max_configs, baseline, batch_invariant
+        leaves,
+        tuple(operator or ()),
+        objective,
+        max_slowdown,
+        tie,
+        weights,
+        max_configs,
+        baseline,
+        batch_invariant,
+        regime,
     )
     operators = list(options.operators)
     if baseline is not None:
         in_use(baseline, Path())  # what cannot be is said before anything is read
-    found = measured(store, recording)
+    found = measured(store, recording, regime)
     parts = _parts(found, operators, out, evidence, install)
     for part in parts:
         _check_places(part, out, evidence, force)

@@ -41,7 +41,7 @@ def module_text(fit: Fit, regenerate: str) -> str:
         target=device.target,
         sms=device.sms,
         software=_plain(", ".join(f"{name} {fit.software.get(name, 'unknown')}" for name in ("triton", "torch"))),
-        data=f"{fit.digest} ({fit.measurements} measurements, {fit.date})",
+        data=f"{fit.digest} ({fit.measurements} measurements, {fit.date}{fit.told_regime})",
         kernels=fit.fingerprints,
         measured=f"rows {rows_from} to {rows_to}, hidden {hidden_from} to {hidden_to}",
         regret=tuple(_regret(fit)),

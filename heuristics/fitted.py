@@ -11,6 +11,7 @@ from normtune.heuristics.figures import Figures
 from normtune.heuristics.together import Together
 from normtune.heuristics.tree import Tree
 from normtune.results.records import Device
+from normtune.results.regimes import COLD
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Fit:
         notes: what the user should know: data left out, and why.
         weights: what the problems count, as the user asked for it.
         together: what forward and backward lose together.
+        regime: in which the times were taken.
     """
 
     device: Device
@@ -88,6 +90,12 @@ class Fit:
     notes: tuple[str, ...]
     weights: str = "decades"
     together: tuple[Together, ...] = ()
+    regime: str = COLD
+
+    @property
+    def told_regime(self) -> str:
+        """Behind the date of the data: how the times were taken, where that is not cold."""
+        return "" if self.regime == COLD else f", {self.regime}"
 
     def without_data(self) -> list[tuple[str, str, str]]:
         """(key, dtype, dtype of the function it takes) of all that is served without measurements of its own."""

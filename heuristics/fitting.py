@@ -60,7 +60,7 @@ def fit(
         given: (key, dtype) to the trees of an earlier fit, which then are judged and not sought.
 
     Raises:
-        UsageError: there are several devices in the evidence, an operator has no data, or weights are none.
+        UsageError: there are several devices or regimes in the evidence, an operator has no data, or weights are none.
         NormtuneError: there is no data, only one problem, or no legal table under these conditions.
     """
     options = options or FitOptions()
@@ -68,7 +68,7 @@ def fit(
     selected = evidence.select(options.operators)
     if selected.frame.empty:
         raise NormtuneError("there are no measurements to fit: run `normtune sweep` first")
-    device = _one_device(selected.devices())
+    device, regime = _one_device(selected.devices()), _one_regime(selected.regimes())
     data = used(evidence, options.operators)
     stale = len(selected.frame) - len(data.frame)
     notes = [f"left out {stale} measurements of older kernels: `normtune sweep --stale` repeats them"] if stale else []
@@ -119,6 +119,7 @@ def fit(
         notes=(*notes, *weighting.notes()),
         weights=options.weights,
         together=tuple(together(sides, liger.choose)),
+        regime=regime,
     )
 
 
@@ -165,6 +166,12 @@ def _one_device(devices: Sequence[Device]) -> Device:
             "--out DIR/ writes a table for each, --install alone installs each"
         )
     return devices[0]
+
+
+def _one_regime(regimes: Sequence[str]) -> str:
+    if len(regimes) > 1:
+        raise UsageError(f"times of regimes {', '.join(regimes)} are never compared: a table is fitted to one of them")
+    return regimes[0]
 
 
 def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: list[str]) -> list[TimingMatrix]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from normtune.errors import UsageError
+from normtune.results.regimes import COLD, check_regime
 
 OBJECTIVES = ("mean", "worst")
 TIE_PERCENT = 0.1
@@ -31,6 +32,7 @@ class FitOptions:
         baseline: a rule by name or a table's file, than which no leaf may be slower; None for the table that is
             replaced, if there is one.
         batch_invariant: whether the table also gets functions that do not look at rows.
+        regime: of the times that are fitted, a name of `regimes.REGIMES`.
 
     Raises:
         UsageError: a value is out of range.
@@ -45,6 +47,7 @@ class FitOptions:
     max_configs: int | None = None
     baseline: str | None = None
     batch_invariant: bool = False
+    regime: str = COLD
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense, in one place for the command line and for Python."""
@@ -52,6 +55,7 @@ class FitOptions:
             raise UsageError(f"leaves is {self.leaves}: expected a positive number")
         if self.max_configs is not None and self.max_configs < 1:
             raise UsageError(f"max-configs is {self.max_configs}: expected a positive number")
+        check_regime(self.regime)
         if self.objective not in OBJECTIVES:
             raise UsageError(f"unknown objective {self.objective!r}: expected one of {', '.join(OBJECTIVES)}")
         if self.max_slowdown is not None and not 1 <= self.max_slowdown < math.inf:
@@ -89,6 +93,7 @@ _VALUES = {
     "--weights": "weights",
     "--max-configs": "max_configs",
     "--baseline": "baseline",
+    "--regime": "regime",
 }
 _BATCH_INVARIANT = "--batch-invariant"
 _NUMBERS = {"leaves": int, "max_configs": int, "max_slowdown": float, "tie_percent": float}

@@ -16,6 +16,7 @@ from normtune.heuristics.micrologs import MILLION, percent, percent_up
 from normtune.heuristics.rules import liger
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.problem import split_key
+from normtune.results.regimes import COLD
 
 _WIDTHS = (10, 7, 8, 7, 7, 7, 11, 7, 8, 8)
 _HEADINGS = (
@@ -31,7 +32,8 @@ _COUNTED = {
 def figures(fit: Fit) -> Iterable[str]:
     """The figures of a table, operator by operator."""
     device = fit.device
-    yield f"{device.label}, {device.target}, {device.sms} SMs: {fit.measurements} measurements, {fit.date}"
+    data = f"{fit.measurements} measurements, {fit.date}{fit.told_regime}"
+    yield f"{device.label}, {device.target}, {device.sms} SMs: {data}"
     yield "Slower than the best config of each problem, in percent (Liger: its rule);"
     yield _COUNTED.get(fit.weights, f"problems count in a mean as {fit.weights} says") + ":"
     yield ""
@@ -108,9 +110,10 @@ def ways(fit: Fit, out: Path | None) -> Iterable[str]:
         out: where it was written; None where it was not.
     """
     name = shlex.quote(str(out)) if out else "FILE"
+    regime = "" if fit.regime == COLD else f" --regime {fit.regime}"
     yield "Three ways to use it:" if out else "Nothing was written. Three ways to use the table:"
     for way, effect in (
-        ("normtune fit --install", f"kernels on {plain_name(fit.device.name)} use it, for this user"),
+        (f"normtune fit{regime} --install", f"kernels on {plain_name(fit.device.name)} use it, for this user"),
         (f"NORMTUNE_TABLE={name}", "one process uses it" if out else "one process uses it; --out FILE writes it"),
         ("commit it", "as heuristics.py of a library, or in heuristics/tables/ of normtune"),
     ):
