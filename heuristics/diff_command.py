@@ -67,12 +67,12 @@ def diff(
         part = evidence.of(device)
         current = part.current()
         matrices, notes = matrices_of(current, device)
-        target = target_for(device.target, device.sms)
+        target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
         found = []
         for plain in matrices:
             spec = registered(plain.operator)
             matrix = replace(plain, weights=weighting.of(spec, plain.variant, plain.dtype, plain.problems))
-            found.append(difference(matrix, target, *sides, best_times(current, matrix).best, device.l2_bytes))
+            found.append(difference(matrix, target, *sides, best_times(current, matrix).best))
         for note in (*outdated(part, current), *notes):
             typer.echo(f"\n{note}")
         for lines in (

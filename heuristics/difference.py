@@ -174,17 +174,15 @@ def difference(
     first: Side | Tuned,
     second: Side | Tuned,
     best: NDArray[np.int64],
-    l2_bytes: int,
 ) -> Difference:
     """Compare two sides on the problems of a matrix.
 
     Args:
         matrix: the times, of one operator, variant and dtype, and what each problem counts.
-        target: of the device that they were measured on.
+        target: of the device that they were measured on, with its own last-level cache.
         first: one side.
         second: the other.
         best: int64 (problems,), ns, the best time of each problem.
-        l2_bytes: size of the device's last-level cache.
     """
     spec, known = operator(matrix.operator), _Answers(matrix, target)
     choices: tuple[list[Choice], list[Choice]] = ([], [])
@@ -197,8 +195,9 @@ def difference(
         launches = [_launch(answer.config, problem, target) for answer in answers]
         if launches[0] is not None and launches[0] == launches[1]:
             same.add(shape)
-        parts.append(part(spec, problem, l2_bytes))
-    left, right = (one.tree(matrix.key, matrix.dtype) if isinstance(one, Side) else None for one in (first, second))
+        parts.append(part(spec, problem, target.l2_bytes))
+    key = matrix.key, matrix.dtype
+    left, right = (one.tree(*key, target) if isinstance(one, Side) else None for one in (first, second))
     boxes = tuple(rectangles(left, right, spec.max_hidden))
     names = first.name, second.name
     return Difference(matrix, names, (tuple(choices[0]), tuple(choices[1])), frozenset(same), best, tuple(parts), boxes)

@@ -150,7 +150,7 @@ def _changes(found: Difference, markdown: bool) -> Iterator[str]:
     ]
     yield from _table(("rows", "hidden", "shapes", "faster", "us a call", "A", "B"), rows, markdown)
     rest, silent = len(known) - len(heavy), len(found.changes) - len(known)
-    told = [f"{rest} more of less weight"] * bool(rest) + [f"{silent} where not both have times"] * bool(silent)
+    told = [f"{rest} more of less weight"] * bool(rest) + [f"{silent} without times of both"] * bool(silent)
     if told:
         yield from ("",) if markdown else ()
         yield f"and {' and '.join(told)}"

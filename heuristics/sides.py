@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import UsageError
-from normtune.heuristics.locate import load, read, shipped, told
-from normtune.heuristics.regions import trees
+from normtune.heuristics.locate import ANY_GPU, SHIPPED, load, read, shipped, told
+from normtune.heuristics.normalised import BYTES_PER_L2, HIDDEN, NormalisedTree
+from normtune.heuristics.regions import normalised_trees, trees
 from normtune.heuristics.rules import AUTOTUNED, RULES
-from normtune.heuristics.tree import Tree
+from normtune.heuristics.tree import Leaf, Split, Tree
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem, split_key
 from normtune.kernels.target import Target
@@ -24,12 +25,13 @@ class Side(NamedTuple):
     Attributes:
         name: how it is named.
         choose: (problem, target) to its config, None where it has none.
-        tree: (operator key, dtype) to the tree of a table, None where it has none; a rule has none at all.
+        tree: (operator key, dtype, target) to the tree of a table on that GPU, None where it has none; a rule has none
+            at all, nor has a function with thresholds in bytes.
     """
 
     name: str
     choose: Callable[[Problem, Target], Config | None]
-    tree: Callable[[str, str], Tree | None] = lambda key, dtype: None
+    tree: Callable[[str, str, Target], Tree | None] = lambda key, dtype, target: None
 
 
 class Tuned(NamedTuple):
@@ -54,7 +56,8 @@ def side(text: str) -> Side:
         return Side(text, RULES[text].choose)
     path: str | Path = text
     if not os.path.lexists(text):
-        named = {path.stem.replace("_", "-"): path for path in shipped()}
+        paths = [*shipped(), *(path for path in (SHIPPED / ANY_GPU,) if path.exists())]
+        named = {path.stem.replace("_", "-"): path for path in paths}
         if text not in named:
             raise UsageError(
                 f"{told(text)} is no file, rule or shipped table: expected a table that `normtune fit --out` wrote, or "
@@ -75,13 +78,32 @@ def contender(text: str) -> Side | Tuned:
 
 def _table(path: str | Path, name: str) -> Side:
     table = load(path)
-    found = trees(read(path))
+    text = read(path)
+    found = trees(text) if table.is_bound else {}
+    relative = {} if table.is_bound else normalised_trees(text)
 
     def choose(problem: Problem, target: Target) -> Config | None:
-        answer = table.answer(problem.key, problem.dtype)
+        answer = table.bound(target.sms, target.l2_bytes).answer(problem.key, problem.dtype)
         return answer(problem.rows, problem.hidden) if answer else None
 
-    def tree(key: str, dtype: str) -> Tree | None:
-        return found.get((key, dtype)) or found.get((split_key(key)[0], dtype))
+    def tree(key: str, dtype: str, target: Target) -> Tree | None:
+        for name in (key, split_key(key)[0]):
+            if (name, dtype) in found:
+                return found[name, dtype]
+            if (name, dtype) in relative:
+                return _on_gpu(relative[name, dtype], target)
+        return None
 
     return Side(name, choose, tree)
+
+
+def _on_gpu(tree: NormalisedTree, target: Target) -> Tree | None:
+    """A tree for any GPU as it is on one; None where a cut is by bytes, and so no rectangle."""
+    if isinstance(tree, Leaf):
+        return tree
+    low, high = _on_gpu(tree.low, target), _on_gpu(tree.high, target)
+    if low is None or high is None or tree.size == BYTES_PER_L2:
+        return None
+    if tree.size == HIDDEN:
+        return Split("hidden", tree.threshold, low, high)
+    return Split("rows", -(-tree.threshold * target.sms // tree.times), low, high)

@@ -24,7 +24,7 @@ from normtune.heuristics.options import FitOptions
 from normtune.heuristics.sides import Side, Tuned, side
 from normtune.heuristics.tree import Leaf, Split, Tree, choose
 from normtune.kernels.config import Config
-from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import TARGETS
 from normtune.results.store import Store
 
@@ -45,11 +45,13 @@ def matrix() -> TimingMatrix:
 
 def compared(matrix: TimingMatrix, first: str | Side | Tuned, second: str | Side | Tuned) -> Difference:
     sides = [side(one) if isinstance(one, str) else one for one in (first, second)]
-    return difference(matrix, H200, *sides, BEST[: len(matrix.problems)], L2)
+    return difference(matrix, H200, *sides, BEST[: len(matrix.problems)])
 
 
 def table(name: str, tree: Tree) -> Side:
-    return Side(name, lambda problem, target: choose(tree, problem.rows, problem.hidden), lambda key, dtype: tree)
+    return Side(
+        name, lambda problem, target: choose(tree, problem.rows, problem.hidden), lambda key, dtype, target: tree
+    )
 
 
 def test_shapes_at_which_the_proposal_differs_and_what_each_loses(matrix: TimingMatrix) -> None:
@@ -257,6 +259,20 @@ def test_a_map_of_one_mark_is_a_line(matrix: TimingMatrix) -> None:
     assert not any(line.startswith("hidden") for line in lines)
 
 
+def test_a_table_for_any_gpu_has_the_rectangles_that_it_has_on_this_one() -> None:
+    found = side("any-gpu")
+    half = H200._replace(sms=66)
+    for target in (H200, half):
+        tree = found.tree("rms_norm_backward", "bfloat16", target)
+        assert tree is not None
+        for rows in (1, 32, 33, 65, 66, 67, 131, 132, 133, 527, 528, 1055, 1056, 32768, MAX_ROWS):
+            for hidden in (64, 100, 512, 1024, 4096, 16384):
+                problem = Problem("rms_norm_backward", rows, hidden, "bfloat16")
+                assert choose(tree, rows, hidden) == found.choose(problem, target)
+    assert found.tree("rms_norm_backward", "bfloat16", H200) != found.tree("rms_norm_backward", "bfloat16", half)
+    assert found.tree("toy", "bfloat16", H200) is None
+
+
 def invoke(*arguments: str) -> Result:
     app = typer.Typer()
     register(app)
@@ -320,7 +336,7 @@ def test_what_is_neither_a_rule_nor_a_table_is_refused_before_anything_is_read(s
     assert refused("liger", "te", "--store", "none.db") == (
         "te is no file, rule or shipped table: expected a table that `normtune fit --out` wrote, or one of liger, "
         "liger_1238, liger_1188, te_rocm, te_cuda, aiter, tilegym, atom, vllm, vllm_gated, sglang, quack, "
-        "triton.autotune, te_rocm.autotune, nvidia-h200"
+        "triton.autotune, te_rocm.autotune, nvidia-h200, any-gpu"
     )
     assert refused("x" * 5000, "liger").startswith("xxx")
     assert refused("\0", "liger").startswith("'\\x00' is no file")
