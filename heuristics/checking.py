@@ -134,11 +134,11 @@ def _data(header: Header, folder: Path) -> "tuple[str, Evidence] | None":
     from normtune.results.recording import ALL, load_recording, load_recordings, recordings
 
     given = values(header.regenerate)
-    name = given.get("--recording", [""])[-1]
+    name, regime = given.get("--recording", [""])[-1], given.get("--regime", [COLD])[-1]
     if name in recordings():
-        return f"recording {name}", load_recording(name, given.get("--regime", [COLD])[-1])
+        return f"recording {name}", load_recording(name, regime)
     if name == ALL:
-        return "all recordings", load_recordings()
+        return "all recordings", load_recordings(regime)
     file = given.get("--evidence", [""])[-1]
     path = folder / file
     if not file or not path.is_file():

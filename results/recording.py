@@ -16,6 +16,8 @@ from normtune.results.records import REPLAY_PREFIX, Run
 from normtune.results.regimes import COLD
 
 FOLDER = Path(__file__).parent / "recordings"
+# Stands for all recordings where several may be named.
+ALL = "all"
 MAX_BYTES = 2_000_000
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _OPERATOR = re.compile(r"[A-Za-z0-9_]+")
@@ -42,6 +44,18 @@ def load_recording(name: str, regime: str | None = COLD) -> Evidence:
         raise UsageError(f"unknown recording {name!r}: expected one of {', '.join(known) or '(none is shipped)'}")
     found = _joined([read_parquet(path) for path in sorted(FOLDER.glob(f"{name}.*.parquet"))])
     return found if regime is None else found.regime(regime)
+
+
+def load_recordings(regime: str | None = COLD) -> Evidence:
+    """All recordings that are shipped, each of its device.
+
+    Args:
+        regime: only what was measured in it; None for all.
+
+    Raises:
+        NormtuneError: a file is damaged.
+    """
+    return _joined([load_recording(name, regime) for name in recordings()])
 
 
 def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
@@ -87,7 +101,7 @@ def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
 
 
 def _check(evidence: Evidence, name: str) -> None:
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or name == ALL:
         raise UsageError(f"the recording's name is {name!r}: expected small letters, digits and dashes, as nvidia-h200")
     devices = evidence.devices()
     if not devices:
