@@ -121,7 +121,7 @@ def _missing(found: Difference, markdown: bool) -> Iterator[str]:
         if told:
             loss = found.loss(which)
             alone = f"; where it has, it loses {percent(loss.mean)}" if loss and untimed else ""
-            hint = ". `normtune sweep --space full` times what other libraries launch" if untimed else ""
+            hint = ". `normtune sweep --space full` times most of what other libraries launch" if untimed else ""
             yield f"{'- ' * markdown}{sign} has {' and '.join(told)} of {len(found.pairs)} shapes{alone}{hint}"
         tuned = found.tuned(which)
         if tuned and tuned[0] > tuned[1]:
