@@ -29,6 +29,7 @@ tune:
 	$(BIN)/normtune fit --store $(STORE) --out heuristics.py
 
 test: QUICK := and not slow
+test-all: $(VENV)/.exact
 test test-all: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -66,4 +67,10 @@ $(VENV)/.ready: pyproject.toml setup.py constraints.txt
 		{ grep -vE '^(torch|triton)==' constraints.txt; $(BIN)/python -m pip list --format=freeze | grep -E '^(torch|triton)=='; } > $(VENV)/constraints.txt; \
 	fi
 	$(BIN)/python -m pip install -q -c $(VENV)/constraints.txt -e '.[dev]'
+	@touch $@
+
+# Half a minute for one test of the exact program, which is skipped without it.
+$(VENV)/.exact: $(VENV)/.ready
+	@$(BIN)/python -m pip install -q --only-binary :all: -c $(VENV)/constraints.txt -e '.[exact]' \
+		|| echo "no wheel of pystreed for this Python: the exact program is tested without it"
 	@touch $@
