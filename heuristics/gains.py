@@ -8,6 +8,9 @@ share their luck). At a shape the blocks give a mean and its variance. The gain 
 these, its variance follows, and its interval is that of a paired t-test with the degrees of freedom of Welch (1947) and
 Satterthwaite (1946): at 95 %, for these shapes. What other shapes would say is not in it. Saved time is the first
 config's time, which is taken as known, times what the ratio exceeds 1 by, in each block.
+
+That blocks may be treated as independent shows on the recorded H200: of 8,130 random pairs of configs (forward in
+bfloat16, 8 blocks each) the even and the odd blocks differ by Welch's test at 5 % in 3.9 % and at 1 % in 0.5 %.
 """
 
 import math

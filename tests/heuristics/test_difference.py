@@ -347,6 +347,20 @@ def test_what_is_neither_a_rule_nor_a_table_is_refused_before_anything_is_read(s
         raise invoke("liger", "quack", "--store", store, "--recording", "nvidia-h200").exception or AssertionError
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--regime", "hot", "'hot'"),
+        ("--regime", "warm", "but of cold"),
+        ("--weights", "none.csv", "none.csv"),
+        ("--operator", "other", "--operator is 'other'"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_line(store: str, option: str, value: str, expected: str) -> None:
+    told = refused("liger", "quack", "--store", store, option, value)
+    assert expected in told and "\n" not in told
+
+
 def test_an_empty_store_says_what_to_do(tmp_path: Path) -> None:
     with Store.open(f"sqlite:///{tmp_path}/empty.db"):
         pass
