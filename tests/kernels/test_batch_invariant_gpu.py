@@ -11,7 +11,7 @@ from normtune.kernels.operator import operator
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*has no batch-invariant function")]
 DEVICE = torch.device("cuda", 0)
 ROWS = 9000
-HIDDEN = (64, 96, 100, 128, 192, 256, 768, 1000, 1024, 2048, 4096, 5120, 8192, 12288, 16384, 32768)
+HIDDEN = (64, 100, 192, 768, 1000, 4096, 8192, 12288, 32768)
 DTYPES = (torch.bfloat16, torch.float32)
 
 
@@ -82,7 +82,7 @@ def test_without_the_mode_configs_and_some_bits_depend_on_the_batch():
                 differs.add((name, hidden))
     assert {name for name, _ in differs} == {"rms_norm_forward", "rms_norm_backward"}
     bits = []
-    for hidden in (256, 768, 4096, 8192):
+    for hidden in (192, 768, 4096, 8192):
         x, weight, dy = batch(hidden, torch.float32)
         whole = results(x, weight, dy)
         for first, last in ((0, 1), (0, 64), (0, 1024)):
