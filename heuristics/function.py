@@ -74,14 +74,13 @@ def fit_function(
         validated = cross_validated(matrix, legality, MAX_LEAVES, options.max_configs)
     enough = validated.chosen() if validated else None
     most = known.leaves if known else options.leaves or MAX_LEAVES
-    task = _task(matrix, legality, options, enough or most)
-    optima = Optima(*task.found, most)
-    asked = most if known else _fewest(task, optima, enough or most, options.tie)
+    task, optima, asked = _asked(matrix, legality, options, known, enough or most, most)
     tree = optima.tree(asked) if asked else None
     if tree is None or asked is None:
         raise NormtuneError(_no_tree(task, legality, options, most))
 
-    kept, replacing = 0, False
+    # The tree of an earlier fit is only given where it was what it was because of the table before it.
+    kept, replacing = 0, given is not None
     if given is not None:
         tree = given
     else:
@@ -134,6 +133,23 @@ def least_measured(matrix: TimingMatrix, optima: Optima, count: int) -> int | No
     """Mean regret of the best tree of at most so many leaves for the measured sizes alone, millionths."""
     least = optima.least_measured(count)
     return None if least is None else least // int(matrix.weight.sum())
+
+
+def _asked(
+    matrix: TimingMatrix, legality: Legality, options: FitOptions, known: Known | None, enough: int, most: int
+) -> tuple[_Task, Optima, int | None]:
+    """The conditions, the optima under them for up to `most` leaves, and the leaves to be taken; None without a tree.
+
+    The least worst regret is that of trees of as many leaves as are taken, so that a refit, which knows that number
+    alone, has the same conditions.
+    """
+    while True:
+        task = _task(matrix, legality, options, enough)
+        optima = Optima(*task.found, most)
+        asked = most if known else _fewest(task, optima, enough, options.tie)
+        if options.objective != "worst" or asked is None or asked <= enough:
+            return task, optima, asked
+        enough = asked
 
 
 def _task(matrix: TimingMatrix, legality: Legality, options: FitOptions, count: int) -> _Task:
@@ -221,7 +237,7 @@ def _figures(
     if best is None or optimum is None:
         raise AssertionError("where there is a tree there is a best one")
     found, few = figures_of(task.matrix, tree, optimum), task.few
-    # A tree that has its cuts on the grid is compared with trees that are legal at all sizes, as it is; another one with
+    # A tree that has its cuts on the grid is compared with trees that are legal at all sizes, as it is; another with
     # trees that need not be so beyond the measured ones.
     cost = cost_of(optima, tree)
     gap = found.gap if cost is None else -((best - cost) // int(task.matrix.weight.sum()))

@@ -178,6 +178,7 @@ def parse(text: str, source: str) -> tuple[Header, str]:
             shared=tuple(entries.get("Shared", ())),
             body=entries["Body"][0],
             format=int(form),
+            replaced="Replaced" in entries,
             fitted=tuple(entries.get("Fitted", ())),
         )
     except KeyError as error:

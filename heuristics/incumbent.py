@@ -65,9 +65,10 @@ def of_file(path: str | os.PathLike[str], replaced: bool = False) -> Incumbents:
     """The table in a file.
 
     Raises:
-        UsageError: it cannot be read, or is no table.
+        UsageError: it cannot be read, or is no table of one GPU.
     """
-    locate.load(path)
+    if locate.load(path).header.is_for_any_gpu:
+        raise UsageError(f"{locate.told(path)} is a table for any GPU: expected one of one GPU, or a rule")
     return Incumbents(trees(locate.read(path)), replaced=replaced)
 
 

@@ -80,7 +80,7 @@ class FitOptions:
         for option, attribute in _VALUES.items():
             value = getattr(self, attribute)
             if value != getattr(default, attribute):
-                words += [option, f"{value:.10g}" if isinstance(value, float) else str(value)]
+                words += [option, _text(value)]
         return words + [_BATCH_INVARIANT] * self.batch_invariant
 
 
@@ -97,6 +97,11 @@ _VALUES = {
 }
 _BATCH_INVARIANT = "--batch-invariant"
 _NUMBERS = {"leaves": int, "max_configs": int, "max_slowdown": float, "tie_percent": float}
+
+
+def _text(value: object) -> str:
+    """A value as `read_options` reads it, to the last bit of a float."""
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def read_options(command: str) -> FitOptions:

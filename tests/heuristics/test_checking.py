@@ -22,7 +22,7 @@ def recorded(measure, penalty, run, spec: OperatorSpec, monkeypatch: pytest.Monk
     """A recording `test-gpu` of the kernels as they are."""
     found = Evidence.from_measurements(measure(penalty, SHAPES, fingerprint=fingerprint(spec)), [run])
     monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
-    monkeypatch.setattr(recording, "load_recording", {"test-gpu": found}.__getitem__)
+    monkeypatch.setattr(recording, "load_recording", lambda name, *_: {"test-gpu": found}[name])
     return found
 
 
@@ -66,7 +66,7 @@ def test_a_table_with_a_variant_is_fitted_again(
 
     cells = recorded.measurements() + measure(law, SHAPES, variant="no_keep", fingerprint=fingerprint(spec))
     found = Evidence.from_measurements(cells, [run])
-    monkeypatch.setattr(recording, "load_recording", lambda name: found)
+    monkeypatch.setattr(recording, "load_recording", lambda *_: found)
     fitted = fit(found)
     assert len(fitted.functions) == 1 + own
     assert check(write(tmp_path / "table.py", module_text(fitted, COMMAND))).failures == ()
