@@ -4,6 +4,7 @@ In: an operator's spec, the target, the dtypes and variants that a table will se
 the largest shape of a region; since legality never returns as rows or hidden grow, that shape speaks for the region.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
@@ -55,10 +56,37 @@ class Legality:
         """For ascending sizes, bool (configs, rows, hidden): whether each config reaches each pair."""
         legal = np.zeros((len(configs), len(rows), len(hidden)), np.bool_)
         for index, config in enumerate(configs):
-            # Along the edge of the legal area: as hidden grows, the rows it reaches only shrink.
-            reached = len(rows)
-            for column, size in enumerate(hidden):
-                while reached and not self.reaches(config, rows[reached - 1], size):
-                    reached -= 1
+            for column, reached in enumerate(self._edge(config, rows, hidden)):
                 legal[index, :reached, column] = True
         return legal
+
+    def _edge(self, config: Config, rows: Sequence[int], hidden: Sequence[int]) -> list[int]:
+        """How many of the rows a config reaches at each hidden size: as hidden grows, they only become fewer."""
+        edge = [0] * len(hidden)
+
+        def reached(column: int, least: int, most: int) -> int:
+            """By bisection between bounds, of which one is most often met."""
+            if least == most or self.reaches(config, rows[most - 1], hidden[column]):
+                return most
+            if not self.reaches(config, rows[least], hidden[column]):
+                return least
+            return bisect_left(
+                range(most), True, least + 1, key=lambda place: not self.reaches(config, rows[place], hidden[column])
+            )
+
+        def between(first: int, last: int, most: int, least: int) -> None:
+            """Fill the columns from first to last, which reach at most and at least so many rows."""
+            if first > last:
+                return
+            if most == least:
+                edge[first : last + 1] = [most] * (last + 1 - first)
+                return
+            middle = (first + last) // 2
+            edge[middle] = reached(middle, least, most)
+            between(first, middle - 1, most, edge[middle])
+            between(middle + 1, last, edge[middle], least)
+
+        most = reached(0, 0, len(rows))
+        least = reached(len(hidden) - 1, 0, most)
+        between(0, len(hidden) - 1, most, least)
+        return edge

@@ -3,6 +3,7 @@
 In: nothing. Out: `Target` and the targets that are known by name. Knows no kernel and asks no device.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 from normtune.errors import UsageError
@@ -30,17 +31,19 @@ class Target(NamedTuple):
     @property
     def has_dependent_launch(self) -> bool:
         """Whether a kernel may be brought to the GPU before the one ahead of it has ended (CUDA, from sm_90 on)."""
-        return self._since_hopper
+        return _since_hopper(self.name)
 
     @property
     def has_row_fetch(self) -> bool:
         """Whether one instruction brings a row into the last-level cache (PTX, from sm_90 on)."""
-        return self._since_hopper
+        return _since_hopper(self.name)
 
-    @property
-    def _since_hopper(self) -> bool:
-        number = self.name.removeprefix("sm_")
-        return number != self.name and int(number) >= 90
+
+@cache
+def _since_hopper(name: str) -> bool:
+    # Kept, as a launch is resolved tens of thousands of times in a fit and asks it more than once.
+    number = name.removeprefix("sm_")
+    return number != name and int(number) >= 90
 
 
 # CUDA C++ Programming Guide, table "Technical specifications per compute capability" (shared memory
