@@ -20,7 +20,7 @@ from normtune.kernels.alignment import alignment_of
 from normtune.kernels.config import Config
 from normtune.kernels.device import describe
 from normtune.kernels.gpu_name import plain_name
-from normtune.kernels.launcher import Prepared
+from normtune.kernels.launcher import Prepared, prepare
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import TARGETS, Target
@@ -107,12 +107,7 @@ def prepared(
     strides = [tensor.stride(0) for tensor in there.values() if tensor.dim() == 2]
     alignment = alignment_of(problem.hidden, *strides)
     resolved = _resolve(spec, problem, target, first.device.index or 0, alignment, batch_invariant)
-    workspace = None
-    if resolved.workspace:
-        workspace = torch.empty(resolved.workspace, dtype=torch.float32, device=first.device)
-    calls = spec.kernels().calls(resolved, problem, there, workspace, eps, offset)
-    arguments = [*tensors.values(), *([workspace] if resolved.workspace else [])]
-    return Prepared(calls, arguments, resolved.workspace, first.device.index if first.is_cuda else None)
+    return prepare(spec.kernels(), resolved, problem, tensors, eps, offset)
 
 
 class Cache(dict[Any, Kept]):
