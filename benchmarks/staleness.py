@@ -101,9 +101,9 @@ def checked(table: Suspect, kind: str, device: str, seed: int, budget: float) ->
     """Check one table and say what came of it, as JSON has it."""
     begun = time.monotonic()
     plant = KINDS.get(kind, lambda one: one.tree)
-    functions = [one._replace(tree=plant(one)) for one in table.functions]
     bench = _open(device, table.regime, seed)
     try:
+        functions = [one._replace(tree=plant(one)) for one in table.on(bench.target.sms).functions]
         course = Course(functions, table.box, bench.target, seed, MAX_ELEMENTS, recorded(bench.device, table.regime))
         done = measure(course, bench, budget - (time.monotonic() - begun))
     finally:

@@ -134,6 +134,7 @@ def _measured(
     table = suspect.read(path)
     bench = open_device(device, table.regime)
     try:
+        table = table.on(bench.target.sms)
         known = recorded(bench.device, table.regime)
         course = Course(table.functions, table.box, bench.target, seed, MAX_ELEMENTS, known)
         left = None if seconds is None else seconds - (time.monotonic() - begun)

@@ -15,14 +15,15 @@ from normtune.heuristics import locate
 from normtune.heuristics.header import Header, body_hash, parse
 from normtune.heuristics.legality import all_variants
 from normtune.heuristics.micrologs import MILLION
-from normtune.heuristics.regions import trees
-from normtune.heuristics.tree import Tree
+from normtune.heuristics.normalised import HIDDEN, ROWS_PER_SM, NormalisedTree
+from normtune.heuristics.options import values
+from normtune.heuristics.regions import normalised_trees, trees
+from normtune.heuristics.tree import Leaf, Split, Tree
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_batch_invariant, split_key
 from normtune.results.regimes import COLD
 
-_REGIME = re.compile(r"--regime (\w+)")
 _MEASURED = re.compile(r"rows (\d+) to (\d+), hidden (\d+) to (\d+)")
 # The plain mean where there is one: shapes are drawn evenly, whatever the fit weighs them by.
 _MEAN = re.compile(r"(\S+) (\S+): .*?\bmean (-?[\d.]+) %(?:, plain mean (-?[\d.]+) %)?.*")
@@ -62,10 +63,11 @@ class Suspect(NamedTuple):
 
     Attributes:
         header: its own.
-        functions: that can be checked.
+        functions: that can be checked; of a table for any GPU, what they do on one multiprocessor: see `on`.
         box: that it was measured on.
         changed: operators whose kernels changed since.
         notes: what the user should know: entries that cannot be checked, an edit by hand.
+        normalised: the trees of a table for any GPU; None of one for one GPU.
     """
 
     header: Header
@@ -73,12 +75,19 @@ class Suspect(NamedTuple):
     box: Box
     changed: tuple[str, ...]
     notes: tuple[str, ...]
+    normalised: Mapping[tuple[str, str], NormalisedTree] | None = None
+
+    def on(self, sms: int) -> "Suspect":
+        """The same table on a GPU of so many multiprocessors."""
+        if not self.normalised:
+            return self
+        trees_here = _bound(self.normalised, sms)
+        return self._replace(functions=tuple(one._replace(tree=trees_here[one.served[0]]) for one in self.functions))
 
     @property
     def regime(self) -> str:
         """How its times were taken, by the command that writes it again."""
-        found = _REGIME.search(self.header.regenerate)
-        return found[1] if found else COLD
+        return values(self.header.regenerate).get("--regime", (COLD,))[-1]
 
 
 def read(path: Path) -> Suspect:
@@ -91,7 +100,8 @@ def read(path: Path) -> Suspect:
     text = locate.read(path)
     header, body = parse(text, name)
     try:
-        found, notes = functions(header, trees(text))
+        normalised = normalised_trees(text) if header.is_for_any_gpu else None
+        found, notes = functions(header, _bound(normalised, 1) if normalised else trees(text))
     except NormtuneError as error:
         raise UsageError(f"table {name} cannot be checked: {error}; fit it again") from None
     box = _MEASURED.search(header.measured)
@@ -102,7 +112,7 @@ def read(path: Path) -> Suspect:
         notes.append("its code was edited since it was fitted")
     specs = operators()
     changed = [name for name, known in header.kernels.items() if name in specs and fingerprint(specs[name]) != known]
-    return Suspect(header, tuple(found), Box(*map(int, box.groups())), tuple(changed), tuple(notes))
+    return Suspect(header, tuple(found), Box(*map(int, box.groups())), tuple(changed), tuple(notes), normalised)
 
 
 def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[list[Checked], list[str]]:
@@ -128,6 +138,29 @@ def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[li
         parts = split_key(split_batch_invariant(own[0])[0])
         found.append(Checked(*own, *parts, tree, tuple(entries), mean))
     return found, notes
+
+
+def _bound(found: Mapping[tuple[str, str], NormalisedTree], sms: int) -> dict[tuple[str, str], Tree]:
+    """What the functions of a table for any GPU do on one of so many multiprocessors; equal objects stay equal.
+
+    Raises:
+        NormtuneError: a function looks at the L2 cache, so that its thresholds are not those of rows and hidden.
+    """
+    known: dict[int, Tree] = {}
+
+    def on_gpu(tree: NormalisedTree) -> Tree:
+        if isinstance(tree, Leaf):
+            return tree
+        low, high = on_gpu(tree.low), on_gpu(tree.high)
+        if tree.size == HIDDEN:
+            return Split("hidden", tree.threshold, low, high)
+        if tree.size == ROWS_PER_SM:
+            return Split("rows", -(-tree.threshold * sms // tree.times), low, high)
+        raise NormtuneError("it has thresholds in bytes of the L2 cache")
+
+    for tree in found.values():
+        known.setdefault(id(tree), on_gpu(tree))
+    return {entry: known[id(tree)] for entry, tree in found.items()}
 
 
 def _by_function(trees: Mapping[tuple[str, str], Tree]) -> list[tuple[Tree, list[tuple[str, str]]]]:

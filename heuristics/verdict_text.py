@@ -51,7 +51,7 @@ def note_lines(
         unfinished: how many were still wanted when the time was used up.
     """
     header = table.header
-    if (header.gpu, header.sms) != (plain_name(device.name), device.sms):
+    if not header.is_for_any_gpu and (header.gpu, header.sms) != (plain_name(device.name), device.sms):
         yield (
             f"the table was made for {header.device} with {header.sms} SMs, measured was {device.label} with "
             f"{device.sms}"
