@@ -36,13 +36,8 @@ def best_times(evidence: "Evidence", matrix: TimingMatrix) -> BestTimes:
         evidence: that the matrix was made of.
         matrix: of one operator variant and dtype.
     """
-    frame = evidence.frame
-    mine = frame[
-        (frame["operator"] == matrix.operator)
-        & (frame["variant"] == matrix.variant)
-        & (frame["dtype"] == matrix.dtype)
-        & ~frame["status"].isin(["not_recorded"])
-    ]
+    mine = evidence.part(matrix.operator, matrix.variant, matrix.dtype)
+    mine = mine[mine["status"] != "not_recorded"]
     order = {run.id: number for number, run in enumerate(evidence.runs)}
     problems = {shape: place for place, shape in enumerate(matrix.problems)}
     columns = {config.to_json(): place for place, config in enumerate(matrix.configs) if config != COPY}

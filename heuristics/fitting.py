@@ -26,6 +26,7 @@ from normtune.heuristics.legality import Legality, all_variants
 from normtune.heuristics.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.optimum import MAX_BINS
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.parallel import MOST_PROCESSES, in_order
 from normtune.heuristics.rules import liger
 from normtune.heuristics.sharing import extra, offer
 from normtune.heuristics.together import Side, sides_of, together
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from normtune.results.frame import Evidence
 
 SHARING_COST = 10_000  # millionths: 1 %
+# Measurements from which on operators are fitted in processes of their own, which cost a quarter of a second.
+_MANY = 150_000
 
 
 def fit(
@@ -76,26 +79,14 @@ def fit(
     weighting = Weighting(options.weights)
     asked = _Asked(target, options, incumbents, known or {}, given or {})
 
-    functions: list[Function] = []
-    shared: list[Shared] = []
-    shapes: list[tuple[int, int]] = []
-    sides: list[Side] = []
-    for name in sorted(set(data.frame["operator"])):
-        spec = operator(name)
-        matrices = [
-            replace(matrix, weights=weighting.of(spec, matrix.variant, matrix.dtype, matrix.problems))
-            for matrix in _matrices(data, spec, target, notes)
-        ]
-        found = _fit_operator(spec, matrices, asked)
-        functions += found[0]
-        shared += found[1]
-        if options.batch_invariant:
-            invariant = invariant_functions(data, spec, target, matrices, *found, options.leaves, notes)
-            functions += invariant[0]
-            shared += invariant[1]
-        plain = {(one.operator, dtype): one.tree for one in found[0] if not one.variant for dtype in one.dtypes}
-        sides += sides_of(data, matrices, plain)
-        shapes += [shape for matrix in matrices for shape in matrix.problems]
+    names = sorted({name for name, _, _ in data.kinds()})
+    processes = MOST_PROCESSES if len(data.frame) >= _MANY else 1
+    parts = list(in_order(lambda name: _part(data, operator(name), asked, weighting), names, processes))
+    for part in parts:
+        weighting.join(part.weighting)
+    functions = [one for part in parts for one in part.functions]
+    shapes = [shape for part in parts for shape in part.shapes]
+    notes += [note for part in parts for note in part.notes]
     if not functions:
         raise NormtuneError(
             "a table needs times of at least two problems of an operator and dtype: " + "; ".join(notes)
@@ -115,10 +106,10 @@ def fit(
             max(hidden for _, hidden in shapes),
         ),
         functions=tuple(functions),
-        shared=tuple(shared),
+        shared=tuple(one for part in parts for one in part.shared),
         notes=(*notes, *weighting.notes()),
         weights=options.weights,
-        together=tuple(together(sides, liger.choose)),
+        together=tuple(together([side for part in parts for side in part.sides], liger.choose)),
         regime=regime,
     )
 
@@ -144,6 +135,42 @@ class _Asked(NamedTuple):
         return self.incumbents.of(matrix.operator, matrix.variant, matrix.dtype, self.target)
 
 
+class _Part(NamedTuple):
+    """What is found of one operator.
+
+    Attributes:
+        functions, shared, notes: as in `Fit`.
+        sides: for figures of two operators together.
+        shapes: that were measured.
+        weighting: with what it has met.
+    """
+
+    functions: list[Function]
+    shared: list[Shared]
+    notes: list[str]
+    sides: list[Side]
+    shapes: list[tuple[int, int]]
+    weighting: Weighting
+
+
+def _part(data: "Evidence", spec: OperatorSpec, asked: _Asked, weighting: Weighting) -> _Part:
+    notes: list[str] = []
+    matrices = [
+        replace(matrix, weights=weighting.of(spec, matrix.variant, matrix.dtype, matrix.problems))
+        for matrix in _matrices(data, spec, asked.target, notes)
+    ]
+    functions, shared = _fit_operator(spec, matrices, asked)
+    plain = {(one.operator, dtype): one.tree for one in functions if not one.variant for dtype in one.dtypes}
+    sides = sides_of(data, matrices, plain)
+    if asked.options.batch_invariant:
+        invariant = invariant_functions(
+            data, spec, asked.target, matrices, functions, shared, asked.options.leaves, notes
+        )
+        functions, shared = [*functions, *invariant[0]], [*shared, *invariant[1]]
+    shapes = [shape for matrix in matrices for shape in matrix.problems]
+    return _Part(functions, shared, notes, sides, shapes, weighting)
+
+
 def used(evidence: "Evidence", operators: Sequence[str] = ()) -> "Evidence":
     """The measurements that a fit uses: of these operators, taken with the newest kernels of each."""
     return evidence.select(operators).current()
@@ -152,9 +179,9 @@ def used(evidence: "Evidence", operators: Sequence[str] = ()) -> "Evidence":
 def _check_operators(evidence: "Evidence", operators: Sequence[str]) -> None:
     for key in operators:
         name, variant = split_key(key)
-        mine = evidence.frame["operator"] == name
-        if not (mine & (evidence.frame["variant"] == variant) if variant else mine).any():
-            measured = ", ".join(sorted(set(evidence.frame["operator"]))) or "none"
+        kinds = evidence.kinds()
+        if not any(name == own and variant in ("", of_it) for own, of_it, _ in kinds):
+            measured = ", ".join(sorted({own for own, _, _ in kinds})) or "none"
             raise UsageError(f"no measurements of operator {key!r}: measured are {measured}")
 
 
@@ -176,8 +203,7 @@ def _one_regime(regimes: Sequence[str]) -> str:
 
 def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: list[str]) -> list[TimingMatrix]:
     """The matrices of an operator that have at least two problems: plain ones first, dtypes in the spec's order."""
-    mine = evidence.frame[evidence.frame["operator"] == spec.name]
-    pairs = set(zip(mine["variant"], mine["dtype"], strict=True))
+    pairs = {(variant, dtype) for name, variant, dtype in evidence.kinds() if name == spec.name}
     order = [(variant, dtype) for variant in all_variants(spec) for dtype in _donors_first(spec.dtypes)]
     found = []
     for variant, dtype in (pair for pair in order if pair in pairs):

@@ -69,7 +69,7 @@ def sides_of(
         matrices: of one operator.
         trees: by operator and dtype, what serves the plain operator.
     """
-    measured = set(evidence.frame["operator"])
+    measured = {name for name, _, _ in evidence.kinds()}
     return [
         Side(matrix, best_times(evidence, matrix).best, trees[matrix.operator, matrix.dtype])
         for matrix in matrices

@@ -65,7 +65,7 @@ class Weighting:
         self.choice = choice
         self._entries = [] if choice in NAMED else _entries(Path(choice))
         self._unmet = {entry.place: entry for entry in self._entries}
-        self._without: list[str] = []
+        self._without: dict[str, None] = {}  # a set in the order of arrival
 
     def of(self, spec: OperatorSpec, variant: str, dtype: str, shapes: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
         """The weight of each problem, at least 1, `WEIGHT` on average.
@@ -90,10 +90,16 @@ class Weighting:
                     self._unmet.pop(entry.place, None)
             if any(listed.values()):
                 return _apportioned([Fraction(listed[shape]) for shape in shapes], least=1)
-            self._without.append(f"{problems[0].key} {dtype}")
+            self._without[f"{problems[0].key} {dtype}"] = None
         decades = [_decade(spec.bytes_moved(problem)) for problem in problems]
         members = Counter(decades)
         return _apportioned([Fraction(1, members[decade]) for decade in decades])
+
+    def join(self, other: "Weighting") -> None:
+        """Take over what another one of the same choice has met, in another process perhaps."""
+        if other is not self:
+            self._unmet = {place: entry for place, entry in self._unmet.items() if place in other._unmet}
+            self._without |= other._without
 
     def notes(self) -> list[str]:
         """After all matrices were weighted: what of a file met none of them.

@@ -104,6 +104,20 @@ def test_shapes_without_any_weight_count_by_decades_and_that_is_told(file, spec:
     assert Weighting("decades").notes() == []
 
 
+def test_what_two_processes_met_is_joined(file, spec: OperatorSpec) -> None:
+    path = file("rows,hidden,weight,operator\n1,4,1,toy\n1,40,1,toy:no_keep\n9,9,1,\n")
+    here, there = Weighting(path), Weighting(path)
+    here.of(spec, "", "bfloat16", [TINY])
+    there.of(spec, "no_keep", "bfloat16", [SMALL])
+    there.of(spec, "", "float32", [SMALL])
+    here.join(there)
+    here.join(here)
+    assert here.notes() == [
+        f"1 line of {path} met no measured problem, the first is 9 x 9 ({path}, line 4)",
+        f"no weight in {path} for toy float32: shapes count by decades there",
+    ]
+
+
 def test_a_file_that_meets_nothing_is_refused(file, spec: OperatorSpec) -> None:
     weighting = Weighting(file("rows,hidden,weight,operator\n1,4,1,toi\n"))
     weighting.of(spec, "", "bfloat16", [TINY])
