@@ -1,8 +1,8 @@
 """Where in the plane of rows and hidden sizes two sides choose differently, as rectangles.
 
 In: the trees of two tables, or of one and nothing of the other, a rule. Out: `Rectangle`s, whose edges are the
-thresholds of the tables. A rule has no thresholds that can be read, so against it each leaf of the table is one. What
-is gained in them is left to `difference`.
+thresholds of the trees. Most rules have none that can be read, so against them each leaf of the table is one. What is
+gained in them is left to `difference`.
 """
 
 from collections.abc import Sequence

@@ -16,6 +16,7 @@ from normtune.heuristics.gains import CONFIDENCE, Gain, Interval
 from normtune.heuristics.micrologs import MILLION, percent
 from normtune.heuristics.traffic import name as part_name
 from normtune.kernels.config import Config
+from normtune.kernels.operator import operator
 from normtune.kernels.problem import MAX_ROWS
 
 WORST = 5
@@ -137,10 +138,11 @@ def _changes(found: Difference, markdown: bool) -> Iterator[str]:
     heavy = sorted(known, key=lambda change: -abs(_total(change)))[:CHANGES]
     yield "Where another config answers, the largest gain over all its shapes first:"
     yield from ("",) if markdown else ()
+    longest = operator(found.matrix.operator).max_hidden
     rows = [
         (
             _range(change.where.least_rows, change.where.most_rows, MAX_ROWS),
-            _range(change.where.least_hidden, change.where.most_hidden, _longest(found)),
+            _range(change.where.least_hidden, change.where.most_hidden, longest),
             str(len(change.shapes)),
             *_gained(change.gain),
             *(_config(found, change, which) for which in (0, 1)),
@@ -158,10 +160,6 @@ def _changes(found: Difference, markdown: bool) -> Iterator[str]:
 
 def _total(change: Change) -> float:
     return change.gain.log.mean * change.gain.weight if change.gain else 0.0
-
-
-def _longest(found: Difference) -> int:
-    return max(change.where.most_hidden for change in found.changes)
 
 
 def _range(least: int, most: int, end: int) -> str:

@@ -25,8 +25,8 @@ class Side(NamedTuple):
     Attributes:
         name: how it is named.
         choose: (problem, target) to its config, None where it has none.
-        tree: (operator key, dtype, target) to the tree of a table on that GPU, None where it has none; a rule has none
-            at all, nor has a function with thresholds in bytes.
+        tree: (operator key, dtype, target) to its tree on that GPU; None where it has none, as most rules, which are
+            more than thresholds, and functions with thresholds in bytes.
     """
 
     name: str
@@ -53,7 +53,8 @@ def side(text: str) -> Side:
         UsageError: there is none of them, or the file is no table.
     """
     if text in RULES:
-        return Side(text, RULES[text].choose)
+        rule = RULES[text]
+        return Side(text, rule.choose, lambda key, dtype, target: rule.tree(split_key(key)[0]))
     path: str | Path = text
     if not os.path.lexists(text):
         paths = [*shipped(), *(path for path in (SHIPPED / ANY_GPU,) if path.exists())]

@@ -6,6 +6,7 @@ In: operator, rows, hidden. Out: the config that does here what Liger does there
 """
 
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
+from normtune.heuristics.tree import Leaf, Split, Tree
 from normtune.kernels.config import Config
 
 NAME = "liger"
@@ -50,6 +51,27 @@ def switched(operator: str, rows: int, hidden: int, block_hidden: int, block_row
     return Config("persistent", _BLOCK_ROW, _BLOCK_WARPS, 1, 1, "reduce")
 
 
+def tree(operator: str, block_hidden: int, block_rows: int) -> Tree | None:
+    """What `switched` answers for an operator, as a tree; None for another operator. Arguments are as there."""
+    if operator not in (FORWARD, BACKWARD):
+        return None
+
+    def leaf(rows: int, hidden: int) -> Leaf:
+        config = switched(operator, rows, hidden, block_hidden, block_rows)
+        if config is None:
+            raise AssertionError("the rule has an answer up to its longest row")
+        return Leaf(config)
+
+    short = leaf(1, 1024)
+    blocks = Split("rows", block_rows, short, leaf(block_rows, block_hidden))
+    # Rows of more columns than these have more warps.
+    return Split(
+        *("hidden", 4096),
+        Split("hidden", 1024, Split("hidden", block_hidden, blocks, short), leaf(1, 4096)),
+        Split("hidden", 16384, leaf(1, 16384), leaf(1, MAX_HIDDEN)),
+    )
+
+
 def _warps(block_col: int) -> int:
     if block_col >= 32768:
         return 32
@@ -63,4 +85,5 @@ RULE = Rule(
     title=TITLE,
     source="Liger-Kernel 0.8.5, ops/rms_norm.py and ops/utils.py",
     choose=lambda problem, _: choose(problem.operator, problem.rows, problem.hidden),
+    tree=lambda operator: tree(operator, _BLOCK_HIDDEN, _BLOCK_ROWS),
 )

@@ -19,4 +19,7 @@ def choose(problem: Problem, target: Target) -> Config | None:
     return liger.switched(problem.operator, problem.rows, problem.hidden, _BLOCK_HIDDEN, _BLOCK_ROWS)
 
 
-RULE = Rule("liger_1238", "Liger-Kernel with proposal #1238", "Liger-Kernel #1238", choose)
+RULE = Rule(
+    *("liger_1238", "Liger-Kernel with proposal #1238", "Liger-Kernel #1238", choose),
+    tree=lambda operator: liger.tree(operator, _BLOCK_HIDDEN, _BLOCK_ROWS),
+)

@@ -7,6 +7,7 @@ package.
 from collections.abc import Callable
 from typing import NamedTuple
 
+from normtune.heuristics.tree import Tree
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
@@ -24,12 +25,14 @@ class Rule(NamedTuple):
         source: where the rule was read.
         choose: (problem, target) to the config that does here what that library does there; None where the rule has no
             answer, or one that no kernel here can run. What is answered is legal on an H200 at every shape.
+        tree: name of an operator to the rule as a tree, where thresholds on rows and hidden are all of it; else None.
     """
 
     name: str
     title: str
     source: str
     choose: Callable[[Problem, Target], Config | None]
+    tree: Callable[[str], Tree | None] = lambda operator: None
 
 
 class Autotuned(NamedTuple):

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from normtune.heuristics.rules import AUTOTUNED, RULES, liger
 from normtune.heuristics.rules.te_rocm import _BACKWARD_LADDER, _FORWARD_LADDER, rows_per_program
+from normtune.heuristics.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import MAX_ROWS, Problem
@@ -90,6 +91,19 @@ def test_the_withdrawn_proposal_differs_only_in_short_rows_of_the_forward(
     shipped, found = (RULES[name].choose(problem, H200) for name in ("liger", "liger_1188"))
     assert (shipped != found) == (not backward and hidden <= 256 and rows < 32768)
     assert shipped == found or found == Config("row", 1, 2)
+
+
+@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.tree(FORWARD)])
+@given(
+    rows=st.one_of(st.sampled_from(SIZES), st.integers(1, MAX_ROWS)),
+    hidden=st.one_of(st.sampled_from([size for size in SIZES if size <= 65536]), st.integers(1, 65536)),
+    backward=st.booleans(),
+)
+def test_a_rule_is_what_its_tree_is(name: str, rows: int, hidden: int, backward: bool) -> None:
+    problem = Problem(BACKWARD if backward else FORWARD, rows, hidden, "bfloat16")
+    tree = RULES[name].tree(problem.operator)
+    assert tree is not None and choose(tree, rows, hidden) == RULES[name].choose(problem, H200)
+    assert RULES[name].tree("toy") is None
 
 
 @pytest.mark.parametrize(
