@@ -1,0 +1,95 @@
+"""A table as a measured check sees it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from normtune.errors import UsageError
+from normtune.heuristics import locate, suspect
+from normtune.heuristics.header import Header, parse
+from normtune.heuristics.normalised import choose_on
+from normtune.heuristics.regions import normalised_trees, trees
+from normtune.heuristics.tree import choose
+from normtune.kernels.problem import split_batch_invariant, split_key
+
+SHIPPED = sorted(locate.shipped())
+H200 = locate.SHIPPED / "nvidia_h200.py"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_entry_of_a_shipped_table_is_served_by_a_checked_function(path: Path) -> None:
+    table = suspect.read(path)
+    served = [entry for one in table.functions for entry in one.served]
+    assert sorted(served) == sorted(locate.load(path).tables)
+    known = table.header.known()
+    for one in table.functions:
+        assert known[one.key, one.dtype].leaves > 0
+        assert (one.operator, one.variant) == split_key(split_batch_invariant(one.key)[0])
+    assert table.notes == ()
+
+
+def test_the_promise_is_the_mean_of_the_header() -> None:
+    table = suspect.read(H200)
+    for one in table.functions:
+        (line,) = [text for text in table.header.regret if text.startswith(f"{one.key} {one.dtype}: ")]
+        assert f"mean {100 * (2.718281828459045 ** (one.promised / 1e6) - 1):.2f} %" in line.replace("-0.00", "0.00")
+
+
+def test_the_plain_mean_counts_where_a_header_has_both() -> None:
+    header, _ = parse(H200.read_text(), "table")
+    line = "rms_norm_forward bfloat16: 9 leaves, 7 configs, mean 0.49 %, plain mean 1.25 %, worst 3.0 %"
+    found, _ = suspect.functions(header._replace(regret=(line,)), trees(H200.read_text()))
+    promised = {(one.key, one.dtype): one.promised for one in found}
+    assert promised["rms_norm_forward", "bfloat16"] == 12_423
+    assert promised["rms_norm_forward", "float32"] == 0
+
+
+def edited(tmp_path: Path, change: Callable[[Header], Header], code: tuple[str, str] = ("", "")) -> Path:
+    header, body = parse(H200.read_text(), "table")
+    path = tmp_path / "table.py"
+    path.write_text(f"{change(header).text()}\n{body.replace(*code) if code[0] else body}")
+    return path
+
+
+def test_what_changed_since_is_told(tmp_path: Path) -> None:
+    kernels = {"rms_norm_forward": "sha256:old", "gone": "sha256:old"}
+    path = edited(tmp_path, lambda header: header._replace(kernels={**header.kernels, **kernels}))
+    assert suspect.read(path).changed == ("rms_norm_forward",)
+    path = edited(tmp_path, lambda header: header, ("hidden <= 256", "hidden <= 320"))
+    assert suspect.read(path).notes == ("its code was edited since it was fitted",)
+
+
+def test_entries_of_operators_that_are_not_here_are_told(tmp_path: Path) -> None:
+    path = edited(
+        tmp_path,
+        lambda header: header,
+        ('("rms_norm_forward", "float16")', '("rms_norm_sideways", "float16")'),
+    )
+    assert suspect.read(path).notes[0] == "rms_norm_sideways float16 is not checked: there is no such operator here"
+
+
+@pytest.mark.parametrize(("option", "regime"), [("", "cold"), ("--regime warm", "warm")])
+def test_the_regime_is_that_of_the_command(tmp_path: Path, option: str, regime: str) -> None:
+    path = edited(tmp_path, lambda header: header._replace(regenerate=f"normtune fit {option} --out table.py"))
+    assert suspect.read(path).regime == regime
+
+
+def test_a_table_without_a_box_cannot_be_checked(tmp_path: Path) -> None:
+    path = edited(tmp_path, lambda header: header._replace(measured="everything"))
+    with pytest.raises(UsageError, match="measured on 'everything'; fit it again"):
+        suspect.read(path)
+
+
+@pytest.mark.parametrize("sms", [1, 36, 132, 148])
+def test_a_table_for_any_gpu_is_bound_to_one(sms: int) -> None:
+    path = locate.SHIPPED / "any_gpu.py"
+    if not path.exists():
+        pytest.skip("no such table ships")
+    normalised = normalised_trees(path.read_text())
+    table = suspect.read(path).on(sms)
+    for one in table.functions:
+        for rows in (1, 2, 31, 100, 132, 1000, 4096, 33_333, 262_144):
+            for hidden in (64, 100, 1024, 5000, 32768):
+                expected = choose_on(normalised[one.key, one.dtype], rows, hidden, sms, 60 << 20)
+                assert choose(one.tree, rows, hidden) == expected

@@ -1,0 +1,163 @@
+"""Measuring again: what is wanted, in time, and kept only where a store is given."""
+
+import pytest
+
+from normtune.errors import NormtuneError
+from normtune.kernels.config import Config
+from normtune.kernels.target import TARGETS
+from normtune.results.records import COPY, Device
+from normtune.results.store import Store
+from normtune.tuner.device import Outcome, Phases, SkippedError
+from normtune.tuner.planning import plan, problems
+from normtune.tuner.racing import race
+from normtune.tuner.recheck import recheck
+
+DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
+SHAPES = [(rows, hidden) for hidden in (64, 4096) for rows in (1, 64, 4096)]
+
+
+class Clock:
+    """Seconds that pass only when somebody works."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Bench:
+    """A bench on which a problem takes 10 s; more warps, slower."""
+
+    target, device, software, regime = TARGETS["sm_90"], DEVICE, {"triton": "0.0"}, "cold"
+
+    def __init__(self, clock=None, free_bytes=None, late=(), skipped=(), broken=()):
+        self.clock, self.free_bytes = clock or Clock(), free_bytes
+        self.late, self.skipped, self.broken = set(late), set(skipped), set(broken)
+        self.measured, self.patience, self.closed = [], [], 0
+
+    def prepare(self, tasks, told=None):
+        self.prepared = [task.problem for task in tasks]
+
+    def compiled(self, task, seconds=None):
+        if task.problem not in self.late:
+            return True
+        if seconds == 0.0:
+            return False
+        self.patience.append(seconds)
+        return seconds is None
+
+    def measure(self, task, strategy):
+        self.clock.now += 10
+        if task.problem in self.skipped:
+            raise SkippedError("it does not fit")
+        if task.problem in self.broken:
+            raise NormtuneError("the device is lost")
+        self.measured.append(task.problem)
+        session = type("Session", (), {"block": staticmethod(self.block)})()
+        found = race(session, [candidate.config for candidate in task.candidates], strategy)
+        return {config: Outcome("ok", "", one.rounds, one.nanoseconds) for config, one in found.items()}
+
+    @staticmethod
+    def block(configs):
+        return {config: [500 if config == COPY else 1000 * config.num_warps] * 2 for config in configs}
+
+    def phases(self):
+        return Phases(0.0, 0.0, 1.0, {"regime": self.regime})
+
+    def close(self):
+        self.closed += 1
+        return {}
+
+
+class Asker:
+    """Wants so many tasks."""
+
+    def __init__(self, most=100):
+        self.most, self.heard = most, []
+
+    def wants(self, task):
+        return len(self.heard) < self.most
+
+    def learn(self, task, outcomes):
+        self.heard.append((task.problem, outcomes))
+
+
+@pytest.fixture
+def tasks():
+    return plan(problems(["rms_norm_forward"], ["bfloat16"], SHAPES), "quick", TARGETS["sm_90"]).tasks
+
+
+def test_tasks_are_measured_in_order_and_what_came_of_them_is_heard(tasks):
+    bench, asker = Bench(), Asker()
+    told = recheck(bench, tasks, asker)
+    assert bench.prepared == bench.measured == [problem for problem, _ in asker.heard] == [t.problem for t in tasks]
+    assert (told.measured, told.unfinished, told.skipped, told.oversized) == (6, 0, {}, 0)
+    assert told.timings == sum(len(o.nanoseconds) for _, found in asker.heard for o in found.values()) > 6 * 6
+    assert set(asker.heard[0][1]) == {COPY, *(candidate.config for candidate in tasks[0].candidates)}
+    assert bench.closed == 1
+
+
+def test_what_is_no_longer_wanted_is_not_measured(tasks):
+    bench = Bench()
+    told = recheck(bench, tasks, Asker(2))
+    assert (told.measured, told.unfinished, len(bench.measured)) == (2, 0, 2)
+
+
+def test_nothing_is_begun_that_would_end_too_late(tasks):
+    bench = Bench()
+    told = recheck(bench, tasks, Asker(), 35.0, clock=bench.clock)
+    # 10 s each, with a fifth for caution: after 20 s another would end at 32, after 30 at 42.
+    assert (told.measured, told.unfinished, told.seconds) == (3, 3, 30.0)
+
+
+def test_a_budget_of_nothing_measures_nothing(tasks):
+    bench = Bench()
+    assert recheck(bench, tasks, Asker(), 0.1, clock=bench.clock).unfinished == 6
+    assert (bench.measured, bench.closed) == ([], 1)
+
+
+def test_what_is_compiled_already_comes_first_and_the_last_is_waited_for(tasks):
+    first = tasks[0].problem
+    bench = Bench(late=[first])
+    told = recheck(bench, tasks, Asker(), 100.0, clock=bench.clock)
+    assert first not in bench.measured and len(bench.measured) == 5
+    assert bench.patience == [pytest.approx(100 - 50 - 12)]
+    assert told.unfinished == 1
+    bench = Bench(late=[first])
+    recheck(bench, tasks, Asker())
+    assert bench.measured[-1] == first
+
+
+def test_what_cannot_be_measured_is_told(tasks):
+    asker = Asker()
+    told = recheck(Bench(skipped=[tasks[1].problem]), tasks, asker)
+    assert told.skipped == {"it does not fit": 1}
+    assert tasks[1].problem not in [problem for problem, _ in asker.heard]
+    told = recheck(Bench(free_bytes=2 << 30), tasks, Asker())
+    assert 0 < told.oversized < 6 and told.measured == 6 - told.oversized
+
+
+def test_a_lost_device_ends_it_and_what_was_measured_is_kept(tasks, tmp_path):
+    with Store.open(f"sqlite:///{tmp_path}/kept.db") as store:
+        bench = Bench(broken=[tasks[2].problem])
+        with pytest.raises(NormtuneError, match="lost"):
+            recheck(bench, tasks, Asker(), store=store)
+        assert bench.closed == 1
+        assert len(store.load().frame[["rows", "hidden"]].drop_duplicates()) == 2
+
+
+def test_only_a_store_that_is_given_keeps_the_measurements(tasks, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recheck(Bench(), tasks, Asker())
+    assert list(tmp_path.iterdir()) == []
+    with Store.open(f"sqlite:///{tmp_path}/kept.db") as store:
+        asker = Asker()
+        recheck(Bench(), tasks, asker, store=store)
+        kept = store.load()
+    assert {(one.problem, one.config) for one in kept.measurements()} == {
+        (problem, config) for problem, outcomes in asker.heard for config in outcomes
+    }
+    (run,) = kept.runs
+    assert (run.device, run.protocol["strategy"], run.protocol["regime"]) == (DEVICE, "adaptive", "cold")
+    assert isinstance(kept.measurements()[0].config, Config)
