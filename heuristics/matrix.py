@@ -249,25 +249,24 @@ def _with_aliases(
     known to be illegal, and is added to.
     """
     rows, hidden, resolve = problem.rows, problem.hidden, spec.resolve
-    legal: list[tuple[int, Level | None, Launch]] = []
-    levels_of: dict[Launch, Level] = {}
+    own = {place: measured.levels[config] for place, config in enumerate(configs) if config in measured.levels}
+    failed = {place for place, config in enumerate(configs) if config in measured.failed} if measured.failed else ()
+    launches: dict[int, Launch] = {}
     for place, config in enumerate(configs):
         corner = illegal.get(place)
         if corner and rows >= corner[0] and hidden >= corner[1]:
             continue
         try:
-            launch = resolve(config, problem, target, None)
+            launches[place] = resolve(config, problem, target, None)
         except IllegalConfigError:
             illegal[place] = rows, hidden
-            continue
-        level = measured.levels.get(config)
-        if level is not None:
-            levels_of.setdefault(launch, level)
-        if config not in measured.failed:
-            legal.append((place, level, launch))
+    levels_of: dict[Launch, Level] = {}
+    for place, level in own.items():
+        if place in launches:
+            levels_of.setdefault(launches[place], level)
     found = {}
-    for place, own, launch in legal:
-        level = levels_of.get(launch) if own is None else own
-        if level is not None:
-            found[place] = level
+    for place, launch in launches.items():
+        known = own.get(place) or levels_of.get(launch)
+        if known is not None and place not in failed:
+            found[place] = known
     return found
