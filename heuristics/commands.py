@@ -6,6 +6,7 @@ In: their options. Out: figures on the terminal, tables, an exit code. The work 
 
 import os
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -72,6 +73,10 @@ def fit(
     batch_invariant: Annotated[
         bool, typer.Option("--batch-invariant", help="Also functions whose config does not depend on rows.")
     ] = False,
+    all_devices: Annotated[
+        bool,
+        typer.Option("--all-devices", help="One table for any GPU, of all GPUs of the store or `--recording all`."),
+    ] = False,
     regime: Annotated[str, typer.Option(help="Fit the times taken cold, warm or eager.")] = COLD,
     install: Annotated[
         bool, typer.Option("--install", help="Make the table the one of this user for its GPU.")
@@ -101,6 +106,14 @@ def fit(
         batch_invariant,
         regime,
     )
+    if all_devices:
+        from normtune.heuristics.all_devices_command import fit_all_devices, measured_everywhere
+
+        if install:
+            raise UsageError("--install and --all-devices are both given: what is installed is the table of one GPU")
+        everywhere = measured_everywhere(store, recording, regime)
+        fit_all_devices(everywhere, options, out, evidence, force, partial(_command, store, recording, options))
+        return
     operators = list(options.operators)
     if baseline is not None:
         in_use(baseline, Path())  # what cannot be is said before anything is read

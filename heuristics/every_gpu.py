@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.errors import UsageError
 from normtune.heuristics.legality import Legality
 from normtune.heuristics.normalised import Box, NormalisedTree, boxes_on
 from normtune.kernels.config import Config
@@ -31,9 +32,14 @@ def targets_of(names: Sequence[str]) -> list[Target]:
 
     Args:
         names: of the targets that were measured, such as `sm_90`.
+
+    Raises:
+        UsageError: nothing is known of any of them.
     """
     families = {family(name) for name in names}
     known = [target for target in TARGETS.values() if family(target.name) in families]
+    if not known:
+        raise UsageError(f"unknown targets {', '.join(names) or '(none)'}: expected some of {', '.join(TARGETS)}")
     sms = max(target.sms for target in known)
     l2_bytes = max(target.l2_bytes for target in known)
     return [target._replace(sms=max(_MOST_SMS, sms), l2_bytes=l2_bytes) for target in known]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from normtune.heuristics.normalised import NormalisedTree
 from normtune.results.records import Device
+from normtune.results.regimes import COLD
 
 
 class Lost(NamedTuple):
@@ -95,6 +96,7 @@ class AnyGpuFit:
         functions: in the order of the code.
         shared: variants and dtypes that have data and no function of their own.
         notes: what the user should know.
+        regime: of the times that were fitted.
     """
 
     devices: tuple[Device, ...]
@@ -107,3 +109,9 @@ class AnyGpuFit:
     functions: tuple[AnyGpuFunction, ...]
     shared: tuple[AnyGpuShared, ...]
     notes: tuple[str, ...]
+    regime: str = COLD
+
+    @property
+    def told_regime(self) -> str:
+        """Behind the date of the data: how the times were taken, where that is not cold."""
+        return "" if self.regime == COLD else f", {self.regime}"

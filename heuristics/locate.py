@@ -1,11 +1,11 @@
 """Which table serves a GPU.
 
-In: the GPU's name, target and number of multiprocessors. Out: `Selection`: a loaded table, where it came from, and
-whether it was made for that GPU. Loads neither numpy nor pandas, as dispatch asks it at the first launch.
+In: the GPU's name, target, number of multiprocessors and L2 cache. Out: `Selection`: a loaded table, where it came
+from, and whether it was made for that GPU. Loads neither numpy nor pandas, as dispatch asks it at the first launch.
 
 The first that there is: the file that NORMTUNE_TABLE names; the table that the user installed for the GPU; the shipped
-table of the same name and number of multiprocessors; the shipped table of the nearest GPU: of the same target, else of
-the nearest compute capability, and among those of the nearest number of multiprocessors.
+table of the same name and number of multiprocessors; the shipped table for any GPU, whose thresholds are relative to
+multiprocessors and L2 cache. docs/fitting.md says how that one does where it was not measured.
 """
 
 import os
@@ -17,13 +17,15 @@ from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.header import Header, parse
-from normtune.heuristics.regions import trees
+from normtune.heuristics.regions import normalised_trees, trees
 from normtune.kernels.config import Config
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.problem import batch_invariant_key, split_key
+from normtune.kernels.target import target_for
 
 VARIABLE = "NORMTUNE_TABLE"
 SHIPPED = Path(__file__).parent / "tables"
+ANY_GPU = "any_gpu.py"
 # The table of the H200 has 15 KB.
 MAX_BYTES = 1 << 20
 
@@ -39,13 +41,28 @@ class Table(NamedTuple):
         source: its file.
         header: what it says of itself.
         tables: (operator key, dtype) to a function of (rows, hidden) that returns a config, a plain tuple to normtune.
-        lookup: (operator key, dtype, rows, hidden) to a config.
+            In a table for any GPU the functions take multiprocessors and bytes of L2 cache besides, until it is bound.
+        lookup: (operator key, dtype, rows, hidden) to a config, with the same exception.
+        is_bound: whether its functions take no GPU.
     """
 
     source: Path
     header: Header
-    tables: dict[tuple[str, str], Callable[[int, int], Entry]]
-    lookup: Callable[[str, str, int, int], Entry]
+    tables: dict[tuple[str, str], Callable[..., Entry]]
+    lookup: Callable[..., Entry]
+    is_bound: bool = True
+
+    def bound(self, sms: int, l2_bytes: int) -> "Table":
+        """The table on a GPU of so many multiprocessors and bytes of L2 cache; itself, where it is of one GPU."""
+        if self.is_bound:
+            return self
+        gpu = sms, l2_bytes
+
+        def on_gpu(function: Callable[..., Entry]) -> Callable[..., Entry]:
+            return lambda *sizes: function(*sizes, *gpu)
+
+        tables = {entry: on_gpu(function) for entry, function in self.tables.items()}
+        return self._replace(tables=tables, lookup=on_gpu(self.lookup), is_bound=True)
 
     def function(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
         """What answers for an operator: its own function, else, for a variant, the plain operator's; None without."""
@@ -69,7 +86,7 @@ class Selection(NamedTuple):
     Attributes:
         table: the table.
         source: where it came from, as one would say it in a sentence.
-        exact: whether somebody chose it for this GPU; False for the nearest one.
+        exact: whether somebody chose it for this GPU; False for the one for any GPU.
     """
 
     table: Table
@@ -77,33 +94,48 @@ class Selection(NamedTuple):
     exact: bool
 
 
-def select(name: str, target: str, sms: int) -> Selection:
-    """The table that serves a GPU.
+def select(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Selection:
+    """The table that serves a GPU, bound to it.
 
     Args:
         name: the driver's name, `NVIDIA H200`.
         target: the compiler's name, `sm_90`.
         sms: number of multiprocessors.
+        l2_bytes: of its L2 cache; None for what is known of its target.
 
     Raises:
         UsageError: NORMTUNE_TABLE, or the installed table, is no table.
     """
+    if l2_bytes is None:
+        l2_bytes = _l2_bytes(target, sms)
     named = os.environ.get(VARIABLE)
     if named:
         try:
-            return Selection(load(os.path.expanduser(named)), f"{told(named)} ({VARIABLE})", True)
+            table = load(os.path.expanduser(named)).bound(sms, l2_bytes)
+            return Selection(table, f"{told(named)} ({VARIABLE})", True)
         except UsageError as error:
             raise UsageError(f"{VARIABLE} cannot be used: {error}") from None
     made_for = plain_name(name), sms
     installed = _installed(name)
     if installed and (installed.header.gpu, installed.header.sms) == made_for:
         return Selection(installed, f"the installed table {told(installed.source)}", True)
-    headers = shipped()
-    if not headers:
+    for path, header in shipped().items():
+        if (header.gpu, header.sms) == made_for:
+            return Selection(load(path), f"the table of {header.device}", True)
+    path = SHIPPED / ANY_GPU
+    if not path.exists():
         return Selection(_empty(name, target, sms), "the default config of each operator", False)
-    path = min(headers, key=lambda path: _distance(headers[path], name, target, sms))
-    header = headers[path]
-    return Selection(load(path), f"the table of {header.device}", (header.gpu, header.sms) == made_for)
+    table = load(path).bound(sms, l2_bytes)
+    measured = "; ".join(line.partition(",")[0] for line in table.header.fitted)
+    return Selection(table, f"the table for any GPU, which is unmeasured there (it was fitted to {measured})", False)
+
+
+def _l2_bytes(target: str, sms: int) -> int:
+    """The L2 cache of what is known of a target; 1 where it is not, so that everything exceeds it."""
+    try:
+        return target_for(target, sms).l2_bytes
+    except UsageError:
+        return 1
 
 
 def _installed(name: str) -> Table | None:
@@ -128,8 +160,8 @@ def _installed(name: str) -> Table | None:
 
 
 def shipped() -> dict[Path, Header]:
-    """The tables that come with normtune: file to header."""
-    paths = sorted(path for path in SHIPPED.glob("*.py") if path.name != "__init__.py")
+    """The tables of one GPU that come with normtune: file to header."""
+    paths = sorted(path for path in SHIPPED.glob("*.py") if path.name not in ("__init__.py", ANY_GPU))
     return {path: parse(read(path), str(path))[0] for path in paths}
 
 
@@ -172,14 +204,14 @@ def load(path: str | os.PathLike[str]) -> Table:
     header, _ = parse(text, name)
     names: dict[str, object] = {"__name__": f"normtune.heuristics.tables._{slug(Path(path).stem)}", "__file__": name}
     try:
-        trees(text)
+        (normalised_trees if header.is_for_any_gpu else trees)(text)
         exec(compile(text, name, "exec"), names)
         tables, lookup = names["TABLES"], names["lookup"]
     except NormtuneError as error:
         raise UsageError(f"table {name} cannot be used: {error}; fit it again") from None
     if not isinstance(tables, dict) or not callable(lookup):
         raise AssertionError("a table in the form that normtune writes has TABLES and lookup")
-    return Table(Path(path), header, tables, lookup)
+    return Table(Path(path), header, tables, lookup, not header.is_for_any_gpu)
 
 
 def read(path: str | os.PathLike[str]) -> str:
@@ -226,23 +258,3 @@ def _empty(name: str, target: str, sms: int) -> Table:
 
     header = Header("", plain_name(name), target, sms, "", "", {}, "", (), (), "")
     return Table(SHIPPED, header, {}, lookup)
-
-
-def _distance(header: Header, name: str, target: str, sms: int) -> tuple[bool, bool, bool, int, int, str]:
-    """How far a table's GPU is from another; the least is the nearest."""
-    family, capability = _architecture(header.target)
-    wanted_family, wanted_capability = _architecture(target)
-    return (
-        (header.gpu, header.sms) != (plain_name(name), sms),
-        header.target != target,
-        family != wanted_family,
-        abs(capability - wanted_capability),
-        abs(header.sms - sms),
-        header.device,
-    )
-
-
-def _architecture(target: str) -> tuple[str, int]:
-    """The family and number of a target: `sm_90` is ("sm_", 90), `gfx942` is ("gfx", 942)."""
-    match = re.match(r"(\D*)(\d*)", target)
-    return (match[1], int(match[2] or 0)) if match else (target, 0)

@@ -18,6 +18,7 @@ from normtune.results.atomic import check_place, replaced
 
 if TYPE_CHECKING:
     from normtune.heuristics.fitted import Fit
+    from normtune.heuristics.fitted_any import AnyGpuFit
     from normtune.results.records import Device
 
 _PARQUET = b"PAR1"
@@ -97,7 +98,7 @@ def check_evidence(path: Path, force: bool) -> None:
         raise UsageError(f"cannot write {path}: it exists and is no Parquet file; --force overwrites it")
 
 
-def write_table(fit: "Fit", path: Path, command: Sequence[str]) -> None:
+def write_table(fit: "Fit | AnyGpuFit", path: Path, command: Sequence[str]) -> None:
     """Write a table.
 
     Args:
@@ -109,10 +110,12 @@ def write_table(fit: "Fit", path: Path, command: Sequence[str]) -> None:
         UsageError: its folder does not exist.
         NormtuneError: it cannot be written.
     """
-    from normtune.heuristics.emit import module_text
+    from normtune.heuristics import emit, emit_any
+    from normtune.heuristics.fitted_any import AnyGpuFit
 
     words = [word if word.startswith("$") else shlex.quote(word) for word in command]
-    text = module_text(fit, " ".join(words))
+    line = " ".join(words)
+    text = emit_any.module_text(fit, line) if isinstance(fit, AnyGpuFit) else emit.module_text(fit, line)
     with replaced(path) as temporary:
         temporary.write_text(text, "utf-8", newline="\n")
 

@@ -75,7 +75,7 @@ def config_for(
     lookup = _lookups.get((device, batch_invariant))
     if lookup is None:
         if device not in _tables:
-            _tables[device] = _find(device)
+            _tables[device] = _find(device, target)
         lookup = _lookups[device, batch_invariant] = _in_table(_tables[device], batch_invariant)
     if batch_invariant:
         problem = problem._replace(rows=MAX_ROWS)
@@ -145,16 +145,16 @@ def _target(tensor: Tensor) -> Target:
     return describe(tensor.device.index) if tensor.is_cuda else TARGETS["sm_80"]
 
 
-def _find(device: int) -> locate.Table | None:
+def _find(device: int, target: Target) -> locate.Table | None:
     """The table that serves GPU `device` under the present choice; None for the default configs."""
     if _chosen is None:
         return None
     if _chosen != "auto":
-        return locate.load(_chosen)
+        return locate.load(_chosen).bound(target.sms, target.l2_bytes)
     if not torch.cuda.is_available():
         return None
-    name, target = torch.cuda.get_device_properties(device).name, describe(device)
-    selection = locate.select(name, target.name, target.sms)
+    name = torch.cuda.get_device_properties(device).name
+    selection = locate.select(name, target.name, target.sms, target.l2_bytes)
     if not selection.exact:
         warnings.warn(
             f"normtune has no table for {plain_name(name)} ({target.name}, {target.sms} SMs) and uses "

@@ -10,19 +10,38 @@ from hypothesis import strategies as st
 
 from normtune.errors import UsageError
 from normtune.heuristics import form, locate
-from normtune.heuristics.header import Header, body_hash
+from normtune.heuristics.header import ANY_GPU, Header, body_hash
 
 # A table whose one config has the name of its GPU for a schedule.
 BODY = (
     f"{form.opening()}\n\n\nONE = Config(NAME)\n\n\ndef only{form.SIGNATURE}\n    return ONE\n\n\n"
     f'{form.TABLES} {{\n    ("a", "b"): only,\n}}\n{form.CLOSING}'
 )
+# The same for any GPU: `few` below 2 rows a multiprocessor, `small` from there to half of the L2 cache, else `large`.
+ANY_BODY = (
+    f'{form.ANY_GPU.opening()}\n\n\nFEW = Config("few")\nSMALL = Config("small")\nLARGE = Config("large")\n\n\n'
+    f"def only{form.ANY_GPU.signature}\n    if rows >= 2 * sms:\n        if 4 * rows * hidden >= l2_bytes:\n"
+    "            return LARGE\n        return SMALL\n    return FEW\n\n\n"
+    f'{form.ANY_GPU.tables} {{\n    ("a", "b"): only,\n}}\n{form.ANY_GPU.closing}'
+)
 
 
 def write(path: Path, device: str, target: str, sms: int, body: str = BODY) -> Path:
     body = body.replace("NAME", repr(device))
+    fitted = ("NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache",) if device == ANY_GPU else ()
     header = Header(
-        "normtune fit", device, target, sms, "triton 3.6.0", "-", {"a": "b"}, "-", ("-",), (), body_hash(body)
+        "normtune fit",
+        device,
+        target,
+        sms,
+        "triton 3.6.0",
+        "-",
+        {"a": "b"},
+        "-",
+        ("-",),
+        (),
+        body_hash(body),
+        fitted=fitted,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{header.text()}\n{body}")
@@ -31,11 +50,12 @@ def write(path: Path, device: str, target: str, sms: int, body: str = BODY) -> P
 
 @pytest.fixture(autouse=True)
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables of three GPUs ship; nothing is installed or named."""
+    """Tables of three GPUs and of any GPU ship; nothing is installed or named."""
     shipped = tmp_path / "shipped"
     write(shipped / "h200.py", "NVIDIA H200", "sm_90", 132)
     write(shipped / "a100.py", "NVIDIA A100", "sm_80", 108)
     write(shipped / "mi300x.py", "AMD MI300X", "gfx942", 304)
+    write(shipped / "any_gpu.py", ANY_GPU, "", 0, ANY_BODY)
     (shipped / "__init__.py").write_text("")
     monkeypatch.setattr(locate, "SHIPPED", shipped)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -52,26 +72,51 @@ def test_the_shipped_table_of_the_same_name_and_sms_is_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "expected"),
-    [
-        (("NVIDIA H200", "sm_90", 66), "NVIDIA H200"),
-        (("NVIDIA H100 PCIe", "sm_90", 114), "NVIDIA H200"),
-        (("NVIDIA B200", "sm_100", 148), "NVIDIA H200"),
-        (("NVIDIA RTX 3090", "sm_86", 82), "NVIDIA H200"),
-        (("NVIDIA A10", "sm_84", 72), "NVIDIA A100"),
-        (("AMD MI250", "gfx90a", 104), "AMD MI300X"),
-    ],
+    "gpu", [("NVIDIA H200", "sm_90", 66), ("NVIDIA H100 PCIe", "sm_90", 114), ("NVIDIA B200", "sm_100", 148)]
 )
-def test_another_gpu_gets_the_nearest_table(gpu: tuple[str, str, int], expected: str) -> None:
+def test_another_gpu_gets_the_table_for_any_gpu(gpu: tuple[str, str, int]) -> None:
     found = locate.select(*gpu)
-    assert (chosen(found), found.exact) == (expected, False)
-    assert expected in found.source
+    sms = gpu[2]
+    assert not found.exact
+    assert found.source == "the table for any GPU, which is unmeasured there (it was fitted to NVIDIA H200)"
+    function = found.table.function("a", "b")
+    assert function is not None
+    assert [function(rows, 1)[0] for rows in (1, 2 * sms - 1, 2 * sms)] == ["few", "few", "small"]
+    assert found.table.lookup("a", "b", 2 * sms - 1, 64)[0] == "few"
+    assert found.table.lookup("a", "b", 2 * sms, 1 << 30)[0] == "large"
 
 
-def test_among_tables_of_one_target_the_nearest_sms_win(tmp_path: Path) -> None:
-    write(tmp_path / "shipped" / "h20.py", "NVIDIA H20", "sm_90", 78)
-    assert chosen(locate.select("NVIDIA H100 NVL", "sm_90", 100)) == "NVIDIA H20"
-    assert chosen(locate.select("NVIDIA H100", "sm_90", 120)) == "NVIDIA H200"
+def test_the_table_for_any_gpu_knows_the_cache(tmp_path: Path) -> None:
+    def answer(rows: int, hidden: int, l2_bytes: int | None) -> str:
+        return str(locate.select("NVIDIA RTX 5060 Ti", "sm_120", 36, l2_bytes).table.lookup("a", "b", rows, hidden)[0])
+
+    assert [answer(rows, 1024, 32 << 20) for rows in (71, 72, 8191, 8192)] == ["few", "small", "small", "large"]
+    assert [answer(4096, 1024, l2) for l2 in (16 << 20, 32 << 20, None)] == ["large", "small", "small"]
+    # A cache of which nothing is known holds nothing.
+    assert locate.select("?", "xyz", 36).table.lookup("a", "b", 72, 1)[0] == "large"
+
+
+def test_a_bound_table_stays_as_it_is() -> None:
+    table = locate.load(locate.SHIPPED / "any_gpu.py")
+    assert not table.is_bound
+    bound = table.bound(36, 32 << 20)
+    assert bound.is_bound and bound.bound(1, 1) is bound
+    assert bound.tables["a", "b"](72, 64)[0] == "small"
+    assert table.tables["a", "b"](72, 64, 36, 32 << 20)[0] == "small"
+
+
+def test_a_table_for_any_gpu_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(locate.VARIABLE, str(write(tmp_path / "mine.py", ANY_GPU, "", 0, ANY_BODY)))
+    found = locate.select("NVIDIA H200", "sm_90", 132)
+    assert found.exact
+    assert [found.table.lookup("a", "b", rows, 64)[0] for rows in (263, 264)] == ["few", "small"]
+
+
+def test_a_header_must_fit_its_code(tmp_path: Path) -> None:
+    for device, body in ((ANY_GPU, BODY), ("NVIDIA H200, sm_90", ANY_BODY)):
+        path = write(tmp_path / "mixed.py", device, "sm_90", 132, body)
+        with pytest.raises(UsageError, match="a form that normtune does not write"):
+            locate.load(path)
 
 
 def test_the_installed_table_of_the_gpu_comes_before_the_shipped_one(tmp_path: Path) -> None:
@@ -79,7 +124,7 @@ def test_the_installed_table_of_the_gpu_comes_before_the_shipped_one(tmp_path: P
     assert path == tmp_path / "data" / "normtune" / "tables" / "nvidia_h200.py"
     found = locate.select("NVIDIA H200", "sm_90", 132)
     assert (chosen(found), found.exact) == ("mine", True)
-    assert chosen(locate.select("NVIDIA H200", "sm_90", 66)) == "NVIDIA H200"
+    assert chosen(locate.select("NVIDIA H200", "sm_90", 66)) == "few"
 
 
 def test_the_named_table_comes_first_whatever_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,14 +52,30 @@ def test_the_measured_gpu_gets_its_table_in_silence(gpu):
             assert dispatch.config_for(FORWARD, problem, H200, 0) == shipped(problem)
 
 
-def test_an_unknown_gpu_gets_the_nearest_table_and_one_warning(gpu):
-    gpu("NVIDIA H100 PCIe", H200._replace(sms=114))
-    problem = FORWARD.problem(4096, 4096, "bfloat16")
-    with pytest.warns(UserWarning, match=r"no table for NVIDIA H100 PCIe \(sm_90, 114 SMs\).*normtune fit --install"):
-        assert dispatch.config_for(FORWARD, problem, H200, 0) == shipped(problem)
+def test_an_unknown_gpu_gets_the_table_for_any_gpu_and_one_warning(gpu):
+    small = TARGETS["sm_120"]
+    gpu("NVIDIA GeForce RTX 5060 Ti", small)
+    shared = locate.load(locate.SHIPPED / locate.ANY_GPU)
+    problems = [FORWARD.problem(rows, hidden, "bfloat16") for rows in (1, 288, 4096) for hidden in (64, 4096)]
+    wanted = [
+        Config(*shared.tables[one.key, one.dtype](one.rows, one.hidden, small.sms, small.l2_bytes)) for one in problems
+    ]
+    with pytest.warns(UserWarning, match=r"no table for .* 5060 Ti \(sm_120, 36 SMs\) .*unmeasured.*fit --install"):
+        found = [dispatch.config_for(FORWARD, problem, small, 0) for problem in problems]
+    assert found == wanted and len(set(found)) > 2
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        dispatch.config_for(FORWARD, problem, H200, 0)
+        dispatch.config_for(FORWARD, problems[0], small, 0)
+
+
+def test_a_chosen_table_for_any_gpu_is_bound_to_each(gpu):
+    problem = FORWARD.problem(512, 64, "bfloat16")
+    few, many = TARGETS["sm_120"], H200
+    normtune.use_table(locate.SHIPPED / locate.ANY_GPU)
+    shared = locate.load(locate.SHIPPED / locate.ANY_GPU).tables[problem.key, problem.dtype]
+    wanted = {target: Config(*shared(512, 64, target.sms, target.l2_bytes)) for target in (few, many)}
+    found = {target: dispatch.config_for(FORWARD, problem, target, index) for index, target in enumerate((few, many))}
+    assert found == wanted and found[few] != found[many]
 
 
 def test_none_takes_the_fixed_default(gpu):
