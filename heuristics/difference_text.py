@@ -41,6 +41,8 @@ def summary_lines(found: Sequence[Difference], markdown: bool) -> Iterator[str]:
         cells = _figures(one.common(), one.gain())
         rows.append((f"{one.matrix.key} {one.matrix.dtype}", f"{len(one.timed)} of {len(one.pairs)}", *cells))
     yield from _table(("", "shapes", *_LOSSES), rows, markdown)
+    notes = [note for which in (0, 1) if (note := _partly_timed([one.tuned(which) for one in found], which, markdown))]
+    yield from ("", *notes) if notes else ()
 
 
 def difference_lines(found: Difference, columns: int, l2_bytes: int, markdown: bool) -> Iterator[str]:
@@ -124,10 +126,18 @@ def _missing(found: Difference, markdown: bool) -> Iterator[str]:
             alone = f"; where it has, it loses {percent(loss.mean)}" if loss and untimed else ""
             hint = ". `normtune sweep --space full` times most of what other libraries launch" if untimed else ""
             yield f"{'- ' * markdown}{sign} has {' and '.join(told)} of {len(found.pairs)} shapes{alone}{hint}"
-        tuned = found.tuned(which)
-        if tuned and tuned[0] > tuned[1]:
-            lists = f"all of its list at {tuned[1]} of {tuned[2]} shapes, so it may do better than here"
-            yield f"{'- ' * markdown}{sign} picks among what was timed: {lists}"
+        note = _partly_timed([found.tuned(which)], which, markdown)
+        if note:
+            yield note
+
+
+def _partly_timed(tuned: Sequence[tuple[int, int, int] | None], which: int, markdown: bool) -> str | None:
+    """What to say of an autotuner of whose lists only a part has times, so that it is no bound; None otherwise."""
+    some, whole, lists = (sum(counts) for counts in zip(*filter(None, tuned), strict=True)) if any(tuned) else (0, 0, 0)
+    if some == whole:
+        return None
+    told = f"picks among what was timed: all of its list at {whole} of {lists} shapes, so it may do better than here"
+    return f"{'- ' * markdown}{(FIRST, SECOND)[which]} {told}"
 
 
 def _changes(found: Difference, markdown: bool) -> Iterator[str]:

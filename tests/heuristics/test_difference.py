@@ -180,6 +180,11 @@ def test_an_autotuner_picks_the_least_median_of_what_was_timed() -> None:
     found = compared(matrix, tuned, "liger")
     assert found.choices[0] == (Choice(ROW, 7, 0, (3, 4)),)
     assert found.tuned(0) == (1, 0, 1) and found.tuned(1) is None
+    note = "A picks among what was timed: all of its list at 0 of 1 shapes, so it may do better than here"
+    assert note in difference_lines(found, 80, L2, False)
+    twice = note.replace("0 of 1 ", "0 of 2 ")
+    assert list(summary_lines([found, found], False))[-2:] == ["", twice]
+    assert list(summary_lines([found], True))[-1] == f"- {note}"
     assert compared(matrix, Tuned("t", lambda problem, target: (WIDE, BLOCK)), "liger").tuned(0) == (1, 1, 1)
     for configs, expected in (((unknown,), Choice(unknown, None, None, (0, 1))), ((illegal,), Choice(None, None))):
         assert compared(matrix, Tuned("t", lambda *_, c=configs: c), "liger").choices[0] == (expected,)
