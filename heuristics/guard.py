@@ -25,7 +25,7 @@ from normtune.heuristics.matrix import MISSING, Rounds, TimingMatrix
 from normtune.heuristics.optimum import Optima, Rectangle
 from normtune.heuristics.solving import Bins
 from normtune.heuristics.tidy import boxes, replaced
-from normtune.heuristics.tree import Tree, choose
+from normtune.heuristics.tree import Leaf, Tree, choose, configs_of
 from normtune.kernels.config import Config
 
 LEVEL = 0.05
@@ -58,12 +58,18 @@ def guarded(matrix: TimingMatrix, found: Bins, tree: Tree, incumbent: Choice) ->
         incumbent: what is in use.
     """
     slow = slower(matrix, lambda rows, hidden: choose(tree, rows, hidden), incumbent)
+    # Where the incumbent may not answer, it is no reason to give way elsewhere.
+    slow = [
+        place for place in slow if _answer(matrix, found, place, tree, incumbent) == incumbent(*matrix.problems[place])
+    ]
     if not slow:
         return Guarded(tree, 0)
     optima = Optima(*found, 1)
-    hit = [box for box in boxes(optima, tree) if any(_holds(found, box, matrix.problems[index]) for index in slow)]
+    answers = dict(zip(boxes(optima, tree), configs_of(tree), strict=True))
+    hit = [box for box in answers if any(_holds(found, box, matrix.problems[index]) for index in slow)]
     parts = {box: _kept(matrix, found, box, tree, incumbent) for box in hit}
-    return Guarded(replaced(optima, tree, parts), len(hit))
+    changed = {box: part for box, part in parts.items() if part != Leaf(answers[box])}
+    return Guarded(replaced(optima, tree, changed), len(changed))
 
 
 def slower(matrix: TimingMatrix, chosen: Choice, incumbent: Choice) -> list[int]:
@@ -106,27 +112,39 @@ def p_value(means: NDArray[np.float64]) -> float:
     return float(stdtr(count - 1, -float(means.mean()) / scatter))
 
 
+def _bin(found: Bins, shape: tuple[int, int]) -> tuple[int, int]:
+    rows, hidden = found.axes
+    return rows.bin(shape[0]), hidden.bin(shape[1])
+
+
 def _holds(found: Bins, box: Rectangle, shape: tuple[int, int]) -> bool:
-    row, column = (axis.bin(size) for axis, size in zip(found.axes, shape, strict=True))
+    row, column = _bin(found, shape)
     return box.row_from <= row < box.row_to and box.hidden_from <= column < box.hidden_to
+
+
+def _answer(matrix: TimingMatrix, found: Bins, problem: int, tree: Tree, incumbent: Choice) -> Config:
+    """What a problem gets whose leaf gives way: the incumbent's config where it may answer, else the fitted one."""
+    shape = matrix.problems[problem]
+    config, at = incumbent(*shape), _bin(found, shape)
+    if config in found.configs:
+        place = found.configs.index(config)
+        if found.legal[place, *at] and not found.barred[place, *at]:
+            return config
+    return choose(tree, *shape)
 
 
 def _kept(matrix: TimingMatrix, found: Bins, box: Rectangle, tree: Tree, incumbent: Choice) -> Tree:
     """The tree of fewest leaves that gives the incumbent's answers in a rectangle."""
     within = slice(box.row_from, box.row_to), slice(box.hidden_from, box.hidden_to)
-    legal, barred = found.legal[:, *within], found.barred[:, *within]
-    places = {config: place for place, config in enumerate(found.configs)}
+    legal = found.legal[:, *within]
     differs = np.zeros(legal.shape, np.int64)
-    for shape in matrix.problems:
+    for index, shape in enumerate(matrix.problems):
         if not _holds(found, box, shape):
             continue
-        row, column = (axis.bin(size) for axis, size in zip(found.axes, shape, strict=True))
+        row, column = _bin(found, shape)
         at = row - box.row_from, column - box.hidden_from
-        place = places.get(incumbent(*shape), -1)  # type: ignore[arg-type]
-        if place < 0 or barred[place, *at] or not legal[place, *at]:
-            place = places[choose(tree, *shape)]
         differs[:, *at] += 1
-        differs[place, *at] -= 1
+        differs[found.configs.index(_answer(matrix, found, index, tree, incumbent)), *at] -= 1
     rows, hidden = found.axes
     axes = (
         rows._replace(tops=rows.tops[within[0]], beyond=False),
@@ -134,7 +152,7 @@ def _kept(matrix: TimingMatrix, found: Bins, box: Rectangle, tree: Tree, incumbe
     )
     most = 1
     while True:
-        optima = Optima(axes, found.configs, differs, np.zeros_like(barred), legal, most)
+        optima = Optima(axes, found.configs, differs, np.zeros_like(legal), legal, most)
         if optima.least(most) == 0 or most >= legal.shape[1] * legal.shape[2]:
             kept = optima.tree(most)
             if kept is None:

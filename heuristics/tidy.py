@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from normtune.heuristics.grid import Axis
 from normtune.heuristics.optimum import BARRED, Optima, Rectangle, Sums
 from normtune.heuristics.portfolio import fewest
 from normtune.heuristics.thresholds import roundness
-from normtune.heuristics.tree import Leaf, Split, Tree, distinct, leaves
+from normtune.heuristics.tree import Leaf, Split, Tree, configs_of, distinct, leaves
 from normtune.kernels.config import Config
 
 
@@ -52,20 +53,26 @@ def tidied(optima: Optima, tree: Tree, budget: int, old: Old | None = None) -> T
 
 
 def cost_of(optima: Optima, tree: Tree, box: Rectangle | None = None) -> int | None:
-    """What a tree costs whose cuts are those of the grid; None where a config may not answer, or a cut cuts nothing."""
+    """What a tree costs; None where a config may not answer, or a cut is none of the grid or cuts nothing."""
     box = optima.whole if box is None else box
     if isinstance(tree, Leaf):
         place = _place(optima, tree.config)
         cost = BARRED if place is None else int(optima.costs(box)[place])
         return None if cost >= BARRED else cost
-    parts = box.cut(tree.axis, _cut(optima, tree))
+    at = _cut(optima, tree)
+    # Of another threshold it is not known on which side of it the sizes of its bin are.
+    parts = box.cut(tree.axis, at) if _axis(optima, tree).threshold(at) == tree.threshold else None
     low = parts and cost_of(optima, tree.low, parts[0])
     high = None if parts is None or low is None else cost_of(optima, tree.high, parts[1])
     return None if low is None or high is None else low + high
 
 
+def _axis(optima: Optima, split: Split) -> Axis:
+    return optima.hidden if split.axis == "hidden" else optima.rows
+
+
 def _cut(optima: Optima, split: Split) -> int:
-    return (optima.hidden if split.axis == "hidden" else optima.rows).cut(split.threshold)
+    return _axis(optima, split).cut(split.threshold)
 
 
 def _place(optima: Optima, config: Config) -> int | None:
@@ -131,7 +138,7 @@ def _rounder(optima: Optima, tree: Tree, budget: int) -> Tree:
     def moved(part: Tree) -> Iterator[Tree]:
         if isinstance(part, Split):
             now = roundness(part.threshold)
-            axis = optima.hidden if part.axis == "hidden" else optima.rows
+            axis = _axis(optima, part)
             for threshold in map(axis.threshold, range(1, len(axis.tops))) if now else ():
                 if roundness(threshold) < now:
                     yield part._replace(threshold=threshold)
@@ -165,7 +172,7 @@ def _nearer(optima: Optima, tree: Tree, budget: int, old: Old) -> Tree:
             )
 
     def distance(other: Tree) -> int:
-        answers = zip(boxes(optima, other), _configs(other), strict=True)
+        answers = zip(boxes(optima, other), configs_of(other), strict=True)
         return sum(int(old.differs.over(box)[optima.configs.index(config)]) for box, config in answers)
 
     most, least = len(distinct(tree)), distance(tree)
@@ -181,20 +188,11 @@ def _nearer(optima: Optima, tree: Tree, budget: int, old: Old) -> Tree:
         if not candidates:
             break
         least, _, _, tree = min(candidates)
-    tree = _with_configs(tree, _configs(tree))
+    tree = _with_configs(tree, configs_of(tree))
     as_plain = leaves(old.tree) <= leaves(tree) and len(distinct(old.tree)) <= most
     if as_plain and _roughness(old.tree) <= _roughness(tree) and old.cost is not None and old.cost <= budget:
         return old.tree
     return tree
-
-
-def _configs(tree: Tree) -> Iterator[Config]:
-    """The configs of the leaves, low before high."""
-    if isinstance(tree, Leaf):
-        yield tree.config
-    else:
-        yield from _configs(tree.low)
-        yield from _configs(tree.high)
 
 
 def _thresholds(tree: Tree) -> Iterator[tuple[str, int]]:

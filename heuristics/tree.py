@@ -63,6 +63,15 @@ def distinct(tree: Tree) -> frozenset[Config]:
     return frozenset({tree.config}) if isinstance(tree, Leaf) else distinct(tree.low) | distinct(tree.high)
 
 
+def configs_of(tree: Tree) -> Iterator[Config]:
+    """The config of each leaf, low before high."""
+    if isinstance(tree, Leaf):
+        yield tree.config
+    else:
+        yield from configs_of(tree.low)
+        yield from configs_of(tree.high)
+
+
 def regions(tree: Tree, max_rows: int, max_hidden: int) -> Iterator[Region]:
     """The regions of all leaves within rows 1 to `max_rows` and hidden 1 to `max_hidden`, in the order of the code."""
     yield from _regions(tree, 1, max_rows, 1, max_hidden)
