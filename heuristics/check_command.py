@@ -86,7 +86,7 @@ def _against_device(tables: list[Path], strict: bool, device: str, budget: str, 
     from normtune.tuner.commands import parse_budget
     from normtune.tuner.interrupts import terminable
 
-    seconds = parse_budget(budget)
+    seconds = parse_budget(budget) or 0.0
     url = resolve_url(store) if store is not None else None
     verdicts: list[str] = []
     unusable: list[NormtuneError] = []
@@ -113,7 +113,7 @@ def _end(unusable: list[NormtuneError], code: int) -> None:
 
 
 def _measured(
-    path: Path, device: str, seconds: float | None, begun: float, seed: int, store: "Store | None"
+    path: Path, device: str, seconds: float, begun: float, seed: int, store: "Store | None"
 ) -> tuple[str, bool]:
     """Check a table on a device and tell what came of it.
 
@@ -137,7 +137,8 @@ def _measured(
         table = table.on(bench.target.sms)
         known = recorded(bench.device, table.regime)
         course = Course(table.functions, table.box, bench.target, seed, MAX_ELEMENTS, known)
-        left = None if seconds is None else seconds - (time.monotonic() - begun)
+        print(f"measuring {locate.told(path)} on {bench.device.label}, {seconds:g} s at most", flush=True)
+        left = seconds - (time.monotonic() - begun)
         done = measure(course, bench, left, store)
     finally:
         bench.close()
