@@ -99,6 +99,18 @@ class TimingMatrix:
         kept = tuple(self.configs[place] for place in places)
         return replace(self, configs=kept, regret=self.regret[:, places], usable=self.usable[:, places], rounds=rounds)
 
+    def of_problems(self, places: Sequence[int]) -> "TimingMatrix":
+        """The same with the problems at these places alone, each weighing what it weighs here."""
+        at = list(places)
+        return replace(
+            self,
+            problems=tuple(self.problems[place] for place in at),
+            regret=self.regret[at],
+            usable=self.usable[at],
+            rounds=self.rounds and Rounds(self.rounds.labels[at], self.rounds.logs[at]),
+            weights=self.weight[at],
+        )
+
     def within(self, cap: int) -> "TimingMatrix":
         """The same, where a config may not be used on a problem on which its regret exceeds `cap`, millionths."""
         return replace(self, usable=self.usable & (self.regret <= cap))

@@ -1,0 +1,102 @@
+"""What two sweeps of the same kind of GPU lose by each other's tables, beside the noise floor.
+
+    python benchmarks/two_sweeps.py STORE_A STORE_B [--leaves N] [--operator NAME] [--json FILE]
+
+A store is a URL, an SQLite file, a .parquet file that `normtune data export` or `normtune fit --evidence` wrote, or the
+name of a recording that ships. A table is fitted to each, and two more to the halves of its blocks. Printed is what the
+table of each sweep loses on the other's times more than the other's own table does there, and what the tables of the
+halves lose so (the floor). Every loss must be at most 0.3 % above its floor; else the last line says which is not, and
+the exit code is 1.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from normtune.heuristics.two_sweeps import Crossed
+    from normtune.results.frame import Evidence
+
+ABOVE_FLOOR = 3_000  # millionths: 0.3 %
+
+
+def main() -> None:
+    """Fit, cross and print."""
+    from normtune.heuristics.options import FitOptions
+    from normtune.heuristics.two_sweeps import crossed, swept
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stores", nargs=2, metavar="STORE", help="where the times are")
+    parser.add_argument("--leaves", type=int, help="the most leaves of a function; else by cross-validation")
+    parser.add_argument("--operator", action="append", default=[], help="only this operator; may be repeated")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    asked = parser.parse_args()
+    options = FitOptions(leaves=asked.leaves, operators=tuple(asked.operator))
+
+    start = time.perf_counter()
+    sweeps = [swept(_read(store), options) for store in asked.stores]
+    for store, sweep in zip(asked.stores, sweeps, strict=True):
+        fit = sweep.fit
+        print(f"{store}: {fit.device.label}, {fit.measurements} measurements, {fit.date}")
+    found = crossed(*sweeps, options)
+    print()
+    print(f"{'percent':36}{'A on B':>8}{'B on A':>8}{'floor A':>9}{'floor B':>9}{'above':>8}{'differ':>8}{'shapes':>8}")
+    for one in found:
+        print(_line(one))
+    print(f"{time.perf_counter() - start:.0f} s on {len(os.sched_getaffinity(0))} cores")
+    if asked.json:
+        document = {
+            "stores": [_told(sweep.fit.device.label, sweep.fit.date, sweep.fit.digest) for sweep in sweeps],
+            "leaves": asked.leaves,
+            "above_floor": ABOVE_FLOOR,
+            "kinds": [
+                {**one._asdict(), "differing": round(one.differing, 4), "loss": one.loss, "floor": one.floor}
+                for one in found
+            ],
+        }
+        asked.json.write_text(json.dumps(document, indent=1) + "\n")
+    failed = [f"{one.key} {one.dtype}" for one in found if one.floor is not None and above(one) > ABOVE_FLOOR]
+    if failed:
+        raise SystemExit(f"more than {ABOVE_FLOOR / 1e4:.1f} % above the noise floor: {', '.join(failed)}")
+    print(f"all at most {ABOVE_FLOOR / 1e4:.1f} % above the noise floor")
+
+
+def above(one: "Crossed") -> float:
+    """How far the loss is above the floor, which counts as 0 where it is below or there is none; millionths."""
+    return one.loss - max(0.0, one.floor or 0.0)
+
+
+def _line(one: "Crossed") -> str:
+    values = [*one.losses, *one.floors, above(one)]
+    told = [
+        f"{'-' if value is None else f'{value / 1e4:.2f}':>{width}}"
+        for value, width in zip(values, (8, 8, 9, 9, 8), strict=True)
+    ]
+    return f"{f'{one.key} {one.dtype}':36}{''.join(told)}{100 * one.differing:>8.0f}{min(one.scored):>8}"
+
+
+def _read(store: str) -> "Evidence":
+    """The cold times of the newest kernels in a store, a file or a recording."""
+    from normtune.heuristics.fitting import used
+    from normtune.results.exchange import read_parquet
+    from normtune.results.recording import recordings
+    from normtune.results.source import measured
+
+    if store in recordings():
+        found = measured(None, store)
+    elif store.endswith(".parquet"):
+        found = read_parquet(Path(store))
+    else:
+        found = measured(store)
+    return used(found)
+
+
+def _told(device: str, date: str, digest: str) -> dict[str, Any]:
+    return {"device": device, "date": date, "digest": digest}
+
+
+if __name__ == "__main__":
+    main()
