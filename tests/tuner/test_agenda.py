@@ -9,7 +9,7 @@ import pytest
 
 from normtune.heuristics.fitting import fit
 from normtune.heuristics.matrix import timing_matrix
-from normtune.heuristics.selection import losses
+from normtune.heuristics.solving import losses
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
