@@ -24,8 +24,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from normtune.results.frame import Evidence
 
+PER_TABLE = 10_000  # measurements, or as many as were recorded
 LIKE, DTYPES = "rms_norm_backward", ("bfloat16", "float32")
 _MOST_NOISE = 0.02
 _SHOWN = 35
@@ -93,7 +96,7 @@ def made_up(recording: str, count: int) -> "Evidence":
     real = operator(LIKE)
     recorded = load_recording(recording).select([LIKE], ["bfloat16"])
     source = {name: recorded.frame[name].tolist() for name in COLUMNS if name != "samples"}
-    plain = [place for place, variant in enumerate(source["variant"]) if not variant]
+    plain = _spread(recorded.part(LIKE, "", "bfloat16"))
     samples = recorded.frame["samples"].tolist()
     draw = np.random.default_rng(7)
     columns: dict[str, list[object]] = {name: [] for name in COLUMNS}
@@ -111,6 +114,14 @@ def made_up(recording: str, count: int) -> "Evidence":
                 (samples[place] * factor).astype(np.int32) for place, factor in zip(plain, slower, strict=True)
             ]
     return Evidence.from_columns(columns, recorded.runs)
+
+
+def _spread(plain: "pd.DataFrame") -> list[int]:
+    """The places of all measurements of shapes spread evenly over the grid, so many that there are enough."""
+    of_shape = [places.tolist() for places in plain.groupby(["hidden", "rows"]).groups.values()]
+    count = min(len(of_shape), round(len(of_shape) * PER_TABLE / len(plain)))
+    kept = [of_shape[number * len(of_shape) // count] for number in range(count)]
+    return [place for places in kept for place in places]
 
 
 def _busy() -> float:
