@@ -1,7 +1,7 @@
 """From timings to a table: matrix, regret, exact threshold trees, model selection, emitted code, rules of others.
 
-In: attribute access. Out: `fit`, `check` and `module_text`, each imported on its first use, so that the command line
-starts without numpy.
+In: attribute access. Out: `fit` (a DataFrame, or evidence, to a `Table`), `check` and `module_text`, each imported on
+its first use, so that the command line starts without numpy.
 """
 
 from importlib import import_module
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from normtune.heuristics.checking import check
     from normtune.heuristics.emit import module_text
-    from normtune.heuristics.fitting import fit
+    from normtune.heuristics.from_python import Table, fit
 
-__all__ = ["check", "fit", "module_text"]
+__all__ = ["Table", "check", "fit", "module_text"]
 
-_HOMES = {"check": "checking", "fit": "fitting", "module_text": "emit"}
+_HOMES = {"Table": "from_python", "check": "checking", "fit": "from_python", "module_text": "emit"}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,6 @@ In: their options. Out: figures on the terminal, tables, an exit code. The work 
 """
 
 import os
-from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -150,15 +149,7 @@ def fit(
 
 def _command(store: str | None, recording: str | None, options: FitOptions, table: Path, place: list[str]) -> list[str]:
     """The command that writes a table again, from its folder."""
-    from normtune.heuristics.rules import RULES
-    from normtune.heuristics.weights import NAMED
-
-    weights, baseline = options.weights, options.baseline
-    if weights not in NAMED:
-        weights = os.path.relpath(weights, table.parent)
-    if baseline is not None and baseline not in RULES and Path(baseline).exists():
-        baseline = os.path.relpath(baseline, table.parent)
-    words = replace(options, weights=weights, baseline=baseline).words()
+    words = options.seen_from(table.parent).words()
     return ["normtune", "fit", *_source(store, recording), *words, *place]
 
 
@@ -171,6 +162,12 @@ def _incumbents(part: _Part, baseline: str | None) -> "Incumbents | None":
     from normtune.heuristics.incumbent import of_file
 
     if baseline is not None:
+        for path in (part.table, part.installed):
+            if path and path.exists() and Path(baseline).exists() and path.samefile(baseline):
+                raise UsageError(
+                    f"--baseline is {path}, the table that is replaced, which the new one is compared with anyway: "
+                    "leave --baseline out"
+                )
         return in_use(baseline, Path())
     old = next((path for path in (part.table, part.installed) if path and path.exists()), None)
     try:

@@ -5,10 +5,12 @@ What they do is the business of `fitting`.
 """
 
 import math
+import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 from normtune.errors import UsageError
 from normtune.results.regimes import COLD, check_regime
@@ -72,6 +74,18 @@ class FitOptions:
     def cap(self) -> int | None:
         """The greatest regret that a problem may have, millionths of log-slowdown; None for no bound."""
         return None if self.max_slowdown is None else round(1e6 * math.log(self.max_slowdown))
+
+    def seen_from(self, folder: Path) -> "FitOptions":
+        """The same, with files named from a folder, as the header of a table there does."""
+        from normtune.heuristics.rules import RULES
+        from normtune.heuristics.weights import NAMED
+
+        weights, baseline = self.weights, self.baseline
+        if weights not in NAMED:
+            weights = os.path.relpath(weights, folder)
+        if baseline is not None and baseline not in RULES and os.path.lexists(baseline):
+            baseline = os.path.relpath(baseline, folder)
+        return replace(self, weights=weights, baseline=baseline)
 
     def words(self) -> list[str]:
         """The options of the command that are not at their defaults."""

@@ -113,11 +113,15 @@ def write_table(fit: "Fit | AnyGpuFit", path: Path, command: Sequence[str]) -> N
     from normtune.heuristics import emit, emit_any
     from normtune.heuristics.fitted_any import AnyGpuFit
 
-    words = [word if word.startswith("$") else shlex.quote(word) for word in command]
-    line = " ".join(words)
+    line = command_line(command)
     text = emit_any.module_text(fit, line) if isinstance(fit, AnyGpuFit) else emit.module_text(fit, line)
     with replaced(path) as temporary:
         temporary.write_text(text, "utf-8", newline="\n")
+
+
+def command_line(command: Sequence[str]) -> str:
+    """A command as one types it; a word that begins with `$` is a variable of the shell."""
+    return " ".join(word if word.startswith("$") else shlex.quote(word) for word in command)
 
 
 def _replaceable(path: Path, force: bool) -> bool:
