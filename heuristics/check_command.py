@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normtune.errors import NormtuneError, UsageError
+from normtune.errors import NormtuneError, Terminated, UsageError
 
 if TYPE_CHECKING:
     from normtune.heuristics.course import Course, Question
@@ -98,6 +98,10 @@ def _against_device(tables: list[Path], strict: bool, device: str, budget: str, 
             except UsageError as error:
                 unusable.append(error)
                 continue
+            except (KeyboardInterrupt, Terminated) as end:
+                kept = "is kept in the store" if url else "was not kept"
+                print(f"\nnormtune: ended: no verdict on {path}; what was measured {kept}", file=sys.stderr)
+                raise typer.Exit(130 if isinstance(end, KeyboardInterrupt) else 143) from None
             verdicts.append(STALE if strict and kernels_changed else verdict)
     _end(unusable, 1 if STALE in verdicts else AMBIGUOUS_EXIT if AMBIGUOUS in verdicts else 0)
 

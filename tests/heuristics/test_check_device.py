@@ -9,7 +9,8 @@ from typer.testing import CliRunner, Result
 
 from normtune import cli
 from normtune.benchmarks import staleness
-from normtune.heuristics import locate, suspect
+from normtune.errors import Terminated
+from normtune.heuristics import check_command, locate, suspect
 from normtune.heuristics.header import body_hash, parse
 from normtune.heuristics.rules import liger
 from normtune.heuristics.tree import choose
@@ -123,6 +124,20 @@ def test_a_file_that_is_no_table_does_not_keep_the_others_from_being_checked(tab
     result = check("--device", REPLAY, "other.py", "missing.py", "heuristics.py")
     assert (result.exit_code, verdict(result)) == (2, "OK")
     assert [line.split(":")[2].split()[0] for line in result.stderr.splitlines()] == ["table", "other.py"]
+
+
+@pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_an_end_before_the_verdict_says_that_there_is_none(
+    table: Path, monkeypatch: pytest.MonkeyPatch, end: type[BaseException], code: int
+) -> None:
+    def ended(*_: object) -> None:
+        raise end
+
+    monkeypatch.setattr(check_command, "measure", ended)
+    result = check("--device", REPLAY, "heuristics.py")
+    assert result.exit_code == code
+    assert result.stderr == "\nnormtune: ended: no verdict on heuristics.py; what was measured was not kept\n"
+    assert not re.search("^heuristics.py on", result.stdout, re.MULTILINE)
 
 
 @pytest.mark.slow
