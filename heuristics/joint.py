@@ -158,7 +158,14 @@ def between(low: Fraction, high: Fraction) -> Fraction:
         return min(powers, key=lambda power: (max(power**2 / middle, middle / power**2), power))
     if floor(high) > floor(low) > 0:
         return Fraction(rows_threshold(floor(low), floor(high)))
-    denominator = 1
-    while Fraction(floor(high * denominator), denominator) <= low:
-        denominator += 1
-    return Fraction(floor(high * denominator), denominator)
+    return _simplest(low + (high - low) / 1024, high)
+
+
+def _simplest(least: Fraction, most: Fraction) -> Fraction:
+    """The fraction of least denominator from `least` to `most`, ends included, by continued fractions."""
+    whole = floor(least)
+    if whole == least:
+        return Fraction(whole)
+    if whole + 1 <= most:
+        return Fraction(whole + 1)
+    return whole + 1 / _simplest(1 / (most - whole), 1 / (least - whole))

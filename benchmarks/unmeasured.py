@@ -1,0 +1,106 @@
+"""How well the table for any GPU, fitted to an H200, does on GPUs that it has not seen.
+
+In: the shipped tables, the recorded H200, and what Liger-Kernel #1238 published for an RTX 5060 Ti. Out: what tables
+and rules choose on the shapes of that proposal and what their choices took there; with --simulated, what tables of
+different coordinates lose on made-up GPUs (`simulated_gpus`). No GPU is needed.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from normtune.heuristics import locate
+from normtune.heuristics.rules import RULES
+from normtune.kernels.config import Config
+from normtune.kernels.operator import operator
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import Target, target_for
+
+DATA = Path(__file__).with_name("liger_1238_rtx_5060_ti.json")
+FORWARD, BACKWARD = "rms_norm_forward", "rms_norm_backward"
+Cell = tuple[str, int, int, float, float]
+
+
+def cells(data: dict) -> list[Cell]:
+    """(operator, rows, hidden, ms a row a program, ms a block of rows a program) of every shape that had both kernels.
+
+    The forward is what forward and backward take together less the backward, so uncertain by 0.001 ms.
+    """
+    found = {(name, rows, hidden): times for name, rows, hidden, *times in data["cells"]}
+    made: list[Cell] = []
+    for name, rows, hidden in found:
+        if name != "backward" or hidden > 512:
+            continue
+        backward, both = found[name, rows, hidden], found["forward and backward", rows, hidden]
+        made.append((BACKWARD, rows, hidden, backward[0], backward[1]))
+        made.append((FORWARD, rows, hidden, both[0] - backward[0], both[1] - backward[1]))
+    return made
+
+
+def choices(data: dict) -> dict[str, "dict[tuple[str, int, int], Config | None]"]:
+    """What each table and rule chooses on that GPU, by (operator, rows, hidden)."""
+    target = target_for(data["target"], data["sms"])._replace(l2_bytes=data["l2_bytes"])
+    any_gpu = locate.load(locate.SHIPPED / locate.ANY_GPU).bound(target.sms, target.l2_bytes)
+    h200 = locate.load(locate.SHIPPED / "nvidia_h200.py")
+    shapes = [cell[:3] for cell in cells(data)]
+    found: dict[str, dict[tuple[str, int, int], Config | None]] = {}
+    for title, table in (("table for any GPU", any_gpu), ("table of the H200", h200)):
+        found[title] = {
+            (name, rows, hidden): Config(*table.tables[name, data["dtype"]](rows, hidden))
+            for name, rows, hidden in shapes
+        }
+    for title, rule in (("Liger", "liger"), ("Liger with #1238", "liger_1238")):
+        choose = RULES[rule].choose
+        found[title] = {
+            (name, rows, hidden): choose(Problem(name, rows, hidden, data["dtype"]), target)
+            for name, rows, hidden in shapes
+        }
+    return {
+        title: {shape: _legal(shape, one, data["dtype"], target) for shape, one in by.items()}
+        for title, by in found.items()
+    }
+
+
+def _legal(shape: tuple[str, int, int], config: Config | None, dtype: str, target: Target) -> Config:
+    """What dispatch would launch: the operator's default where the config is illegal."""
+    name, rows, hidden = shape
+    spec, problem = operator(name), Problem(name, rows, hidden, dtype)
+    return config if config and spec.is_legal(config, problem, target) else spec.default_config(problem, target)
+
+
+def compare(data: dict) -> list[tuple[str, str, int, int, float, float]]:
+    """(who, operator, shapes, of them with blocks of rows just where faster, mean and worst percent lost)."""
+    lines = []
+    for title, chosen in choices(data).items():
+        for name in (FORWARD, BACKWARD):
+            mine = [cell for cell in cells(data) if cell[0] == name]
+            right, lost = 0, []
+            for operator_name, rows, hidden, single, block in mine:
+                config = chosen[operator_name, rows, hidden]
+                in_blocks = config is not None and config.block_row > 1
+                right += in_blocks == (block < single)
+                lost.append(100 * ((block if in_blocks else single) / min(single, block) - 1))
+            lines.append((title, name, len(mine), right, sum(lost) / len(lost), max(lost)))
+    return lines
+
+
+def main() -> None:
+    """Print the comparison, and with --simulated that of coordinates."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--simulated", action="store_true", help="compare coordinates on made-up GPUs, in minutes")
+    options = parser.parse_args()
+    if options.simulated:
+        from normtune.benchmarks.simulated_gpus import report
+
+        report()
+        return
+    data = json.loads(DATA.read_text())
+    print(f"{data['gpu']}, {data['sms']} SMs, {data['dtype']}; times of {data['source']}")
+    print("| who chooses | operator | blocks of rows where they were faster | lost, mean | lost, worst |")
+    print("|---|---|---:|---:|---:|")
+    for title, name, count, right, mean, worst in compare(data):
+        print(f"| {title} | {name} | {right} of {count} | {mean:.1f} % | {worst:.1f} % |")
+
+
+if __name__ == "__main__":
+    main()
