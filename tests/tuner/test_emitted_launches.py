@@ -1,0 +1,197 @@
+"""Whatever a fit emits, on every target that is known: a legal launch at every shape, and of which binary."""
+
+import random
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from normtune.errors import NormtuneError
+from normtune.heuristics import locate
+from normtune.heuristics.function import fit_function
+from normtune.heuristics.incumbent import Incumbent
+from normtune.heuristics.legality import Legality, all_variants
+from normtune.heuristics.matrix import Rounds, TimingMatrix
+from normtune.heuristics.options import FitOptions
+from normtune.heuristics.regions import trees
+from normtune.heuristics.tree import Leaf, Split, Tree, choose, regions
+from normtune.kernels.config import Config
+from normtune.kernels.operator import IllegalConfigError, OperatorSpec, operator
+from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key
+from normtune.kernels.target import TARGETS, Target, target_for
+from normtune.tuner.compiling import compile_class
+from normtune.tuner.grids import GRIDS, shapes
+from normtune.tuner.planning import plan, problems
+
+OWN = ("rms_norm_forward", "rms_norm_backward")
+SIZES = st.one_of(st.integers(1, 65536), st.integers(1, 300), st.sampled_from([2**power for power in range(17)]))
+ROWS = st.one_of(st.integers(1, MAX_ROWS), st.integers(1, 5000), st.sampled_from([1, 2, 4096, 4097, MAX_ROWS]))
+
+
+@cache
+def space(name: str, target: str, kind: str) -> tuple[Config, ...]:
+    """The configs that a sweep of a few shapes tries anywhere."""
+    spec = operator(name)
+    found: set[Config] = set()
+    for rows in (1, 64, 4096, 65536):
+        for hidden in (32, 64, 500, 1024, 4096, 8192, 20000, 32768, 65536):
+            found |= set(spec.space(kind, Problem(name, rows, hidden, "bfloat16"), TARGETS[target]))
+    return tuple(sorted(found))
+
+
+def random_matrix(
+    draw: random.Random, spec: OperatorSpec, target: Target, dtype: str, variant: str, configs: list[Config]
+) -> TimingMatrix | None:
+    """Times of some configs on some shapes, where they are legal; None of too few."""
+    rows = sorted(draw.sample([1, 2, 7, 64, 100, 1000, 4096, 4097, 65536, 10**6, MAX_ROWS], draw.randint(1, 4)))
+    hidden = sorted(
+        draw.sample([1, 17, 64, 100, 768, 1000, 4096, 8192, 12288, 20000, 32768, 65536], draw.randint(2, 5))
+    )
+    pairs = [(count, size) for count in rows for size in hidden]
+    usable = np.array(
+        [
+            [spec.is_legal(config, Problem(spec.name, *shape, dtype, variant), target) for config in configs]
+            for shape in pairs
+        ]
+    )
+    kept = [place for place in range(len(pairs)) if usable[place].any()]
+    if len(kept) < 2:
+        return None
+    usable = usable[kept]
+    usable &= np.array([[draw.random() < 0.9 for _ in configs] for _ in kept])
+    logs = np.array([[draw.randint(0, 400_000) for _ in configs] for _ in kept], np.int64)
+    best = np.where(usable, logs, np.iinfo(np.int64).max).min(axis=1, keepdims=True)
+    regret = np.where(usable & (best < np.iinfo(np.int64).max), logs - best, 0)
+    rounds = 6
+    paired = np.repeat(logs[:, :, None], rounds, axis=2).astype(np.int32)
+    labels = np.broadcast_to(np.arange(rounds, dtype=np.int32), (len(kept), rounds)).copy()
+    chosen = tuple(pairs[place] for place in kept)
+    if not usable.any(axis=1).all():
+        return None
+    return TimingMatrix(spec.name, variant, dtype, chosen, tuple(configs), regret, usable, Rounds(labels, paired))
+
+
+def random_tree(draw: random.Random, configs: list[Config], depth: int) -> Tree:
+    if not depth:
+        return Leaf(draw.choice(configs))
+    axis, sizes = draw.choice([("rows", [2, 60, 64, 4096, 5000]), ("hidden", [16, 700, 1024, 4096, 30000])])
+    parts = random_tree(draw, configs, depth - 1), random_tree(draw, configs, depth - 1)
+    return Split(axis, draw.choice(sizes), *parts)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 10**9), shapes=st.lists(st.tuples(ROWS, SIZES), min_size=8, max_size=8))
+def test_whatever_is_fitted_is_legal_at_every_shape(seed: int, shapes: list[tuple[int, int]]) -> None:
+    """Under random conditions, with any table in use before, for all dtypes and variants that it serves."""
+    draw = random.Random(seed)
+    spec, target = operator(draw.choice(OWN)), TARGETS[draw.choice(sorted(TARGETS))]
+    dtype, variant = draw.choice(spec.dtypes), draw.choice(spec.variants)
+    served = tuple(dict.fromkeys((dtype, *draw.sample(spec.dtypes, draw.randint(0, 2)))))
+    known = list(space(spec.name, target.name, draw.choice(["default", "full"])))
+    configs = sorted(draw.sample(known, min(len(known), draw.randint(3, 30))))
+    matrix = random_matrix(draw, spec, target, dtype, variant, configs)
+    if matrix is None:
+        return
+    options = FitOptions(
+        leaves=draw.choice([1, 3, 8]),
+        objective=draw.choice(["mean", "worst"]),
+        tie_percent=draw.choice([0, 1, 20]),
+        max_slowdown=draw.choice([None, None, 1.4]),
+        max_configs=draw.choice([None, None, 3]),
+    )
+    legality = Legality(spec, target, served, (variant,) if variant else all_variants(spec))
+    before = random_tree(draw, configs, draw.randint(0, 3))
+    incumbent = draw.choice([None, Incumbent(lambda *shape: choose(before, *shape), draw.choice([None, before]))])
+    try:
+        tree = fit_function(matrix, legality, options, incumbent=incumbent).tree
+    except NormtuneError:  # no config is legal where these would have to answer
+        return
+    corners = [(region.most_rows, region.most_hidden) for region in regions(tree, MAX_ROWS, spec.max_hidden)]
+    for rows, hidden in [*shapes, *corners]:
+        for other, own in legality.served:
+            assert spec.is_legal(choose(tree, rows, hidden), Problem(spec.name, rows, hidden, other, own), target)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    name=st.sampled_from(OWN),
+    target=st.sampled_from(sorted(TARGETS)),
+    place=st.integers(0, 10**6),
+    dtype=st.sampled_from(["bfloat16", "float32"]),
+    off=st.booleans(),
+    rows=st.tuples(ROWS, ROWS),
+    hidden=SIZES,
+)
+def test_the_number_of_rows_is_no_part_of_a_binary(
+    name: str, target: str, place: int, dtype: str, off: bool, rows: tuple[int, int], hidden: int
+) -> None:
+    """But for one program, or few rows, that end the sums over rows by themselves: their binary has no partial sums."""
+    spec = operator(name)
+    configs = space(name, target, "full")
+    config = configs[place % len(configs)]
+    launches = []
+    for count in rows:
+        try:
+            problem = Problem(name, count, hidden, dtype, spec.variants[off])
+            launches.append(spec.resolve(config, problem, TARGETS[target], None))
+        except IllegalConfigError:
+            return
+    first, second = launches
+    if (first.workspace > 0) == (second.workspace > 0):
+        assert first.binary == second.binary
+    else:
+        alone = first if not first.workspace else second
+        assert alone.grid == 1
+        other = second if alone is first else first
+        assert alone.binary._replace(workspace=1, finish=other.finish) == other.binary
+
+
+@cache
+def gated(target: str, sms: int, grid: str) -> frozenset[object]:
+    """The classes that a sweep of a grid gates, of normtune's operators in all dtypes, and of their variants."""
+    keys = [f"{name}:{variant}" if variant else name for name in OWN for variant in operator(name).variants]
+    wanted = problems(keys, ["bfloat16", "float16", "float32"], shapes(grid))
+    return frozenset(
+        compile_class(task.problem, candidate.launch)
+        for task in plan(wanted, "default", target_for(target, sms)).tasks
+        for candidate in task.candidates
+    )
+
+
+def functions() -> Iterator[tuple[str, str, str]]:
+    """Name of a shipped table, key and dtype of each of its functions."""
+    for path in locate.shipped():
+        for key, dtype in trees(locate.read(path)):
+            if not split_batch_invariant(key)[1]:
+                yield path.stem, key, dtype
+
+
+def launches_of(table: str, key: str, dtype: str, sizes: range | tuple[int, ...]):
+    """(rows, hidden, class) at each row count at which something begins or ends, for all of these hidden sizes."""
+    path = locate.SHIPPED / f"{table}.py"
+    header, tree = locate.load(path).header, trees(locate.read(path))[key, dtype]
+    name, variant = split_key(key)
+    spec, target = operator(name), target_for(header.target, header.sms)
+    ends = {(region.least_rows, region.most_rows) for region in regions(tree, MAX_ROWS, spec.max_hidden)}
+    for hidden in sizes:
+        for rows in sorted({row for pair in ends for row in pair}):
+            problem = Problem(name, rows, hidden, dtype, variant)
+            launch = spec.resolve(choose(tree, rows, hidden), problem, target, None)
+            yield rows, hidden, compile_class(problem, launch)
+
+
+RECORDED = tuple(sorted({hidden for _, hidden in GRIDS["recording"]}))
+
+
+@pytest.mark.parametrize(("table", "key", "dtype"), list(functions()))
+def test_at_measured_hidden_sizes_each_launch_is_of_a_class_that_a_sweep_gates(
+    table: str, key: str, dtype: str
+) -> None:
+    """At every number of rows, the unmeasured ones and those beyond the grid, too."""
+    header = locate.load(locate.SHIPPED / f"{table}.py").header
+    known = gated(header.target, header.sms, "recording")
+    missed = [(rows, hidden) for rows, hidden, found in launches_of(table, key, dtype, RECORDED) if found not in known]
+    assert missed == []
