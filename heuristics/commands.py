@@ -5,6 +5,7 @@ In: their options. Out: figures on the terminal, tables, an exit code. The work 
 """
 
 import os
+import sys
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -18,6 +19,7 @@ from normtune.heuristics.options import TIE_PERCENT, FitOptions
 from normtune.results.regimes import COLD
 
 if TYPE_CHECKING:
+    from normtune.heuristics.fitted import Fit
     from normtune.heuristics.incumbent import Incumbents
     from normtune.results.frame import Evidence
 
@@ -77,6 +79,9 @@ def fit(
         typer.Option("--all-devices", help="One table for any GPU, of all GPUs of the store or `--recording all`."),
     ] = False,
     regime: Annotated[str, typer.Option(help="Fit the times taken cold, warm or eager.")] = COLD,
+    stability: Annotated[
+        bool, typer.Option("--stability", help="Say how far the table would change if it were measured again.")
+    ] = False,
     install: Annotated[
         bool, typer.Option("--install", help="Make the table the one of this user for its GPU.")
     ] = False,
@@ -110,6 +115,8 @@ def fit(
 
         if install:
             raise UsageError("--install and --all-devices are both given: what is installed is the table of one GPU")
+        if stability:
+            raise UsageError("--stability and --all-devices are both given: it is told of the table of one GPU")
         everywhere = measured_everywhere(store, recording, regime)
         fit_all_devices(everywhere, options, out, evidence, force, partial(_command, store, recording, options))
         return
@@ -120,8 +127,9 @@ def fit(
     parts = _parts(found, operators, out, evidence, install)
     for part in parts:
         _check_places(part, out, evidence, force)
-    fits = [fit_table(part.evidence, options, incumbents=_incumbents(part, baseline)) for part in parts]
-    for part, fitted in zip(parts, fits, strict=True):
+    in_place = [_incumbents(part, baseline) for part in parts]
+    fits = [fit_table(part.evidence, options, incumbents=old) for part, old in zip(parts, in_place, strict=True)]
+    for part, old, fitted in zip(parts, in_place, fits, strict=True):
         print("\n".join(telling.figures(fitted)))
         gain = telling.gain(fitted)
         if gain:
@@ -143,8 +151,25 @@ def fit(
                 fitted, part.installed, _command(store, recording, options, part.installed, ["--install"])
             )
             print(f"installed {part.installed}: kernels on {plain_name(fitted.device.name)} use it from now on")
+        if stability:
+            _tell_stability(part.evidence, fitted, options, old)
     if not install:
         print("\n".join(telling.ways(fits[0], parts[0].table)))
+
+
+def _tell_stability(evidence: "Evidence", fitted: "Fit", options: FitOptions, old: "Incumbents | None") -> None:
+    """Print how far a table would change, and before that, on stderr, how long it takes."""
+    from normtune.heuristics.refit import cases
+    from normtune.heuristics.stability import TABLES
+    from normtune.heuristics.stability import stability as stability_of
+    from normtune.heuristics.stability_text import beforehand, lines
+
+    found = cases(evidence, fitted, options, old)
+
+    def told(seconds: float) -> None:
+        print(beforehand(len(found), TABLES, seconds), file=sys.stderr, flush=True)
+
+    print("\n".join(lines(stability_of(found, TABLES, told))), flush=True)
 
 
 def _command(store: str | None, recording: str | None, options: FitOptions, table: Path, place: list[str]) -> list[str]:

@@ -1,0 +1,76 @@
+"""How the stability of a table reads.
+
+In: `Stability` of each function. Out: lines of at most 80 columns where names allow, the same for a terminal and for a
+pipe.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from normtune.heuristics.equivalent import Box, Cut
+from normtune.heuristics.micrologs import percent
+from normtune.heuristics.stability import SHARE, Spread, Stability
+from normtune.kernels.problem import MAX_ROWS
+
+_THRESHOLD, _EQUIVALENT, _HELD = 18, 18, 5
+
+
+def beforehand(functions: int, tables: int, seconds: float) -> str:
+    """How long it takes from now on."""
+    counted = "1 function is" if functions == 1 else f"{functions} functions are"
+    return f"stability: {counted} fitted {tables} times, about {max(1, round(seconds))} s"
+
+
+def lines(found: Sequence[Stability]) -> Iterator[str]:
+    """What is said of all functions, in the order of the table."""
+    if not found:
+        return
+    tables = max(one.tables for one in found)
+    yield ""
+    yield f"Stability: {tables} tables, each fitted to blocks of rounds that were drawn again"
+    yield "as good: thresholds to which this cut alone may move and cost at most the tie"
+    yield "held: the tables that have a cut of its axis there"
+    yield f"  {'threshold':<{_THRESHOLD}}{'as good':<{_EQUIVALENT}}{'held':>{_HELD}}  where"
+    for one in found:
+        yield from _function(one)
+
+
+def _function(one: Stability) -> Iterator[str]:
+    yield f"{one.key} {one.dtype}: {one.leaves} {'leaf' if one.leaves == 1 else 'leaves'}"
+    if not one.tables:
+        yield "  no draw gives a legal table"
+        return
+    for cut, share in one.held:
+        as_good = f"{cut.least} to {cut.most}" if cut.least < cut.most else "no other"
+        held = f"{100 * share:.0f} %"
+        row = f"  {told(cut):<{_THRESHOLD}}{as_good:<{_EQUIVALENT}}{held:>{_HELD}}  {_where(cut.box, one.max_hidden)}"
+        yield row.rstrip()
+    yield f"  another config on {_shares(one.weighted)} of the shapes by weight,"
+    yield f"  {_shares(one.plain)} of all; that would lose {_losses(one.lost)} more"
+
+
+def told(cut: Cut) -> str:
+    """A threshold as the code has it."""
+    return f"{cut.axis} {'<=' if cut.axis == 'hidden' else '>='} {cut.threshold}"
+
+
+def _where(box: Box, max_hidden: int) -> str:
+    """The region that a cut divides, without what it has in common with everything."""
+    axes = (
+        ("rows", box.least_rows, box.most_rows, MAX_ROWS),
+        ("hidden", box.least_hidden, box.most_hidden, max_hidden),
+    )
+    return ", ".join(_range(*one) for one in axes if one[1:3] != (1, one[3]))
+
+
+def _range(name: str, least: int, most: int, limit: int) -> str:
+    if most == limit:
+        return f"{name} >= {least}"
+    return f"{name} <= {most}" if least == 1 else f"{name} {least}-{most}"
+
+
+def _shares(spread: Spread) -> str:
+    return f"{100 * spread.mean:.1f} % (in {SHARE} % of the tables at most {100 * spread.most:.1f} %)"
+
+
+def _losses(spread: Spread) -> str:
+    return f"{percent(round(spread.mean))} (at most {percent(round(spread.most))})"
