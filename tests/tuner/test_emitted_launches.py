@@ -22,7 +22,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key
 from normtune.kernels.target import TARGETS, Target, target_for
-from normtune.tuner.compiling import compile_class
+from normtune.tuner.compiling import compile_all, compile_class, jobs_of
 from normtune.tuner.grids import GRIDS, shapes
 from normtune.tuner.planning import plan, problems
 
@@ -195,3 +195,51 @@ def test_at_measured_hidden_sizes_each_launch_is_of_a_class_that_a_sweep_gates(
     known = gated(header.target, header.sms, "recording")
     missed = [(rows, hidden) for rows, hidden, found in launches_of(table, key, dtype, RECORDED) if found not in known]
     assert missed == []
+
+
+# Each alignment, with a column mask, just above each power of two and just below, and the powers without one.
+UNMEASURED = tuple(
+    sorted(
+        {
+            low + step
+            for low in (2**power for power in range(16))
+            for step in (0, 1, 2, 4, 8, 16, low - 1)
+            if step <= low
+        }
+    )
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize(("table", "key", "dtype"), list(functions()))
+def test_what_no_sweep_gates_passes_the_gate(table: str, key: str, dtype: str) -> None:
+    """No grid has hidden sizes that are no multiple of 16, nor has each tile a size that needs a mask."""
+    import torch
+
+    from normtune.kernels.device import describe
+    from normtune.tuner.gate import gate
+    from normtune.tuner.planning import Candidate
+
+    path = locate.SHIPPED / f"{table}.py"
+    header, tree = locate.load(path).header, trees(locate.read(path))[key, dtype]
+    target = describe(0)
+    if target.name != header.target:
+        pytest.skip(f"the table is for {header.target}")
+    name, variant = split_key(key)
+    spec, known = operator(name), gated(header.target, header.sms, "recording")
+    open_classes = {
+        found: (rows, hidden)
+        for rows, hidden, found in launches_of(table, key, dtype, UNMEASURED)
+        if found not in known
+    }
+    assert open_classes
+    tried = []
+    for rows, hidden in open_classes.values():
+        problem = Problem(name, rows, hidden, dtype, variant)
+        config = choose(tree, rows, hidden)
+        tried.append((problem, Candidate(config, spec.resolve(config, problem, target, None))))
+    for compiled in compile_all(jobs_of((problem, candidate.launch) for problem, candidate in tried), target.name):
+        assert compiled.status == "ok", compiled
+    for problem, candidate in tried:
+        gate(spec, problem, candidate, target, torch.device("cuda", 0))
