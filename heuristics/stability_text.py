@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from normtune.heuristics.equivalent import Box, Cut
 from normtune.heuristics.micrologs import percent
-from normtune.heuristics.stability import SHARE, Spread, Stability
+from normtune.heuristics.stability import SHARE, Stability
 from normtune.kernels.problem import MAX_ROWS
 
 _THRESHOLD, _EQUIVALENT, _HELD = 18, 18, 5
@@ -28,7 +28,7 @@ def lines(found: Sequence[Stability]) -> Iterator[str]:
     yield ""
     yield f"Stability: {tables} tables, each fitted to blocks of rounds that were drawn again"
     yield "as good: thresholds to which this cut alone may move and cost at most the tie"
-    yield "held: the tables that have a cut of its axis there"
+    yield f"held: the tables that have a cut of its axis there; (to): in {SHARE} % of them at most"
     yield f"  {'threshold':<{_THRESHOLD}}{'as good':<{_EQUIVALENT}}{'held':>{_HELD}}  where"
     for one in found:
         yield from _function(one)
@@ -44,8 +44,10 @@ def _function(one: Stability) -> Iterator[str]:
         held = f"{100 * share:.0f} %"
         row = f"  {told(cut):<{_THRESHOLD}}{as_good:<{_EQUIVALENT}}{held:>{_HELD}}  {_where(cut.box, one.max_hidden)}"
         yield row.rstrip()
-    yield f"  another config on {_shares(one.weighted)} of the shapes by weight,"
-    yield f"  {_shares(one.plain)} of all; that would lose {_losses(one.lost)} more"
+    weighted, plain, lost = one.weighted, one.plain, one.lost
+    by_weight = f"{_share(weighted.mean)} of the shapes by weight (to {_share(weighted.most)})"
+    yield f"  another config on {by_weight}, {_share(plain.mean)} of all (to {_share(plain.most)}),"
+    yield f"  which loses {percent(round(lost.mean))} more (to {percent(round(lost.most))})"
 
 
 def told(cut: Cut) -> str:
@@ -68,9 +70,5 @@ def _range(name: str, least: int, most: int, limit: int) -> str:
     return f"{name} <= {most}" if least == 1 else f"{name} {least}-{most}"
 
 
-def _shares(spread: Spread) -> str:
-    return f"{100 * spread.mean:.1f} % (in {SHARE} % of the tables at most {100 * spread.most:.1f} %)"
-
-
-def _losses(spread: Spread) -> str:
-    return f"{percent(round(spread.mean))} (at most {percent(round(spread.most))})"
+def _share(share: float) -> str:
+    return f"{100 * share:.1f} %"
