@@ -45,9 +45,10 @@ class Box(NamedTuple):
             return self._replace(most_hidden=at), self._replace(least_hidden=at + 1)
         return self._replace(most_rows=at - 1), self._replace(least_rows=at)
 
-    def span(self, axis: str) -> tuple[int, int]:
-        """The least and the greatest integer on an axis."""
-        return self[2:] if axis == "hidden" else self[:2]
+    def meets(self, other: "Box") -> bool:
+        """Whether they have a shape in common."""
+        rows = self.least_rows <= other.most_rows and other.least_rows <= self.most_rows
+        return rows and self.least_hidden <= other.most_hidden and other.least_hidden <= self.most_hidden
 
 
 class Cut(NamedTuple):
@@ -78,7 +79,23 @@ def equivalent(matrix: TimingMatrix, legality: Legality, tree: Tree, tie: int) -
     costs = np.where(matrix.usable, matrix.regret * matrix.weight[:, None], _NEVER)
     places = {config: place for place, config in enumerate(matrix.configs)}
     search = _Search(matrix, costs, places, legality, tie * int(matrix.weight.sum()))
-    return list(search.cuts(tree, Box(1, MAX_ROWS, 1, legality.spec.max_hidden)))
+    return [
+        Cut(split.axis, split.threshold, box, *search.interval(split, box))
+        for split, box in splits(tree, legality.spec.max_hidden)
+    ]
+
+
+def splits(tree: Tree, max_hidden: int) -> list[tuple[Split, Box]]:
+    """The cuts of a tree with what each divides, from the root down, low before high."""
+    return list(_splits(tree, Box(1, MAX_ROWS, 1, max_hidden)))
+
+
+def _splits(tree: Tree, box: Box) -> Iterator[tuple[Split, Box]]:
+    if isinstance(tree, Split):
+        yield tree, box
+        low, high = box.parts(tree)
+        yield from _splits(tree.low, low)
+        yield from _splits(tree.high, high)
 
 
 class _Search(NamedTuple):
@@ -89,15 +106,6 @@ class _Search(NamedTuple):
     places: dict[Config, int]
     legality: Legality
     tie: int
-
-    def cuts(self, tree: Tree, box: Box) -> Iterator[Cut]:
-        if isinstance(tree, Leaf):
-            return
-        least, most = self.interval(tree, box)
-        yield Cut(tree.axis, tree.threshold, box, least, most)
-        low, high = box.parts(tree)
-        yield from self.cuts(tree.low, low)
-        yield from self.cuts(tree.high, high)
 
     def interval(self, cut: Split, box: Box) -> tuple[int, int]:
         inside = [index for index, shape in enumerate(self.matrix.problems) if box.holds(*shape)]

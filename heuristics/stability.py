@@ -11,7 +11,7 @@ eight scatter by the factor sqrt(7/8) too little.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 from zlib import crc32
@@ -19,7 +19,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.equivalent import Cut, equivalent
+from normtune.heuristics.equivalent import Box, Cut, equivalent, splits
 from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.parallel import MOST_PROCESSES, in_order
 from normtune.heuristics.refit import Case, refitted
@@ -40,7 +40,7 @@ class Spread(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A threshold, and the share of the tables that have a cut of its axis among the equivalent ones."""
+    """A threshold, and the share of the tables that have a cut of its axis among the equivalent ones where it is."""
 
     cut: Cut
     share: float
@@ -109,7 +109,7 @@ def _judged(case: Case, drawn: Sequence[Tree | None]) -> Stability:
     function, matrix = case.function, case.matrix
     found = [tree for tree in drawn if tree is not None]
     cuts = equivalent(_allowed(case), case.legality, function.tree, case.options.tie)
-    splits = [list(_splits(tree)) for tree in found]
+    at = [splits(tree, case.legality.spec.max_hidden) for tree in found]
     now, here = _choices(matrix, function.tree), losses(matrix, function.tree)
     changed = np.array([now != _choices(matrix, tree) for tree in found]).reshape(len(found), len(matrix.problems))
     lost = [_more(matrix, here, losses(matrix, tree)) for tree in found]
@@ -119,7 +119,7 @@ def _judged(case: Case, drawn: Sequence[Tree | None]) -> Stability:
         max_hidden=case.legality.spec.max_hidden,
         leaves=leaves(function.tree),
         tables=len(found),
-        held=tuple(Held(cut, _share(cut, splits)) for cut in cuts),
+        held=tuple(Held(cut, share_of(cut, at)) for cut in cuts),
         weighted=_spread(changed @ matrix.weight / matrix.weight.sum()),
         plain=_spread(changed.mean(axis=1)),
         lost=_spread(np.array(lost, np.float64)),
@@ -146,15 +146,12 @@ def _more(matrix: TimingMatrix, here: Sequence[int | None], there: Sequence[int 
     return matrix.mean([None if a is None or b is None else a - b for a, b in pairs]) or 0
 
 
-def _splits(tree: Tree) -> Iterator[Split]:
-    if isinstance(tree, Split):
-        yield tree
-        yield from _splits(tree.low)
-        yield from _splits(tree.high)
-
-
-def _share(cut: Cut, splits: Sequence[Sequence[Split]]) -> float:
-    has = [any(one.axis == cut.axis and cut.least <= one.threshold <= cut.most for one in own) for own in splits]
+def share_of(cut: Cut, tables: Sequence[Sequence[tuple[Split, Box]]]) -> float:
+    """The share of the tables that cut its axis at a threshold that is as good, in a region that meets its own."""
+    has = [
+        any(one.axis == cut.axis and cut.least <= one.threshold <= cut.most and box.meets(cut.box) for one, box in own)
+        for own in tables
+    ]
     return float(np.mean(has)) if has else 0.0
 
 

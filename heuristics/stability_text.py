@@ -28,7 +28,7 @@ def lines(found: Sequence[Stability]) -> Iterator[str]:
     yield ""
     yield f"Stability: {tables} tables, each fitted to blocks of rounds that were drawn again"
     yield "as good: thresholds to which this cut alone may move and cost at most the tie"
-    yield f"held: the tables that have a cut of its axis there; (to): in {SHARE} % of them at most"
+    yield f"held: the tables that have such a cut there; (to): in {SHARE} % of them at most"
     yield f"  {'threshold':<{_THRESHOLD}}{'as good':<{_EQUIVALENT}}{'held':>{_HELD}}  where"
     for one in found:
         yield from _function(one)

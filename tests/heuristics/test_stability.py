@@ -8,12 +8,13 @@ from typer.testing import CliRunner
 from normtune.errors import UsageError
 from normtune.heuristics import stability as module
 from normtune.heuristics.commands import register
-from normtune.heuristics.equivalent import Box, Cut
+from normtune.heuristics.equivalent import Box, Cut, splits
 from normtune.heuristics.fitting import fit
 from normtune.heuristics.options import FitOptions
 from normtune.heuristics.refit import cases, refitted, server
-from normtune.heuristics.stability import Held, Spread, Stability, stability
+from normtune.heuristics.stability import Held, Spread, Stability, share_of, stability
 from normtune.heuristics.stability_text import beforehand, lines
+from normtune.heuristics.tree import Leaf, Split
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.results.frame import Evidence
@@ -125,6 +126,33 @@ def test_functions_that_do_not_look_at_rows_are_left_out(evidence):
     assert server(fitted, "toy", "bfloat16").beside is None
     assert server(fitted, "toy:no_keep", "float32").dtype == "bfloat16"
     assert server(fitted, "other", "float32") is None
+
+
+def test_a_cut_is_held_by_cuts_of_its_axis_and_interval_where_it_is():
+    whole = Box(1, MAX_ROWS, 1, 16384)
+    narrow = whole._replace(most_hidden=512)
+    cut = Cut("rows", 128, narrow, 65, 192)
+
+    def cut_at(axis, threshold, box=whole):
+        return [(Split(axis, threshold, Leaf(FEW), Leaf(MANY)), box)]
+
+    wide = whole._replace(least_hidden=513)
+    tables = [cut_at("rows", 65), cut_at("rows", 192, narrow), cut_at("rows", 193), cut_at("hidden", 128)]
+    tables += [cut_at("rows", 128, wide), [], cut_at("rows", 128, wide) + cut_at("rows", 64) + cut_at("rows", 66)]
+    assert [share_of(cut, [table]) for table in tables] == [1, 1, 0, 0, 0, 0, 1]
+    assert share_of(cut, tables) == pytest.approx(3 / 7)
+    assert share_of(cut, []) == 0
+
+
+def test_cuts_divide_what_those_above_them_leave():
+    inner = Split("rows", 128, Leaf(FEW), Leaf(MANY))
+    tree = Split("hidden", 256, inner, Split("hidden", 512, Leaf(FEW), inner))
+    assert [(split.threshold, box) for split, box in splits(tree, 16384)] == [
+        (256, Box(1, MAX_ROWS, 1, 16384)),
+        (128, Box(1, MAX_ROWS, 1, 256)),
+        (512, Box(1, MAX_ROWS, 257, 16384)),
+        (128, Box(1, MAX_ROWS, 513, 16384)),
+    ]
 
 
 def stable(**changed):
