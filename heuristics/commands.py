@@ -160,16 +160,17 @@ def fit(
 def _tell_stability(evidence: "Evidence", fitted: "Fit", options: FitOptions, old: "Incumbents | None") -> None:
     """Print how far a table would change, and before that, on stderr, how long it takes."""
     from normtune.heuristics.refit import cases
-    from normtune.heuristics.stability import TABLES
     from normtune.heuristics.stability import stability as stability_of
+    from normtune.heuristics.stability import tables_of
     from normtune.heuristics.stability_text import beforehand, lines
 
     found = cases(evidence, fitted, options, old)
+    tables = tables_of(found)
 
     def told(seconds: float) -> None:
-        print(beforehand(len(found), TABLES, seconds), file=sys.stderr, flush=True)
+        print(beforehand(len(found), tables, seconds), file=sys.stderr, flush=True)
 
-    print("\n".join(lines(stability_of(found, TABLES, told))), flush=True)
+    print("\n".join(lines(stability_of(found, tables, told))), flush=True)
 
 
 def _command(store: str | None, recording: str | None, options: FitOptions, table: Path, place: list[str]) -> list[str]:

@@ -4,8 +4,8 @@ In: the functions of a fit with what they were fitted to. Out: `Stability` of ea
 cannot tell apart, on how many shapes the config would be another one, and what that would cost.
 
 Method. A bootstrap over blocks of rounds (`resampling`): of each problem as many blocks as it has are drawn again, and
-the same fit is made to what they say, its number of leaves as it is. `TABLES` times, seeded, so that it says the same
-each time. The tables that come of it are judged on the times that were measured. What blocks of one sweep have in
+the same fit is made to what they say, its number of leaves as it is. Up to `TABLES` times, seeded, so that it says the
+same each time. The tables that come of it are judged on the times that were measured. What blocks of one sweep have in
 common, the binaries, the GPU and its day, no bootstrap can vary: `two_sweeps` is for that. Eight blocks drawn from
 eight scatter by the factor sqrt(7/8) too little.
 """
@@ -27,7 +27,9 @@ from normtune.heuristics.resampling import Blocks
 from normtune.heuristics.solving import losses
 from normtune.heuristics.tree import Split, Tree, choose, leaves
 
-TABLES = 100
+# As many tables as are solved in two minutes on two cores, a step in 2.1 ns: never more than 100, nor fewer than 20.
+TABLES, LEAST_TABLES = 100, 20
+_STEPS = 110_000_000_000
 SHARE = 95  # percent of the tables that `Spread.most` holds for
 _SEED = 20
 
@@ -72,16 +74,30 @@ class Stability(NamedTuple):
     lost: Spread
 
 
+def tables_of(cases: Sequence[Case]) -> int:
+    """How many tables are drawn of these functions: a number that depends on their sizes and leaves alone."""
+    steps = sum(_steps(case) for case in cases)
+    return min(TABLES, max(LEAST_TABLES, _STEPS // max(1, steps)))
+
+
+def _steps(case: Case) -> int:
+    """Sums that the exact program compares: pairs of leaves, by cuts of either axis, by bounds of the other one."""
+    rows, hidden = (len({shape[axis] for shape in case.matrix.problems}) + 1 for axis in (0, 1))
+    cuts = rows * (rows + 1) * hidden**3 + hidden * (hidden + 1) * rows**3
+    return int(case.function.figures.asked**2 * cuts // 24)
+
+
 def stability(
-    cases: Sequence[Case], tables: int = TABLES, told: Callable[[float], None] | None = None
+    cases: Sequence[Case], tables: int | None = None, told: Callable[[float], None] | None = None
 ) -> list[Stability]:
     """The stability of functions, in their order.
 
     Args:
         cases: the functions.
-        tables: of the bootstrap, at least one.
+        tables: of the bootstrap, at least one; None for as many as `tables_of` says.
         told: is called once, with the seconds that are left, when the first table of each function is done.
     """
+    tables = tables_of(cases) if tables is None else tables
     start = time.perf_counter()
     first = [_drawn(case, 0) for case in cases]
     each = time.perf_counter() - start

@@ -1,5 +1,7 @@
 """Stability of made-up tables: noise-free data change nothing, planted noise changes what it must, and how it reads."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import typer
@@ -12,7 +14,7 @@ from normtune.heuristics.equivalent import Box, Cut, splits
 from normtune.heuristics.fitting import fit
 from normtune.heuristics.options import FitOptions
 from normtune.heuristics.refit import cases, refitted, server
-from normtune.heuristics.stability import Held, Spread, Stability, share_of, stability
+from normtune.heuristics.stability import Held, Spread, Stability, share_of, stability, tables_of
 from normtune.heuristics.stability_text import beforehand, lines
 from normtune.heuristics.tree import Leaf, Split
 from normtune.kernels.config import Config
@@ -116,6 +118,24 @@ def test_the_seconds_are_told_once_before_the_tables(measured):
     stability(of(measured(512)), 3, told.append)
     (seconds,) = told
     assert 0 < seconds < 60
+
+
+def test_large_functions_get_fewer_tables(measured):
+    (case,) = of(measured(512))
+    assert tables_of([case]) == 100
+
+    def large(leaves):
+        problems = tuple((rows, hidden) for rows in range(20) for hidden in range(31))
+        figures = case.function.figures._replace(asked=leaves)
+        return case._replace(
+            matrix=replace(case.matrix, problems=problems), function=replace(case.function, figures=figures)
+        )
+
+    # 21 x 32 bins: half of the squared leaves by 231 x 32^3 / 6 + 528 x 21^3 / 6 cuts.
+    steps = 24**2 / 2 * (231 * 32**3 / 6 + 528 * 21**3 / 6)
+    assert tables_of([large(24)] * 3) == int(110e9 // (3 * steps)) == 61
+    assert tables_of([large(64)] * 3) == 20
+    assert tables_of([]) == 100
 
 
 def test_functions_that_do_not_look_at_rows_are_left_out(evidence):
