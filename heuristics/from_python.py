@@ -130,9 +130,15 @@ def fit(
     for option in options:
         if option not in known:
             raise UsageError(f"unknown option {option!r}: expected one of {', '.join(known)}")
+    for option, value in options.items():
+        if isinstance(value, os.PathLike):
+            options[option] = os.fspath(value)
     if isinstance(options.get("operators"), str):
         options["operators"] = (options["operators"],)
-    asked = FitOptions(**{**options, "operators": tuple(options.get("operators", ()))})
+    names = options.get("operators", ())
+    if not isinstance(names, list | tuple) or not all(isinstance(key, str) for key in names):
+        raise UsageError(f"operators is {names!r}: expected a sequence of names")
+    asked = FitOptions(**{**options, "operators": tuple(names)})
     if isinstance(data, Evidence) and any(fact is not None for fact in (name, target, sms, l2_bytes)):
         raise UsageError("evidence says what its GPU is: leave name, target, sms and l2_bytes out")
     evidence = data if isinstance(data, Evidence) else evidence_of(data, _device(name, target, sms, l2_bytes))

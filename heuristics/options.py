@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from numbers import Integral, Real
 from pathlib import Path
 
 from normtune.errors import UsageError
@@ -17,6 +18,19 @@ from normtune.results.regimes import COLD, check_regime
 
 OBJECTIVES = ("mean", "worst")
 TIE_PERCENT = 0.1
+
+
+# What Python may hand over, NumPy's numbers included.
+_KINDS: dict[str, tuple[type, str]] = {
+    "leaves": (Integral, "an integer"),
+    "max_configs": (Integral, "an integer"),
+    "max_slowdown": (Real, "a number"),
+    "tie_percent": (Real, "a number"),
+    "objective": (str, "text"),
+    "weights": (str, "text"),
+    "baseline": (str, "text"),
+    "regime": (str, "text"),
+}
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,11 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense, in one place for the command line and for Python."""
+        for name, (kind, told) in _KINDS.items():
+            value = getattr(self, name)
+            optional = value is None and self.__dataclass_fields__[name].default is None
+            if not optional and (isinstance(value, bool) or not isinstance(value, kind)):
+                raise UsageError(f"{name} is {value!r}: expected {told}")
         if self.leaves is not None and self.leaves < 1:
             raise UsageError(f"leaves is {self.leaves}: expected a positive number")
         if self.max_configs is not None and self.max_configs < 1:
@@ -115,7 +134,7 @@ _NUMBERS = {"leaves": int, "max_configs": int, "max_slowdown": float, "tie_perce
 
 def _text(value: object) -> str:
     """A value as `read_options` reads it, to the last bit of a float."""
-    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+    return str(float(value)).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def read_options(command: str) -> FitOptions:

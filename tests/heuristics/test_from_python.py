@@ -131,7 +131,7 @@ def test_a_baseline_and_weights_are_named_from_the_tables_folder(
     Path("mine.csv").write_text("rows,hidden,weight\n4096,128,3\n1,64,1\n")
     frame = framed(evidence)
     heuristics.fit(frame, **GPU, leaves=2).save("old.py")
-    table = heuristics.fit(frame, **GPU, leaves=4, weights="mine.csv", baseline="old.py")
+    table = heuristics.fit(frame, **GPU, leaves=4, weights=Path("mine.csv"), baseline=Path("old.py"))
     table.save("library/new.py", evidence="library/gpu.parquet")
     command = locate.load("library/new.py").header.regenerate
     assert "--weights ../mine.csv" in command
@@ -223,6 +223,8 @@ def test_one_line_says_what_is_wrong(evidence: Evidence, change, told: str) -> N
         ({**GPU, "l2_bytes": 1.5}, "l2_bytes is 1.5"),
         ({**GPU, "leafs": 3}, "unknown option 'leafs': expected one of leaves"),
         ({**GPU, "leaves": 0}, "leaves is 0"),
+        ({**GPU, "leaves": "3"}, "leaves is '3'"),
+        ({**GPU, "operators": 5}, "operators is 5"),
         ({**GPU, "weights": "none.csv"}, "none.csv does not exist"),
         ({**GPU, "baseline": "nobody"}, "nobody is no rule"),
         ({**GPU, "operators": "other"}, "no measurements of operator 'other'"),

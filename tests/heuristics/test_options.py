@@ -4,6 +4,7 @@ import math
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,11 +89,26 @@ def test_every_field_has_words() -> None:
         ({"tie_percent": -0.1}, "tie is -0.1"),
         ({"tie_percent": 100.5}, "tie is 100.5: expected percent from 0 to 100"),
         ({"regime": "lukewarm"}, "lukewarm"),
+        ({"leaves": 2.5}, "leaves is 2.5: expected an integer"),
+        ({"leaves": True}, "leaves is True"),
+        ({"leaves": "3"}, "leaves is '3'"),
+        ({"max_configs": 4.0}, "max_configs is 4.0"),
+        ({"max_slowdown": "1.1"}, "max_slowdown is '1.1': expected a number"),
+        ({"tie_percent": None}, "tie_percent is None"),
+        ({"weights": 5}, "weights is 5: expected text"),
+        ({"baseline": Path("old.py")}, "baseline is "),
+        ({"objective": None}, "objective is None"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, object], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         FitOptions(**given)  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    options = FitOptions(leaves=np.int64(3), max_slowdown=np.float64(1.1), tie_percent=np.int32(1))  # type: ignore[arg-type]
+    assert read_options(shlex.join(["fit", *options.words()])) == options
+    assert options.words() == ["--leaves", "3", "--max-slowdown", "1.1", "--tie", "1"]
 
 
 def test_bounds_are_millionths_of_a_logarithm() -> None:
