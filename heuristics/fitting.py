@@ -242,11 +242,10 @@ def _fit_operator(
         legality = Legality(spec, asked.target, (matrix.dtype,), variants)
         cap = None if decided else options.cap
         in_use = None if decided or incumbent is None else incumbent.choice
-        offers = [
-            (place, found)
-            for place in _donors(functions, matrix)
-            if (found := offer(matrix, legality, functions[place], cap, in_use))
-        ]
+        asked_of = {
+            place: offer(matrix, legality, functions[place], cap, in_use) for place in _donors(functions, matrix)
+        }
+        offers = [(place, found.shared) for place, found in asked_of.items() if found.shared]
         wider = {place for place, _ in offers if not decided and _is_narrower(matrix, functions[place], matrices)}
         taken = next((one for one in offers if one[0] in wider or _is_taken(one[1], decided)), None)
         if taken is None and decided and decided.donor:
@@ -254,8 +253,9 @@ def _fit_operator(
         if taken is None:
             dtypes = (matrix.dtype, *_takers(spec, matrices, functions, matrix))
             own_options = options
-            if options.leaves and offers and not decided:
-                own_options = replace(options, leaves=min(options.leaves, *(one.figures.leaves for _, one in offers)))
+            most = [found.leaves for found in asked_of.values() if found.leaves is not None]
+            if options.leaves and not decided:
+                own_options = replace(options, leaves=min([options.leaves, *most]))
             own = fit_function(
                 matrix,
                 Legality(spec, asked.target, dtypes, variants),

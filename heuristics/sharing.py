@@ -4,6 +4,8 @@ In: the timing matrix of who would share, and a function. Out: `Shared`, or noth
 Whether the cost is low enough is decided in `fitting`.
 """
 
+from typing import NamedTuple
+
 from normtune.heuristics import figures
 from normtune.heuristics.fitted import Function, Shared
 from normtune.heuristics.function import figures_of, least_measured
@@ -15,9 +17,21 @@ from normtune.heuristics.solving import losses, solve
 from normtune.heuristics.tree import Tree, choose
 
 
+class Offer(NamedTuple):
+    """What comes of asking whether a matrix may take a function.
+
+    Attributes:
+        shared: what that costs; None where it may not.
+        leaves: the most that a function of its own may have beside this one; None where there is no legal one.
+    """
+
+    shared: Shared | None
+    leaves: int | None
+
+
 def offer(
     matrix: TimingMatrix, legality: Legality, donor: Function, cap: int | None = None, incumbent: Choice | None = None
-) -> Shared | None:
+) -> Offer:
     """What a matrix loses by a function, against the best tree of as many leaves.
 
     Args:
@@ -28,21 +42,22 @@ def offer(
         incumbent: what is in use, than which no problem may be slower; None where nothing is.
 
     Returns:
-        None where the function is not legal everywhere, has a time on less than half of the problems, or breaks one of
-        the bounds.
+        Nothing shared where the function is not legal everywhere, has a time on less than half of the problems, or
+        breaks one of the bounds.
     """
-    if incumbent and slower(matrix, lambda rows, hidden: choose(donor.tree, rows, hidden), incumbent):
-        return None
     optima = solve(matrix, legality, donor.figures.leaves)
     count = least_legal(optima, leaves_of_its_own(matrix, donor), donor.figures.leaves)
     loss = figures.of_tree(matrix, donor.tree)
     if count is None or loss is None or (cap is not None and loss.worst > cap) or any(legality.breaches(donor.tree)):
-        return None
+        return Offer(None, count)
+    if incumbent and slower(matrix, lambda rows, hidden: choose(donor.tree, rows, hidden), incumbent):
+        return Offer(None, count)
     own, optimum = optima.tree(count), least_measured(matrix, optima, count)
     if own is None or optimum is None or 2 * loss.problems < len(matrix.problems):
-        return None
+        return Offer(None, count)
     found = figures_of(matrix, donor.tree, optimum)
-    return Shared(matrix.key, matrix.dtype, (donor.key, donor.dtype), extra(matrix, donor.tree, own), found)
+    cost = extra(matrix, donor.tree, own)
+    return Offer(Shared(matrix.key, matrix.dtype, (donor.key, donor.dtype), cost, found), count)
 
 
 def leaves_of_its_own(matrix: TimingMatrix, donor: Function) -> int:

@@ -55,7 +55,8 @@ def figures(fit: Fit) -> Iterable[str]:
     yield from _batch_invariant(fit)
     for one in fit.functions:
         if one.figures.kept:
-            yield f"{one.key} {one.dtype}: {one.figures.kept} leaves were slower than what is in use and kept that"
+            were = "leaf was" if one.figures.kept == 1 else "leaves were"
+            yield f"{one.key} {one.dtype}: {one.figures.kept} {were} slower than what is in use, and gave way there"
     for one in fit.functions:
         takers = [
             f"{other.key} {other.dtype} {percent(other.cost)}"

@@ -3,30 +3,29 @@
 # Device:   any GPU
 # Fitted:   NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:be25822195e0c903d1fc8fdbc16c95953f46a640742f53885e05f49effdea312 (57165 measurements, 2026-11-21)
+# Data:     sha256:b68fff7a5d9d5258f1a864b6ce2ae7f22970cdb0307eafc8a155e4e778bbba1e (74223 measurements, 2026-11-21)
 # Kernels:  rms_norm_backward sha256:4cf0b0804c63905a2e217af2f953d436f27882a433b4e9b2fdc457d99d20f327
 # Kernels:  rms_norm_forward sha256:8a4467d24df263971a707cf269e523aefeb9e8706bdedb9d6e037cb926d6173d
 # Measured: rows 1 to 262144, hidden 64 to 32768
-# Regret:   rms_norm_backward bfloat16: 19 leaves, NVIDIA H200 mean 1.49 % worst 22.3 % (left out unknown)
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, sharing costs 0.17 %, NVIDIA H200 mean 1.63 %
-#           worst 23.5 % (left out unknown)
-# Regret:   rms_norm_backward float32: 18 leaves, NVIDIA H200 mean 1.27 % worst 18.1 % (left out unknown)
+# Regret:   rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 1.49 % worst 24.8 % (left out unknown)
+# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, sharing costs 0.11 %, NVIDIA H200 mean 1.70 %
+#           worst 23.7 % (left out unknown)
+# Regret:   rms_norm_backward float32: 19 leaves, NVIDIA H200 mean 1.36 % worst 18.1 % (left out unknown)
 # Regret:   rms_norm_backward:no_dweight bfloat16: 6 leaves, NVIDIA H200 mean 0.18 % worst 5.5 % (left out unknown)
 # Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight bfloat16, sharing costs 0.00 %, NVIDIA
 #           H200 mean 0.01 % worst 9.1 % (left out unknown)
 # Regret:   rms_norm_backward:no_dweight float32: 8 leaves, NVIDIA H200 mean 0.59 % worst 12.6 % (left out unknown)
-# Regret:   rms_norm_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.38 % worst 16.8 % (left out unknown)
-# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, sharing costs 0.08 %, NVIDIA H200 mean 0.32 % worst
-#           17.6 % (left out unknown)
-# Regret:   rms_norm_forward float32: as rms_norm_forward bfloat16, sharing costs 0.80 %, NVIDIA H200 mean 1.07 % worst
-#           25.0 % (left out unknown)
-# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, sharing costs 0.92 %, NVIDIA H200 mean 0.89
-#           % worst 10.1 % (left out unknown)
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, sharing costs 0.98 %, NVIDIA H200 mean 0.83
-#           % worst 9.4 % (left out unknown)
+# Regret:   rms_norm_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.41 % worst 20.7 % (left out unknown)
+# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, sharing costs 0.01 %, NVIDIA H200 mean 0.31 % worst
+#           19.9 % (left out unknown)
+# Regret:   rms_norm_forward float32: as rms_norm_forward bfloat16, sharing costs 0.79 %, NVIDIA H200 mean 1.06 % worst
+#           17.7 % (left out unknown)
+# Regret:   rms_norm_forward:no_rstd bfloat16: 7 leaves, NVIDIA H200 mean 0.38 % worst 10.1 % (left out unknown)
+# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward:no_rstd bfloat16, sharing costs 0.05 %, NVIDIA H200
+#           mean 0.35 % worst 9.4 % (left out unknown)
 # Regret:   rms_norm_forward:no_rstd float32: 7 leaves, NVIDIA H200 mean 0.21 % worst 10.3 % (left out unknown)
 # Format:   2
-# Body:     sha256:e02fa2c58b0e7381612e041be322adac2130ce1f266bfbe32ba5d21570385424
+# Body:     sha256:31a72cb44165667932650252b649989bf1b1c0d560407ecc2350e308d8c6273b
 
 """Launch configs by operator, dtype, rows, hidden, multiprocessors and bytes of L2 cache; `lookup` finds one."""
 
@@ -57,22 +56,23 @@ class Config(NamedTuple):
 
 
 BLOCK_ROW_2_WARPS_1 = Config("block_row", 2, 1)
-BLOCK_ROW_2_WARPS_4_COLUMNS_16 = Config("block_row", 2, 4, 1, 0, "columns", 16)
-BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config("block_row", 2, 8, 1, 0, "columns", 16)
 BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config("block_row", 4, 4, 1, 0, "columns", 16)
 BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config("block_row", 4, 4, 1, 0, "columns", 32)
+BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config("block_row", 4, 8, 1, 0, "columns", 16)
 BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config("block_row", 8, 4, 1, 0, "columns", 16)
 BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
 BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config("block_row", 8, 8, 1, 0, "columns", 16)
 BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
 BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config("block_row", 16, 4, 1, 0, "columns", 16)
 BLOCK_ROW_16_WARPS_4_COLUMNS_32 = Config("block_row", 16, 4, 1, 0, "columns", 32)
+BLOCK_ROW_16_WARPS_4 = Config("block_row", 16, 4)
 BLOCK_ROW_16_WARPS_8_COLUMNS_16 = Config("block_row", 16, 8, 1, 0, "columns", 16)
+BLOCK_ROW_16_WARPS_8 = Config("block_row", 16, 8)
 BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config("block_row", 16, 16, 1, 0, "columns", 16)
+BLOCK_ROW_16_WARPS_16 = Config("block_row", 16, 16)
 BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config("block_row", 32, 8, 1, 0, "columns", 16)
 BLOCK_ROW_32_WARPS_8 = Config("block_row", 32, 8)
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config("persistent", 1, 1, 2, 1, "dependent")
-PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 1, 2, 4, 2, "dependent")
 PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config("persistent", 1, 2, 4, 4, "dependent")
 PERSISTENT_WARPS_4_PER_SM_1_REDUCE = Config("persistent", 1, 4, 1, 1, "reduce")
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config("persistent", 1, 4, 3, 2, "dependent")
@@ -81,17 +81,15 @@ PERSISTENT_WARPS_8_PER_SM_1_REDUCE = Config("persistent", 1, 8, 1, 1, "reduce")
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config("persistent", 1, 8, 3, 1, "dependent")
 PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config("persistent", 1, 16, 1, 1, "reduce")
 PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 2, 2, 4, 2, "dependent")
-PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config("persistent", 2, 8, 3, 1, "dependent")
-PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 4, 2, 4, 2, "dependent")
-PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config("persistent", 4, 2, 4, 4, "dependent")
+PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 4, 4, 4, 2, "dependent")
+PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config("persistent", 4, 8, 3, 1, "dependent")
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT = Config("persistent", 16, 4, 1, 2, "dependent")
+PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 16, 4, 4, 2, "dependent")
 PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT = Config("persistent", 32, 4, 1, 2, "dependent")
-PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 32, 4, 4, 2, "dependent")
 ROW_WARPS_1 = Config("row", 1, 1)
 ROW_WARPS_2 = Config("row", 1, 2)
 ROW_WARPS_4_COLUMNS_16 = Config("row", 1, 4, 1, 0, "columns", 16)
 ROW_WARPS_4_COLUMNS_32 = Config("row", 1, 4, 1, 0, "columns", 32)
-ROW_WARPS_4_COLUMNS_64 = Config("row", 1, 4, 1, 0, "columns", 64)
 ROW_WARPS_4 = Config("row", 1, 4)
 ROW_WARPS_4_STAGES_3_COLUMNS_16 = Config("row", 1, 4, 3, 0, "columns", 16)
 ROW_WARPS_8_COLUMNS_32 = Config("row", 1, 8, 1, 0, "columns", 32)
@@ -99,9 +97,9 @@ ROW_WARPS_8_COLUMNS_64 = Config("row", 1, 8, 1, 0, "columns", 64)
 ROW_WARPS_8 = Config("row", 1, 8)
 ROW_WARPS_16_COLUMNS_16 = Config("row", 1, 16, 1, 0, "columns", 16)
 ROW_WARPS_16 = Config("row", 1, 16)
-SPLIT_1024_WARPS_4 = Config("split", 1, 4, 1, 0, "none", 1024)
 SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
 SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
+SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config("split", 1, 16, 2, 1, "dependent", 2048)
 SPLIT_8192_WARPS_32 = Config("split", 1, 32, 1, 0, "none", 8192)
 SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT = Config("split", 1, 32, 1, 1, "dependent", 4096)
 SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config("split", 1, 32, 1, 1, "dependent", 8192)
@@ -110,43 +108,41 @@ SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config("split", 1, 32, 2, 1, "
 
 
 def rms_norm_backward_bfloat16(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
-    if hidden <= 128:
-        if 128 * rows >= sms:
-            if 2 * rows >= sms:
-                if rows >= 8 * sms:
-                    return PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-            return BLOCK_ROW_16_WARPS_4_COLUMNS_32
-        return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
-    if hidden <= 512:
-        if 2 * rows >= sms:
-            if rows >= 8 * sms:
-                if rows >= 128 * sms:
-                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
-                return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
-            return BLOCK_ROW_8_WARPS_8_COLUMNS_16
-        return BLOCK_ROW_4_WARPS_4_COLUMNS_32
     if hidden <= 4096:
-        if rows >= sms:
-            if rows >= 8 * sms:
-                if hidden <= 1536:
-                    return PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
-                if hidden <= 2560:
-                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+        if rows >= 8 * sms:
+            if hidden <= 256:
+                return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            if hidden <= 768:
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            if hidden <= 1536:
+                return PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
+            if hidden <= 2560:
+                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+        if hidden <= 128:
+            if 128 * rows >= sms:
+                if 2 * rows >= sms:
+                    return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                return BLOCK_ROW_16_WARPS_4_COLUMNS_32
+            return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
+        if hidden <= 512:
+            if 4 * rows >= sms:
+                return BLOCK_ROW_8_WARPS_8_COLUMNS_16
+            return BLOCK_ROW_4_WARPS_4_COLUMNS_32
+        if 2 * rows >= 3 * sms:
             return ROW_WARPS_4_STAGES_3_COLUMNS_16
         if hidden <= 2048:
             return ROW_WARPS_4_COLUMNS_16
         return ROW_WARPS_4_COLUMNS_32
-    if rows >= sms:
-        if hidden <= 8192:
-            if rows >= 8 * sms:
-                return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-            return ROW_WARPS_8_COLUMNS_32
-        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 16384:
+        if 2 * rows >= 3 * sms:
+            if hidden <= 8192:
+                if rows >= 8 * sms:
+                    return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+                return ROW_WARPS_8_COLUMNS_32
+            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
         return ROW_WARPS_8_COLUMNS_64
-    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
@@ -154,37 +150,39 @@ def rms_norm_backward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -
         if rows >= 4 * sms:
             return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
         return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-    if hidden <= 256:
-        if rows >= 4 * sms:
-            return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+    if hidden <= 4096:
+        if rows >= sms:
+            if hidden <= 256:
+                if rows >= 8 * sms:
+                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+                return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+            if rows >= 8 * sms:
+                if hidden <= 768:
+                    return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+                return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+            if hidden <= 1024:
+                return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+            return ROW_WARPS_4_COLUMNS_16
         if hidden <= 128:
             return BLOCK_ROW_8_WARPS_4_COLUMNS_16
-        return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-    if hidden <= 4096:
-        if rows >= 8 * sms:
-            if hidden <= 768:
-                return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
-            if hidden <= 1536:
-                return PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
-            return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
         if hidden <= 512:
-            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+            return BLOCK_ROW_4_WARPS_4_COLUMNS_16
         if hidden <= 2048:
-            if rows >= sms:
-                return BLOCK_ROW_2_WARPS_8_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
-        if 4 * rows >= sms:
-            return ROW_WARPS_4_COLUMNS_16
-        return ROW_WARPS_4_COLUMNS_64
+        return ROW_WARPS_4_COLUMNS_32
     if hidden <= 8192:
         if rows >= 8 * sms:
             return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
         return ROW_WARPS_8_COLUMNS_64
+    if 2 * rows >= 3 * sms:
+        if hidden <= 13312:
+            return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+        if hidden <= 15360:
+            return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
     if hidden <= 16384:
-        if rows >= sms:
-            return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
         return ROW_WARPS_8_COLUMNS_64
-    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
@@ -224,23 +222,39 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int, sms: int, l2_bytes: int) -
         if rows >= 8 * sms:
             return BLOCK_ROW_32_WARPS_8
         return BLOCK_ROW_2_WARPS_1
-    if hidden <= 512:
-        if rows >= 8 * sms:
+    if hidden <= 1536:
+        if rows >= 16 * sms:
             return BLOCK_ROW_8_WARPS_4
-        return ROW_WARPS_1
+        if hidden <= 512:
+            return ROW_WARPS_1
+        return ROW_WARPS_4
     if hidden <= 7168:
         if rows >= 4 * sms:
-            if hidden <= 2048:
-                return ROW_WARPS_2
-            if hidden <= 3072:
-                return SPLIT_1024_WARPS_4
+            if hidden <= 3584:
+                return ROW_WARPS_4
             return SPLIT_2048_WARPS_8
         return ROW_WARPS_8
     if rows >= sms:
-        if hidden <= 14336:
+        if hidden <= 13312:
             return SPLIT_4096_WARPS_16
         return SPLIT_8192_WARPS_32
     return ROW_WARPS_16
+
+
+def rms_norm_forward_no_rstd_bfloat16(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
+    if hidden <= 128:
+        if rows >= 128 * sms:
+            return BLOCK_ROW_16_WARPS_4
+        return BLOCK_ROW_16_WARPS_8
+    if hidden <= 2048:
+        if rows >= sms:
+            if hidden <= 512:
+                return BLOCK_ROW_16_WARPS_16
+            return ROW_WARPS_2
+        return ROW_WARPS_4
+    if hidden <= 8192:
+        return ROW_WARPS_8
+    return SPLIT_8192_WARPS_32
 
 
 def rms_norm_forward_no_rstd_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
@@ -269,6 +283,8 @@ TABLES: dict[tuple[str, str], Callable[[int, int, int, int], Config]] = {
     ("rms_norm_forward", "bfloat16"): rms_norm_forward_bfloat16,
     ("rms_norm_forward", "float16"): rms_norm_forward_bfloat16,
     ("rms_norm_forward", "float32"): rms_norm_forward_bfloat16,
+    ("rms_norm_forward:no_rstd", "bfloat16"): rms_norm_forward_no_rstd_bfloat16,
+    ("rms_norm_forward:no_rstd", "float16"): rms_norm_forward_no_rstd_bfloat16,
     ("rms_norm_forward:no_rstd", "float32"): rms_norm_forward_no_rstd_float32,
 }
 

@@ -62,21 +62,32 @@ TREE = Split("hidden", 256, Split("rows", 64, A, A), B)
 
 
 def test_the_leaf_that_is_slower_gives_way_and_nothing_else() -> None:
-    """At 1 x 1024 B takes 5 % longer than C, which is in use; at 4096 x 64 A is faster than C, and stays."""
-    logs = timed({(SHAPES.index((1, 1024)), 1): 50_000, (SHAPES.index((4096, 64)), 2): 80_000}, noise=2000)
+    """At 1 x 1024 A and B take 5 % longer than C, which is in use; at 4096 x 64 A is faster than C, and stays."""
+    slow = SHAPES.index((1, 1024))
+    logs = timed({(slow, 0): 50_000, (slow, 1): 50_000, (SHAPES.index((4096, 64)), 2): 80_000}, noise=2000)
     found = guarded(matrix_of(logs), bins_of(), TREE, always(C))
     assert found.kept == 1
     assert found.tree == Split("hidden", 256, Split("rows", 64, A, A), C)
 
 
-def test_what_is_kept_are_the_answers_at_all_sizes_of_the_leaf_in_fewest_leaves() -> None:
-    """In use is C up to 64 rows and B beyond: the leaf of B from hidden 1024 on is cut once."""
-    logs = timed({(SHAPES.index((64, 1024)), 1): 50_000}, noise=2000)
+def test_a_leaf_is_cut_into_the_fewest_parts_that_are_nowhere_slower() -> None:
+    """From hidden 1024 on B is slower than C, which is in use, at 64 rows, and C than B, which is, at 4096."""
+    few, many = SHAPES.index((64, 1024)), SHAPES.index((4096, 1024))
+    logs = timed({(few, 0): 50_000, (few, 1): 50_000, (many, 0): 50_000, (many, 2): 50_000}, noise=2000)
     found = guarded(matrix_of(logs), bins_of(), TREE, lambda rows, hidden: (C if rows <= 64 else B).config)
     assert isinstance(found.tree, Split)
     assert found.tree.low == TREE.low
     assert found.tree.high == Split("rows", 512, C, B)
     assert found.kept == 1
+
+
+def test_the_fitted_config_stays_wherever_it_loses_less_and_no_third_one_comes_in() -> None:
+    """B is slower than C, which is in use, at one of three sizes of its leaf; A is as fast there, C loses elsewhere."""
+    slow = SHAPES.index((1, 1024))
+    found = bins_of()
+    found.cost[2] = 1000
+    tree = guarded(matrix_of(timed({(slow, 1): 50_000}, noise=2000)), found, TREE, always(C)).tree
+    assert answers(tree) == [C.config if place == slow else one for place, one in enumerate(answers(TREE))]
 
 
 @pytest.mark.parametrize("by", [-50_000, 0, SLOWER - 2000])
@@ -180,8 +191,8 @@ def test_where_it_may_not_answer_it_is_no_reason_to_give_way_elsewhere() -> None
 
 def test_a_leaf_gives_way_where_it_may_and_keeps_the_rest() -> None:
     """B is slower all over its leaf, and C may not answer at 4096 rows: there B stays."""
-    matrix = matrix_of(timed({(problem, 1): 50_000 for problem in (2, 5, 8)}, noise=1000))
-    found = guarded(matrix, bins_of(barred=((2, 2, 2),)), TREE, always(C))
+    matrix = matrix_of(timed({(problem, place): 50_000 for problem in (2, 5, 8) for place in (0, 1)}, noise=1000))
+    found = guarded(matrix, bins_of(barred=((2, 2, 2), (0, 2, 2))), TREE, always(C))
     assert [one.num_warps for one in answers(found.tree)[2::3]] == [4, 4, 2]
     assert answers(found.tree)[0::3] == answers(TREE)[0::3]
     assert found.kept == 1
