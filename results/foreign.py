@@ -4,9 +4,9 @@ In: a DataFrame with one row a measurement or a sample, and the device. Out: `Ev
 with the DataFrame. The files of `normtune data export` have such columns.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from normtune.kernels.problem import Problem, split_key
 from normtune.results.frame import Evidence
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Measurement, Run
 
+Made = TypeVar("Made")
 _NEEDED = ("operator", "dtype", "rows", "hidden")
 _TIMES = ("samples", "nanoseconds")
 # What a message takes of a value that somebody else wrote.
@@ -57,17 +58,19 @@ def evidence_of(data: object, device: Device) -> Evidence:
         if frame[column].isna().any():
             raise UsageError(f"column {column!r} has no value in row {_first(frame[column].isna())}")
     configs = _configs(frame)
-    keys = [split_key(text) for text in frame["operator"].astype(str)]
-    variants = _texts(frame, "variant", "")
-    problems = [
-        _problem(key, own, dtype, rows, hidden, place)
-        for place, (key, own, dtype, rows, hidden) in enumerate(
-            zip(keys, variants, frame["dtype"].astype(str), frame["rows"], frame["hidden"], strict=True)
-        )
-    ]
+    names = zip(
+        *(frame["operator"].astype(str), _texts(frame, "variant", ""), frame["dtype"].astype(str)),
+        *(frame["rows"].tolist(), frame["hidden"].tolist()),
+        strict=True,
+    )
+    problems = _each_once(names, _problem)
     runs, statuses, reasons = _texts(frame, "run", "1"), _texts(frame, "status", "ok"), _texts(frame, "reason", "")
     prints = _texts(frame, "fingerprint", "")
     own_prints = {name: fingerprint(operator(name)) for name in {problem.operator for problem in problems}}
+    column = "samples" if "samples" in frame else "nanoseconds"
+    times = frame[column].tolist()
+    counted = "rounds" if column == "samples" else "round"
+    rounds = frame[counted].tolist() if counted in frame else None
     cells: dict[Hashable, tuple[Measurement, list[tuple[int, int]]]] = {}
     for place, (problem, config, run, status, reason, mark) in enumerate(
         zip(problems, configs, runs, statuses, reasons, prints, strict=True)
@@ -77,10 +80,9 @@ def evidence_of(data: object, device: Device) -> Evidence:
             cells[place] = Measurement(problem, config, run, mark, status, reason or "unknown", *_none()), []
             continue
         # A row that has a round is one sample of several; another one is all of them.
-        one_of_many = "samples" not in frame and "round" in frame
-        key = (problem, config, run) if one_of_many else place
+        key = (problem, config, run) if column == "nanoseconds" and rounds else place
         found = cells.setdefault(key, (Measurement(problem, config, run, mark, "ok", "", *_none()), []))[1]
-        found += _samples(frame, place)
+        found += _samples(column, times[place], rounds[place] if rounds else None, place)
     try:
         return Evidence.from_measurements(
             [_filled(measurement, pairs) for measurement, pairs in cells.values()], _runs(frame, runs, device)
@@ -104,55 +106,75 @@ def _check_columns(columns: Sequence[str]) -> None:
 
 def _configs(frame: pd.DataFrame) -> list[Config]:
     if "config" in frame:
-        values = frame["config"].tolist()
-    else:
-        names = [name for name in Config._fields if name in frame]
-        rows = zip(*(frame[name].tolist() for name in names), strict=True)
-        values = [dict(zip(names, row, strict=True)) for row in rows]
-    found: list[Config] = []
+        return _each_once(frame["config"].tolist(), _config)
+    names = [name for name in Config._fields if name in frame]
+    rows = zip(*(frame[name].tolist() for name in names), strict=True)
+    return _each_once(rows, lambda row, place: _config(dict(zip(names, row, strict=True)), place))
+
+
+def _config(value: Any, place: int) -> Config:
+    """A config, its JSON or its fields as a config of plain values."""
+    try:
+        if isinstance(value, str):
+            return Config.from_json(value)
+        if not isinstance(value, dict | tuple):
+            raise TypeError("neither a Config nor its JSON")
+        fields = value if isinstance(value, dict) else Config(*value)._asdict()
+        given: dict[str, Any] = {name: one if isinstance(one, str) else _whole(one) for name, one in fields.items()}
+        return Config(**given)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"config of row {place} is {_told(repr(value))}: expected a Config or its JSON ({error})"
+        ) from None
+
+
+def _each_once(values: Iterable[Any], made: Callable[[Any, int], Made]) -> list[Made]:
+    """What is made of each value and its place; a file of samples has the same values hundreds of times."""
+    known: dict[Any, Made] = {}
+    found = []
     for place, value in enumerate(values):
         try:
-            if isinstance(value, str):
-                config = Config.from_json(value)
-            elif isinstance(value, dict | tuple):
-                fields = value if isinstance(value, dict) else Config(*value)._asdict()
-                given: dict[str, Any] = {
-                    name: one if isinstance(one, str) else _whole(one) for name, one in fields.items()
-                }
-                config = Config(**given)
-            else:
-                raise TypeError("neither a Config nor its JSON")
-        except (TypeError, ValueError) as error:
-            raise UsageError(
-                f"config of row {place} is {_told(repr(value))}: expected a Config or its JSON ({error})"
-            ) from None
-        found.append(config)
+            hash(value)
+            key = value
+        except TypeError:  # a list, of which whoever makes something of it says that it is wrong
+            key = repr(value)
+        if key not in known:
+            known[key] = made(value, place)
+        found.append(known[key])
     return found
 
 
-def _problem(key: tuple[str, str], variant: str, dtype: str, rows: Any, hidden: Any, place: int) -> Problem:
+def _problem(value: tuple[str, str, str, Any, Any], place: int) -> Problem:
+    key, variant, dtype, rows, hidden = value
+    name, own = split_key(key)
     try:
-        return operator(key[0]).problem(_whole(rows), _whole(hidden), dtype, key[1] or variant)
+        return operator(name).problem(_whole(rows), _whole(hidden), dtype, own or variant)
     except (TypeError, ValueError) as error:
         raise UsageError(f"row {place} of the DataFrame: {error}") from None
 
 
-def _samples(frame: pd.DataFrame, place: int) -> list[tuple[int, int]]:
-    """(round, nanoseconds) of a row."""
-    column = "samples" if "samples" in frame else "nanoseconds"
-    value = frame[column].iloc[place]
+def _samples(column: str, value: Any, rounds: Any, place: int) -> list[tuple[int, int]]:
+    """(round, nanoseconds) of a row.
+
+    Args:
+        column: `samples`, of which a row has several, or `nanoseconds`.
+        value: what stands in it.
+        rounds: their numbers, or its number; None where there is no column of them.
+        place: of the row.
+
+    Raises:
+        UsageError: these are no times, or no numbers of rounds.
+    """
+    several = column == "samples"
     try:
-        times = [value] if column == "nanoseconds" else list(value)
-        found = [round(float(time)) for time in times]
+        found = [round(float(time)) for time in (value if several else [value])]
         if not found or min(found) < 1 or max(found) > _MOST_NANOSECONDS:
             raise ValueError(f"expected times of 1 to {_MOST_NANOSECONDS} ns")
-        if column == "nanoseconds" and "round" in frame:
-            return [(_whole(frame["round"].iloc[place]), found[0])]
-        if column == "samples" and "rounds" in frame:
-            rounds = [_whole(one) for one in frame["rounds"].iloc[place]]
-            if len(rounds) != len(found):
-                raise ValueError(f"{len(rounds)} rounds of {len(found)} samples")
-            return list(zip(rounds, found, strict=True))
+        if rounds is not None:
+            numbers = [_whole(one) for one in (rounds if several else [rounds])]
+            if len(numbers) != len(found):
+                raise ValueError(f"{len(numbers)} rounds of {len(found)} samples")
+            return list(zip(numbers, found, strict=True))
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{column} of row {place} is {_told(repr(value))}: expected nanoseconds ({error})") from None
     # One time is a median already: it stands in both halves.
@@ -183,7 +205,8 @@ def _texts(frame: pd.DataFrame, column: str, default: str) -> list[str]:
     """The texts of a column; the default where there is none."""
     if column not in frame:
         return [default] * len(frame)
-    return [default if pd.isna(value) or value == "" else str(value) for value in frame[column].tolist()]
+    found = frame[column].astype(object).where(frame[column].notna(), "").astype(str)
+    return found.where(found != "", default).tolist()
 
 
 def _whole(value: Any) -> int:

@@ -186,6 +186,8 @@ def with_value(name: str, value: object):
         (with_value("dtype", "int8"), "unknown dtype 'int8'"),
         (with_value("dtype", None), "column 'dtype' has no value in row 3"),
         (with_value("rows", 0), "row 3 of the DataFrame: rows is 0"),
+        (with_value("rows", [1, 2]), "row 3 of the DataFrame"),
+        (with_value("config", ["row"]), r"config of row 3 is \['row'\]"),
         (with_value("rows", 1.5), "row 3 of the DataFrame: 1.5 is no whole number"),
         (with_value("hidden", float("inf")), "row 3 of the DataFrame"),
         (with_value("hidden", "many"), "row 3 of the DataFrame"),
