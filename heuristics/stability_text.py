@@ -45,9 +45,9 @@ def _function(one: Stability) -> Iterator[str]:
         row = f"  {told(cut):<{_THRESHOLD}}{as_good:<{_EQUIVALENT}}{held:>{_HELD}}  {_where(cut.box, one.max_hidden)}"
         yield row.rstrip()
     weighted, plain, lost = one.weighted, one.plain, one.lost
-    by_weight = f"{_share(weighted.mean)} of the shapes by weight (to {_share(weighted.most)})"
-    yield f"  another config on {by_weight}, {_share(plain.mean)} of all (to {_share(plain.most)}),"
-    yield f"  which loses {percent(round(lost.mean))} more (to {percent(round(lost.most))})"
+    more = f"{percent(round(lost.mean))} more (to {percent(round(lost.most))})"
+    yield f"  another config on {_share(weighted.mean)} of the shapes by weight (to {_share(weighted.most)}),"
+    yield f"  {_share(plain.mean)} of all (to {_share(plain.most)}), which loses {more}"
 
 
 def told(cut: Cut) -> str:

@@ -193,8 +193,8 @@ def test_lines():
         "  hidden <= 128     128 to 255        100 %",
         "  hidden <= 4096    3072 to 6144       62 %  rows <= 127, hidden >= 129",
         "  rows >= 512       no other            0 %  rows 128-4095, hidden >= 65",
-        "  another config on 12.3 % of the shapes by weight (to 20.0 %), 5.0 % of all (to 10.0 %),",
-        "  which loses -0.01 % more (to 0.25 %)",
+        "  another config on 12.3 % of the shapes by weight (to 20.0 %),",
+        "  5.0 % of all (to 10.0 %), which loses -0.01 % more (to 0.25 %)",
     ]
     assert list(lines([stable(tables=0, leaves=1)]))[5:] == ["toy bfloat16: 1 leaf", "  no draw gives a legal table"]
     assert list(lines([])) == []

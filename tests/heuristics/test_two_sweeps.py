@@ -1,16 +1,20 @@
 """Two sweeps whose tables are known: what each loses on the other's times, and the noise floor."""
 
+import json
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from normtune.benchmarks.two_sweeps import main
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.options import FitOptions
 from normtune.heuristics.two_sweeps import crossed, swept
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
+from normtune.results.exchange import write_parquet
 from normtune.results.frame import Evidence
 from normtune.results.records import Measurement
 
@@ -86,6 +90,26 @@ def test_gpus_of_different_kinds_are_told(spec, run):
     other = replace_device(run, sms=114)
     with pytest.raises(UsageError, match=r"different kinds of GPU: .*132 SMs and .*114 SMs"):
         crossed(swept(sweep(run, 512), EQUAL), swept(sweep(other, 512), EQUAL), EQUAL)
+
+
+def test_the_benchmark_prints_and_writes_it(spec, run, tmp_path, monkeypatch, capsys):
+    files = [tmp_path / name for name in ("a.parquet", "b.parquet")]
+    for path, upto in zip(files, (512, 1024), strict=True):
+        write_parquet(sweep(run, upto), path)
+    out = tmp_path / "out.json"
+    words = ["two_sweeps.py", str(files[0]), str(files[0]), "--leaves", "2", "--json", str(out)]
+    monkeypatch.setattr(sys, "argv", words)
+    main()
+    assert "all at most 0.3 % above the noise floor" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", [*words[:2], str(files[1]), *words[3:]])
+    with pytest.raises(SystemExit, match=r"more than 0\.3 % above the noise floor: toy bfloat16"):
+        main()
+    (told,) = json.loads(out.read_text())["kinds"]
+    # All ten shapes weigh about as much; two of them cost 1.2 times.
+    assert told["loss"] == pytest.approx(1e6 * math.log(1.2) / 5, rel=0.3)
+    assert (told["floor"], told["shapes"]) == (0, 10)
+    (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("toy bfloat16"))
+    assert float(row[2]) == pytest.approx(told["losses"][0] / 1e4, abs=0.01)
 
 
 def replace_device(run, **changed):
