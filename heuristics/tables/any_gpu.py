@@ -3,29 +3,29 @@
 # Device:   any GPU
 # Fitted:   NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:b68fff7a5d9d5258f1a864b6ce2ae7f22970cdb0307eafc8a155e4e778bbba1e (74223 measurements, 2026-11-21)
+# Data:     sha256:c1dcef211bb0911138db109a1cdff06cde868ead6e049d4d382430e759414ed2 (81990 measurements, 2026-11-21)
 # Kernels:  rms_norm_backward sha256:4cf0b0804c63905a2e217af2f953d436f27882a433b4e9b2fdc457d99d20f327
 # Kernels:  rms_norm_forward sha256:8a4467d24df263971a707cf269e523aefeb9e8706bdedb9d6e037cb926d6173d
 # Measured: rows 1 to 262144, hidden 64 to 32768
-# Regret:   rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 1.49 % worst 24.8 % (left out unknown)
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, sharing costs 0.11 %, NVIDIA H200 mean 1.70 %
+# Regret:   rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 1.45 % worst 24.8 % (left out unknown)
+# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, sharing costs 0.11 %, NVIDIA H200 mean 1.64 %
 #           worst 23.7 % (left out unknown)
-# Regret:   rms_norm_backward float32: 19 leaves, NVIDIA H200 mean 1.36 % worst 18.1 % (left out unknown)
+# Regret:   rms_norm_backward float32: 19 leaves, NVIDIA H200 mean 1.32 % worst 18.1 % (left out unknown)
 # Regret:   rms_norm_backward:no_dweight bfloat16: 6 leaves, NVIDIA H200 mean 0.18 % worst 5.5 % (left out unknown)
 # Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight bfloat16, sharing costs 0.00 %, NVIDIA
 #           H200 mean 0.01 % worst 9.1 % (left out unknown)
 # Regret:   rms_norm_backward:no_dweight float32: 8 leaves, NVIDIA H200 mean 0.59 % worst 12.6 % (left out unknown)
-# Regret:   rms_norm_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.41 % worst 20.7 % (left out unknown)
-# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, sharing costs 0.01 %, NVIDIA H200 mean 0.31 % worst
+# Regret:   rms_norm_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.40 % worst 20.7 % (left out unknown)
+# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, sharing costs 0.00 %, NVIDIA H200 mean 0.31 % worst
 #           19.9 % (left out unknown)
-# Regret:   rms_norm_forward float32: as rms_norm_forward bfloat16, sharing costs 0.79 %, NVIDIA H200 mean 1.06 % worst
+# Regret:   rms_norm_forward float32: as rms_norm_forward bfloat16, sharing costs 0.72 %, NVIDIA H200 mean 1.00 % worst
 #           17.7 % (left out unknown)
 # Regret:   rms_norm_forward:no_rstd bfloat16: 7 leaves, NVIDIA H200 mean 0.38 % worst 10.1 % (left out unknown)
 # Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward:no_rstd bfloat16, sharing costs 0.05 %, NVIDIA H200
 #           mean 0.35 % worst 9.4 % (left out unknown)
 # Regret:   rms_norm_forward:no_rstd float32: 7 leaves, NVIDIA H200 mean 0.21 % worst 10.3 % (left out unknown)
 # Format:   2
-# Body:     sha256:31a72cb44165667932650252b649989bf1b1c0d560407ecc2350e308d8c6273b
+# Body:     sha256:c21a1b872c9130ad75b509a893787cb795c787c6fea8dc906049a470f31b6a0b
 
 """Launch configs by operator, dtype, rows, hidden, multiprocessors and bytes of L2 cache; `lookup` finds one."""
 
@@ -147,7 +147,7 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int, sms: int, l2_bytes: int) 
 
 def rms_norm_backward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
     if hidden <= 64:
-        if rows >= 4 * sms:
+        if rows >= 5 * sms:
             return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
         return BLOCK_ROW_16_WARPS_4_COLUMNS_16
     if hidden <= 4096:
