@@ -50,14 +50,14 @@ def main() -> None:
     samples = sum(map(len, evidence.frame["samples"]))
     print(f"{len(evidence.frame)} measurements, {samples} samples, made in {made:.1f} s")
 
-    from normtune.heuristics import fitting
+    from normtune.heuristics import fitting, parallel
     from normtune.heuristics.options import FitOptions
 
     profile = cProfile.Profile()
     start, busy = time.perf_counter(), _busy()
     with _Memory() as memory:
         if options.profile:
-            fitting._MANY = len(evidence.frame) + 1  # in this process, where the profiler sees it
+            parallel._MANY = len(evidence.frame) + 1  # in this process, where the profiler sees it
             profile.enable()
         fitted = fitting.fit(evidence, FitOptions(leaves=options.leaves))
         profile.disable()

@@ -23,6 +23,7 @@ from normtune.heuristics.legality import all_variants
 from normtune.heuristics.matrix import timing_matrix
 from normtune.heuristics.normalised import BYTES_PER_L2, ROWS_PER_SM, NormalisedTree, choose_on, leaves_of
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.parallel import in_order, processes_for
 from normtune.heuristics.weights import Weighting
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.target import Target, target_for
@@ -89,15 +90,18 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
     notes = [f"left out {stale} measurements of older kernels: `normtune sweep --stale` repeats them"] if stale else []
     targets = targets_of([device.target for device in devices])
     weighting = Weighting(options.weights)
-    functions: list[AnyGpuFunction] = []
-    shared: list[AnyGpuShared] = []
-    boxes = []
-    for name in sorted(set(data.frame["operator"])):
-        kinds = _kinds(data, devices, operator(name), weighting)
-        boxes += [kind.box() for kind in kinds]
-        own, others = _fit_operator(kinds, targets, options.leaves)
-        functions += own
-        shared += others
+    names = sorted(set(data.frame["operator"]))
+    parts = list(
+        in_order(
+            lambda name: _part(data, devices, operator(name), weighting, targets, options.leaves),
+            names,
+            processes_for(len(data.frame)),
+        )
+    )
+    for part in parts:
+        weighting.join(part.weighting)
+    functions = [one for part in parts for one in part.functions]
+    boxes = [box for part in parts for box in part.boxes]
     if not functions:
         raise NormtuneError("a table needs times of at least two problems of an operator and dtype on one device")
     newest = data.runs[-1]
@@ -115,10 +119,37 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
             max(box[3] for box in boxes),
         ),
         functions=tuple(functions),
-        shared=tuple(shared),
+        shared=tuple(one for part in parts for one in part.shared),
         notes=(*notes, *weighting.notes(), *_few(devices)),
         regime=options.regime,
     )
+
+
+class _Part(NamedTuple):
+    """What is found of one operator.
+
+    Attributes:
+        functions, shared: as in `AnyGpuFit`.
+        boxes: least and most rows, least and most hidden of what was measured.
+        weighting: with what it has met.
+    """
+
+    functions: list[AnyGpuFunction]
+    shared: list[AnyGpuShared]
+    boxes: list[tuple[int, int, int, int]]
+    weighting: Weighting
+
+
+def _part(
+    data: "Evidence",
+    devices: Sequence[Device],
+    spec: OperatorSpec,
+    weighting: Weighting,
+    targets: Sequence[Target],
+    leaves: int | None,
+) -> _Part:
+    kinds = _kinds(data, devices, spec, weighting)
+    return _Part(*_fit_operator(kinds, targets, leaves), [kind.box() for kind in kinds], weighting)
 
 
 def _check(options: FitOptions) -> None:

@@ -10,6 +10,7 @@ its 64 KB of shared memory hold no deep pipeline. So a family of which nothing w
 where a config is illegal there, dispatch takes the operator's default.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -93,15 +94,10 @@ class EveryGpu:
         for index, config in enumerate(configs):
             for column, most_hidden in enumerate(hidden):
                 least_hidden = hidden[column - 1] + 1 if column else 1
+                box = Box(config, 1, MAX_ROWS, least_hidden, most_hidden, None)
                 reached = len(tops)
                 for one in self._legalities:
-                    while reached:
-                        unit = one.target.l2_bytes
-                        most = most_below(tops[reached - 1] + 1, unit, scale, MAX_ROWS * most_hidden * self.itemsize)
-                        box = Box(config, 1, MAX_ROWS, least_hidden, most_hidden, most // self.itemsize)
-                        if _holds(one, box):
-                            break
-                        reached -= 1
+                    reached = _reached(one, box, tops[:reached], scale, self.itemsize)
                 legal[index, :reached, column] = True
         return legal
 
@@ -116,6 +112,19 @@ class EveryGpu:
 def most_below(bound: int, unit: int, scale: int, most: int = MAX_ROWS) -> int:
     """The largest integer, at most `most`, that is below bound / scale units."""
     return min(most, -(-bound * unit // scale) - 1)
+
+
+def _reached(legality: Legality, box: Box, tops: Sequence[int], scale: int, itemsize: int) -> int:
+    """How many of the tops of bytes per byte of L2 cache the config of a box reaches."""
+    most_bytes = MAX_ROWS * box.most_hidden * itemsize
+
+    def fails(top: int) -> bool:
+        size = most_below(top + 1, legality.target.l2_bytes, scale, most_bytes)
+        return not _holds(legality, box._replace(most_elements=size // itemsize))
+
+    if not tops or not fails(tops[-1]):  # most often
+        return len(tops)
+    return bisect_left(tops, True, 0, len(tops) - 1, key=fails)
 
 
 def _holds(legality: Legality, box: Box) -> bool:

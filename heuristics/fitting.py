@@ -26,9 +26,10 @@ from normtune.heuristics.legality import Legality, all_variants
 from normtune.heuristics.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.optimum import MAX_BINS
 from normtune.heuristics.options import FitOptions
-from normtune.heuristics.parallel import MOST_PROCESSES, in_order
+from normtune.heuristics.parallel import in_order, processes_for
 from normtune.heuristics.rules import liger
 from normtune.heuristics.sharing import extra, offer
+from normtune.heuristics.solving import Solver
 from normtune.heuristics.together import Side, sides_of, together
 from normtune.heuristics.tree import Tree
 from normtune.heuristics.weights import Weighting
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from normtune.results.frame import Evidence
 
 SHARING_COST = 10_000  # millionths: 1 %
-# Measurements from which on operators are fitted in processes of their own, which cost a quarter of a second.
-_MANY = 150_000
 
 
 def fit(
@@ -80,7 +79,7 @@ def fit(
     asked = _Asked(target, options, incumbents, known or {}, given or {})
 
     names = sorted({name for name, _, _ in data.kinds()})
-    processes = MOST_PROCESSES if len(data.frame) >= _MANY else 1
+    processes = processes_for(len(data.frame))
     parts = list(in_order(lambda name: _part(data, operator(name), asked, weighting), names, processes))
     for part in parts:
         weighting.join(part.weighting)
@@ -242,8 +241,10 @@ def _fit_operator(
         legality = Legality(spec, asked.target, (matrix.dtype,), variants)
         cap = None if decided else options.cap
         in_use = None if decided or incumbent is None else incumbent.choice
+        solver = Solver()
         asked_of = {
-            place: offer(matrix, legality, functions[place], cap, in_use) for place in _donors(functions, matrix)
+            place: offer(matrix, legality, functions[place], cap, in_use, solver)
+            for place in _donors(functions, matrix)
         }
         offers = [(place, found.shared) for place, found in asked_of.items() if found.shared]
         wider = {place for place, _ in offers if not decided and _is_narrower(matrix, functions[place], matrices)}
@@ -263,6 +264,7 @@ def _fit_operator(
                 decided,
                 incumbent,
                 asked.given.get((matrix.key, matrix.dtype)),
+                solver,
             )
             # Too few problems to tell leaves apart give trees of few leaves, which may lose more than sharing does.
             if not decided:

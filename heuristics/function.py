@@ -25,7 +25,7 @@ from normtune.heuristics.optimum import Optima, Sums
 from normtune.heuristics.options import FitOptions
 from normtune.heuristics.rules import liger
 from normtune.heuristics.selection import MAX_LEAVES, Validated, cross_validated
-from normtune.heuristics.solving import Bins, Few, bins, few_configs, least_worst
+from normtune.heuristics.solving import Bins, Few, Solver, bins, few_configs, least_worst
 from normtune.heuristics.tidy import Old, cost_of, tidied
 from normtune.heuristics.tree import Tree, choose, distinct, leaves
 
@@ -55,6 +55,7 @@ def fit_function(
     known: Known | None = None,
     incumbent: Incumbent | None = None,
     given: Tree | None = None,
+    solver: Solver | None = None,
 ) -> Function:
     """The function of a matrix.
 
@@ -65,6 +66,7 @@ def fit_function(
         known: what an earlier fit chose, which then is not chosen again.
         incumbent: what is in use.
         given: the tree of an earlier fit, which then is judged and not sought.
+        solver: of the matrix, which others ask, too; None for one of its own.
 
     Raises:
         NormtuneError: there is no legal tree of so few leaves, or none under the conditions.
@@ -74,7 +76,7 @@ def fit_function(
         validated = cross_validated(matrix, legality, MAX_LEAVES, options.max_configs)
     enough = validated.chosen() if validated else None
     most = known.leaves if known else options.leaves or MAX_LEAVES
-    task, optima, asked = _asked(matrix, legality, options, known, enough or most, most)
+    task, optima, asked = _asked(matrix, legality, options, known, enough or most, most, solver or Solver())
     tree = optima.tree(asked) if asked else None
     if tree is None or asked is None:
         raise NormtuneError(_no_tree(task, legality, options, most))
@@ -136,7 +138,13 @@ def least_measured(matrix: TimingMatrix, optima: Optima, count: int) -> int | No
 
 
 def _asked(
-    matrix: TimingMatrix, legality: Legality, options: FitOptions, known: Known | None, enough: int, most: int
+    matrix: TimingMatrix,
+    legality: Legality,
+    options: FitOptions,
+    known: Known | None,
+    enough: int,
+    most: int,
+    solver: Solver,
 ) -> tuple[_Task, Optima, int | None]:
     """The conditions, the optima under them for up to `most` leaves, and the leaves to be taken; None without a tree.
 
@@ -145,7 +153,7 @@ def _asked(
     """
     while True:
         task = _task(matrix, legality, options, enough)
-        optima = Optima(*task.found, most)
+        optima = solver.optima(task.found, most)
         asked = most if known else _fewest(task, optima, enough, options.tie)
         if options.objective != "worst" or asked is None or asked <= enough:
             return task, optima, asked
@@ -232,7 +240,7 @@ def _figures(
     task: _Task, optima: Optima, tree: Tree, asked: int, kept: int, known: Known | None, validated: Validated | None
 ) -> Figures:
     count = leaves(tree)
-    optima = optima if count <= optima.most else Optima(*task.found, count)
+    optima = optima.up_to(max(count, optima.most))
     best, optimum = optima.least(count), least_measured(task.matrix, optima, count)
     if best is None or optimum is None:
         raise AssertionError("where there is a tree there is a best one")

@@ -11,6 +11,7 @@ D[a](low) + D[l - a](high) over the cuts of R and a from 1 to l - 1, and D[1](R)
 All costs are integers below 2**50, held as doubles where that is faster, so every sum is exact on any processor.
 """
 
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from normtune.kernels.config import Config
 
 # The price of what may not be: more than any sum of costs, and as often as there may be bins it still fits an int64.
 BARRED = 1 << 50
-# Time grows with the square of the bins and more, memory with the square: 456 bins take 0.2 s and 60 MB for 16 leaves.
+# Time grows with the square of the bins and more, memory with the square: 736 bins take 0.6 s and 80 MB for 16 leaves.
 MAX_BINS = 1200
 
 
@@ -95,28 +96,35 @@ class Optima:
         self.most = min(max_leaves, sizes[0] * sizes[1])
         self._row_pairs = np.triu_indices(sizes[0] + 1, 1)
         self._hidden_pairs = np.triu_indices(sizes[1] + 1, 1)
-        # One table a number of leaves: double (R + 1, R + 1, H + 1, H + 1) by bounds, infinite where there is no tree.
-        self._least = [self._one_leaf()]
-        self._more_leaves(self.most)
+        # A table for 1, 2, ... leaves, as far as anybody asked: least costs by bounds, infinite where there is no tree.
+        # Two layouts of the same numbers, the bounds that are cut in front, pairs of the other bounds behind, so that
+        # cuts of either axis add and compare whole blocks of memory.
+        self._by_hidden: list[NDArray[np.float64]] = []
+        self._by_rows: list[NDArray[np.float64]] = []
+        self._add(self._one_leaf())
+
+    def up_to(self, most: int) -> "Optima":
+        """The same for another number of leaves; what one of the two solves, the other need not."""
+        other = copy(self)
+        other.most = min(most, len(self.rows.tops) * len(self.hidden.tops))
+        return other
 
     def least(self, leaves: int) -> int | None:
         """Least total cost of a tree of at most that many leaves; None where there is no such tree."""
-        best = min(float(table[0, -1, 0, -1]) for table in self._least[:leaves])
-        return None if np.isinf(best) else int(best)
+        return self._least(leaves, self.whole)
 
     def least_measured(self, leaves: int) -> int | None:
         """The same without the bins beyond the measured sizes, so of trees that need not be legal there."""
         rows = len(self.rows.tops) - self.rows.beyond
         hidden = len(self.hidden.tops) - self.hidden.beyond
-        best = min(float(table[0, rows, 0, hidden]) for table in self._least[:leaves])
-        return None if np.isinf(best) else int(best)
+        return self._least(leaves, Rectangle(0, rows, 0, hidden))
 
     def tree(self, leaves: int) -> Tree | None:
         """The tree of least cost with at most that many leaves, the one with fewest where costs are equal."""
         best = self.least(leaves)
         if best is None:
             return None
-        fewest = next(count for count, table in enumerate(self._least, 1) if table[0, -1, 0, -1] == best)
+        fewest = next(count for count in range(1, leaves + 1) if self._cost(count, self.whole) == best)
         return self._build(self.whole, fewest)
 
     @property
@@ -138,37 +146,39 @@ class Optima:
         return costs
 
     def _one_leaf(self) -> NDArray[np.float64]:
-        rows, hidden = len(self.rows.tops) + 1, len(self.hidden.tops) + 1
-        least = np.full((rows, rows, hidden, hidden), np.inf)
-        for row_from, row_to in zip(*(pair.tolist() for pair in self._row_pairs), strict=True):
-            best = self._costs_of_one(row_from, row_to).min(axis=0)
-            least[row_from, row_to, *self._hidden_pairs] = np.where(best >= BARRED // 2, np.inf, best)
-        return least
+        """Double (row pairs, hidden pairs): the least cost of one config."""
+        pairs = zip(*(bounds.tolist() for bounds in self._row_pairs), strict=True)
+        least = np.stack([self._costs_of_one(*pair).min(axis=0) for pair in pairs])
+        return np.where(least >= BARRED // 2, np.inf, least)
 
-    def _more_leaves(self, max_leaves: int) -> None:
-        # Two layouts of the same numbers, the bounds that are cut in front, pairs of the other bounds behind, so that
-        # cuts of either axis add and compare whole blocks of memory.
-        by_hidden = [self._cut_hidden(self._least[0])]
-        by_rows = [self._cut_rows(self._least[0])]
-        for _ in range(1, max_leaves):
-            table = np.full_like(self._least[0], np.inf)
-            table[self._row_pairs] = _least_of_cuts(by_hidden).transpose(2, 0, 1)
-            cut_rows = _least_of_cuts(by_rows)
-            table[:, :, *self._hidden_pairs] = np.minimum(table[:, :, *self._hidden_pairs], cut_rows)
-            self._least.append(table)
-            by_hidden.append(self._cut_hidden(table))
-            by_rows.append(self._cut_rows(table))
+    def _least(self, leaves: int, box: Rectangle) -> int | None:
+        best = min(self._cost(count, box) for count in range(1, min(leaves, self.most) + 1))
+        return None if np.isinf(best) else int(best)
 
-    def _cut_hidden(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.ascontiguousarray(table[self._row_pairs].transpose(1, 2, 0))
+    def _cost(self, leaves: int, box: Rectangle) -> float:
+        """Least cost of a tree of exactly that many leaves on a rectangle."""
+        while len(self._by_hidden) < leaves:
+            by_hidden = _least_of_cuts(self._by_hidden)[self._hidden_pairs].T
+            self._add(np.minimum(by_hidden, _least_of_cuts(self._by_rows)[self._row_pairs]))
+        row_from, row_to, hidden_from, hidden_to = box
+        before = row_from * (2 * len(self.rows.tops) + 1 - row_from) // 2  # pairs that begin with a smaller bound
+        return float(self._by_hidden[leaves - 1][hidden_from, hidden_to, before + row_to - row_from - 1])
 
-    def _cut_rows(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.ascontiguousarray(table[:, :, *self._hidden_pairs])
+    def _add(self, table: NDArray[np.float64]) -> None:
+        """Lay out the table of one leaf more, double (row pairs, hidden pairs)."""
+        for tables, bounds, pairs, numbers in (
+            (self._by_hidden, self._hidden_pairs, self._row_pairs, table.T),
+            (self._by_rows, self._row_pairs, self._hidden_pairs, table),
+        ):
+            size = int(bounds[1].max()) + 1
+            laid_out = np.full((size, size, len(pairs[0])), np.inf)
+            laid_out[bounds] = numbers
+            tables.append(laid_out)
 
     def _build(self, box: Rectangle, leaves: int) -> Tree:
         if leaves == 1:
             return Leaf(self.configs[int(np.argmin(self.costs(box)))])
-        goal = self._least[leaves - 1][box]
+        goal = self._cost(leaves, box)
         for axis, first, last in (
             (self.hidden, box.hidden_from, box.hidden_to),
             (self.rows, box.row_from, box.row_to),
@@ -176,7 +186,7 @@ class Optima:
             for at in range(first + 1, last):
                 low, high = box.cut(axis.name, at) or (box, box)
                 for fewer in range(1, leaves):
-                    if self._least[fewer - 1][low] + self._least[leaves - fewer - 1][high] == goal:
+                    if self._cost(fewer, low) + self._cost(leaves - fewer, high) == goal:
                         parts = self._build(low, fewer), self._build(high, leaves - fewer)
                         return Split(axis.name, axis.threshold(at), *parts)
         raise AssertionError("no cut attains the least cost")

@@ -18,6 +18,13 @@ Result = TypeVar("Result")
 
 # More than two would have 2 GB hold less than a million measurements, as what is read is copied page by page.
 MOST_PROCESSES = 2
+# Measurements from which on operators are fitted in processes of their own, which cost a quarter of a second.
+_MANY = 50_000
+
+
+def processes_for(measurements: int) -> int:
+    """How many processes are worth their start to fit so many measurements."""
+    return MOST_PROCESSES if measurements >= _MANY else 1
 
 
 def in_order(

@@ -13,7 +13,7 @@ from normtune.heuristics.guard import Choice, slower
 from normtune.heuristics.legality import Legality
 from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.optimum import Optima
-from normtune.heuristics.solving import losses, solve
+from normtune.heuristics.solving import Solver, bins, losses
 from normtune.heuristics.tree import Tree, choose
 
 
@@ -30,7 +30,12 @@ class Offer(NamedTuple):
 
 
 def offer(
-    matrix: TimingMatrix, legality: Legality, donor: Function, cap: int | None = None, incumbent: Choice | None = None
+    matrix: TimingMatrix,
+    legality: Legality,
+    donor: Function,
+    cap: int | None = None,
+    incumbent: Choice | None = None,
+    solver: Solver | None = None,
 ) -> Offer:
     """What a matrix loses by a function, against the best tree of as many leaves.
 
@@ -40,12 +45,13 @@ def offer(
         donor: the function, left as it is.
         cap: the most regret that a problem may have, millionths; None for no bound.
         incumbent: what is in use, than which no problem may be slower; None where nothing is.
+        solver: of the matrix, which others ask, too; None for one of its own.
 
     Returns:
         Nothing shared where the function is not legal everywhere, has a time on less than half of the problems, or
         breaks one of the bounds.
     """
-    optima = solve(matrix, legality, donor.figures.leaves)
+    optima = (solver or Solver()).optima(bins(matrix, legality), donor.figures.leaves)
     count = least_legal(optima, leaves_of_its_own(matrix, donor), donor.figures.leaves)
     loss = figures.of_tree(matrix, donor.tree)
     if count is None or loss is None or (cap is not None and loss.worst > cap) or any(legality.breaches(donor.tree)):

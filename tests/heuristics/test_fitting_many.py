@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from normtune.heuristics import fitting
+from normtune.heuristics import fitting, parallel
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
 from normtune.heuristics.options import FitOptions
@@ -33,7 +33,7 @@ def test_operators_in_processes_of_their_own_give_the_same_table(three: Evidence
     options = FitOptions(leaves=6, weights=str(path))
     here = fit(three, options)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(fitting, "_MANY", 1)
+    monkeypatch.setattr(parallel, "_MANY", 1)
     parent, seen = os.getpid(), []
     monkeypatch.setattr(fitting, "_matrices", _told(fitting._matrices, seen, parent))
     there = fit(three, options)
