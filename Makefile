@@ -33,7 +33,7 @@ test-all: $(VENV)/.exact
 test test-all: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/normtune check heuristics/tables/[a-z]*.py
+	printf '%s\n' heuristics/tables/[a-z]*.py | xargs -P $(JOBS) -n 1 $(BIN)/normtune check
 	TRITON_INTERPRET=1 $(BIN)/pytest -q -n $(JOBS) -m "interpreter $(QUICK)"
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not gpu and not interpreter $(QUICK)"
 	$(if $(filter test-all,$@),$(if $(filter cuda:%,$(DEVICE)),$(BIN)/pytest -q -m gpu))
