@@ -19,15 +19,16 @@ TARGET = TARGETS["sm_80"]  # without what the interpreter cannot run: dependent 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def few_calls(monkeypatch):
-    """The interpreter takes a tenth of a second for each."""
-    monkeypatch.setattr("normtune.tuner.gate.CALLS", 4)
+    """The interpreter takes a tenth of a second for each, and has no pipeline to be filled."""
+    monkeypatch.setattr("normtune.tuner.gate.CALLS", 3)
+    monkeypatch.setattr("normtune.tuner.gate.GATE_PASSES", 2)
 
 
 @pytest.mark.parametrize("key", ["rms_norm_forward", "rms_norm_backward"])
 @pytest.mark.parametrize("rows", [1, 5000])
-def test_right_kernels_pass(key, rows):
+def test_right_kernels_pass(key, rows, few_calls):
     spec = operator(key)
     problem = spec.problem(rows, 96, "float32")
     kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
@@ -106,7 +107,7 @@ def rstd_of_bfloat16(tensors):
         (rstd_of_bfloat16, "rstd: error is"),
     ],
 )
-def test_wrong_kernels_are_stopped(harm, message):
+def test_wrong_kernels_are_stopped(harm, message, few_calls):
     spec = operator("rms_norm_forward")
     problem = spec.problem(64, 48, "float32")
     kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
@@ -138,12 +139,12 @@ def other_rounding(tensors):
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (on_call({4, 8, 12}, one_value), "y: error is .* now and then"),
-        (on_call({4, 8, 12}, unwritten_row), "y: error is nan .* now and then"),
-        (on_call({4}, one_value), "other bits in one call, which 80 further calls did not repeat"),
+        (on_call({3, 6, 9}, one_value), "y: error is .* now and then"),
+        (on_call({3, 6, 9}, unwritten_row), "y: error is nan .* now and then"),
+        (on_call({3}, one_value), "other bits in one call, which 60 further calls did not repeat"),
     ],
 )
-def test_a_result_that_is_wrong_now_and_then_is_stopped(harm, message):
+def test_a_result_that_is_wrong_now_and_then_is_stopped(harm, message, few_calls):
     spec = operator("rms_norm_forward")
     problem = spec.problem(64, 48, "float32")
     kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
@@ -151,7 +152,7 @@ def test_a_result_that_is_wrong_now_and_then_is_stopped(harm, message):
         gate(sabotaged(spec, harm), problem, kept[0], TARGET, CPU)
 
 
-def test_a_result_that_rounds_differently_now_and_then_is_right():
+def test_a_result_that_rounds_differently_now_and_then_is_right(few_calls):
     spec = operator("rms_norm_forward")
     problem = spec.problem(64, 48, "float32")
     kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
@@ -159,7 +160,7 @@ def test_a_result_that_rounds_differently_now_and_then_is_right():
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_what_a_launch_throws_is_the_fault_of_its_config(early):
+def test_what_a_launch_throws_is_the_fault_of_its_config(early, few_calls):
     def refuse(*_):
         raise ZeroDivisionError("no rows\nat all")
 

@@ -1,0 +1,32 @@
+"""Triton's interpreter for the tests of all rooms, without what it repeats."""
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def language_replaced_once_a_launch() -> Iterator[None]:
+    """Replaces the functions of `triton.language` when a kernel is launched, not again in each function that it calls.
+
+    Triton 3.7 does it for every call of `tl.cdiv`, too, which takes half of the time of an interpreted kernel.
+    """
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        yield
+        return
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    replace = interpreter._patch_lang
+    both = SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+
+    def called(function: Any, *arguments: Any, **options: Any) -> Any:
+        return function.rewrite()(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_patch_lang", lambda kernel: replace(both))
+        patch.setattr(interpreter.InterpretedFunction, "__call__", called)
+        yield
