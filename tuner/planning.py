@@ -87,6 +87,15 @@ def candidates(
     return list(kept.values()), dict(pruned)
 
 
+def quick_candidates(spec: OperatorSpec, problem: Problem, target: Target) -> tuple[list[Candidate], dict[str, int]]:
+    """As `candidates`, of the quick space: thinned evenly where it has more than `QUICK_CONFIGS`."""
+    kept, pruned = candidates(spec, spec.space("quick", problem, target), problem, target)
+    if len(kept) > QUICK_CONFIGS:
+        last = len(kept) - 1
+        kept = [kept[round(place * last / (QUICK_CONFIGS - 1))] for place in range(QUICK_CONFIGS)]
+    return kept, pruned
+
+
 def problems(keys: Sequence[str], dtypes: Sequence[str], shapes: Sequence[tuple[int, int]]) -> list[Problem]:
     """All problems of these operator keys, dtypes and shapes.
 
@@ -125,7 +134,11 @@ def plan(wanted: Sequence[Problem], space: str, target: Target) -> Plan:
             spec, spec.space("default" if space == "quick" else space, problem, target), problem, target
         )
         if space == "quick":
-            kept, reasons = _quick(spec, kept, problem, target)
+            default = kept
+            kept, reasons = quick_candidates(spec, problem, target)
+            launches = {candidate.launch for candidate in kept}
+            if missed := sum(candidate.launch not in launches for candidate in default):
+                reasons[QUICK_REASON] = missed
         pruned.update(reasons)
         tasks.append(Task(problem, tuple(kept)))
     return Plan(tuple(tasks), dict(pruned))
@@ -152,19 +165,6 @@ def fitting(plan: Plan, free_bytes: int | None) -> Plan:
         )
     left = {task.problem for task in plan.tasks} - {task.problem for task in kept}
     return plan._replace(tasks=kept, oversized=tuple(task.problem for task in plan.tasks if task.problem in left))
-
-
-def _quick(
-    spec: OperatorSpec, default: Sequence[Candidate], problem: Problem, target: Target
-) -> tuple[list[Candidate], dict[str, int]]:
-    """The quick space, and what it leaves out of the default one; thinned where it has too many configs."""
-    kept, reasons = candidates(spec, spec.space("quick", problem, target), problem, target)
-    if len(kept) > QUICK_CONFIGS:
-        last = len(kept) - 1
-        kept = [kept[round(place * last / (QUICK_CONFIGS - 1))] for place in range(QUICK_CONFIGS)]
-    launches = {candidate.launch for candidate in kept}
-    missed = sum(candidate.launch not in launches for candidate in default)
-    return kept, reasons | ({QUICK_REASON: missed} if missed else {})
 
 
 def _kind(reason: str) -> str:
