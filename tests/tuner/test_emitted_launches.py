@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from functools import cache
+from math import log
 
 import numpy as np
 import pytest
@@ -161,6 +162,13 @@ def gated(target: str, sms: int, grid: str) -> frozenset[object]:
     )
 
 
+@cache
+def classes(problem: Problem, target: Target) -> frozenset[object]:
+    """The classes that a sweep of this problem gates."""
+    (task,) = plan([problem], "default", target).tasks
+    return frozenset(compile_class(problem, candidate.launch) for candidate in task.candidates)
+
+
 def functions() -> Iterator[tuple[str, str, str]]:
     """Name of a shipped table, key and dtype of each of its functions."""
     for path in locate.shipped():
@@ -191,9 +199,21 @@ def test_at_measured_hidden_sizes_each_launch_is_of_a_class_that_a_sweep_gates(
     table: str, key: str, dtype: str
 ) -> None:
     """At every number of rows, the unmeasured ones and those beyond the grid, too."""
-    header = locate.load(locate.SHIPPED / f"{table}.py").header
-    known = gated(header.target, header.sms, "recording")
-    missed = [(rows, hidden) for rows, hidden, found in launches_of(table, key, dtype, RECORDED) if found not in known]
+    header, (name, variant) = locate.load(locate.SHIPPED / f"{table}.py").header, split_key(key)
+    target, grid = target_for(header.target, header.sms), sorted(shapes("recording"))
+
+    def is_gated(rows: int, hidden: int, wanted: object) -> bool:
+        """Most are at the nearest number of rows; a binary may also serve other hidden sizes."""
+        measured = sorted((count for count, size in grid if size == hidden), key=lambda count: abs(log(count / rows)))
+        return any(
+            wanted in classes(Problem(name, count, hidden, dtype, variant), target) for count in measured
+        ) or wanted in gated(header.target, header.sms, "recording")
+
+    missed = [
+        (rows, hidden)
+        for rows, hidden, wanted in launches_of(table, key, dtype, RECORDED)
+        if not is_gated(rows, hidden, wanted)
+    ]
     assert missed == []
 
 
