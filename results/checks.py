@@ -63,23 +63,24 @@ def _check_config(config: Config) -> None:
 
 
 def _check_samples(columns: Mapping[str, Sequence[Any]]) -> None:
-    for index, (status, reason, rounds, samples) in enumerate(
-        zip(columns["status"], columns["reason"], columns["rounds"], columns["samples"], strict=True)
-    ):
-        if len(rounds) != len(samples):
-            raise ValueError(f"{len(samples)} samples have {len(rounds)} round numbers ({_name(columns, index)})")
-        if (status == "ok") != bool(len(samples)):
-            raise ValueError(f"status {status} with {len(samples)} samples ({_name(columns, index)})")
-        if (status == "ok") == bool(reason):
-            raise ValueError(f"status {status} with reason {reason!r} ({_name(columns, index)})")
-    if not len(columns["status"]):
+    count = len(columns["status"])
+    lengths, numbers = (np.fromiter(map(len, columns[name]), np.int64, count) for name in ("samples", "rounds"))
+    ok = np.fromiter(map("ok".__eq__, columns["status"]), np.bool_, count)
+    reasoned = np.fromiter(map(bool, columns["reason"]), np.bool_, count)
+    for index in np.flatnonzero((numbers != lengths) | (ok != (lengths > 0)) | (ok == reasoned)).tolist():
+        samples, status = lengths[index], columns["status"][index]
+        if numbers[index] != samples:
+            raise ValueError(f"{samples} samples have {numbers[index]} round numbers ({_name(columns, index)})")
+        if ok[index] != (samples > 0):
+            raise ValueError(f"status {status} with {samples} samples ({_name(columns, index)})")
+        raise ValueError(f"status {status} with reason {columns['reason'][index]!r} ({_name(columns, index)})")
+    if not count:
         return
     samples = np.concatenate([*columns["samples"]])
     if len(samples) and samples.min() < 1:
         raise ValueError(f"a sample is {samples.min()} ns, expected a positive time")
     rounds = np.concatenate([*columns["rounds"]])
     steps = np.diff(rounds, prepend=np.int32(-1))
-    lengths = np.fromiter((len(part) for part in columns["rounds"]), np.int64, len(columns["rounds"]))
     starts = (np.cumsum(lengths) - lengths)[lengths > 0]
     if len(rounds) and rounds.min() < 0:
         raise ValueError(f"a round is {rounds.min()}, expected 0 or more")

@@ -153,8 +153,8 @@ def _column(table: pa.Table, name: str) -> list[Any]:
         if column.type != pa.string():
             raise ValueError(f"column {name} is {column.type}, expected string")
         encoded = column.dictionary_encode()
-        names = encoded.dictionary.to_pylist()
-        return [names[place] for place in encoded.indices.to_pylist()]
+        names = np.array(encoded.dictionary.to_pylist(), dtype=object)
+        return names[encoded.indices.to_numpy()].tolist()
     if name in _ARRAYS:
         if not pa.types.is_list(column.type) or column.type.value_type != pa.int32() or column.flatten().null_count:
             raise ValueError(f"column {name} is {column.type}, expected lists of int32")

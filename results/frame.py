@@ -9,6 +9,7 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -68,6 +69,22 @@ class Evidence:
                 parts[name] = pd.Series(_objects(columns[name])[order], dtype=object)
         found = sorted((known[run] for run in used), key=lambda run: (run.started, run.id))
         return cls(pd.DataFrame(parts), tuple(found))
+
+    @classmethod
+    def joined(cls, parts: Sequence["Evidence"]) -> "Evidence":
+        """All of some evidence.
+
+        Raises:
+            ValueError: a measurement is there twice.
+        """
+        runs = {run.id: run for part in parts for run in part.runs}
+        filled = [part.frame for part in parts if len(part.frame)]
+        kinds = [part.kinds() for part in parts if len(part.frame)]
+        if filled and all(one[-1] < other[0] for one, other in pairwise(kinds)):  # checked and in order already
+            by_start = sorted(runs.values(), key=lambda run: (run.started, run.id))
+            return cls(pd.concat(filled, ignore_index=True), tuple(by_start))
+        columns = {name: [value for frame in filled for value in frame[name].tolist()] for name in COLUMNS}
+        return cls.from_columns(columns, runs.values())
 
     @classmethod
     def from_measurements(cls, measurements: Iterable[Measurement], runs: Iterable[Run]) -> "Evidence":
@@ -252,10 +269,7 @@ def _coded(values: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
 
 def _objects(values: Sequence[Any]) -> NDArray[np.object_]:
     """An array of these objects; numpy would make a matrix of arrays of one length."""
-    array = np.empty(len(values), dtype=object)
-    for place, value in enumerate(values):
-        array[place] = value
-    return array
+    return np.fromiter(values, dtype=object, count=len(values))
 
 
 def _canonical(value: Any) -> bytes:

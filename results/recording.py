@@ -11,8 +11,8 @@ from pathlib import Path
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.atomic import replaced
 from normtune.results.exchange import read_parquet, write_table
-from normtune.results.frame import COLUMNS, Evidence
-from normtune.results.records import REPLAY_PREFIX, Run
+from normtune.results.frame import Evidence
+from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import COLD
 
 FOLDER = Path(__file__).parent / "recordings"
@@ -42,7 +42,7 @@ def load_recording(name: str, regime: str | None = COLD) -> Evidence:
     known = recordings()
     if name not in known:
         raise UsageError(f"unknown recording {name!r}: expected one of {', '.join(known) or '(none is shipped)'}")
-    found = _joined([read_parquet(path) for path in sorted(FOLDER.glob(f"{name}.*.parquet"))])
+    found = Evidence.joined([read_parquet(path) for path in sorted(FOLDER.glob(f"{name}.*.parquet"))])
     return found if regime is None else found.regime(regime)
 
 
@@ -55,7 +55,7 @@ def load_recordings(regime: str | None = COLD) -> Evidence:
     Raises:
         NormtuneError: a file is damaged.
     """
-    return _joined([load_recording(name, regime) for name in recordings()])
+    return Evidence.joined([load_recording(name, regime) for name in recordings()])
 
 
 def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
@@ -113,9 +113,3 @@ def _check(evidence: Evidence, name: str) -> None:
         raise UsageError(
             f"the measurements are a replay ({devices[0].uuid}): a recording is measured, by `normtune sweep` on a GPU"
         )
-
-
-def _joined(parts: list[Evidence]) -> Evidence:
-    runs: dict[str, Run] = {run.id: run for part in parts for run in part.runs}
-    columns = {name: [value for part in parts for value in part.frame[name].tolist()] for name in COLUMNS}
-    return Evidence.from_columns(columns, runs.values())

@@ -121,6 +121,19 @@ def test_kinds_are_in_order_and_each_has_its_rows(varied):
     assert varied.select(["no such operator"]).kinds() == []
 
 
+def test_joined_parts_are_the_whole_in_whatever_order(varied):
+    operators = [varied.select([name]) for name in ("rms_norm_backward", "rms_norm_forward")]
+    dtypes = [varied.select(dtypes=[name]) for name in ("bfloat16", "float16", "float32")]
+    empty = varied.select(["none"])
+    for parts in (operators, operators[::-1], dtypes, [empty, *operators], [varied], [empty]):
+        found, wanted = Evidence.joined(parts), empty if parts == [empty] else varied
+        assert found.digest() == wanted.digest() and found.runs == wanted.runs
+        assert found.frame.dtypes.equals(wanted.frame.dtypes)
+        assert found.frame.drop(columns=["rounds", "samples"]).equals(wanted.frame.drop(columns=["rounds", "samples"]))
+    with pytest.raises(ValueError, match="the same measurement is there twice"):
+        Evidence.joined([varied, operators[0]])
+
+
 def test_current_keeps_the_kernels_of_the_newest_run(make, make_run):
     old, new = make_run(2, "2026-11-21T10:00:00+00:00"), make_run(1, "2026-11-22T10:00:00+00:00")
     backward = make().problem._replace(operator="rms_norm_backward")
