@@ -21,6 +21,7 @@ from normtune.benchmarks import against_copy, liger_table, peers_report, tilegym
 README = Path(__file__).parents[1] / "README.md"
 RESULTS = Path(__file__).parent / "results" / "nvidia_h200"
 RECORDING = "nvidia-h200"
+HELD_OUT = README.parent / "tests" / "heuristics" / "nvidia_h200_held_out.parquet"
 OPERATORS = ("rms_norm_forward", "rms_norm_backward")
 # So many shapes at which normtune loses are named, worst first.
 NAMED = 8
@@ -127,34 +128,53 @@ def host() -> list[str]:
 
 
 def losses() -> list[str]:
-    """What the functions of the shipped table lose on the recording, beside Liger's rule."""
+    """What the functions of the shipped table lose on the recording and at held-out shapes, beside Liger's rule."""
     from normtune.heuristics import figures, regions
     from normtune.heuristics.matrix import timing_matrix
-    from normtune.heuristics.micrologs import percent
     from normtune.heuristics.rules import liger
+    from normtune.heuristics.tree import leaves
     from normtune.kernels.operator import operator
     from normtune.kernels.target import target_for
+    from normtune.results.exchange import read_parquet
 
     (device,) = _evidence().devices()
+    target = target_for(device.target, device.sms)
     header, source = _table()
     trees, known = regions.trees(source.read_text("utf-8")), header.known()
-    lines = ["", "| operator | dtype | function | shapes | mean | worst | cross-validated | Liger's rule |"]
-    lines.append("|---|---|---|---:|---:|---:|---:|---:|")
+    evidences = (_evidence(), read_parquet(HELD_OUT))
+    lines = [
+        "",
+        "| operator | dtype | function | shapes | plain mean | worst | gap | held out: mean | worst | Liger's rule |",
+    ]
+    lines.append("|---|---|---|---:|---:|---:|---:|---:|---:|---:|")
     for name in OPERATORS:
         for dtype in operator(name).dtypes:
-            matrix = timing_matrix(_evidence(), operator(name), "", dtype, target_for(device.target, device.sms))
-            one = known.get((name, dtype))
-            loss = figures.of_tree(matrix, trees[name, dtype]) if matrix and one else None
-            if matrix is None or one is None or loss is None:
-                continue
+            matrices = [timing_matrix(one, operator(name), "", dtype, target) for one in evidences]
+            found = [figures.of_tree(matrix, trees[name, dtype]) if matrix else None for matrix in matrices]
             (text,) = (line for line in header.regret if line.startswith(f"{name} {dtype}: "))
-            costs = re.search(r"sharing costs (-?[\d.]+) %", text)
-            function = f"{one.donor[1]}'s, which costs {costs[1]}" if one.donor and costs else f"{one.leaves} leaves"
-            rule = figures.of_rule(matrix, liger.choose)
-            values = ((loss.mean, 2), (loss.worst, 1), (one.cross_validated, 2), (rule and rule.mean, 2))
-            shown = ["" if value is None else percent(value, digits).removesuffix(" %") for value, digits in values]
-            lines.append(f"| {name} | {dtype} | {function} | {loss.problems} | {' | '.join(shown)} |")
+            costs, gap = (re.search(rf"{words} (-?[\d.]+) %", text) for words in ("sharing costs", "within"))
+            one, matrix = known[name, dtype], matrices[0]
+            function = (
+                f"{one.donor[1]}'s, which costs {costs[1]}"
+                if one.donor and costs
+                else f"{leaves(trees[name, dtype])} leaves"
+            )
+            rule = figures.of_rule(matrix, liger.choose) if matrix else None
+            shown = [_percent(rule and rule.mean, 2)]
+            for loss in reversed(found):
+                shown = [_percent(loss and loss.mean, 2), _percent(loss and loss.worst, 1), *shown]
+            shown.insert(2, gap[1] if gap else "")
+            lines.append(
+                f"| {name} | {dtype} | {function} | {found[0].problems if found[0] else 0} | {' | '.join(shown)} |"
+            )
     return [*lines, ""]
+
+
+def _percent(value: int | None, digits: int) -> str:
+    """A regret in millionths as percent; empty where there is none."""
+    from normtune.heuristics.micrologs import percent
+
+    return "" if value is None else percent(value, digits).removesuffix(" %")
 
 
 def tool() -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 TIMEOUT_SECONDS = 120.0
 
 # What normtune needs beside torch, Triton and NVML; the distributions are called as their modules.
-PACKAGES = ("numpy", "pandas", "pebble", "pyarrow", "rich", "sqlalchemy", "typer")
+PACKAGES = ("numpy", "pandas", "pebble", "pyarrow", "rich", "scipy", "sqlalchemy", "typer")
 
 Facts = dict[str, Any]
 

@@ -71,7 +71,7 @@ def test_the_forward_loses_little(held_out: Evidence, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_backward_loses_little_but_for_long_rows_that_no_chunk_divides(held_out: Evidence, dtype: str) -> None:
     # The speed of a kernel that takes a row in chunks goes up and down with what is left over for the last chunk, which
-    # thresholds of hidden cannot follow: 3 of 64 shapes lose 23 to 32 % in float32, one 41 to 50 % in the others.
+    # thresholds of hidden cannot follow: 3 of 64 shapes lose 26 to 38 % in float32, one 50 to 65 % in the others.
     loss, worst = lost(held_out, "rms_norm_backward", dtype)
     assert loss.problems == 64
     assert loss.mean <= 3 * PERCENT

@@ -12,7 +12,7 @@ import typer.main
 
 from normtune import __version__, cli
 
-DOCUMENTS = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "docs/design.md", "docs/performance.md")
+DOCUMENTS = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "docs/design.md", "docs/fitting.md", "docs/performance.md")
 
 
 def commands() -> Iterator[tuple[str, frozenset[str]]]:
@@ -68,9 +68,10 @@ def test_every_normtune_call_in_a_document_has_options_that_exist(root: Path, do
 
 
 def test_the_readme_shows_what_is_printed(root: Path, tmp_path: Path, run) -> None:
-    """Run the console block of the README; a line `...` in it stands for lines that differ from run to run."""
+    """Run the console block of the README; a line `...` in it stands for lines that differ, empty lines for none."""
     (block,) = re.findall(r"^```console\n(.*?)^```", (root / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "normtune").symlink_to(root)
+    block = re.sub(r"\n+", "\n", block)
     for command, shown in re.findall(r"^\$ normtune (.*)\n((?:[^$].*\n)*)", block, re.MULTILINE):
         done = run("-m", "normtune", *shlex.split(command), cwd=tmp_path, PYTHONPATH=str(tmp_path), PYTHONSAFEPATH="1")
         assert done.returncode == 0, done.stderr
