@@ -97,6 +97,8 @@ class Course:
     ) -> None:
         self.functions = tuple(functions)
         self._findings: list[list[Finding]] = [[] for _ in functions]
+        # It is asked before each race for each question that is left, and changes with a finding only.
+        self._judgements: dict[int, Judgement] = {}
         streams = [
             self._questions(place, target, list(islice(probes(one, box, seed, most_elements, known(one)), MOST_SHAPES)))
             for place, one in enumerate(functions)
@@ -129,11 +131,14 @@ class Course:
             }
             found = finding(shape, samples, asked)
             if found:
-                self._findings[question.function].append(found._replace(config=question.config))
+                self._add(question, found._replace(config=question.config))
 
     def judgement(self, function: int) -> Judgement:
         """What is known of the function at that place."""
-        return judge(self._findings[function], self.functions[function].promised, len(self.functions))
+        if function not in self._judgements:
+            one = self.functions[function]
+            self._judgements[function] = judge(self._findings[function], one.promised, len(self.functions))
+        return self._judgements[function]
 
     def judgements(self) -> list[Judgement]:
         """What is known of each function."""
@@ -158,5 +163,8 @@ class Course:
 
     def _fail(self, question: Question, reason: str) -> None:
         problem, config = question.problem, question.config
-        failed = Finding(problem.rows, problem.hidden, config, config, 0, 0, 0, " ".join(reason.split()))
-        self._findings[question.function].append(failed)
+        self._add(question, Finding(problem.rows, problem.hidden, config, config, 0, 0, 0, " ".join(reason.split())))
+
+    def _add(self, question: Question, found: Finding) -> None:
+        self._findings[question.function].append(found)
+        self._judgements.pop(question.function, None)
