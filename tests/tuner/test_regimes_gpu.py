@@ -39,7 +39,7 @@ def medians(engine, rows, hidden, label=None):
     }
     times = {regime: [] for regime in REGIMES}
     for session in sessions.values():
-        assert session.warm_up([label]) == {}
+        assert session.warm_up([candidate.config]) == {}
     for _ in range(8):
         for regime, session in sessions.items():
             times[regime] += session.block([label])[label]
