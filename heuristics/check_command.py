@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from normtune.heuristics.course import Course, Question
     from normtune.heuristics.suspect import Checked
     from normtune.kernels.config import Config
+    from normtune.kernels.problem import Problem
     from normtune.results.records import Device
     from normtune.results.store import Store
     from normtune.tuner.device import Bench, Outcome
@@ -187,14 +188,19 @@ def measure(course: "Course", bench: "Bench", seconds: float | None, store: "Sto
     from normtune.tuner.planning import Task, candidates
     from normtune.tuner.recheck import recheck
 
-    asked: dict[Task, list[tuple[Question, Config]]] = {}
+    of_problem: dict[Problem, list[Question]] = {}
     for question in course.questions:
-        problem = question.problem
+        of_problem.setdefault(question.problem, []).append(question)
+    asked: dict[Task, list[tuple[Question, Config]]] = {}
+    # One race for all functions that ask for a problem: a store holds a config's times of a run once.
+    for problem, questions in of_problem.items():
         spec = operator(problem.operator)
-        kept, _ = candidates(spec, {question.config, *question.rivals}, problem, bench.target)
-        launch = spec.resolve(question.config, problem, bench.target, None)
-        own = next(candidate.config for candidate in kept if candidate.launch == launch)
-        asked.setdefault(Task(problem, tuple(kept)), []).append((question, own))
+        configs = {config for question in questions for config in (question.config, *question.rivals)}
+        kept, _ = candidates(spec, configs, problem, bench.target)
+        of_launch = {candidate.launch: candidate.config for candidate in kept}
+        asked[Task(problem, tuple(kept))] = [
+            (question, of_launch[spec.resolve(question.config, problem, bench.target, None)]) for question in questions
+        ]
     return recheck(bench, list(asked), _Asker(course, asked), seconds, store)
 
 

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from normtune.heuristics import best_map as maps
 from normtune.heuristics.best_map import best_map, legend_lines, map_lines, size_label, table_map
+from normtune.heuristics.figures import Loss
 from normtune.heuristics.matrix import TimingMatrix
 from normtune.kernels.config import Config
 
@@ -72,7 +73,7 @@ def test_a_table_is_marked_where_it_loses_over_three_percent_and_where_nothing_i
     )
     assert found.losses == {(1, 64): 0, (4, 64): 29_000, (1, 128): 30_000, (4, 128): None}
     assert found.worst(5) == [((1, 128), 30_000)]
-    assert found.summary() == (19_666, 30_000, 30_000, 3)
+    assert found.summary() == Loss(mean=19_666, plain=19_666, ninetieth=30_000, worst=30_000, problems=3)
     lines = printed(map_lines(found, 80))
     assert lines[2:] == ["    64 B A", "   128!A?C"]
     told = printed(legend_lines(found))

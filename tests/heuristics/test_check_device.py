@@ -3,6 +3,7 @@
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -11,9 +12,13 @@ from normtune import cli
 from normtune.benchmarks import staleness
 from normtune.errors import Terminated
 from normtune.heuristics import check_command, locate, suspect
+from normtune.heuristics.course import Question
 from normtune.heuristics.header import body_hash, parse
 from normtune.heuristics.rules import liger
 from normtune.heuristics.tree import choose
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import TARGETS
 from normtune.results.store import Store
 
 H200 = locate.SHIPPED / "nvidia_h200.py"
@@ -44,12 +49,22 @@ def rewritten(table: Path, *, thresholds: float = 1, **header: object) -> Path:
     return table
 
 
+def shared(table: Path) -> Path:
+    """The table, in which float16 forward has the function of bfloat16."""
+    known, body = parse(table.read_text(), "table")
+    entry = '("rms_norm_forward", "float16"): '
+    body, changed = re.subn(re.escape(entry) + r"\w+,", f"{entry}rms_norm_forward_bfloat16,", body)
+    assert changed == 1
+    table.write_text(f"{known._replace(body=body_hash(body)).text()}\n{body}")
+    return table
+
+
 def verdict(result: Result) -> str:
     return re.search(r" on NVIDIA H200 \(replay\): (\w+), ", result.stdout)[1]  # type: ignore[index]
 
 
 def test_the_shipped_table_still_fits_and_nothing_is_kept(table: Path) -> None:
-    result = check("--device", REPLAY, "heuristics.py")
+    result = check("--device", REPLAY, str(shared(table)))
     assert (result.exit_code, verdict(result)) == (0, "OK")
     lines = result.stdout.splitlines()
     for one in suspect.read(table).functions:
@@ -101,6 +116,22 @@ def test_a_store_keeps_what_was_measured(table: Path) -> None:
     assert sum(map(len, frame["samples"])) == int(re.search(r"and (\d+) timings", result.stdout)[1])  # type: ignore[index]
 
 
+def test_functions_that_ask_for_one_shape_share_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem("rms_norm_forward", 4096, 1024, "bfloat16")
+    few, more, most = (Config("row", 1, warps) for warps in (2, 4, 8))
+    course, bench = Mock(questions=(Question(0, problem, few, (most,)), Question(1, problem, more, (most,)))), Mock()
+    bench.target = TARGETS["sm_90"]
+    begun = Mock()
+    monkeypatch.setattr("normtune.tuner.recheck.recheck", begun)
+    check_command.measure(course, bench, None)
+    _, (task,), asker, *_ = begun.call_args.args
+    assert {candidate.config for candidate in task.candidates} == {few, more, most}
+    answers = Mock()
+    asker.learn(task, answers)
+    told = [call.args for call in course.learn.call_args_list]
+    assert told == [(course.questions[0], few, answers), (course.questions[1], more, answers)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -121,8 +152,8 @@ def test_a_wrong_call_is_told_in_one_line(table: Path, arguments: list[str], say
 
 def test_a_file_that_is_no_table_does_not_keep_the_others_from_being_checked(table: Path) -> None:
     Path("other.py").write_text("print('hello')\n")
-    result = check("--device", REPLAY, "other.py", "missing.py", "heuristics.py")
-    assert (result.exit_code, verdict(result)) == (2, "OK")
+    result = check("--device", REPLAY, "other.py", "missing.py", "heuristics.py", "--budget", "0.1s")
+    assert (result.exit_code, verdict(result)) == (2, "AMBIGUOUS")
     assert [line.split(":")[2].split()[0] for line in result.stderr.splitlines()] == ["table", "other.py"]
 
 

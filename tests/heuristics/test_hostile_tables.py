@@ -13,7 +13,7 @@ from normtune.heuristics.header import body_hash, parse
 
 SHIPPED = locate.SHIPPED / "nvidia_h200.py"
 FIRST = "def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:\n"
-ENTRY = '("rms_norm_forward", "float16"): rms_norm_forward_bfloat16'
+ENTRY = '("rms_norm_forward", "bfloat16"): rms_norm_forward_bfloat16'
 
 
 @pytest.fixture(autouse=True)
@@ -78,8 +78,8 @@ def edited(old: str, new: str) -> Path:
         ('ROW_WARPS_4 = Config("row", 1, 4)\nROW', 'ROW_WARPS_4 = Config("row", num_warps=print("x"))\nROW'),
         ('ROW_WARPS_4 = Config("row", 1, 4)\nROW', 'ROW_WARPS_4 = Config("row", 1, 4, 1, 0, "none", 0, 1)\nROW'),
         (ENTRY, '("rms_norm_forward", 16): rms_norm_forward_bfloat16'),
-        (ENTRY, '("rms_norm_forward", "float16"): 16'),
-        (ENTRY, '("rms_norm_forward", "float16"): print'),
+        (ENTRY, '("rms_norm_forward", "bfloat16"): 16'),
+        (ENTRY, '("rms_norm_forward", "bfloat16"): print'),
         (ENTRY, "**{}"),
         ("TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {", "TABLES: print('x') = {"),
         ("TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {", "OTHER: dict = {"),
