@@ -6,7 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
+from normtune import cli
 from normtune.errors import UsageError
 from normtune.results.store import Store
 from normtune.tuner.commands import Effort, chosen_effort, parse_budget, parse_sizes
@@ -14,7 +16,13 @@ from normtune.tuner.commands import Effort, chosen_effort, parse_budget, parse_s
 REPLAY = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512,4096", "--hidden", "256,4096")
 
 
+def invoke(*arguments):
+    """The command in this process, without the second that a new one takes to start."""
+    return CliRunner().invoke(cli.app, arguments, catch_exceptions=False)
+
+
 def normtune(*arguments, **environment):
+    """The command as a process that sees no GPU."""
     return subprocess.run(
         [sys.executable, "-m", "normtune", *arguments],
         capture_output=True,
@@ -48,34 +56,47 @@ def test_sizes():
         ((), 1, "there is no GPU to measure: torch"),
         (("--device", "cuda:3"), 1, "device 'cuda:3' cannot be measured: torch"),
         (("--device", "tpu"), 2, "unknown device 'tpu': expected cuda:N or replay:NAME"),
-        (("--device", "cuda:x"), 2, "unknown device 'cuda:x'"),
-        (("--device", "replay:nothing"), 2, "unknown recording 'nothing'"),
-        (("--operator", "layer_norm"), 2, "unknown operator 'layer_norm': expected one of rms_norm_forward"),
-        (("--dtype", "int8"), 2, "unknown dtype 'int8'"),
-        (("--grid", "huge"), 2, "unknown grid 'huge'"),
-        (("--rows", "0"), 2, "--rows is '0'"),
-        (("--hidden", "64,x"), 2, "--hidden is '64,x'"),
-        (("--hidden", "131072"), 2, "hidden is 131072: rms_norm_forward takes 1 to 65536"),
-        (("--rows", "1048576", "--hidden", "4096"), 2, "the grid is empty"),
-        (("--space", "tiny", "--dry-run"), 2, "unknown space 'tiny'"),
-        (("--strategy", "lucky"), 2, "unknown strategy 'lucky': expected one of adaptive, exhaustive"),
-        (("--budget", "soon"), 2, "--budget is 'soon'"),
-        (("--effort", "none"), 2, "unknown effort 'none': expected one of default, quick"),
-        (("--device", "replay:nvidia-h200", "--space", "tiny"), 2, "unknown space 'tiny'"),
-        (
-            ("--shapes", "none.csv"),
-            2,
-            "none.csv does not exist: expected a CSV file whose first line names the columns",
-        ),
-        (("--shapes", "none.csv", "--rows", "1"), 2, "--shapes and --rows are both given"),
     ],
 )
-def test_bad_input_gets_one_line_and_its_exit_code(arguments, code, message, tmp_path):
+def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, code, message, tmp_path):
     store = tmp_path / "store.db"
     done = normtune("sweep", "--store", str(store), *arguments)
     assert done.returncode == code
     assert message in done.stderr and "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+    assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--device", "cuda:x"), "unknown device 'cuda:x'"),
+        (("--device", "replay:nothing"), "unknown recording 'nothing'"),
+        (("--operator", "layer_norm"), "unknown operator 'layer_norm': expected one of rms_norm_forward"),
+        (("--dtype", "int8"), "unknown dtype 'int8'"),
+        (("--grid", "huge"), "unknown grid 'huge'"),
+        (("--rows", "0"), "--rows is '0'"),
+        (("--hidden", "64,x"), "--hidden is '64,x'"),
+        (("--hidden", "131072"), "hidden is 131072: rms_norm_forward takes 1 to 65536"),
+        (("--rows", "1048576", "--hidden", "4096"), "the grid is empty"),
+        (("--space", "tiny", "--dry-run"), "unknown space 'tiny'"),
+        (("--strategy", "lucky"), "unknown strategy 'lucky': expected one of adaptive, exhaustive"),
+        (("--budget", "soon"), "--budget is 'soon'"),
+        (("--effort", "none"), "unknown effort 'none': expected one of default, quick"),
+        (("--device", "replay:nvidia-h200", "--space", "tiny"), "unknown space 'tiny'"),
+        (
+            ("--shapes", "none.csv"),
+            "none.csv does not exist: expected a CSV file whose first line names the columns",
+        ),
+        (("--shapes", "none.csv", "--rows", "1"), "--shapes and --rows are both given"),
+    ],
+)
+def test_bad_input_gets_one_line(arguments, message, tmp_path):
+    store = tmp_path / "store.db"
+    result = invoke("sweep", "--store", str(store), *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
     assert not store.exists()
 
 
@@ -97,7 +118,7 @@ def test_json_is_one_object_whatever_happens(tmp_path):
     store = ("--store", f"{tmp_path}/store.db", "--json")
     planned, first, again = (
         json.loads(done.stdout)
-        for done in (normtune(*REPLAY, *store, "--dry-run"), normtune(*REPLAY, *store), normtune(*REPLAY, *store))
+        for done in (invoke(*REPLAY, *store, "--dry-run"), invoke(*REPLAY, *store), invoke(*REPLAY, *store))
     )
     assert planned["plan"]["problems"] == first["plan"]["problems"] == first["sweep"]["problems_measured"] == 12
     sweep = first["sweep"]
@@ -113,9 +134,9 @@ def test_the_shapes_of_a_file_are_measured_and_what_is_too_large_is_told(tmp_pat
     file = tmp_path / "model.csv"
     file.write_text("name,rows,hidden\nattention,4096,256\nqueries,512,4096\nagain,4096,256\nhuge,1048576,4096\n")
     words = ("sweep", "--device", "replay:nvidia-h200", "--shapes", str(file), "--store", f"{tmp_path}/store.db")
-    told = normtune(*words, "--dry-run").stdout
+    told = invoke(*words, "--dry-run").stdout
     assert "4 problems, " in told and "left out: 2 problems of over 268435456 elements" in told
-    done = json.loads(normtune(*words, "--json").stdout)
+    done = json.loads(invoke(*words, "--json").stdout)
     assert (done["plan"]["problems"], done["plan"]["problems_too_large"]) == (4, 2)
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
         frame = store.load().frame
@@ -124,12 +145,12 @@ def test_the_shapes_of_a_file_are_measured_and_what_is_too_large_is_told(tmp_pat
 
 def test_a_dry_run_counts_what_is_stored_and_makes_no_store(tmp_path):
     store = ("--store", f"{tmp_path}/store.db")
-    assert normtune(*REPLAY, *store, "--dry-run").returncode == 0
+    assert invoke(*REPLAY, *store, "--dry-run").exit_code == 0
     assert not (tmp_path / "store.db").exists()
-    assert normtune(*REPLAY, *store, "--hidden", "256").returncode == 0
-    assert "6 problems, " in (told := normtune(*REPLAY, *store, "--dry-run").stdout)
+    assert invoke(*REPLAY, *store, "--hidden", "256").exit_code == 0
+    assert "6 problems, " in (told := invoke(*REPLAY, *store, "--dry-run").stdout)
     assert "; 6 more problems are stored already" in told
-    whole = normtune(*REPLAY, *store, "--hidden", "256", "--dry-run").stdout.splitlines()
+    whole = invoke(*REPLAY, *store, "--hidden", "256", "--dry-run").stdout.splitlines()
     assert whole[1] == "nothing to measure: all 6 problems are stored already"
     assert not any(line.startswith("expected") for line in whole)
 
@@ -137,8 +158,8 @@ def test_a_dry_run_counts_what_is_stored_and_makes_no_store(tmp_path):
 def test_quiet_prints_nothing_but_errors(tmp_path):
     done = normtune(*REPLAY, "--store", f"{tmp_path}/store.db", "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    failed = normtune("sweep", "--device", "replay:nothing", "--quiet")
-    assert failed.returncode == 2 and failed.stdout == "" and "unknown recording" in failed.stderr
+    failed = invoke("sweep", "--device", "replay:nothing", "--quiet")
+    assert failed.exit_code == 2 and failed.stdout == "" and "unknown recording" in failed.stderr
 
 
 def test_a_log_has_plain_lines_and_ends_with_what_to_do_next(tmp_path):
@@ -151,9 +172,9 @@ def test_a_log_has_plain_lines_and_ends_with_what_to_do_next(tmp_path):
 
 def test_a_budget_shorter_than_the_start_says_so_and_leaves_an_empty_store(tmp_path):
     store = ("--store", f"{tmp_path}/store.db")
-    done = normtune(*REPLAY, *store, "--budget", "0.01s")
-    assert done.returncode == 0 and "nothing was stored" in done.stdout.splitlines()[-1]
-    rest = json.loads(normtune(*REPLAY, *store, "--json").stdout)
+    done = invoke(*REPLAY, *store, "--budget", "0.01s")
+    assert done.exit_code == 0 and "nothing was stored" in done.stdout.splitlines()[-1]
+    rest = json.loads(invoke(*REPLAY, *store, "--json").stdout)
     assert (rest["plan"]["problems_known"], rest["sweep"]["problems_measured"]) == (0, 12)
 
 
@@ -164,4 +185,4 @@ def test_a_reader_that_leaves_gets_no_traceback(tmp_path):
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
     os.close(writing)
     assert done.stderr == ""
-    assert normtune(*REPLAY, "--store", f"{tmp_path}/store.db").returncode == 0
+    assert invoke(*REPLAY, "--store", f"{tmp_path}/store.db").exit_code == 0
