@@ -30,10 +30,10 @@ TASK = Task(PROBLEM, tuple(candidates(SPEC, CONFIGS, PROBLEM, TARGETS["sm_90"])[
 
 @pytest.fixture
 def opened(monkeypatch, tmp_path):
-    """Opens benches with faults, patient for two seconds, and sees that nothing of them is left in the end."""
+    """Opens benches with faults, patient for a second, and sees that nothing of them is left in the end."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     for name in ("STEP_SECONDS", "STEPS_SECONDS"):
-        monkeypatch.setattr(bench_module, name, 2.0)
+        monkeypatch.setattr(bench_module, name, 1.0)
     benches = []
 
     def make(*faults, once=False):
@@ -68,7 +68,7 @@ def test_without_faults_everything_is_timed_by_one_worker(opened, tmp_path):
 @pytest.mark.parametrize(
     ("fault", "status", "reason"),
     [
-        ("hang", "timeout", "no answer for 2 s"),
+        ("hang", "timeout", "no answer for 1 s"),
         ("segfault", "crashed", "the process died (signal SIGSEGV)"),
         ("exit_at_once", "crashed", "the process died (exit code 3)"),
         ("kill", "crashed", "the process died (signal SIGKILL)"),
@@ -153,7 +153,7 @@ def test_a_worker_that_dies_over_and_over_ends_the_sweep(opened, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("hang", "no answer for 2 s"),
+        ("hang", "no answer for 1 s"),
         ("segfault", r"the process died \(signal SIGSEGV\)"),
         ("lose_device", "an illegal memory access"),
         ("run_out_of_memory", "CUDA out of memory"),

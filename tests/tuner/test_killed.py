@@ -12,7 +12,16 @@ import pytest
 
 from normtune.results.store import Store
 
-COMMAND = [sys.executable, "-m", "normtune", "sweep", "--device", "replay:nvidia-h200"]
+COMMAND = [
+    sys.executable,
+    "-m",
+    "normtune",
+    "sweep",
+    "--device",
+    "replay:nvidia-h200",
+    "--operator",
+    "rms_norm_forward",
+]
 
 
 def start(folder):
