@@ -194,7 +194,15 @@ def letter_style(letter: str) -> str:
 
 
 def _bands(sizes: Sequence[int], columns: int) -> list[list[int]]:
-    """The row counts in order, cut so that the labels of a band take at most so many columns."""
+    """The row counts in order, in as few bands as so many columns take, and these as narrow as that allows."""
+    bands = _filled(sizes, columns)
+    while columns > 1 and len(narrower := _filled(sizes, columns - 1)) == len(bands):
+        bands, columns = narrower, columns - 1
+    return bands
+
+
+def _filled(sizes: Sequence[int], columns: int) -> list[list[int]]:
+    """Bands whose labels take at most so many columns, each filled before the next."""
     bands: list[list[int]] = []
     room = 0
     for size in sizes:

@@ -55,7 +55,7 @@ class Figures(NamedTuple):
 
     Attributes:
         leaves: of the tree.
-        asked: leaves of the optimum that the tree was made of.
+        asked: leaves of the optimum that the tree keeps to within the tie, with fewer where that is enough.
         configs: how many distinct ones it has.
         loss: of the tree on the problems it was fitted on.
         gap: no tree of as many leaves under the same conditions loses less by more than this, millionths.

@@ -24,7 +24,7 @@ from normtune.heuristics.micrologs import ratio
 from normtune.heuristics.optimum import Optima, Sums
 from normtune.heuristics.options import FitOptions
 from normtune.heuristics.rules import liger
-from normtune.heuristics.selection import MAX_LEAVES, Validated, cross_validated
+from normtune.heuristics.selection import MAX_LEAVES, cross_validated
 from normtune.heuristics.solving import Bins, Few, Solver, bins, few_configs, least_worst
 from normtune.heuristics.tidy import Old, cost_of, tidied
 from normtune.heuristics.tree import Tree, choose, distinct, leaves
@@ -81,15 +81,20 @@ def fit_function(
     if tree is None or asked is None:
         raise NormtuneError(_no_tree(task, legality, options, most))
 
+    best = optima.least(asked)
+    if best is None:
+        raise AssertionError("a tree has a cost")
+    # All that is preferred to the least loss shares one tie.
+    budget = best + options.tie * int(matrix.weight.sum())
+    count = next(
+        count for count in range(1, asked + 1) if (least := optima.least(count)) is not None and least <= budget
+    )
     # The tree of an earlier fit is only given where it was what it was because of the table before it.
     kept, replacing = 0, given is not None
     if given is not None:
         tree = given
     else:
-        best = optima.least(asked)
-        if best is None:
-            raise AssertionError("a tree has a cost")
-        budget = best + options.tie * int(matrix.weight.sum())
+        tree = optima.tree(count) or tree
         plain = tidied(optima, tree, budget)
         tree = plain
         if incumbent and incumbent.tree:
@@ -97,12 +102,17 @@ def fit_function(
         if incumbent:
             tree, kept = guarded(task.matrix, task.found, tree, incumbent.choice)
             replacing = incumbent.tree is not None and tree != plain
+    found = _figures(task, optima, tree, asked)._replace(
+        kept=known.kept if known else kept,
+        cross_validated=known.cross_validated if known else validated and validated.inside(count),
+        extrapolated=known.extrapolated if known else validated and validated.outside(count),
+    )
     return Function(
         operator=matrix.operator,
         variant=matrix.variant,
         dtype=matrix.dtype,
         tree=tree,
-        figures=_figures(task, optima, tree, asked, kept, known, validated),
+        figures=found,
         dtypes=legality.dtypes,
         replacing=replacing,
     )
@@ -146,15 +156,15 @@ def _asked(
     most: int,
     solver: Solver,
 ) -> tuple[_Task, Optima, int | None]:
-    """The conditions, the optima under them for up to `most` leaves, and the leaves to be taken; None without a tree.
+    """The conditions, the optima under them for up to `most` leaves, and the leaves of the one that sets the mark.
 
-    The least worst regret is that of trees of as many leaves as are taken, so that a refit, which knows that number
-    alone, has the same conditions.
+    None where there is no tree. The least worst regret is that of trees of as many leaves, so that a refit, which knows
+    that number alone, has the same conditions.
     """
     while True:
         task = _task(matrix, legality, options, enough)
         optima = solver.optima(task.found, most)
-        asked = most if known else _fewest(task, optima, enough, options.tie)
+        asked = most if known else _mark(optima, enough)
         if options.objective != "worst" or asked is None or asked <= enough:
             return task, optima, asked
         enough = asked
@@ -186,8 +196,8 @@ def _task(matrix: TimingMatrix, legality: Legality, options: FitOptions, count: 
     return _Task(matrix, allowed, bins(allowed, legality), few, limits)
 
 
-def _fewest(task: _Task, optima: Optima, enough: int, tie: int) -> int | None:
-    """The fewest leaves of a table that is legal at all sizes and loses at most the tie more than one of `enough`.
+def _mark(optima: Optima, enough: int) -> int | None:
+    """The fewest leaves with which a table that is legal at all sizes loses no more than one of `enough`.
 
     `enough` counts what a tree needs for the measured sizes; what lies beyond them may take further leaves.
     """
@@ -195,7 +205,7 @@ def _fewest(task: _Task, optima: Optima, enough: int, tie: int) -> int | None:
     if best is None:
         return None
     goal = optima.least_measured(enough)
-    bound = (best if goal is None else max(best, goal)) + tie * int(task.matrix.weight.sum())
+    bound = best if goal is None else max(best, goal)
     return next(
         count for count in range(1, optima.most + 1) if (least := optima.least(count)) is not None and least <= bound
     )
@@ -236,9 +246,7 @@ def _old(task: _Task, optima: Optima, legality: Legality, tree: Tree) -> Old:
     return Old(tree, cost, Sums(differs))
 
 
-def _figures(
-    task: _Task, optima: Optima, tree: Tree, asked: int, kept: int, known: Known | None, validated: Validated | None
-) -> Figures:
+def _figures(task: _Task, optima: Optima, tree: Tree, asked: int) -> Figures:
     count = leaves(tree)
     optima = optima.up_to(max(count, optima.most))
     best, optimum = optima.least(count), least_measured(task.matrix, optima, count)
@@ -254,7 +262,4 @@ def _figures(
         gap=min(gap, found.gap),
         limits=task.limits,
         few=None if few is None else (few.bound, few.mean),
-        kept=known.kept if known else kept,
-        cross_validated=known.cross_validated if known else validated and validated.inside(asked),
-        extrapolated=known.extrapolated if known else validated and validated.outside(asked),
     )

@@ -32,7 +32,7 @@ class Known(NamedTuple):
     """What an earlier fit decided for one operator and dtype, so that a refit need not cross-validate.
 
     Attributes:
-        leaves: of the optimum that its function was made of; 0 where it has none of its own.
+        leaves: of the optimum that its function keeps to within the tie; 0 where it has none of its own.
         cross_validated: the figure of its function, millionths.
         donor: key and dtype of the function that it takes, where it has none of its own.
         extrapolated: the figure of its function, millionths.

@@ -6,25 +6,25 @@
 # Kernels:  rms_norm_backward sha256:4cf0b0804c63905a2e217af2f953d436f27882a433b4e9b2fdc457d99d20f327
 # Kernels:  rms_norm_forward sha256:8a4467d24df263971a707cf269e523aefeb9e8706bdedb9d6e037cb926d6173d
 # Measured: rows 1 to 262144, hidden 64 to 32768
-# Regret:   rms_norm_backward bfloat16: 36 leaves, 30 configs, mean 0.40 %, plain mean 0.62 %, worst 11.3 %, within 0.09
-#           % of the best 36-leaf tree on this grid
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.62 %, plain mean 0.80 %, worst 9.1 %,
-#           sharing costs 0.38 % on 649 problems
-# Regret:   rms_norm_backward float32: 31 leaves (of 32, 1 kept), 25 configs, mean 0.34 %, plain mean 0.51 %, worst 17.2
-#           %, within 0.05 % of the best 31-leaf tree on this grid
-# Regret:   rms_norm_backward:no_dweight bfloat16: 10 leaves, 7 configs, mean -0.06 %, plain mean -0.02 %, worst 1.9 %,
-#           within 0.01 % of the best 10-leaf tree on this grid
+# Regret:   rms_norm_backward bfloat16: 36 leaves (of 40), 33 configs, mean 0.32 %, plain mean 0.59 %, worst 11.3 %,
+#           within 0.01 % of the best 36-leaf tree on this grid
+# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.55 %, plain mean 0.77 %, worst 9.1 %,
+#           sharing costs 0.32 % on 649 problems
+# Regret:   rms_norm_backward float32: 33 leaves (of 36, 1 kept), 28 configs, mean 0.26 %, plain mean 0.38 %, worst 17.2
+#           %, within 0.02 % of the best 33-leaf tree on this grid
+# Regret:   rms_norm_backward:no_dweight bfloat16: 10 leaves (of 12), 7 configs, mean -0.06 %, plain mean -0.02 %, worst
+#           1.9 %, within 0.01 % of the best 10-leaf tree on this grid
 # Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight bfloat16, mean -0.16 %, plain mean
 #           -0.03 %, worst 1.3 %, sharing costs 0.04 % on 62 problems
 # Regret:   rms_norm_backward:no_dweight float32: 12 leaves (of 10, 1 kept), 10 configs, mean 0.32 %, plain mean 0.35 %,
 #           worst 4.1 %, within 0.12 % of the best 12-leaf tree on this grid
 # Regret:   rms_norm_backward:batch_invariant bfloat16: 11 leaves, 11 configs, mean 32.19 %, plain mean 31.68 %, worst
-#           145.1 %, the best 11-leaf tree of hidden alone on this grid, costs 31.66 % (worst 145.1 %) beside
+#           145.1 %, the best 11-leaf tree of hidden alone on this grid, costs 31.76 % (worst 145.1 %) beside
 #           rms_norm_backward, at most, as 136 of 649 shapes are bounds
 # Regret:   rms_norm_backward:batch_invariant float16: as rms_norm_backward:batch_invariant bfloat16, mean 31.16 %,
 #           plain mean 30.38 %, worst 152.0 %, sharing costs 0.64 % on 649 problems
 # Regret:   rms_norm_backward:batch_invariant float32: 12 leaves, 11 configs, mean 24.56 %, plain mean 23.63 %, worst
-#           101.3 %, the best 12-leaf tree of hidden alone on this grid, costs 24.13 % (worst 101.3 %) beside
+#           101.3 %, the best 12-leaf tree of hidden alone on this grid, costs 24.23 % (worst 101.3 %) beside
 #           rms_norm_backward, at most, as 45 of 649 shapes are bounds
 # Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 7 leaves, 7 configs, mean 0.08 %, plain mean 0.22 %,
 #           worst 5.5 %, the best 7-leaf tree of hidden alone on this grid, costs 0.14 % (worst 5.6 %) beside
@@ -34,33 +34,34 @@
 # Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 8 leaves, 8 configs, mean 1.08 %, plain mean 1.13 %,
 #           worst 12.6 %, the best 8-leaf tree of hidden alone on this grid, costs 0.76 % (worst 9.4 %) beside
 #           rms_norm_backward:no_dweight
-# Regret:   rms_norm_forward bfloat16: 31 leaves (of 28, 2 kept), 14 configs, mean -0.03 %, plain mean 0.23 %, worst
-#           14.9 %, within 0.11 % of the best 31-leaf tree on this grid
-# Regret:   rms_norm_forward float16: 35 leaves (of 24, 7 kept), 14 configs, mean -0.01 %, plain mean 0.27 %, worst 12.2
-#           %, within 0.17 % of the best 35-leaf tree on this grid
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward float16, mean 0.64 %, plain mean 0.83 %, worst 10.1 %,
-#           sharing costs 0.88 % on 62 problems
-# Regret:   rms_norm_forward float32: 24 leaves (of 21, 3 kept), 11 configs, mean 0.08 %, plain mean 0.25 %, worst 10.6
-#           %, within 0.12 % of the best 24-leaf tree on this grid
-# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.15 %, plain mean 0.39 %, worst 4.7 %,
-#           sharing costs 0.43 % on 62 problems
-# Regret:   rms_norm_forward:no_rstd bfloat16: 11 leaves, 10 configs, mean 0.02 %, plain mean 0.17 %, worst 3.1 %,
-#           within 0.05 % of the best 11-leaf tree on this grid
+# Regret:   rms_norm_forward bfloat16: 31 leaves (of 40, 2 kept), 18 configs, mean -0.11 %, plain mean 0.09 %, worst
+#           11.2 %, within 0.03 % of the best 31-leaf tree on this grid
+# Regret:   rms_norm_forward float16: 35 leaves (of 31, 6 kept), 16 configs, mean -0.07 %, plain mean 0.16 %, worst 7.8
+#           %, within 0.11 % of the best 35-leaf tree on this grid
+# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward float16, mean 0.54 %, plain mean 0.66 %, worst 5.4 %,
+#           sharing costs 0.78 % on 62 problems
+# Regret:   rms_norm_forward float32: 22 leaves (of 31, 1 kept), 15 configs, mean -0.01 %, plain mean 0.10 %, worst 10.6
+#           %, within 0.01 % of the best 22-leaf tree on this grid
+# Regret:   rms_norm_forward:no_rstd bfloat16: 12 leaves (of 12, 1 kept), 11 configs, mean -0.06 %, plain mean 0.14 %,
+#           worst 3.1 %, within 0.06 % of the best 12-leaf tree on this grid
+# Regret:   rms_norm_forward:no_rstd float32: 11 leaves (of 12), 11 configs, mean -0.22 %, plain mean 0.15 %, worst 5.1
+#           %, the best 11-leaf tree on this grid
 # Regret:   rms_norm_forward:batch_invariant bfloat16: 9 leaves, 9 configs, mean 1.49 %, plain mean 2.01 %, worst 14.2
-#           %, the best 9-leaf tree of hidden alone on this grid, costs 1.52 % (worst 14.2 %) beside rms_norm_forward
+#           %, the best 9-leaf tree of hidden alone on this grid, costs 1.60 % (worst 14.2 %) beside rms_norm_forward
 # Regret:   rms_norm_forward:batch_invariant float16: 9 leaves, 9 configs, mean 1.30 %, plain mean 1.74 %, worst 17.5 %,
-#           the best 9-leaf tree of hidden alone on this grid, costs 1.31 % (worst 17.5 %) beside rms_norm_forward
+#           the best 9-leaf tree of hidden alone on this grid, costs 1.37 % (worst 17.5 %) beside rms_norm_forward
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float16: as rms_norm_forward:batch_invariant float16, mean 0.83 %,
 #           plain mean 1.13 %, worst 10.1 %, sharing costs 0.15 % on 62 problems
 # Regret:   rms_norm_forward:batch_invariant float32: 8 leaves, 8 configs, mean 0.91 %, plain mean 1.11 %, worst 14.3 %,
-#           the best 8-leaf tree of hidden alone on this grid, costs 0.83 % (worst 14.3 %) beside rms_norm_forward
-# Regret:   rms_norm_forward:no_rstd+batch_invariant float32: as rms_norm_forward:batch_invariant float32, mean 0.70 %,
-#           plain mean 0.98 %, worst 10.3 %, sharing costs 0.35 % on 62 problems
+#           the best 8-leaf tree of hidden alone on this grid, costs 0.92 % (worst 14.3 %) beside rms_norm_forward
 # Regret:   rms_norm_forward:no_rstd+batch_invariant bfloat16: 7 leaves, 7 configs, mean 0.69 %, plain mean 0.81 %,
-#           worst 10.1 %, the best 7-leaf tree of hidden alone on this grid, costs 0.67 % (worst 10.1 %) beside
+#           worst 10.1 %, the best 7-leaf tree of hidden alone on this grid, costs 0.75 % (worst 10.1 %) beside
+#           rms_norm_forward:no_rstd
+# Regret:   rms_norm_forward:no_rstd+batch_invariant float32: 7 leaves, 7 configs, mean 0.35 %, plain mean 0.64 %, worst
+#           7.9 %, the best 7-leaf tree of hidden alone on this grid, costs 0.57 % (worst 7.9 %) beside
 #           rms_norm_forward:no_rstd
 # Format:   2
-# Body:     sha256:0a3f7cfd87c71a4986abda09473efe225e48dde449420057163b6d3f05995fd8
+# Body:     sha256:90c8a73436069f79086949a13537d66e283c04fc6d03a1155bec785f931e1a27
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -91,16 +92,20 @@ class Config(NamedTuple):
 
 
 BLOCK_ROW_2_WARPS_1 = Config("block_row", 2, 1)
+BLOCK_ROW_2_WARPS_2 = Config("block_row", 2, 2)
 BLOCK_ROW_2_WARPS_4_COLUMNS_16 = Config("block_row", 2, 4, 1, 0, "columns", 16)
+BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config("block_row", 2, 4, 1, 0, "columns", 32)
 BLOCK_ROW_2_WARPS_4 = Config("block_row", 2, 4)
 BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config("block_row", 2, 8, 1, 0, "columns", 16)
 BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16 = Config("block_row", 2, 8, 3, 0, "columns", 16)
 BLOCK_ROW_2_WARPS_16_COLUMNS_16 = Config("block_row", 2, 16, 1, 0, "columns", 16)
 BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config("block_row", 4, 4, 1, 0, "columns", 16)
-BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config("block_row", 4, 4, 1, 0, "columns", 32)
 BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config("block_row", 4, 8, 1, 0, "columns", 16)
+BLOCK_ROW_8_WARPS_1 = Config("block_row", 8, 1)
 BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config("block_row", 8, 4, 1, 0, "columns", 16)
+BLOCK_ROW_8_WARPS_4_COLUMNS_32 = Config("block_row", 8, 4, 1, 0, "columns", 32)
 BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
+BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config("block_row", 8, 8, 1, 0, "columns", 16)
 BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
 BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config("block_row", 16, 4, 1, 0, "columns", 16)
 BLOCK_ROW_16_WARPS_4_COLUMNS_32 = Config("block_row", 16, 4, 1, 0, "columns", 32)
@@ -113,6 +118,7 @@ BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config("block_row", 32, 8, 1, 0, "columns", 16
 BLOCK_ROW_32_WARPS_8 = Config("block_row", 32, 8)
 BLOCK_ROW_32_WARPS_16 = Config("block_row", 32, 16)
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config("persistent", 1, 1, 2, 1, "dependent")
+PERSISTENT_WARPS_1_STAGES_4_PER_SM_8 = Config("persistent", 1, 1, 4, 8)
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config("persistent", 1, 2, 3, 4, "dependent")
 PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 1, 2, 4, 2, "dependent")
 PERSISTENT_WARPS_4_PER_SM_1_REDUCE = Config("persistent", 1, 4, 1, 1, "reduce")
@@ -125,11 +131,13 @@ PERSISTENT_WARPS_8_PER_SM_1_REDUCE = Config("persistent", 1, 8, 1, 1, "reduce")
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config("persistent", 1, 8, 3, 1, "dependent")
 PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config("persistent", 1, 8, 4, 1, "dependent")
 PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config("persistent", 1, 16, 1, 1, "reduce")
+PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT = Config("persistent", 1, 16, 4, 1, "dependent")
 PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config("persistent", 2, 2, 3, 4, "dependent")
 PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 2, 2, 4, 2, "dependent")
 PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config("persistent", 2, 2, 4, 4, "dependent")
 PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config("persistent", 2, 4, 3, 2, "dependent")
 PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 2, 4, 4, 2, "dependent")
+PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config("persistent", 2, 8, 3, 1, "dependent")
 PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 4, 2, 4, 2, "dependent")
 PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config("persistent", 4, 2, 4, 4, "dependent")
 PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config("persistent", 4, 4, 3, 2, "dependent")
@@ -137,6 +145,7 @@ PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 4, 
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT = Config("persistent", 16, 4, 1, 2, "dependent")
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_4_DEPENDENT = Config("persistent", 16, 4, 1, 4, "dependent")
 PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 16, 4, 4, 2, "dependent")
+PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config("persistent", 16, 8, 4, 1, "dependent")
 PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT = Config("persistent", 32, 4, 1, 2, "dependent")
 PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 32, 4, 4, 2, "dependent")
 PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config("persistent", 32, 8, 4, 1, "dependent")
@@ -192,14 +201,14 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                 return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
             if hidden <= 2560:
                 return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-            if hidden <= 3072:
+            if hidden <= 3584:
                 return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
             if hidden <= 4096:
-                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
             if hidden <= 5120:
                 return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
             if hidden <= 6144:
-                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT
             return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
         if hidden <= 2048:
             if rows >= 192:
@@ -219,9 +228,9 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                     if rows >= 2:
                         if hidden <= 128:
                             return BLOCK_ROW_16_WARPS_4_COLUMNS_32
-                        return BLOCK_ROW_4_WARPS_4_COLUMNS_32
+                        return BLOCK_ROW_8_WARPS_4_COLUMNS_32
                     return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
-                return BLOCK_ROW_4_WARPS_4_COLUMNS_32
+                return BLOCK_ROW_2_WARPS_4_COLUMNS_32
             return ROW_WARPS_4_COLUMNS_16
         if rows >= 64:
             if rows >= 256:
@@ -246,15 +255,19 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
         if rows >= 192:
             if rows >= 1024:
                 if rows >= 32768:
-                    if hidden <= 128:
+                    if hidden <= 100:
                         return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                    if hidden <= 192:
+                        return PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
                     return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
                 if hidden <= 64:
                     return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
                 return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
             if hidden <= 64:
                 return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-            return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+            if hidden <= 128:
+                return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+            return BLOCK_ROW_8_WARPS_8_COLUMNS_16
         if hidden <= 128:
             if rows >= 2:
                 if hidden <= 64:
@@ -301,7 +314,7 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
     if hidden <= 23552:
         return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
     if hidden <= 26624:
-        return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
     return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
 
 
@@ -446,19 +459,19 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
         return BLOCK_ROW_2_WARPS_1
     if hidden <= 2048:
         if rows >= 2048:
-            if hidden <= 768:
+            if hidden <= 896:
                 if rows >= 16384:
                     if hidden <= 128:
-                        return BLOCK_ROW_32_WARPS_8
+                        return BLOCK_ROW_8_WARPS_1
                     return BLOCK_ROW_8_WARPS_4
                 if hidden <= 256:
                     return BLOCK_ROW_32_WARPS_16
-                return BLOCK_ROW_2_WARPS_4
+                return BLOCK_ROW_2_WARPS_2
             if hidden <= 1536:
                 return BLOCK_ROW_2_WARPS_4
             if rows >= 16384:
                 return ROW_WARPS_4
-            return BLOCK_ROW_2_WARPS_4
+            return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
         if hidden <= 128:
             return BLOCK_ROW_2_WARPS_1
         if hidden <= 512:
@@ -472,7 +485,7 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
                         return SPLIT_1024_WARPS_4
                     if rows >= 4096:
                         return SPLIT_2048_WARPS_8
-                    return SPLIT_1024_WARPS_4
+                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
                 if hidden <= 4096:
                     if rows >= 1024:
                         return ROW_WARPS_4
@@ -480,7 +493,7 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
                 return SPLIT_2048_WARPS_8
             if rows >= 4096:
                 return SPLIT_4096_WARPS_16
-            return SPLIT_2048_WARPS_8
+            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
         return ROW_WARPS_8
     if hidden <= 15360:
         if rows >= 320:
@@ -514,8 +527,8 @@ def rms_norm_forward_float16(rows: int, hidden: int) -> Config:
                 if rows >= 8192:
                     return BLOCK_ROW_8_WARPS_4
                 if hidden <= 256:
-                    return BLOCK_ROW_2_WARPS_1
-                return ROW_WARPS_1
+                    return BLOCK_ROW_16_WARPS_16
+                return BLOCK_ROW_2_WARPS_2
             return ROW_WARPS_2
         if hidden <= 512:
             return ROW_WARPS_1
@@ -551,16 +564,16 @@ def rms_norm_forward_float16(rows: int, hidden: int) -> Config:
             return SPLIT_2048_WARPS_8
         if hidden <= 7168:
             return ROW_WARPS_8
-        if rows >= 256:
+        if rows >= 320:
             if hidden <= 8192:
+                if rows >= 512:
+                    return SPLIT_4096_WARPS_16
                 return ROW_WARPS_16
-            if rows >= 320:
-                return SPLIT_4096_WARPS_16
-            return ROW_WARPS_16
+            return SPLIT_4096_WARPS_16
         return ROW_WARPS_16
     if rows >= 192:
         if hidden <= 15360:
-            return ROW_WARPS_16
+            return ROW_WARPS_32
         if hidden <= 16384:
             if rows >= 320:
                 if rows >= 576:
@@ -578,17 +591,19 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
         if rows >= 512:
             if rows >= 4096:
                 if hidden <= 128:
-                    return BLOCK_ROW_16_WARPS_4
+                    if rows >= 32768:
+                        return BLOCK_ROW_8_WARPS_4
+                    return BLOCK_ROW_32_WARPS_8
                 if hidden <= 256:
-                    if rows >= 16384:
-                        return BLOCK_ROW_16_WARPS_4
-                    return BLOCK_ROW_2_WARPS_1
-                return ROW_WARPS_1
+                    return BLOCK_ROW_8_WARPS_8
+                return BLOCK_ROW_2_WARPS_4
             return BLOCK_ROW_2_WARPS_1
         if hidden <= 64:
             return BLOCK_ROW_2_WARPS_1
         return ROW_WARPS_1
     if hidden <= 1024:
+        if rows >= 64:
+            return ROW_WARPS_2
         return ROW_WARPS_4
     if hidden <= 2048:
         return ROW_WARPS_4
@@ -609,13 +624,7 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
             return ROW_WARPS_8
         return ROW_WARPS_8
     if rows >= 192:
-        if hidden <= 16384:
-            if hidden <= 15360:
-                return SPLIT_4096_WARPS_32
-            if rows >= 320:
-                if rows >= 512:
-                    return SPLIT_4096_WARPS_32
-                return ROW_WARPS_16
+        if hidden <= 15360:
             return SPLIT_4096_WARPS_32
         return SPLIT_8192_WARPS_32
     if hidden <= 16384:
@@ -636,6 +645,8 @@ def rms_norm_forward_no_rstd_bfloat16(rows: int, hidden: int) -> Config:
         if rows >= 1024:
             if hidden <= 2048:
                 return ROW_WARPS_2
+            if rows >= 4096:
+                return SPLIT_2048_WARPS_8
             return ROW_WARPS_8
         return ROW_WARPS_4
     if hidden <= 16384:
@@ -645,6 +656,30 @@ def rms_norm_forward_no_rstd_bfloat16(rows: int, hidden: int) -> Config:
             return ROW_WARPS_8
         return ROW_WARPS_16
     return SPLIT_8192_WARPS_32
+
+
+def rms_norm_forward_no_rstd_float32(rows: int, hidden: int) -> Config:
+    if hidden <= 512:
+        if rows >= 1024:
+            if hidden <= 128:
+                return BLOCK_ROW_8_WARPS_4
+            return BLOCK_ROW_2_WARPS_1
+        if hidden <= 64:
+            return BLOCK_ROW_8_WARPS_8
+        return ROW_WARPS_1
+    if hidden <= 2048:
+        return ROW_WARPS_4
+    if hidden <= 8192:
+        if rows >= 128:
+            if hidden <= 4096:
+                return SPLIT_2048_WARPS_8
+            return SPLIT_4096_WARPS_16
+        return ROW_WARPS_8
+    if rows >= 128:
+        return SPLIT_8192_WARPS_32
+    if hidden <= 16384:
+        return ROW_WARPS_16
+    return SPLIT_4096_WARPS_32
 
 
 def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
@@ -721,6 +756,22 @@ def rms_norm_forward_no_rstd_batch_invariant_bfloat16(rows: int, hidden: int) ->
     return SPLIT_8192_WARPS_32
 
 
+def rms_norm_forward_no_rstd_batch_invariant_float32(rows: int, hidden: int) -> Config:
+    if hidden <= 64:
+        return BLOCK_ROW_16_WARPS_4
+    if hidden <= 128:
+        return BLOCK_ROW_8_WARPS_4
+    if hidden <= 512:
+        return BLOCK_ROW_2_WARPS_1
+    if hidden <= 1024:
+        return ROW_WARPS_4
+    if hidden <= 8192:
+        return ROW_WARPS_8
+    if hidden <= 16384:
+        return ROW_WARPS_16
+    return SPLIT_8192_WARPS_32
+
+
 TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {
     ("rms_norm_backward", "bfloat16"): rms_norm_backward_bfloat16,
     ("rms_norm_backward", "float16"): rms_norm_backward_bfloat16,
@@ -738,10 +789,12 @@ TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {
     ("rms_norm_forward", "float16"): rms_norm_forward_float16,
     ("rms_norm_forward", "float32"): rms_norm_forward_float32,
     ("rms_norm_forward:no_rstd", "bfloat16"): rms_norm_forward_no_rstd_bfloat16,
+    ("rms_norm_forward:no_rstd", "float32"): rms_norm_forward_no_rstd_float32,
     ("rms_norm_forward:batch_invariant", "bfloat16"): rms_norm_forward_batch_invariant_bfloat16,
     ("rms_norm_forward:batch_invariant", "float16"): rms_norm_forward_batch_invariant_float16,
     ("rms_norm_forward:batch_invariant", "float32"): rms_norm_forward_batch_invariant_float32,
     ("rms_norm_forward:no_rstd+batch_invariant", "bfloat16"): rms_norm_forward_no_rstd_batch_invariant_bfloat16,
+    ("rms_norm_forward:no_rstd+batch_invariant", "float32"): rms_norm_forward_no_rstd_batch_invariant_float32,
 }
 
 
