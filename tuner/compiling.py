@@ -6,6 +6,7 @@ pool's processes import triton but never torch and open no CUDA context. A compi
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -197,6 +198,23 @@ def _activate(target: str) -> None:
     from triton.runtime.driver import driver
 
     driver.set_active(_Driver(gpu_target(target)))  # type: ignore[arg-type]
+    _do_without_torch()
+
+
+def _do_without_torch() -> None:
+    """Let Triton find out now that there are no tensors of torch here.
+
+    The first time that it looks at an argument it imports torch, if it can, to know its tensors: 1.6 s and 190 MB.
+    """
+    from triton.runtime.jit import mangle_type
+
+    if "torch" in sys.modules:
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        mangle_type(1)
+    finally:
+        del sys.modules["torch"]
 
 
 class _Tensor:

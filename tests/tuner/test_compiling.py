@@ -121,6 +121,25 @@ def test_who_asks_just_before_a_binary_is_done_is_not_told_that_it_took_too_long
     assert pool.result(problem, launch, 0.0) == late.result(0.0) == Compiled(job, "ok")
 
 
+TORCHLESS = """
+import sys
+from normtune.kernels.target import TARGETS
+from normtune.tuner import compiling
+from normtune.tuner.planning import plan, problems
+compiling._activate("sm_90")
+for job in plan(problems([], ["bfloat16"], [(64, 256)]), "quick", TARGETS["sm_90"]).jobs()[::8]:
+    print(compiling._compile(job, False).status, "torch" in sys.modules)
+import torch
+print(torch.zeros(1).item())
+"""
+
+
+def test_a_process_of_the_pool_compiles_without_torch_and_can_still_import_it():
+    done = subprocess.run([sys.executable, "-c", TORCHLESS], capture_output=True, text=True, timeout=120)
+    *told, last = done.stdout.splitlines()
+    assert len(told) >= 2 and set(told) == {"ok False"} and last == "0.0", done.stderr
+
+
 def test_nothing_to_compile():
     assert list(compile_all([], "sm_90")) == []
 
