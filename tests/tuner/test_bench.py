@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -64,20 +65,23 @@ def test_without_faults_everything_is_timed_by_one_worker(opened, tmp_path):
     assert len((tmp_path / "processes").read_text().split()) == 1
 
 
-@pytest.mark.parametrize("step", ["gate", "warm_up", "block", "compare"])
+REASONS = {
+    "hang": ("timeout", "no answer for 1 s"),
+    "segfault": ("crashed", "the process died (signal SIGSEGV)"),
+    "exit_at_once": ("crashed", "the process died (exit code 3)"),
+    "kill": ("crashed", "the process died (signal SIGKILL)"),
+    "lose_device": ("crashed", "an illegal memory access was encountered"),
+}
+STEPS = ("gate", "warm_up", "block", "compare")
+
+
+# A process that ends is one that ends, however it does: of the three ways one is tried at each step.
 @pytest.mark.parametrize(
-    ("fault", "status", "reason"),
-    [
-        ("hang", "timeout", "no answer for 1 s"),
-        ("segfault", "crashed", "the process died (signal SIGSEGV)"),
-        ("exit_at_once", "crashed", "the process died (exit code 3)"),
-        ("kill", "crashed", "the process died (signal SIGKILL)"),
-        ("lose_device", "crashed", "an illegal memory access was encountered"),
-    ],
+    ("step", "fault"),
+    [*product(STEPS, ("hang", "segfault", "lose_device")), ("block", "exit_at_once"), ("gate", "kill")],
 )
-def test_a_config_that_loses_the_worker_is_stored_with_its_reason_and_the_others_go_on(
-    opened, step, fault, status, reason
-):
+def test_a_config_that_loses_the_worker_is_stored_with_its_reason_and_the_others_go_on(opened, step, fault):
+    status, reason = REASONS[fault]
     bench = opened((step, 8, fault))
     outcomes = bench.measure(TASK, "adaptive")
     assert statuses(outcomes) == {2: "ok", 4: "ok", 8: status, 16: "ok"}
@@ -111,7 +115,7 @@ def test_a_wrong_result_after_timing_is_stored_as_one(opened):
     assert (outcomes[CONFIGS[0]].reason, outcomes[CONFIGS[0]].rounds) == ("off", ())
 
 
-@pytest.mark.parametrize("step", ["gate", "warm_up", "block", "compare"])
+@pytest.mark.parametrize("step", STEPS)
 def test_a_problem_that_does_not_fit_is_skipped_and_the_worker_stays(opened, tmp_path, step):
     bench = opened((step, 8, "run_out_of_memory"), once=True)
     with pytest.raises(SkippedError, match=r"tried to allocate 16\.00 GiB"):
