@@ -6,6 +6,7 @@ looked up, printed and saved. What the fit does is in `fitting`; a table that is
 
 import os
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from normtune.results.exchange import write_parquet
 from normtune.results.foreign import evidence_of
 from normtune.results.frame import Evidence
 from normtune.results.records import Device
+from normtune.results.source import in_regime
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,7 +144,7 @@ def fit(
     if isinstance(data, Evidence) and any(fact is not None for fact in (name, target, sms, l2_bytes)):
         raise UsageError("evidence says what its GPU is: leave name, target, sms and l2_bytes out")
     evidence = data if isinstance(data, Evidence) else evidence_of(data, _device(name, target, sms, l2_bytes))
-    evidence = evidence.regime(asked.regime)
+    evidence = in_regime(evidence, asked.regime, "the DataFrame" if evidence is not data else "the evidence")
     in_use = incumbent.baseline(asked.baseline, Path()) if asked.baseline is not None else None
     found = fit_evidence(evidence, asked, incumbents=in_use)
     return Table(
@@ -163,7 +165,7 @@ def _device(name: str | None, target: str | None, sms: int | None, l2_bytes: int
                 f"{argument} is {value!r}: expected that of the GPU, as name='NVIDIA H200', target='sm_90'"
             )
     for argument, number in (("sms", sms), ("l2_bytes", l2_bytes)):
-        if number is not None and (not isinstance(number, int) or number < 1):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, Integral) or number < 1):
             raise UsageError(f"{argument} is {number!r}: expected a positive integer")
     known = TARGETS.get(str(target))
     if known is None and sms is None:

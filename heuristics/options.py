@@ -30,6 +30,7 @@ _KINDS: dict[str, tuple[type, str]] = {
     "weights": (str, "text"),
     "baseline": (str, "text"),
     "regime": (str, "text"),
+    "batch_invariant": (bool, "True or False"),
 }
 
 
@@ -70,7 +71,8 @@ class FitOptions:
         for name, (kind, told) in _KINDS.items():
             value = getattr(self, name)
             optional = value is None and self.__dataclass_fields__[name].default is None
-            if not optional and (isinstance(value, bool) or not isinstance(value, kind)):
+            # Of Python's types bool alone is another one's subclass: True is an Integral.
+            if not optional and (isinstance(value, bool) != (kind is bool) or not isinstance(value, kind)):
                 raise UsageError(f"{name} is {value!r}: expected {told}")
         if self.leaves is not None and self.leaves < 1:
             raise UsageError(f"leaves is {self.leaves}: expected a positive number")

@@ -25,7 +25,8 @@ _NEEDED = ("operator", "dtype", "rows", "hidden")
 _TIMES = ("samples", "nanoseconds")
 # What a message takes of a value that somebody else wrote.
 _MOST_CHARACTERS = 60
-_MOST_NANOSECONDS = 2**31 - 1
+# Times and rounds are stored as int32.
+_MOST_INT32 = 2**31 - 1
 
 
 def evidence_of(data: object, device: Device) -> Evidence:
@@ -50,10 +51,10 @@ def evidence_of(data: object, device: Device) -> Evidence:
     if frame.empty:
         raise UsageError("the DataFrame has no rows: expected one a measurement")
     for column in ("device", "sms", "regime"):
-        if column in frame and frame[column].nunique() > 1:
-            raise UsageError(
-                f"column {column!r} has {frame[column].nunique()} values: a table is for one, fit them apart"
-            )
+        # As text: a column of objects may hold lists, which have no hash to be counted by.
+        values = frame[column].dropna().astype(str).nunique() if column in frame else 0
+        if values > 1:
+            raise UsageError(f"column {column!r} has {values} values: a table is for one, fit them apart")
     for column in _NEEDED:
         if frame[column].isna().any():
             raise UsageError(f"column {column!r} has no value in row {_first(frame[column].isna())}")
@@ -168,15 +169,23 @@ def _samples(column: str, value: Any, rounds: Any, place: int) -> list[tuple[int
     several = column == "samples"
     try:
         found = [round(float(time)) for time in (value if several else [value])]
-        if not found or min(found) < 1 or max(found) > _MOST_NANOSECONDS:
-            raise ValueError(f"expected times of 1 to {_MOST_NANOSECONDS} ns")
-        if rounds is not None:
+        if not found or min(found) < 1 or max(found) > _MOST_INT32:
+            raise ValueError(f"expected times of 1 to {_MOST_INT32} ns")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"{column} of row {place} is {_told(repr(value))}: expected nanoseconds ({error})") from None
+    if rounds is not None:
+        try:
             numbers = [_whole(one) for one in (rounds if several else [rounds])]
             if len(numbers) != len(found):
                 raise ValueError(f"{len(numbers)} rounds of {len(found)} samples")
-            return list(zip(numbers, found, strict=True))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"{column} of row {place} is {_told(repr(value))}: expected nanoseconds ({error})") from None
+            if min(numbers) < 0 or max(numbers) > _MOST_INT32:
+                raise ValueError(f"expected rounds of 0 to {_MOST_INT32}")
+        except (TypeError, ValueError) as error:
+            name = "rounds" if several else "round"
+            raise UsageError(
+                f"{name} of row {place} is {_told(repr(rounds))}: expected numbers of rounds ({error})"
+            ) from None
+        return list(zip(numbers, found, strict=True))
     # One time is a median already: it stands in both halves.
     found = found * 2 if len(found) == 1 else found
     return [(ROUNDS_PER_BLOCK * number, time) for number, time in enumerate(found)]

@@ -203,8 +203,13 @@ def with_value(name: str, value: object):
         (with_value("samples", 5), "samples of row 3 is 5"),
         (with_value("rounds", [0, 1]), "2 rounds of 16 samples"),
         (with_value("rounds", [0] * 16), "do not ascend"),
+        (with_value("rounds", [10**30] * 16), r"rounds of row 3 is \[1000"),
+        (with_value("rounds", [-1, *range(15)]), "rounds of row 3 .*expected rounds of 0 to 2147483647"),
+        (with_value("rounds", [float("nan")] * 16), "rounds of row 3 .*cannot convert float NaN"),
         (lambda frame: frame.assign(status="odd"), "status is 'odd'"),
         (lambda frame: frame.assign(device=["A"] + ["B"] * (len(frame) - 1)), "column 'device' has 2 values"),
+        (lambda frame: frame.assign(device=[["A"]] + [["B"]] * (len(frame) - 1)), "column 'device' has 2 values"),
+        (lambda frame: frame.assign(regime="warm"), "the DataFrame has no times of regime cold, but of warm"),
     ],
 )
 def test_one_line_says_what_is_wrong(evidence: Evidence, change, told: str) -> None:
@@ -222,7 +227,9 @@ def test_one_line_says_what_is_wrong(evidence: Evidence, change, told: str) -> N
         ({"name": "GPU", "target": "sm_10"}, "sm_10"),
         ({"name": "GPU", "target": "sm_91"}, "sms is None"),
         ({**GPU, "sms": 0}, "sms is 0"),
+        ({**GPU, "sms": True}, "sms is True"),
         ({**GPU, "l2_bytes": 1.5}, "l2_bytes is 1.5"),
+        ({**GPU, "batch_invariant": "no"}, "batch_invariant is 'no': expected True or False"),
         ({**GPU, "leafs": 3}, "unknown option 'leafs': expected one of leaves"),
         ({**GPU, "leaves": 0}, "leaves is 0"),
         ({**GPU, "leaves": "3"}, "leaves is '3'"),
@@ -241,6 +248,11 @@ def test_evidence_brings_its_own_gpu(evidence: Evidence) -> None:
     assert heuristics.fit(evidence, leaves=2).device == evidence.devices()[0]
     with pytest.raises(UsageError, match="leave name, target, sms and l2_bytes out"):
         heuristics.fit(evidence, **GPU)
+
+
+def test_facts_may_be_numbers_of_numpy(evidence: Evidence) -> None:
+    table = heuristics.fit(framed(evidence), **GPU, sms=np.int64(100), l2_bytes=np.int32(1 << 20), leaves=2)
+    assert table.device[2:4] == (100, 1 << 20)
 
 
 def test_a_dataframe_stays_as_it_was(evidence: Evidence) -> None:
