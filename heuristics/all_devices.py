@@ -18,14 +18,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.every_gpu import EveryGpu, targets_of
 from normtune.heuristics.fitted_any import AnyGpuFit, AnyGpuFunction, AnyGpuShared, Lost, OnDevice
+from normtune.heuristics.fitting import SHARING_COST, check_operators
 from normtune.heuristics.joint import Joint, Part
 from normtune.heuristics.legality import all_variants
+from normtune.heuristics.matrices import older
 from normtune.heuristics.matrix import timing_matrix
 from normtune.heuristics.normalised import BYTES_PER_L2, ROWS_PER_SM, NormalisedTree, choose_on, leaves_of
 from normtune.heuristics.options import FitOptions
 from normtune.heuristics.parallel import in_order, processes_for
+from normtune.heuristics.tree import counted_leaves
 from normtune.heuristics.weights import Weighting
 from normtune.kernels.operator import OperatorSpec, operator
+from normtune.kernels.problem import join_key
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
 
@@ -34,7 +38,6 @@ if TYPE_CHECKING:
 
 MAX_LEAVES = 24
 ENOUGH = 5000  # millionths: 0.5 %
-SHARING_COST = 10_000  # millionths: 1 %
 
 
 class _Kind(NamedTuple):
@@ -48,7 +51,7 @@ class _Kind(NamedTuple):
 
     @property
     def key(self) -> str:
-        return f"{self.spec.name}:{self.variant}" if self.variant else self.spec.name
+        return join_key(self.spec.name, self.variant)
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -77,17 +80,17 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
         options: `leaves`, `operators`, `weights` and `regime` of them are asked for, the others stay at their defaults.
 
     Raises:
-        UsageError: another option is set, or weights are none.
+        UsageError: another option is set, an operator has no data, or weights are none.
         NormtuneError: there is no data, only one problem of each, or no legal table of so few leaves.
     """
     options = options or FitOptions()
     _check(options)
-    data = evidence.select(options.operators).regime(options.regime).current()
+    check_operators(evidence, options.operators)
+    selected = evidence.select(options.operators).regime(options.regime)
+    data = selected.current()
     devices = data.devices()
     if not devices:
         raise NormtuneError("there are no measurements to fit: run `normtune sweep` first")
-    stale = len(evidence.select(options.operators).regime(options.regime).frame) - len(data.frame)
-    notes = [f"left out {stale} measurements of older kernels: `normtune sweep --stale` repeats them"] if stale else []
     targets = targets_of([device.target for device in devices])
     weighting = Weighting(options.weights)
     names = sorted(set(data.frame["operator"]))
@@ -120,7 +123,7 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
         ),
         functions=tuple(functions),
         shared=tuple(one for part in parts for one in part.shared),
-        notes=(*notes, *weighting.notes(), *_few(devices)),
+        notes=(*older(selected, data), *weighting.notes(), *_few(devices)),
         regime=options.regime,
     )
 
@@ -264,7 +267,7 @@ def _chosen(kind: _Kind, legal: EveryGpu, leaves: int | None) -> _Choice:
             found.append((figure, count, joint, without))
     if not found:
         raise NormtuneError(
-            f"no table of at most {most} leaves covers {kind.key} {kind.dtype}: too few configs were measured "
+            f"no table of at most {counted_leaves(most)} covers {kind.key} {kind.dtype}: too few configs were measured "
             "everywhere; allow more leaves, or sweep the default space"
         )
     by_rows, by_bytes = found[0], found[-1]

@@ -12,12 +12,12 @@ from normtune.errors import NormtuneError
 from normtune.heuristics import form
 from normtune.heuristics.batch_invariant import Cost
 from normtune.heuristics.figures import Figures
-from normtune.heuristics.fitted import Fit, Function
+from normtune.heuristics.fitted import Fit, FromData, Function
 from normtune.heuristics.fitted_any import AnyGpuFunction
 from normtune.heuristics.header import Header, body_hash
 from normtune.heuristics.micrologs import percent, percent_up
 from normtune.heuristics.normalised import ROWS_PER_SM, NormalisedTree
-from normtune.heuristics.tree import Leaf, Split, Tree
+from normtune.heuristics.tree import Leaf, Split, Tree, counted_leaves
 from normtune.kernels.config import Config
 from normtune.kernels.problem import split_batch_invariant
 
@@ -33,25 +33,37 @@ def module_text(fit: Fit, regenerate: str) -> str:
         NormtuneError: two operators or configs would get the same name in the code.
     """
     body = body_text(fit.functions)
-    device = fit.device
+    header = header_of(fit, regenerate, (fit.device.label, fit.device.target, fit.device.sms), _regret(fit), body)
+    shared = (f"{key} {dtype}: uses {donor}, as it has no data of its own" for key, dtype, donor in fit.without_data())
+    header = header._replace(shared=tuple(shared), replaced=any(one.replacing for one in fit.functions))
+    return f"{header.text()}\n{body}"
+
+
+def header_of(fit: FromData, regenerate: str, gpu: tuple[str, str, int], regret: Iterable[str], body: str) -> Header:
+    """The header of a table, be it for one GPU or for any, without the lines that one kind alone has.
+
+    Args:
+        fit: what it says of its data.
+        regenerate: the command that writes the table again.
+        gpu: label, target and multiprocessors of what the table is for.
+        regret: its lines of figures.
+        body: what follows the header.
+    """
     rows_from, rows_to, hidden_from, hidden_to = fit.measured
-    header = Header(
+    device, target, sms = gpu
+    return Header(
         regenerate=_plain(regenerate),
-        device=device.label,
-        target=device.target,
-        sms=device.sms,
+        device=device,
+        target=target,
+        sms=sms,
         software=_plain(", ".join(f"{name} {fit.software.get(name, 'unknown')}" for name in ("triton", "torch"))),
-        data=f"{fit.digest} ({fit.measurements} measurements, {fit.date}{fit.told_regime})",
+        data=f"{fit.digest} ({fit.extent})",
         kernels=fit.fingerprints,
         measured=f"rows {rows_from} to {rows_to}, hidden {hidden_from} to {hidden_to}",
-        regret=tuple(_regret(fit)),
-        shared=tuple(
-            f"{key} {dtype}: uses {donor}, as it has no data of its own" for key, dtype, donor in fit.without_data()
-        ),
+        regret=tuple(regret),
+        shared=(),
         body=body_hash(body),
-        replaced=any(one.replacing for one in fit.functions),
     )
-    return f"{header.text()}\n{body}"
 
 
 def _regret(fit: Fit) -> Iterable[str]:
@@ -60,8 +72,8 @@ def _regret(fit: Fit) -> Iterable[str]:
         found = one.figures
         asked = f" (of {found.asked}{f', {found.kept} kept' if found.kept else ''})"
         parts = [
-            _count(found.leaves, "leaf") + (asked if found.kept or found.asked != found.leaves else ""),
-            _count(found.configs, "config"),
+            counted_leaves(found.leaves) + (asked if found.kept or found.asked != found.leaves else ""),
+            f"{found.configs} config{'s' * (found.configs != 1)}",
             *_lost(found),
             certificate(found),
             *_percents("cross-validated", found.cross_validated),
@@ -102,11 +114,6 @@ def _percents(name: str, value: int | None) -> list[str]:
 def _lost(found: Figures) -> list[str]:
     loss = found.loss
     return [f"mean {percent(loss.mean)}", f"plain mean {percent(loss.plain)}", f"worst {percent(loss.worst, 1)}"]
-
-
-def _count(count: int, noun: str) -> str:
-    plural = {"leaf": "leaves"}.get(noun, f"{noun}s")
-    return f"{count} {noun if count == 1 else plural}"
 
 
 def body_text(functions: Sequence[Function | AnyGpuFunction], of: form.Form = form.ONE_GPU) -> str:

@@ -7,10 +7,11 @@ code are made as in `emit`, of which this is the other form.
 from collections.abc import Iterable, Sequence
 
 from normtune.heuristics import form
-from normtune.heuristics.emit import body_text
+from normtune.heuristics.emit import body_text, header_of
 from normtune.heuristics.fitted_any import AnyGpuFit, Lost, OnDevice
-from normtune.heuristics.header import ANY_GPU, Header, body_hash
+from normtune.heuristics.header import ANY_GPU
 from normtune.heuristics.micrologs import percent
+from normtune.heuristics.tree import counted_leaves
 from normtune.results.records import Device
 
 
@@ -25,21 +26,8 @@ def module_text(fit: AnyGpuFit, regenerate: str) -> str:
         NormtuneError: two operators or configs would get the same name in the code.
     """
     body = body_text(fit.functions, form.ANY_GPU)
-    rows_from, rows_to, hidden_from, hidden_to = fit.measured
-    header = Header(
-        regenerate=regenerate,
-        device=ANY_GPU,
-        target="",
-        sms=0,
-        software=", ".join(f"{name} {fit.software.get(name, 'unknown')}" for name in ("triton", "torch")),
-        data=f"{fit.digest} ({fit.measurements} measurements, {fit.date}{fit.told_regime})",
-        kernels=fit.fingerprints,
-        measured=f"rows {rows_from} to {rows_to}, hidden {hidden_from} to {hidden_to}",
-        regret=tuple(_regret(fit)),
-        shared=(),
-        body=body_hash(body),
-        fitted=tuple(map(described, fit.devices)),
-    )
+    header = header_of(fit, regenerate, (ANY_GPU, "", 0), _regret(fit), body)
+    header = header._replace(fitted=tuple(map(described, fit.devices)))
     return f"{header.text()}\n{body}"
 
 
@@ -50,8 +38,7 @@ def described(device: Device) -> str:
 
 def told(fit: AnyGpuFit) -> Iterable[str]:
     """What `fit` prints: what the table loses on each GPU, fitted with it and without it."""
-    data = f"{fit.measurements} measurements, {fit.date}{fit.told_regime}"
-    yield f"a table for any GPU, fitted to {len(fit.devices)}: {data}"
+    yield f"a table for any GPU, fitted to {len(fit.devices)}: {fit.extent}"
     yield from (f"  {described(device)}" for device in fit.devices)
     yield "Slower than the best config of each problem, in percent; left out: where the GPU is not in the fit:"
     yield ""
@@ -78,8 +65,7 @@ def _cells(lost: Lost) -> tuple[str, str]:
 def _regret(fit: AnyGpuFit) -> Iterable[str]:
     """A line for each function, and one for each that shares it right behind."""
     for one in fit.functions:
-        leaves = "1 leaf" if one.leaves == 1 else f"{one.leaves} leaves"
-        yield f"{one.key} {one.dtype}: {leaves}, {_on_devices(one.figures)}"
+        yield f"{one.key} {one.dtype}: {counted_leaves(one.leaves)}, {_on_devices(one.figures)}"
         for other in fit.shared:
             if other.donor == (one.key, one.dtype):
                 cost = f"sharing costs {percent(other.cost)}"

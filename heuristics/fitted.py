@@ -1,6 +1,7 @@
 """What a fit says: the functions of a table, what shares them, and the data they come from.
 
-In: values. Out: `Function`, `Shared` and `Fit`. How they are found is in `fitting`, how they are written in `emit`.
+In: values. Out: `Function`, `Shared` and `Fit`, and `FromData`, which tables for any GPU say as well. How they are
+found is in `fitting`, how they are written in `emit`.
 """
 
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from normtune.heuristics.batch_invariant import Cost
 from normtune.heuristics.figures import Figures
 from normtune.heuristics.together import Together
 from normtune.heuristics.tree import Tree
+from normtune.kernels.problem import join_key
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
 
@@ -39,7 +41,7 @@ class Function:
     @property
     def key(self) -> str:
         """The operator's name in the table."""
-        return f"{self.operator}:{self.variant}" if self.variant else self.operator
+        return join_key(self.operator, self.variant)
 
 
 class Shared(NamedTuple):
@@ -59,43 +61,54 @@ class Shared(NamedTuple):
     figures: Figures
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A fitted table, not written yet.
+@dataclass(frozen=True, kw_only=True)
+class FromData:
+    """What a table says of its data, be it for one GPU or for any.
 
     Attributes:
-        device, software: of the newest run.
+        software: of the newest run.
         date: of the newest run, YYYY-MM-DD, UTC.
         digest: of the evidence that was used.
         measurements: how many there are in it.
         fingerprints: of the kernels, by operator.
         measured: least and largest measured rows, least and largest measured hidden.
-        functions: in the order of the code.
-        shared: variants and dtypes that have data and no function of their own.
         notes: what the user should know: data left out, and why.
-        weights: what the problems count, as the user asked for it.
-        together: what forward and backward lose together.
         regime: in which the times were taken.
     """
 
-    device: Device
     software: dict[str, str]
     date: str
     digest: str
     measurements: int
     fingerprints: dict[str, str]
     measured: tuple[int, int, int, int]
-    functions: tuple[Function, ...]
-    shared: tuple[Shared, ...]
     notes: tuple[str, ...]
-    weights: str = "decades"
-    together: tuple[Together, ...] = ()
     regime: str = COLD
 
     @property
-    def told_regime(self) -> str:
-        """Behind the date of the data: how the times were taken, where that is not cold."""
-        return "" if self.regime == COLD else f", {self.regime}"
+    def extent(self) -> str:
+        """How many measurements, of which date; and how the times were taken, where that is not cold."""
+        regime = "" if self.regime == COLD else f", {self.regime}"
+        return f"{self.measurements} measurements, {self.date}{regime}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(FromData):
+    """A fitted table, not written yet.
+
+    Attributes:
+        device: of the newest run.
+        functions: in the order of the code.
+        shared: variants and dtypes that have data and no function of their own.
+        weights: what the problems count, as the user asked for it.
+        together: what forward and backward lose together.
+    """
+
+    device: Device
+    functions: tuple[Function, ...]
+    shared: tuple[Shared, ...]
+    weights: str = "decades"
+    together: tuple[Together, ...] = ()
 
     def without_data(self) -> list[tuple[str, str, str]]:
         """(key, dtype, dtype of the function it takes) of all that is served without measurements of its own."""

@@ -7,9 +7,10 @@ In: values. Out: `AnyGpuFunction` and `AnyGpuFit`. How they are found is in `all
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from normtune.heuristics.fitted import FromData
 from normtune.heuristics.normalised import NormalisedTree
+from normtune.kernels.problem import join_key
 from normtune.results.records import Device
-from normtune.results.regimes import COLD
 
 
 class Lost(NamedTuple):
@@ -61,7 +62,7 @@ class AnyGpuFunction:
     @property
     def key(self) -> str:
         """The operator's name in the table."""
-        return f"{self.operator}:{self.variant}" if self.variant else self.operator
+        return join_key(self.operator, self.variant)
 
 
 class AnyGpuShared(NamedTuple):
@@ -81,37 +82,16 @@ class AnyGpuShared(NamedTuple):
     figures: tuple[OnDevice, ...]
 
 
-@dataclass(frozen=True)
-class AnyGpuFit:
+@dataclass(frozen=True, kw_only=True)
+class AnyGpuFit(FromData):
     """A shared table, not written yet.
 
     Attributes:
         devices: those it was fitted to, by label.
-        software: of the newest run.
-        date: of the newest run, YYYY-MM-DD, UTC.
-        digest: of the evidence that was used.
-        measurements: how many there are in it.
-        fingerprints: of the kernels, by operator.
-        measured: least and largest measured rows, least and largest measured hidden.
         functions: in the order of the code.
         shared: variants and dtypes that have data and no function of their own.
-        notes: what the user should know.
-        regime: of the times that were fitted.
     """
 
     devices: tuple[Device, ...]
-    software: dict[str, str]
-    date: str
-    digest: str
-    measurements: int
-    fingerprints: dict[str, str]
-    measured: tuple[int, int, int, int]
     functions: tuple[AnyGpuFunction, ...]
     shared: tuple[AnyGpuShared, ...]
-    notes: tuple[str, ...]
-    regime: str = COLD
-
-    @property
-    def told_regime(self) -> str:
-        """Behind the date of the data: how the times were taken, where that is not cold."""
-        return "" if self.regime == COLD else f", {self.regime}"

@@ -23,6 +23,7 @@ from normtune.heuristics.header import Known
 from normtune.heuristics.incumbent import Incumbent, Incumbents
 from normtune.heuristics.invariant_functions import invariant_functions
 from normtune.heuristics.legality import Legality, all_variants
+from normtune.heuristics.matrices import older
 from normtune.heuristics.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.optimum import MAX_BINS
 from normtune.heuristics.options import FitOptions
@@ -34,7 +35,7 @@ from normtune.heuristics.together import Side, sides_of, together
 from normtune.heuristics.tree import Tree
 from normtune.heuristics.weights import Weighting
 from normtune.kernels.operator import OperatorSpec, operator
-from normtune.kernels.problem import split_key
+from normtune.kernels.problem import join_key, split_key
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
 
@@ -66,14 +67,13 @@ def fit(
         NormtuneError: there is no data, only one problem, or no legal table under these conditions.
     """
     options = options or FitOptions()
-    _check_operators(evidence, options.operators)
+    check_operators(evidence, options.operators)
     selected = evidence.select(options.operators)
     if selected.frame.empty:
         raise NormtuneError("there are no measurements to fit: run `normtune sweep` first")
     device, regime = _one_device(selected.devices()), _one_regime(selected.regimes())
     data = used(evidence, options.operators)
-    stale = len(selected.frame) - len(data.frame)
-    notes = [f"left out {stale} measurements of older kernels: `normtune sweep --stale` repeats them"] if stale else []
+    notes = older(selected, data)
     target = target_for(device.target, device.sms)
     weighting = Weighting(options.weights)
     asked = _Asked(target, options, incumbents, known or {}, given or {})
@@ -175,7 +175,16 @@ def used(evidence: "Evidence", operators: Sequence[str] = ()) -> "Evidence":
     return evidence.select(operators).current()
 
 
-def _check_operators(evidence: "Evidence", operators: Sequence[str]) -> None:
+def check_operators(evidence: "Evidence", operators: Sequence[str]) -> None:
+    """Refuse what a fit is asked for and nobody measured.
+
+    Args:
+        evidence: of all operators.
+        operators: plain names, or names with a variant, which its plain operator's measurements do for.
+
+    Raises:
+        UsageError: there are no measurements of one of them.
+    """
     for key in operators:
         name, variant = split_key(key)
         kinds = evidence.kinds()
@@ -209,8 +218,8 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
         matrix = timing_matrix(evidence, spec, variant, dtype, target)
         problems = len(matrix.problems) if matrix else 0
         if matrix is None or problems < 2:
-            name = f"{spec.name}:{variant}" if variant else spec.name
-            notes.append(f"left out {name} {dtype}: it has times of {problems or 'no'} problem{'s' * (not problems)}")
+            times = f"times of {problems or 'no'} problem{'s' * (not problems)}"
+            notes.append(f"left out {join_key(spec.name, variant)} {dtype}: it has {times}")
             continue
         found.append(matrix)
         sizes = [len({shape[place] for shape in matrix.problems}) for place in (0, 1)]

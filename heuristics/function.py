@@ -27,7 +27,7 @@ from normtune.heuristics.rules import liger
 from normtune.heuristics.selection import MAX_LEAVES, cross_validated
 from normtune.heuristics.solving import Bins, Few, Solver, bins, few_configs, least_worst
 from normtune.heuristics.tidy import Old, cost_of, tidied
-from normtune.heuristics.tree import Tree, choose, distinct, leaves
+from normtune.heuristics.tree import Tree, choose, counted_leaves, distinct, leaves
 
 
 class _Task(NamedTuple):
@@ -214,7 +214,7 @@ def _mark(optima: Optima, enough: int) -> int | None:
 def _no_tree(task: _Task, legality: Legality, options: FitOptions, most: int) -> str:
     """Why there is no tree, and what to do."""
     matrix = task.matrix
-    name, count = f"{matrix.key} {matrix.dtype}", f"{most} {'leaf' if most == 1 else 'leaves'}"
+    name, count = f"{matrix.key} {matrix.dtype}", counted_leaves(most)
     if options.cap is not None:
         free = matrix.of_configs(task.few.configs) if task.few else matrix
         least = least_worst(free, legality, most)

@@ -160,9 +160,9 @@ def parse(text: str, source: str) -> tuple[Header, str]:
         elif name:
             entries[name][-1] += " " + match[1]
         end += 1
-    form = entries.get("Format", [""])[0]
+    form = entries.get("Format", [str(FORMAT)])[0]
     if not form.isdecimal() or int(form) > FORMAT:
-        raise UsageError(f"{source} has table format {form or 'none'}: this normtune reads up to {FORMAT}; upgrade it")
+        raise UsageError(f"{source} has table format {form}: this normtune reads up to {FORMAT}; upgrade it")
     try:
         device, target, sms = _device(entries["Device"][0])
         header = Header(
@@ -177,7 +177,7 @@ def parse(text: str, source: str) -> tuple[Header, str]:
             regret=tuple(entries["Regret"]),
             shared=tuple(entries.get("Shared", ())),
             body=entries["Body"][0],
-            format=int(form),
+            format=int(entries["Format"][0]),
             replaced="Replaced" in entries,
             fitted=tuple(entries.get("Fitted", ())),
         )

@@ -16,7 +16,7 @@ from normtune.heuristics.rules import RULES
 from normtune.heuristics.rules.rule import Rule
 from normtune.heuristics.tree import Tree, choose
 from normtune.kernels.config import Config
-from normtune.kernels.problem import Problem, split_key
+from normtune.kernels.problem import Problem, join_key, split_key
 from normtune.kernels.target import Target
 
 
@@ -54,7 +54,7 @@ class Incumbents:
             return Incumbent(
                 lambda rows, hidden: rule.choose(Problem(operator, rows, hidden, dtype, variant), target), None
             )
-        key = f"{operator}:{variant}" if variant else operator
+        key = join_key(operator, variant)
         tree = self.trees.get((key, dtype)) or self.trees.get((split_key(key)[0], dtype))
         if tree is None:
             return None
@@ -86,11 +86,12 @@ def baseline(name: str, folder: Path) -> Incumbents:
         return Incumbents({}, RULES[name])
     path = folder / name
     if not os.path.lexists(path):
-        named = {shipped.stem.replace("_", "-"): shipped for shipped in locate.shipped()}
+        named = locate.by_name()
         if name not in named:
+            of_one_gpu = [stem for stem, place in named.items() if place.name != locate.ANY_GPU]
             raise UsageError(
                 f"baseline {locate.told(name)} is no rule, file or shipped table: expected a table that `normtune fit` "
-                f"wrote, or one of {', '.join([*RULES, *named])}"
+                f"wrote, or one of {', '.join([*RULES, *of_one_gpu])}"
             )
         path = named[name]
     return of_file(path)

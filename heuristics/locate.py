@@ -165,6 +165,12 @@ def shipped() -> dict[Path, Header]:
     return {path: parse(read(path), str(path))[0] for path in paths}
 
 
+def by_name() -> dict[str, Path]:
+    """The tables that come with normtune, as commands name them: `nvidia-h200`, ..., and `any-gpu`, the last."""
+    paths = [*shipped(), *(path for path in (SHIPPED / ANY_GPU,) if path.exists())]
+    return {path.stem.replace("_", "-"): path for path in paths}
+
+
 def installed_path(name: str) -> Path:
     """Where `normtune fit --install` puts the table of the GPU of that name: in the user's data folder.
 

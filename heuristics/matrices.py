@@ -10,6 +10,7 @@ from normtune.heuristics.legality import all_variants
 from normtune.heuristics.matrix import TimingMatrix, timing_matrix
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
+from normtune.kernels.problem import join_key
 from normtune.kernels.target import target_for
 from normtune.results.terminal import printable
 
@@ -30,8 +31,14 @@ def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatri
             found.append(matrix)
         else:
             why = "no config has times" if known else "it is not registered so, install what brings it"
-            notes.append(printable(f"{f'{name}:{variant}' if variant else name} {dtype}: {why}"))
+            notes.append(printable(f"{join_key(name, variant)} {dtype}: {why}"))
     return found, notes
+
+
+def older(all_of_it: "Evidence", current: "Evidence") -> list[str]:
+    """What to say of measurements that are left out, as they are not among those of the newest kernels."""
+    count = len(all_of_it.frame) - len(current.frame)
+    return [f"left out {count} measurements of older kernels: `normtune sweep --stale` repeats them"] if count else []
 
 
 def outdated(all_of_it: "Evidence", current: "Evidence") -> list[str]:
@@ -41,10 +48,7 @@ def outdated(all_of_it: "Evidence", current: "Evidence") -> list[str]:
         all_of_it: the measurements of one device.
         current: those of the newest kernels among them.
     """
-    lines = []
-    stale = len(all_of_it.frame) - len(current.frame)
-    if stale:
-        lines.append(f"left out {stale} measurements of older kernels: `normtune sweep --stale` repeats them")
+    lines = older(all_of_it, current)
     known = operators()
     for name, measured in current.fingerprints().items():
         if name in known and fingerprint(known[name]) != measured:

@@ -17,7 +17,7 @@ from normtune.heuristics.levels import Level, Samples, levels
 from normtune.heuristics.micrologs import micrologs
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import Problem, join_key
 from normtune.kernels.target import Target
 from normtune.results.frame import flatten, split
 
@@ -74,7 +74,7 @@ class TimingMatrix:
     @property
     def key(self) -> str:
         """The operator's name in tables, with its variant."""
-        return f"{self.operator}:{self.variant}" if self.variant else self.operator
+        return join_key(self.operator, self.variant)
 
     def loss(self, problem: int, config: Config) -> int | None:
         """Regret of a config on the problem of that index; None where it has no time."""

@@ -1,14 +1,15 @@
 """A threshold tree whose sizes are taken relative to the GPU, so that one tree can serve GPUs that differ.
 
-In: configs and cuts. Out: `Cut`, what such a tree answers on a GPU, and the boxes it answers for there. What is
-measured at rows r on a GPU is seen by one of half the multiprocessors at r / 2, so rows are counted per multiprocessor,
-and bytes per byte of L2 cache. Light, as dispatch reads such trees at the first launch.
+In: configs and cuts. Out: `Cut`, what such a tree answers on a GPU, the tree of rows and hidden that it is there, and
+the boxes it answers for. What is measured at rows r on a GPU is seen by one of half the multiprocessors at r / 2, so
+rows are counted per multiprocessor, and bytes per byte of L2 cache. Light, as dispatch reads such trees at the first
+launch.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple, Union
 
-from normtune.heuristics.tree import Leaf
+from normtune.heuristics.tree import Leaf, Split, Tree
 from normtune.kernels.config import Config
 
 HIDDEN = "hidden"
@@ -49,6 +50,18 @@ def choose_on(tree: NormalisedTree, rows: int, hidden: int, sms: int, l2_bytes: 
             high = tree.times * rows * hidden >= tree.threshold * l2_bytes
         tree = tree.high if high else tree.low
     return tree.config
+
+
+def on_sms(tree: NormalisedTree, sms: int) -> Tree | None:
+    """The tree that it is on a GPU of so many multiprocessors; None where a cut is by bytes, not by rows alone."""
+    if isinstance(tree, Leaf):
+        return tree
+    low, high = on_sms(tree.low, sms), on_sms(tree.high, sms)
+    if low is None or high is None or tree.size == BYTES_PER_L2:
+        return None
+    if tree.size == HIDDEN:
+        return Split("hidden", tree.threshold, low, high)
+    return Split("rows", _first(tree, sms), low, high)
 
 
 def leaves_of(tree: NormalisedTree) -> Iterator[Leaf]:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import UsageError
-from normtune.heuristics.locate import ANY_GPU, SHIPPED, load, read, shipped, told
-from normtune.heuristics.normalised import BYTES_PER_L2, HIDDEN, NormalisedTree
+from normtune.heuristics.locate import by_name, load, read, told
+from normtune.heuristics.normalised import on_sms
 from normtune.heuristics.regions import normalised_trees, trees
 from normtune.heuristics.rules import AUTOTUNED, RULES
-from normtune.heuristics.tree import Leaf, Split, Tree
+from normtune.heuristics.tree import Tree
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem, split_key
 from normtune.kernels.target import Target
@@ -57,8 +57,7 @@ def side(text: str) -> Side:
         return Side(text, rule.choose, lambda key, dtype, target: rule.tree(split_key(key)[0]))
     path: str | Path = text
     if not os.path.lexists(text):
-        paths = [*shipped(), *(path for path in (SHIPPED / ANY_GPU,) if path.exists())]
-        named = {path.stem.replace("_", "-"): path for path in paths}
+        named = by_name()
         if text not in named:
             raise UsageError(
                 f"{told(text)} is no file, rule or shipped table: expected a table that `normtune fit --out` wrote, or "
@@ -92,19 +91,7 @@ def _table(path: str | Path, name: str) -> Side:
             if (name, dtype) in found:
                 return found[name, dtype]
             if (name, dtype) in relative:
-                return _on_gpu(relative[name, dtype], target)
+                return on_sms(relative[name, dtype], target.sms)
         return None
 
     return Side(name, choose, tree)
-
-
-def _on_gpu(tree: NormalisedTree, target: Target) -> Tree | None:
-    """A tree for any GPU as it is on one; None where a cut is by bytes, and so no rectangle."""
-    if isinstance(tree, Leaf):
-        return tree
-    low, high = _on_gpu(tree.low, target), _on_gpu(tree.high, target)
-    if low is None or high is None or tree.size == BYTES_PER_L2:
-        return None
-    if tree.size == HIDDEN:
-        return Split("hidden", tree.threshold, low, high)
-    return Split("rows", -(-tree.threshold * target.sms // tree.times), low, high)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from normtune.heuristics.equivalent import Box, Cut
 from normtune.heuristics.micrologs import percent
 from normtune.heuristics.stability import SHARE, Stability
+from normtune.heuristics.tree import counted_leaves
 from normtune.kernels.problem import MAX_ROWS
 
 _THRESHOLD, _EQUIVALENT, _HELD = 18, 18, 5
@@ -35,7 +36,7 @@ def lines(found: Sequence[Stability]) -> Iterator[str]:
 
 
 def _function(one: Stability) -> Iterator[str]:
-    yield f"{one.key} {one.dtype}: {one.leaves} {'leaf' if one.leaves == 1 else 'leaves'}"
+    yield f"{one.key} {one.dtype}: {counted_leaves(one.leaves)}"
     if not one.tables:
         yield "  no draw gives a legal table"
         return

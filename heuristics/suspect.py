@@ -15,10 +15,10 @@ from normtune.heuristics import locate
 from normtune.heuristics.header import Header, body_hash, parse
 from normtune.heuristics.legality import all_variants
 from normtune.heuristics.micrologs import MILLION
-from normtune.heuristics.normalised import HIDDEN, ROWS_PER_SM, NormalisedTree
+from normtune.heuristics.normalised import NormalisedTree, on_sms
 from normtune.heuristics.options import values
 from normtune.heuristics.regions import normalised_trees, trees
-from normtune.heuristics.tree import Leaf, Split, Tree
+from normtune.heuristics.tree import Tree
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_batch_invariant, split_key
@@ -147,19 +147,11 @@ def _bound(found: Mapping[tuple[str, str], NormalisedTree], sms: int) -> dict[tu
         NormtuneError: a function looks at the L2 cache, so that its thresholds are not those of rows and hidden.
     """
     known: dict[int, Tree] = {}
-
-    def on_gpu(tree: NormalisedTree) -> Tree:
-        if isinstance(tree, Leaf):
-            return tree
-        low, high = on_gpu(tree.low), on_gpu(tree.high)
-        if tree.size == HIDDEN:
-            return Split("hidden", tree.threshold, low, high)
-        if tree.size == ROWS_PER_SM:
-            return Split("rows", -(-tree.threshold * sms // tree.times), low, high)
-        raise NormtuneError("it has thresholds in bytes of the L2 cache")
-
     for tree in found.values():
-        known.setdefault(id(tree), on_gpu(tree))
+        here = known.get(id(tree)) or on_sms(tree, sms)
+        if here is None:
+            raise NormtuneError("it has thresholds in bytes of the L2 cache")
+        known[id(tree)] = here
     return {entry: known[id(tree)] for entry, tree in found.items()}
 
 

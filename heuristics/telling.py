@@ -32,8 +32,7 @@ _COUNTED = {
 def figures(fit: Fit) -> Iterable[str]:
     """The figures of a table, operator by operator."""
     device = fit.device
-    data = f"{fit.measurements} measurements, {fit.date}{fit.told_regime}"
-    yield f"{device.label}, {device.target}, {device.sms} SMs: {data}"
+    yield f"{device.label}, {device.target}, {device.sms} SMs: {fit.extent}"
     yield "Slower than the best config of each problem, in percent (Liger: its rule);"
     yield _COUNTED.get(fit.weights, f"problems count in a mean as {fit.weights} says") + ":"
     yield ""

@@ -58,6 +58,11 @@ def leaves(tree: Tree) -> int:
     return 1 if isinstance(tree, Leaf) else leaves(tree.low) + leaves(tree.high)
 
 
+def counted_leaves(count: int) -> str:
+    """A number of leaves in words: `1 leaf`, `8 leaves`."""
+    return "1 leaf" if count == 1 else f"{count} leaves"
+
+
 def distinct(tree: Tree) -> frozenset[Config]:
     """The configs that it answers with."""
     return frozenset({tree.config}) if isinstance(tree, Leaf) else distinct(tree.low) | distinct(tree.high)

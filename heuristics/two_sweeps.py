@@ -23,6 +23,7 @@ from normtune.heuristics.resampling import Blocks
 from normtune.heuristics.sharing import extra
 from normtune.heuristics.tree import Tree, choose
 from normtune.kernels.operator import operators
+from normtune.kernels.problem import join_key
 
 if TYPE_CHECKING:
     from normtune.results.frame import Evidence
@@ -118,7 +119,7 @@ def _kinds(sweep: Sweep, options: FitOptions) -> Iterator[Kind]:
     served |= {(one.key, one.dtype) for one in sweep.fit.shared}
     for name, variant, dtype in sweep.evidence.select(options.operators).kinds():
         spec = operators().get(name)
-        if spec and variant in all_variants(spec) and (f"{name}:{variant}" if variant else name, dtype) in served:
+        if spec and variant in all_variants(spec) and (join_key(name, variant), dtype) in served:
             yield name, variant, dtype
 
 

@@ -32,7 +32,7 @@ class Problem(NamedTuple):
     @property
     def key(self) -> str:
         """The name under which tables hold this operator: `rms_norm_forward` or `rms_norm_forward:no_rstd`."""
-        return f"{self.operator}:{self.variant}" if self.variant else self.operator
+        return join_key(self.operator, self.variant)
 
     def __str__(self) -> str:
         return f"{self.key} {self.dtype} {self.rows} x {self.hidden}"
@@ -60,6 +60,11 @@ class Buffer(NamedTuple):
         for extent in self.shape:
             size *= extent
         return size
+
+
+def join_key(operator: str, variant: str) -> str:
+    """A table's operator name of an operator and variant, as `split_key` takes it apart."""
+    return f"{operator}:{variant}" if variant else operator
 
 
 def split_key(key: str) -> tuple[str, str]:

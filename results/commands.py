@@ -76,7 +76,8 @@ def export(
         return
     if write is not None:
         write(evidence, out)
-    typer.echo(f"{out}: {len(evidence.frame)} measurements of {len(evidence.runs)} runs, {evidence.digest()}")
+    runs = f"{len(evidence.runs)} run{'s' * (len(evidence.runs) != 1)}"
+    typer.echo(f"{out}: {len(evidence.frame)} measurements of {runs}, {evidence.digest()}")
 
 
 @app.command("import")
@@ -104,6 +105,7 @@ def _overview(evidence: "Evidence") -> "Table":
     """A row for each device, operator, variant, dtype and regime."""
     from rich.table import Table
 
+    from normtune.kernels.problem import join_key
     from normtune.results.terminal import printable
 
     runs = {run.id: run.device for run in evidence.runs}
@@ -122,7 +124,7 @@ def _overview(evidence: "Evidence") -> "Table":
         told = ", ".join(f"{counts[status]} {status}" for status in sorted(counts.index, key=lambda s: (s != "ok", s)))
         table.add_row(
             printable(device),
-            printable(f"{operator}:{variant}" if variant else operator),
+            printable(join_key(operator, variant)),
             dtype,
             printable(regime),
             str(len(part[["rows", "hidden"]].drop_duplicates())),

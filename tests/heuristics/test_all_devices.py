@@ -166,6 +166,8 @@ def test_what_is_for_one_gpu_is_refused(evidence: Evidence) -> None:
         fit_all(evidence, FitOptions(max_slowdown=1.1))
     with pytest.raises(NormtuneError, match="no measurements to fit"):
         fit_all(evidence.select(["other"]))
+    with pytest.raises(UsageError, match="no measurements of operator 'other': measured are toy"):
+        fit_all(evidence, FitOptions(operators=("other",)))
 
 
 def test_a_table_and_its_data_pass_check_and_an_edit_does_not(evidence: Evidence, tmp_path: Path) -> None:

@@ -318,6 +318,7 @@ def test_a_table_of_any_gpu_is_replaced_and_no_baseline(store: str) -> None:
     Path("table.py").write_bytes(shipped.read_bytes())
     result = invoke("fit", "--store", store, "--leaves", "2", "--baseline", "table.py", "--out", "new.py")
     assert "is a table for any GPU" in str(result.exception)
+    assert "is a table for any GPU" in str(invoke("fit", "--store", store, "--baseline", "any-gpu").exception)
     fit("--leaves", "2")
     assert not locate.load("table.py").header.replaced
     checked()

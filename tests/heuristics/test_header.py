@@ -68,7 +68,9 @@ def test_a_newer_format_asks_for_an_upgrade() -> None:
         parse(newer.text(), "table.py")
 
 
-@pytest.mark.parametrize("name", ["Regenerate", "Device", "Software", "Data", "Kernels", "Measured", "Regret", "Body"])
+@pytest.mark.parametrize(
+    "name", ["Regenerate", "Device", "Software", "Data", "Kernels", "Measured", "Regret", "Format", "Body"]
+)
 def test_a_missing_line_is_named(name: str) -> None:
     lines = [line for line in HEADER.text().split("\n") if not line.startswith(f"# {name}:")]
     with pytest.raises(UsageError, match=f"no line '{name}'"):
