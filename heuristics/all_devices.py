@@ -8,7 +8,7 @@ bytes of x per byte of L2 cache where that loses over `ENOUGH` less; so one func
 decides, between the two and for the number of leaves, is the mean regret on GPUs left out of the fit. One GPU leaves
 nothing to be left out; then it is the regret on its own data, and the fewest leaves within `ENOUGH` of the most are
 taken: a table for GPUs that nobody measured need not follow one GPU closely. A dtype or variant takes the function of
-another by the same bound as in `fitting`, one dtype in its own table.
+another by the same bound as in `serving`, one dtype in its own table.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.every_gpu import EveryGpu, targets_of
 from normtune.heuristics.fitted_any import AnyGpuFit, AnyGpuFunction, AnyGpuShared, Lost, OnDevice
-from normtune.heuristics.fitting import SHARING_COST, check_operators
+from normtune.heuristics.fitting import check_operators
 from normtune.heuristics.joint import Joint, Part
 from normtune.heuristics.legality import all_variants
 from normtune.heuristics.matrices import older
@@ -26,6 +26,7 @@ from normtune.heuristics.matrix import timing_matrix
 from normtune.heuristics.normalised import BYTES_PER_L2, ROWS_PER_SM, NormalisedTree, choose_on, leaves_of
 from normtune.heuristics.options import FitOptions
 from normtune.heuristics.parallel import in_order, processes_for
+from normtune.heuristics.serving import SHARING_COST
 from normtune.heuristics.tree import counted_leaves
 from normtune.heuristics.weights import Weighting
 from normtune.kernels.operator import OperatorSpec, operator

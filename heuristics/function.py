@@ -1,7 +1,7 @@
 """The function of a table that loses least on one timing matrix.
 
 In: a timing matrix, what is legal, what the user asked for, and what is decided already. Out: `Function`. Whether it is
-wanted at all, or another one does as well, is the business of `fitting`.
+wanted at all, or another one does as well, is the business of `serving`.
 
 The optimum comes first. Of the trees that lose at most the tie more, the plainest is taken (`tidy`); where it is slower
 than what is in use, it gives way (`guard`). What that costs is measured against the optimum, and printed.
@@ -98,7 +98,7 @@ def fit_function(
         plain = tidied(optima, tree, budget)
         tree = plain
         if incumbent and incumbent.tree:
-            tree = tidied(optima, tree, budget, _old(task, optima, legality, incumbent.tree))
+            tree = tidied(optima, tree, budget, _old(task, legality, incumbent.tree))
         if incumbent:
             tree, kept = guarded(task.matrix, task.found, tree, incumbent.choice)
             replacing = incumbent.tree is not None and tree != plain
@@ -229,7 +229,7 @@ def _no_tree(task: _Task, legality: Legality, options: FitOptions, most: int) ->
     )
 
 
-def _old(task: _Task, optima: Optima, legality: Legality, tree: Tree) -> Old:
+def _old(task: _Task, legality: Legality, tree: Tree) -> Old:
     """The tree that is replaced, as `tidy` looks at it."""
     matrix, found = task.allowed, task.found
     weights, differs = matrix.weight.tolist(), np.zeros(found.cost.shape, np.int64)

@@ -1,7 +1,7 @@
 """What it costs when a variant or a dtype takes a function that was fitted on other data.
 
 In: the timing matrix of who would share, and a function. Out: `Shared`, or nothing where the function cannot serve.
-Whether the cost is low enough is decided in `fitting`.
+Whether the cost is low enough is decided in `serving`.
 """
 
 from typing import NamedTuple
