@@ -15,12 +15,12 @@ from normtune.heuristics import locate
 from normtune.heuristics.batch_invariant import looks_at_rows
 from normtune.heuristics.every_gpu import EveryGpu, targets_of
 from normtune.heuristics.header import FORMAT, Header, body_hash, parse
-from normtune.heuristics.legality import Legality, all_variants
+from normtune.heuristics.legality import Legality, registered
 from normtune.heuristics.options import read_options, values
 from normtune.heuristics.regions import normalised_trees, trees
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
-from normtune.kernels.problem import split_batch_invariant, split_key
+from normtune.kernels.problem import split_batch_invariant
 from normtune.kernels.target import target_for
 from normtune.results.regimes import COLD
 
@@ -158,17 +158,14 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
     except (NormtuneError, ValueError) as error:
         return [str(error)]
     failures = []
-    specs = operators()
     for (key, dtype), tree in found.items():
-        usual, invariant = split_batch_invariant(key)
-        name, variant = split_key(usual)
-        if invariant and looks_at_rows(tree):
+        if split_batch_invariant(key)[1] and looks_at_rows(tree):
             failures.append(f"{key} {dtype}: its function looks at rows")
-        if name not in specs:
-            notes.append(f"operator {name} is not registered: its configs were not checked")
+        one = registered(key, dtype)
+        if one is None:
+            notes.append(_unknown(key, dtype))
             continue
-        spec = specs[name]
-        legality = Legality(spec, target, [dtype], [variant] if variant else all_variants(spec))
+        legality = Legality(one.spec, target, [dtype], one.variants)
         failures += [
             f"{key} {dtype}: {region.config} is illegal on {header.target} at {region.most_rows} rows of "
             f"{region.most_hidden}, where the table answers with it"
@@ -185,19 +182,21 @@ def _legality_anywhere(header: Header, text: str, notes: list[str]) -> list[str]
     except (NormtuneError, ValueError, IndexError) as error:
         return [f"its Fitted lines cannot be read: {error}" if isinstance(error, IndexError) else str(error)]
     failures = []
-    specs = operators()
     for (key, dtype), tree in found.items():
-        name, variant = split_key(key)
-        if name not in specs:
-            notes.append(f"operator {name} is not registered: its configs were not checked")
+        one = registered(key, dtype)
+        if one is None:
+            notes.append(_unknown(key, dtype))
             continue
-        spec = specs[name]
-        legal = EveryGpu(spec, targets, [dtype], [variant] if variant else all_variants(spec))
+        legal = EveryGpu(one.spec, targets, [dtype], one.variants)
         failures += [
             f"{key} {dtype}: {box.config} is illegal on {target.name} with {target.sms} SMs at hidden {box.most_hidden}"
             for target, box in legal.breaches(tree)
         ]
     return failures
+
+
+def _unknown(key: str, dtype: str) -> str:
+    return f"{key} {dtype} is not registered here: its configs were not checked"
 
 
 def _stale(header: Header, notes: list[str]) -> list[str]:

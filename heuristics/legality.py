@@ -7,14 +7,15 @@ the largest shape of a region; since legality never returns as rows or hidden gr
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normtune.heuristics.tree import Region, Tree, regions
 from normtune.kernels.config import Config
-from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.operator import OperatorSpec, operators
+from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key
 from normtune.kernels.target import Target
 
 
@@ -22,6 +23,23 @@ def all_variants(spec: OperatorSpec) -> tuple[str, ...]:
     """Every variant of an operator, those with several flags off too, the plain one first."""
     offs = [flag.off for flag in spec.flags]
     return tuple("+".join(chosen) for count in range(len(offs) + 1) for chosen in combinations(offs, count))
+
+
+class Registered(NamedTuple):
+    """An operator that is here, as an entry of a table names it, and the variants that the entry's function serves."""
+
+    spec: OperatorSpec
+    variants: tuple[str, ...]
+
+
+def registered(key: str, dtype: str) -> Registered | None:
+    """What an entry of a table is for; None where no such operator, variant or dtype is registered."""
+    name, variant = split_key(split_batch_invariant(key)[0])
+    spec = operators().get(name)
+    if spec is None or dtype not in spec.dtypes or variant not in all_variants(spec):
+        return None
+    # The plain function is also what every variant falls back to.
+    return Registered(spec, (variant,) if variant else all_variants(spec))
 
 
 class Legality:

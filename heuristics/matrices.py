@@ -6,7 +6,7 @@ others and of measurements of kernels that changed.
 
 from typing import TYPE_CHECKING
 
-from normtune.heuristics.legality import all_variants
+from normtune.heuristics.legality import registered
 from normtune.heuristics.matrix import TimingMatrix, timing_matrix
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
@@ -24,9 +24,8 @@ def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatri
     target = target_for(device.target, device.sms)
     found, notes = [], []
     for name, variant, dtype in current.kinds():
-        spec = operators().get(name)
-        known = spec is not None and dtype in spec.dtypes and variant in {"", *all_variants(spec)}
-        matrix = timing_matrix(current, spec, variant, dtype, target) if spec and known else None
+        known = registered(join_key(name, variant), dtype)
+        matrix = timing_matrix(current, known.spec, variant, dtype, target) if known else None
         if matrix:
             found.append(matrix)
         else:

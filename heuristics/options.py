@@ -143,8 +143,8 @@ def read_options(command: str) -> FitOptions:
     """The options that a command of a table's header names.
 
     Raises:
-        ValueError: a number is none, or the command cannot be taken apart.
-        UsageError: a value is out of range.
+        ValueError: a number is none.
+        UsageError: a value is out of range, or the command cannot be taken apart.
     """
     given = values(command)
     found: dict[str, object] = {}
@@ -157,9 +157,17 @@ def read_options(command: str) -> FitOptions:
 
 
 def values(command: str) -> dict[str, Sequence[str]]:
-    """The values of each option of a command, in order."""
+    """The values of each option of a command, in order.
+
+    Raises:
+        UsageError: the command cannot be taken apart.
+    """
     found: dict[str, list[str]] = {}
-    for name, value in pairwise(shlex.split(command)):
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"the command {command!r} of a header cannot be read ({error}): fit the table again") from None
+    for name, value in pairwise(words):
         if name.startswith("--"):
             found.setdefault(name, []).append(value)
     return {name: tuple(given) for name, given in found.items()}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics import locate
 from normtune.heuristics.header import Header, body_hash, parse
-from normtune.heuristics.legality import all_variants
+from normtune.heuristics.legality import registered
 from normtune.heuristics.micrologs import MILLION
 from normtune.heuristics.normalised import NormalisedTree, on_sms
 from normtune.heuristics.options import values
@@ -120,14 +120,12 @@ def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[li
     known = header.known()
     means = filter(None, map(_MEAN.fullmatch, header.regret))
     promised = {(mean[1], mean[2]): float(mean[4] or mean[3]) for mean in means}
-    specs = operators()
     found: list[Checked] = []
     notes = []
     for tree, entries in _by_function(trees):
         usable = []
         for key, dtype in entries:
-            name, variant = split_key(split_batch_invariant(key)[0])
-            if name in specs and variant in all_variants(specs[name]) and dtype in specs[name].dtypes:
+            if registered(key, dtype):
                 usable.append((key, dtype))
             else:
                 notes.append(f"{key} {dtype} is not checked: there is no such operator here")

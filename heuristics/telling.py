@@ -111,7 +111,7 @@ def ways(fit: Fit, out: Path | None) -> Iterable[str]:
     """
     name = shlex.quote(str(out)) if out else "FILE"
     regime = "" if fit.regime == COLD else f" --regime {fit.regime}"
-    yield "Three ways to use it:" if out else "Nothing was written. Three ways to use the table:"
+    yield "Three ways to use it:" if out else "No table was written. Three ways to use it:"
     for way, effect in (
         (f"normtune fit{regime} --install", f"kernels on {plain_name(fit.device.name)} use it, for this user"),
         (f"NORMTUNE_TABLE={name}", "one process uses it" if out else "one process uses it; --out FILE writes it"),

@@ -147,7 +147,7 @@ def test_an_operator_that_is_not_registered_is_noted(
     monkeypatch.delitem(door._OPERATORS, "toy")
     report = check(path)
     assert report.failures == ()
-    assert any("operator toy is not registered" in note for note in report.notes)
+    assert any("toy bfloat16 is not registered here" in note for note in report.notes)
 
 
 def test_a_missing_file_is_a_wrong_call(tmp_path: Path) -> None:

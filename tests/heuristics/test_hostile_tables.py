@@ -94,6 +94,13 @@ def test_code_that_normtune_does_not_write_is_not_run(old: str, new: str, capfd:
     assert capfd.readouterr().out == ""
 
 
+@pytest.mark.parametrize("name", ['"rms_norm_forward", "int7"', '"rms_norm_forward:odd", "bfloat16"'])
+def test_entries_of_what_nobody_knows_are_noted(name: str) -> None:
+    report = check(edited(ENTRY, ENTRY.replace('"rms_norm_forward", "bfloat16"', name)))
+    told = name.replace('"', "").replace(",", "")
+    assert f"{told} is not registered here: its configs were not checked" in report.notes
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -69,6 +69,12 @@ def test_entries_of_operators_that_are_not_here_are_told(tmp_path: Path) -> None
     assert suspect.read(path).notes[0] == "rms_norm_sideways float16 is not checked: there is no such operator here"
 
 
+def test_a_command_that_is_none_is_told(tmp_path: Path) -> None:
+    path = edited(tmp_path, lambda header: header._replace(regenerate="normtune fit --weights 'mine.csv"))
+    with pytest.raises(UsageError, match=r"cannot be read \(No closing quotation\): fit the table again"):
+        suspect.read(path).regime  # noqa: B018 - the property is what is asked
+
+
 @pytest.mark.parametrize(("option", "regime"), [("", "cold"), ("--regime warm", "warm")])
 def test_the_regime_is_that_of_the_command(tmp_path: Path, option: str, regime: str) -> None:
     path = edited(tmp_path, lambda header: header._replace(regenerate=f"normtune fit {option} --out table.py"))
