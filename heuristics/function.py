@@ -182,7 +182,8 @@ def _task(matrix: TimingMatrix, legality: Legality, options: FitOptions, count: 
         if few is None:
             raise NormtuneError(
                 f"no choice of at most {options.max_configs} config{'s' * (options.max_configs != 1)} covers "
-                f"{matrix.key} {matrix.dtype}: each is illegal or was not measured somewhere; allow more with --max-configs, or sweep the default space"
+                f"{matrix.key} {matrix.dtype}: each is illegal or was not measured somewhere; allow more with "
+                "--max-configs, or sweep the default space"
             )
         allowed = allowed.of_configs(few.configs)
         limits += " of these configs"
