@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from normtune.heuristics.all_devices import _lost
+from normtune.heuristics.any_gpu_function import lost_on
 from normtune.heuristics.every_gpu import EveryGpu
 from normtune.heuristics.joint import Joint, Part
 from normtune.heuristics.legality import all_variants
@@ -123,5 +123,5 @@ def report() -> None:
                 cells = []
                 for part, tree in zip(parts, trees, strict=True):
                     on = Part(part.target._replace(sms=1), part.matrix) if size == "rows" else part
-                    cells.append(f" {100 * math.expm1(_lost(operator(name), on, tree).mean / 1e6):.2f} |")
+                    cells.append(f" {100 * math.expm1(lost_on(operator(name), on, tree).mean / 1e6):.2f} |")
                 print(f"| {name} | {title} | {size} |" + "".join(cells), flush=True)
