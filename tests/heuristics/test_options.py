@@ -16,7 +16,7 @@ from normtune.results.regimes import REGIMES
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc", "Z")), min_size=1).filter(lambda name: name[0] != "-")
 OPTIONS = st.builds(
     FitOptions,
-    leaves=st.none() | st.integers(1, 10**6),
+    leaves=st.none() | st.integers(1, 128),
     operators=st.lists(NAMES).map(tuple),
     objective=st.sampled_from(OBJECTIVES),
     max_slowdown=st.none() | st.floats(1, 1e300),
@@ -73,7 +73,8 @@ def test_every_field_has_words() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"leaves": 0}, "leaves is 0: expected a positive number"),
+        ({"leaves": 0}, "leaves is 0: expected 1 to 128"),
+        ({"leaves": 129}, "leaves is 129: expected 1 to 128"),
         ({"leaves": -3}, "leaves is -3"),
         ({"max_configs": 0}, "max-configs is 0"),
         ({"max_configs": -1}, "max-configs is -1"),
