@@ -179,7 +179,7 @@ def _percent(value: int | None, digits: int) -> str:
 
 def tool() -> list[str]:
     """Sweep, fit and lookup."""
-    sweep, fit, lookup = _json("sweep"), _json("fit"), _json("lookup")
+    sweep, fit, many, lookup = (_json(name) for name in ("sweep", "fit", "many_tables", "lookup"))
     header, _ = _table()
     count = re.search(r"\((\d+) measurements", header.data)
     cases = ", ".join(f"{case['seconds']:.1f} s ({case['case'].strip('-')})" for case in fit["cases"])
@@ -197,6 +197,12 @@ def tool() -> list[str]:
             "fit.py",
             f"{fit['cores']} cores",
             f"{cases}, {peak} MB",
+        ),
+        (
+            f"fit of {many['tables']} tables to {many['measurements']} measurements, 16 leaves",
+            "many_tables.py",
+            f"{many['cores']} cores",
+            f"{many['seconds']:.0f} s, {many['peak_mb']} MB",
         ),
         (
             "lookup in the shipped table",
