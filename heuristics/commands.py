@@ -98,6 +98,9 @@ def fit(
     from normtune.kernels.gpu_name import plain_name
     from normtune.results.source import measured
 
+    for name, place in (("--out", out), ("--evidence", evidence), ("--baseline", baseline)):
+        if place == "":
+            raise UsageError(f"{name} is empty: name a file, or leave it out")
     options = FitOptions(
         leaves,
         tuple(operator or ()),

@@ -103,6 +103,12 @@ def test_each_device_is_installed_for_itself(store) -> None:
         assert locate.select(name, "sm_90", 132).table.header.device == name
 
 
+@pytest.mark.parametrize("option", ["--out", "--evidence", "--baseline"])
+def test_an_empty_place_is_none(store, option: str) -> None:
+    store("NVIDIA A")
+    assert refused(option, "") == f"{option} is empty: name a file, or leave it out"
+
+
 def test_a_new_folder_needs_one_to_stand_in(store) -> None:
     store("NVIDIA A")
     assert "cannot make the folder none/deep: No such file or directory" in refused("--out", "none/deep/")
