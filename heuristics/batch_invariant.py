@@ -200,14 +200,7 @@ def _broken(matrix: TimingMatrix, failed: NDArray[np.bool_], legality: Legality)
     for place in np.flatnonzero(failed.any(axis=1)).tolist():
         rows, hidden = matrix.problems[place]
         problem = Problem(matrix.operator, rows, hidden, matrix.dtype, matrix.variant)
-        launches = [_launch(config, problem, legality) for config in matrix.configs]
+        launches = [legality.spec.launch_of(config, problem, legality.target) for config in matrix.configs]
         wrong = {launches[column] for column in np.flatnonzero(failed[place]).tolist()} - {None}
         broken[place] |= [launch in wrong for launch in launches]
     return broken
-
-
-def _launch(config: Config, problem: Problem, legality: Legality) -> object:
-    try:
-        return legality.spec.resolve(config, problem, legality.target, None)
-    except IllegalConfigError:
-        return None

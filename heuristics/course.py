@@ -121,7 +121,7 @@ class Course:
         own = answers[asked]
         if own.status not in ("ok", _UNKNOWN):
             self._fail(question, f"{own.status}: {own.reason}")
-        elif own.status == "ok":
+        elif own.status == "ok" and self.wants(question):  # what is decided stays: bets hold at the first that wins
             samples = {
                 config: Samples(
                     np.asarray(answer.rounds, np.int32), micrologs(np.asarray(answer.nanoseconds, np.int64))

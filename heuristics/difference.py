@@ -19,7 +19,7 @@ from normtune.heuristics.matrix import MISSING, TimingMatrix
 from normtune.heuristics.sides import Side, Tuned
 from normtune.heuristics.traffic import PARTS, part
 from normtune.kernels.config import Config
-from normtune.kernels.operator import IllegalConfigError, Launch, operator
+from normtune.kernels.operator import Launch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 
@@ -258,7 +258,4 @@ def _launch(config: Config | None, problem: Problem, target: Target) -> Launch |
     """The launch of a config; None where it has none."""
     if config is None:
         return None
-    try:
-        return operator(problem.operator).resolve(config, problem, target, None)
-    except IllegalConfigError:
-        return None
+    return operator(problem.operator).launch_of(config, problem, target)

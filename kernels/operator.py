@@ -152,11 +152,14 @@ class OperatorSpec:
 
     def is_legal(self, config: Config, problem: Problem, target: Target) -> bool:
         """Whether `resolve` gives a launch for contiguous tensors."""
+        return self.launch_of(config, problem, target) is not None
+
+    def launch_of(self, config: Config, problem: Problem, target: Target) -> Launch | None:
+        """What `resolve` gives for contiguous tensors; None where the config is illegal."""
         try:
-            self.resolve(config, problem, target, None)
+            return self.resolve(config, problem, target, None)
         except IllegalConfigError:
-            return False
-        return True
+            return None
 
     def kernels(self) -> ModuleType:
         """The module of the kernels, imported on first use (needs triton)."""

@@ -108,6 +108,19 @@ def test_a_config_that_fails_makes_its_function_stale_at_once(spec: OperatorSpec
     assert not asked.wants(asked.questions[1])
 
 
+def test_what_is_decided_stays_unless_a_config_fails(spec: OperatorSpec, penalty: Law) -> None:
+    asked = course(checked(FRESH, promised=5000))
+    count = carried_out(asked, penalty)
+    decided = asked.judgements()
+    left = asked.questions[count]
+    answers = measured(lambda config, _: float(config == left.config), left, random.Random(0))
+    asked.learn(left, left.config, answers)  # asked for by another function, say
+    assert asked.judgements() == decided
+    answers[left.config] = Answer("wrong_result", "y is off by 3")
+    asked.learn(left, left.config, answers)
+    assert asked.judgements()[0].verdict == STALE
+
+
 def test_a_rival_that_fails_says_nothing(spec: OperatorSpec, penalty: Law) -> None:
     asked = course(checked(FRESH))
     for question in asked.questions[:LEAST_SHAPES]:
