@@ -80,7 +80,7 @@ def tree_of(path: str = "table.py"):
         (("--weights", "zero.csv"), "has no weight above 0"),
         (("--weights", "elsewhere.csv"), "names no problem that was measured"),
         (("--baseline", "nobody"), "baseline nobody is no rule, file or shipped table"),
-        (("--baseline", ""), "is no regular file"),
+        (("--baseline", ""), "--baseline is empty"),
         (("--baseline", "odd.csv"), "odd.csv is no table of normtune"),
         (("--baseline", "none.py"), "baseline none.py is no rule"),
         (("--operator", "other"), "no measurements of operator 'other'"),

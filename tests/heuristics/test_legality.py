@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from normtune.heuristics.legality import Legality
 from normtune.kernels.config import Config
-from normtune.kernels.operator import IllegalConfigError, operator
+from normtune.kernels.operator import IllegalConfigError, Launch, operator
 from normtune.kernels.target import TARGETS
 
 CONFIGS = tuple(Config("row", 1, warps) for warps in (1, 2, 4))
@@ -34,6 +34,7 @@ def test_the_legal_area_is_found_from_its_edge(area) -> None:
     def resolve(config, problem, target, alignment=None):
         if rows.index(problem.rows) >= edges[config][hidden.index(problem.hidden)]:
             raise IllegalConfigError("beyond the edge")
+        return Launch(False, 1, 1, 1, config.num_warps, 1, 16, False, 0)
 
     spec = replace(operator("rms_norm_forward"), resolve=resolve)
     found = Legality(spec, TARGETS["sm_90"], ("bfloat16",), ("",)).over(CONFIGS, rows, hidden)
