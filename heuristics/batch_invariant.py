@@ -98,25 +98,24 @@ def fit_batch_invariant(
     if not alike:
         return None
     allowed = filled.of_configs(alike)
-    optima, least = _least(allowed.within(CAP), legality, most)
-    if least[-1] is None:
-        optima, least = _least(allowed, legality, most)
-    if least[-1] is None:
+    optima = _optima(allowed.within(CAP), legality, most)
+    if optima.least(optima.most) is None:
+        optima = _optima(allowed, legality, most)
+    best = optima.least(optima.most)
+    if best is None:
         return None
-    enough = least[-1] + TOLERANCE * int(matrix.weight.sum())
-    tree = optima.tree(next(leaves for leaves, cost in enumerate(least, 1) if cost is not None and cost <= enough))
+    count = optima.fewest(best + TOLERANCE * int(matrix.weight.sum()))
+    tree = optima.tree(count) if count else None
     if tree is None:
         raise AssertionError("a tree of that cost exists")
     return Invariant(tree, filled, optima, cost_of(matrix, filled, tree, usual))
 
 
-def _least(allowed: TimingMatrix, legality: Legality, most: int | None) -> tuple[Optima, list[int | None]]:
-    """The optima of hidden alone, and the least cost for 1, 2, ... leaves."""
+def _optima(allowed: TimingMatrix, legality: Legality, most: int | None) -> Optima:
+    """The optima of hidden alone, for as many leaves as there are sizes or at most so many."""
     found = _of_hidden(bins(allowed, legality))
     count = len(found.axes[1].tops)
-    count = min(most or count, count)
-    optima = Optima(*found, count)
-    return optima, [optima.least(leaves) for leaves in range(1, count + 1)]
+    return Optima(*found, min(most or count, count))
 
 
 def cost_of(matrix: TimingMatrix, filled: TimingMatrix, tree: Tree, usual: Tree) -> Cost:

@@ -86,9 +86,7 @@ def fit_function(
         raise AssertionError("a tree has a cost")
     # All that is preferred to the least loss shares one tie.
     budget = best + options.tie * int(matrix.weight.sum())
-    count = next(
-        count for count in range(1, asked + 1) if (least := optima.least(count)) is not None and least <= budget
-    )
+    count = optima.fewest(budget) or asked
     # The tree of an earlier fit is only given where it was what it was because of the table before it.
     kept, replacing = 0, given is not None
     if given is not None:
@@ -207,9 +205,7 @@ def _mark(optima: Optima, enough: int) -> int | None:
         return None
     goal = optima.least_measured(enough)
     bound = best if goal is None else max(best, goal)
-    return next(
-        count for count in range(1, optima.most + 1) if (least := optima.least(count)) is not None and least <= bound
-    )
+    return optima.fewest(bound)
 
 
 def _no_tree(task: _Task, legality: Legality, options: FitOptions, most: int) -> str:

@@ -124,8 +124,15 @@ class Optima:
         best = self.least(leaves)
         if best is None:
             return None
-        fewest = next(count for count in range(1, leaves + 1) if self._cost(count, self.whole) == best)
+        fewest = self.fewest(best)
+        if fewest is None:
+            raise AssertionError("a tree has the least cost")
         return self._build(self.whole, fewest)
+
+    def fewest(self, cost: int) -> int | None:
+        """The fewest leaves of a tree that costs at most that; None where there is no such tree."""
+        counts = range(1, self.most + 1)
+        return next((count for count in counts if (least := self.least(count)) is not None and least <= cost), None)
 
     @property
     def whole(self) -> Rectangle:

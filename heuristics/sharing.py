@@ -78,7 +78,7 @@ def leaves_of_its_own(matrix: TimingMatrix, donor: Function) -> int:
 
 def least_legal(optima: Optima, count: int, most: int) -> int | None:
     """The least number of leaves from `count` to `most` with which a tree is legal everywhere."""
-    return next((leaves for leaves in range(count, most + 1) if optima.tree(leaves) is not None), None)
+    return next((leaves for leaves in range(count, most + 1) if optima.least(leaves) is not None), None)
 
 
 def extra(matrix: TimingMatrix, left: Tree, right: Tree) -> int:

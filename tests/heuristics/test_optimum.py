@@ -92,6 +92,26 @@ def test_the_optimum_is_that_of_brute_force_for_every_number_of_leaves(
             assert cost_of(tree, optima, cost, barred, legal) == expected
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_the_fewest_leaves_of_a_cost_are_those_of_brute_force(seed: int) -> None:
+    cost, barred, legal = problem(seed, 3, 3)
+    optima = solved(cost, barred, legal, 4)
+    least = [brute_force(cost, barred, legal, count) for count in range(1, 5)]
+    for bound in {one + more for one in least if one is not None for more in (-1, 0, 1)}:
+        enough = [count for count, one in enumerate(least, 1) if one is not None and one <= bound]
+        assert optima.fewest(bound) == (min(enough) if enough else None)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_was_solved_for_one_number_of_leaves_serves_another(seed: int) -> None:
+    problems = problem(seed, 3, 4)
+    optima, wanted = solved(*problems, 2), solved(*problems, 9)
+    assert optima.tree(2) == wanted.tree(2)
+    more = optima.up_to(9)
+    assert [more.tree(count) for count in range(1, 10)] == [wanted.tree(count) for count in range(1, 10)]
+    assert (optima.least(9), more.up_to(2).least(9)) == (wanted.least(2), wanted.least(2))
+
+
 def test_equal_costs_take_fewer_leaves_and_the_smaller_config() -> None:
     cost = np.zeros((3, 2, 2), np.int64)
     optima = solved(cost, cost > 0, cost == 0, 4)

@@ -32,6 +32,6 @@ def test_leaves_for_as_many_problems_each_or_for_five(problems: int, leaves: int
 
 
 def test_more_leaves_only_where_fewer_are_not_legal() -> None:
-    optima = SimpleNamespace(tree=lambda leaves: None if leaves < 4 else object())
+    optima = SimpleNamespace(least=lambda leaves: None if leaves < 4 else 0)
     assert [least_legal(optima, count, 6) for count in (1, 4, 5)] == [4, 4, 5]
     assert least_legal(optima, 1, 3) is None
