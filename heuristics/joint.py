@@ -4,15 +4,16 @@ In: the timing matrices of one operator variant and dtype, each of a GPU. Out: `
 each number of leaves, every GPU with the same weight. The program that proves it is `optimum`, to which rows per
 multiprocessor are just another ordered axis.
 
-Thresholds. Between two neighbouring sizes any cut separates the data alike, so the one that reads best is taken: a
-power of two or one over it, else a number that is round by `thresholds`, else the simplest fraction. Bytes per byte of
-L2 cache are cut at powers of two alone: they take a value a problem, more than can be told apart or read.
+Thresholds. Between two neighbouring sizes any cut separates the data alike, so of the middle half of the gap, by ratio,
+the one that reads best is taken: a power of two or one over it, else an integer, or one over an integer, that is round
+by `thresholds`, else the simplest fraction. Bytes per byte of L2 cache are cut at powers of two alone: they take a
+value a problem, more than can be told apart or read.
 """
 
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
-from math import floor
+from math import ceil, floor
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from normtune.heuristics.grid import Axis, axis, coarsened
 from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.normalised import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
 from normtune.heuristics.optimum import MAX_BINS, Optima
-from normtune.heuristics.thresholds import rows_threshold
+from normtune.heuristics.thresholds import middle_half, roundest
 from normtune.heuristics.tree import Leaf, Tree
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
@@ -151,14 +152,17 @@ def _powers(values: Sequence[int]) -> list[Fraction]:
 
 
 def between(low: Fraction, high: Fraction) -> Fraction:
-    """The threshold above `low` and at most `high`, both positive, that reads best."""
-    powers = [power for bit in range(-48, 49) if low < (power := Fraction(2) ** bit) <= high]
+    """The threshold above `low` and at most `high`, both positive, that reads best in the middle half of the gap."""
+    least, most = (Fraction(end, _SCALE) for end in middle_half(floor(low * _SCALE), floor(high * _SCALE)))
+    powers = [power for bit in range(-48, 49) if least <= (power := Fraction(2) ** bit) <= most]
     if powers:
         middle = low * high
         return min(powers, key=lambda power: (max(power**2 / middle, middle / power**2), power))
-    if floor(high) > floor(low) > 0:
-        return Fraction(rows_threshold(floor(low), floor(high)))
-    return _simplest(low + (high - low) / 1024, high)
+    if ceil(least) <= most:
+        return Fraction(roundest(ceil(least), floor(most), floor(low * high)))
+    if ceil(1 / most) <= 1 / least:
+        return Fraction(1, roundest(ceil(1 / most), floor(1 / least), floor(1 / (low * high))))
+    return _simplest(least, most)
 
 
 def _simplest(least: Fraction, most: Fraction) -> Fraction:

@@ -3,6 +3,11 @@
 In: two neighbouring sizes of the grid. Out: the threshold. The data cannot tell which integer between them is best, so
 the roundest is taken: a power of two, else a multiple of 1024, 512, 256, 128, 64, 100 or 10, else any; among equally
 round ones the nearest to the geometric middle, and the smaller of two as near.
+
+Of hidden sizes any integer of the gap may be taken, as blocks of columns are powers of two: what is true of the smaller
+size ends there. Rows know no such end, and where all measured row counts are powers of two the roundest integer of a
+gap is its end, so that everything in between would go with one side. So row thresholds keep to the middle half of the
+gap, by ratio.
 """
 
 from math import isqrt
@@ -12,12 +17,21 @@ _ROUND = (1024, 512, 256, 128, 64, 100, 10, 1)
 
 def hidden_threshold(low: int, high: int) -> int:
     """T of `hidden <= T`, with low <= T < high."""
-    return _recognisable(low, high - 1, low * high)
+    return roundest(low, high - 1, low * high)
 
 
 def rows_threshold(low: int, high: int) -> int:
-    """T of `rows >= T`, with low < T <= high."""
-    return _recognisable(low + 1, high, low * high)
+    """T of `rows >= T`, with low < T <= high, of the middle half of the gap where that has an integer."""
+    least, most = middle_half(low, high)
+    return roundest(least, most, low * high) if least <= most else roundest(low + 1, high, low * high)
+
+
+def middle_half(low: int, high: int) -> tuple[int, int]:
+    """The least and the largest integer from low (high / low)^(1/4) to low (high / low)^(3/4), for 0 < low < high.
+
+    The first is greater than the second where there is none.
+    """
+    return isqrt(isqrt(low**3 * high - 1)) + 1, isqrt(isqrt(low * high**3))
 
 
 def roundness(threshold: int) -> int:
@@ -27,7 +41,14 @@ def roundness(threshold: int) -> int:
     return 1 + next(place for place, unit in enumerate(_ROUND) if threshold % unit == 0)
 
 
-def _recognisable(least: int, most: int, middle_squared: int) -> int:
+def roundest(least: int, most: int, middle_squared: int) -> int:
+    """The integer from `least` to `most`, ends included, that people recognise best.
+
+    Args:
+        least: positive.
+        most: at least as much.
+        middle_squared: the square of what is nearest among equally round ones, at least 1.
+    """
     powers = [1 << bit for bit in range(most.bit_length()) if least <= 1 << bit <= most]
     if powers:
         return _nearest(powers, middle_squared)

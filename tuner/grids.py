@@ -21,7 +21,8 @@ _DEFAULT_HIDDEN = (64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 5120, 7
 _RECORDING_ROWS = tuple(sorted({*(2**power for power in range(19)), 192, 320, 576, 768}))
 _RECORDING_HIDDEN = tuple(
     sorted(
-        {*_DEFAULT_HIDDEN, 96, 192, 640, 896, 1152, 2304, 2560, 3584, 5632, 6144} | {10240, 14336, 22016, 24576, 28672}
+        {*_DEFAULT_HIDDEN, 80, 96, 160, 192, 384, 640, 896, 1152, 1792, 2304, 2560, 3584, 5632, 6144, 8704}
+        | {10240, 12800, 14336, 15872, 18432, 20480, 22016, 24576, 25600, 28672, 29568}
     )
 )
 # Corners, edges and middle: where all of the full space is tried, to see which knobs the default space needs.

@@ -3,29 +3,30 @@
 # Device:   any GPU
 # Fitted:   NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:c1dcef211bb0911138db109a1cdff06cde868ead6e049d4d382430e759414ed2 (81990 measurements, 2026-11-21)
+# Data:     sha256:0dc23e0229850336e6462279892be6e8946214f63440b16ef8a0931e37250ec1 (131304 measurements, 2026-11-21)
 # Kernels:  rms_norm_backward sha256:4cf0b0804c63905a2e217af2f953d436f27882a433b4e9b2fdc457d99d20f327
 # Kernels:  rms_norm_forward sha256:8a4467d24df263971a707cf269e523aefeb9e8706bdedb9d6e037cb926d6173d
 # Measured: rows 1 to 262144, hidden 64 to 32768
-# Regret:   rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 1.45 % worst 24.8 % (left out unknown)
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, sharing costs 0.11 %, NVIDIA H200 mean 1.64 %
+# Regret:   rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 1.67 % worst 24.8 % (left out unknown)
+# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, sharing costs 0.11 %, NVIDIA H200 mean 1.81 %
 #           worst 23.7 % (left out unknown)
-# Regret:   rms_norm_backward float32: 19 leaves, NVIDIA H200 mean 1.32 % worst 18.1 % (left out unknown)
-# Regret:   rms_norm_backward:no_dweight bfloat16: 6 leaves, NVIDIA H200 mean 0.18 % worst 5.5 % (left out unknown)
-# Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight bfloat16, sharing costs 0.00 %, NVIDIA
-#           H200 mean 0.01 % worst 9.1 % (left out unknown)
-# Regret:   rms_norm_backward:no_dweight float32: 8 leaves, NVIDIA H200 mean 0.59 % worst 12.6 % (left out unknown)
-# Regret:   rms_norm_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.40 % worst 20.7 % (left out unknown)
-# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, sharing costs 0.00 %, NVIDIA H200 mean 0.31 % worst
-#           19.9 % (left out unknown)
-# Regret:   rms_norm_forward float32: as rms_norm_forward bfloat16, sharing costs 0.72 %, NVIDIA H200 mean 1.00 % worst
-#           17.7 % (left out unknown)
-# Regret:   rms_norm_forward:no_rstd bfloat16: 7 leaves, NVIDIA H200 mean 0.38 % worst 10.1 % (left out unknown)
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward:no_rstd bfloat16, sharing costs 0.05 %, NVIDIA H200
-#           mean 0.35 % worst 9.4 % (left out unknown)
-# Regret:   rms_norm_forward:no_rstd float32: 7 leaves, NVIDIA H200 mean 0.21 % worst 10.3 % (left out unknown)
+# Regret:   rms_norm_backward float32: 19 leaves, NVIDIA H200 mean 1.41 % worst 26.6 % (left out unknown)
+# Regret:   rms_norm_backward:no_dweight bfloat16: 9 leaves, NVIDIA H200 mean 0.30 % worst 11.2 % (left out unknown)
+# Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight bfloat16, sharing costs 0.15 %, NVIDIA
+#           H200 mean 0.76 % worst 15.3 % (left out unknown)
+# Regret:   rms_norm_backward:no_dweight float32: 12 leaves, NVIDIA H200 mean 0.48 % worst 12.6 % (left out unknown)
+# Regret:   rms_norm_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.47 % worst 23.0 % (left out unknown)
+# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, sharing costs 0.27 %, NVIDIA H200 mean 0.62 % worst
+#           23.2 % (left out unknown)
+# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, sharing costs 0.43 %, NVIDIA H200 mean 0.97
+#           % worst 15.7 % (left out unknown)
+# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, sharing costs 0.76 %, NVIDIA H200 mean 1.19
+#           % worst 15.3 % (left out unknown)
+# Regret:   rms_norm_forward float32: 8 leaves, NVIDIA H200 mean 0.45 % worst 25.0 % (left out unknown)
+# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, sharing costs 0.64 %, NVIDIA H200 mean 0.84 %
+#           worst 18.9 % (left out unknown)
 # Format:   2
-# Body:     sha256:c21a1b872c9130ad75b509a893787cb795c787c6fea8dc906049a470f31b6a0b
+# Body:     sha256:76d7820058e998dcb9da7e533d2e413f41c2f825fef8c8dbcf5124e64b2feba2
 
 """Launch configs by operator, dtype, rows, hidden, multiprocessors and bytes of L2 cache; `lookup` finds one."""
 
@@ -56,50 +57,50 @@ class Config(NamedTuple):
 
 
 BLOCK_ROW_2_WARPS_1 = Config("block_row", 2, 1)
+BLOCK_ROW_2_WARPS_4_COLUMNS_16 = Config("block_row", 2, 4, 1, 0, "columns", 16)
+BLOCK_ROW_2_WARPS_4 = Config("block_row", 2, 4)
+BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config("block_row", 2, 8, 1, 0, "columns", 16)
+BLOCK_ROW_2_WARPS_16_COLUMNS_16 = Config("block_row", 2, 16, 1, 0, "columns", 16)
 BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config("block_row", 4, 4, 1, 0, "columns", 16)
 BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config("block_row", 4, 4, 1, 0, "columns", 32)
 BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config("block_row", 4, 8, 1, 0, "columns", 16)
 BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config("block_row", 8, 4, 1, 0, "columns", 16)
 BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
 BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config("block_row", 8, 8, 1, 0, "columns", 16)
-BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
 BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config("block_row", 16, 4, 1, 0, "columns", 16)
 BLOCK_ROW_16_WARPS_4_COLUMNS_32 = Config("block_row", 16, 4, 1, 0, "columns", 32)
-BLOCK_ROW_16_WARPS_4 = Config("block_row", 16, 4)
 BLOCK_ROW_16_WARPS_8_COLUMNS_16 = Config("block_row", 16, 8, 1, 0, "columns", 16)
-BLOCK_ROW_16_WARPS_8 = Config("block_row", 16, 8)
 BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config("block_row", 16, 16, 1, 0, "columns", 16)
-BLOCK_ROW_16_WARPS_16 = Config("block_row", 16, 16)
 BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config("block_row", 32, 8, 1, 0, "columns", 16)
 BLOCK_ROW_32_WARPS_8 = Config("block_row", 32, 8)
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config("persistent", 1, 1, 2, 1, "dependent")
+PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config("persistent", 1, 2, 3, 4, "dependent")
 PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config("persistent", 1, 2, 4, 4, "dependent")
-PERSISTENT_WARPS_4_PER_SM_1_REDUCE = Config("persistent", 1, 4, 1, 1, "reduce")
-PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config("persistent", 1, 4, 3, 2, "dependent")
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 1, 4, 4, 2, "dependent")
 PERSISTENT_WARPS_8_PER_SM_1_REDUCE = Config("persistent", 1, 8, 1, 1, "reduce")
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config("persistent", 1, 8, 3, 1, "dependent")
 PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config("persistent", 1, 16, 1, 1, "reduce")
-PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 2, 2, 4, 2, "dependent")
+PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config("persistent", 4, 4, 3, 2, "dependent")
 PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 4, 4, 4, 2, "dependent")
 PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config("persistent", 4, 8, 3, 1, "dependent")
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT = Config("persistent", 16, 4, 1, 2, "dependent")
 PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 16, 4, 4, 2, "dependent")
-PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT = Config("persistent", 32, 4, 1, 2, "dependent")
 ROW_WARPS_1 = Config("row", 1, 1)
-ROW_WARPS_2 = Config("row", 1, 2)
 ROW_WARPS_4_COLUMNS_16 = Config("row", 1, 4, 1, 0, "columns", 16)
-ROW_WARPS_4_COLUMNS_32 = Config("row", 1, 4, 1, 0, "columns", 32)
 ROW_WARPS_4 = Config("row", 1, 4)
 ROW_WARPS_4_STAGES_3_COLUMNS_16 = Config("row", 1, 4, 3, 0, "columns", 16)
+ROW_WARPS_8_COLUMNS_16 = Config("row", 1, 8, 1, 0, "columns", 16)
 ROW_WARPS_8_COLUMNS_32 = Config("row", 1, 8, 1, 0, "columns", 32)
 ROW_WARPS_8_COLUMNS_64 = Config("row", 1, 8, 1, 0, "columns", 64)
 ROW_WARPS_8 = Config("row", 1, 8)
-ROW_WARPS_16_COLUMNS_16 = Config("row", 1, 16, 1, 0, "columns", 16)
 ROW_WARPS_16 = Config("row", 1, 16)
 SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
 SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
+SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent", 2048)
+SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent", 4096)
 SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config("split", 1, 16, 2, 1, "dependent", 2048)
+SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config("split", 1, 16, 2, 1, "dependent", 4096)
+SPLIT_4096_WARPS_32 = Config("split", 1, 32, 1, 0, "none", 4096)
 SPLIT_8192_WARPS_32 = Config("split", 1, 32, 1, 0, "none", 8192)
 SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT = Config("split", 1, 32, 1, 1, "dependent", 4096)
 SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config("split", 1, 32, 1, 1, "dependent", 8192)
@@ -109,168 +110,168 @@ SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config("split", 1, 32, 2, 1, "
 
 def rms_norm_backward_bfloat16(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
     if hidden <= 4096:
-        if rows >= 8 * sms:
+        if rows >= 10 * sms:
             if hidden <= 256:
                 return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
             if hidden <= 768:
                 return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
             if hidden <= 1536:
                 return PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
-            if hidden <= 2560:
-                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-            return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
         if hidden <= 128:
-            if 128 * rows >= sms:
-                if 2 * rows >= sms:
+            if 100 * rows >= sms:
+                if 3 * rows >= 2 * sms:
                     return BLOCK_ROW_32_WARPS_8_COLUMNS_16
                 return BLOCK_ROW_16_WARPS_4_COLUMNS_32
             return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
         if hidden <= 512:
-            if 4 * rows >= sms:
+            if 3 * rows >= 2 * sms:
                 return BLOCK_ROW_8_WARPS_8_COLUMNS_16
             return BLOCK_ROW_4_WARPS_4_COLUMNS_32
-        if 2 * rows >= 3 * sms:
+        if rows >= 3 * sms:
             return ROW_WARPS_4_STAGES_3_COLUMNS_16
-        if hidden <= 2048:
-            return ROW_WARPS_4_COLUMNS_16
-        return ROW_WARPS_4_COLUMNS_32
+        return ROW_WARPS_4_COLUMNS_16
     if hidden <= 16384:
-        if 2 * rows >= 3 * sms:
+        if 3 * rows >= 5 * sms:
             if hidden <= 8192:
-                if rows >= 8 * sms:
+                if rows >= 10 * sms:
                     return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
                 return ROW_WARPS_8_COLUMNS_32
-            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
         return ROW_WARPS_8_COLUMNS_64
-    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 21504:
+        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+    if hidden <= 28672:
+        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
-    if hidden <= 64:
-        if rows >= 5 * sms:
-            return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
-        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
     if hidden <= 4096:
-        if rows >= sms:
+        if rows >= 10 * sms:
             if hidden <= 256:
-                if rows >= 8 * sms:
-                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
-                return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-            if rows >= 8 * sms:
-                if hidden <= 768:
-                    return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
-                return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-            if hidden <= 1024:
-                return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-            return ROW_WARPS_4_COLUMNS_16
+                if rows >= 192 * sms:
+                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+            if hidden <= 768:
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+            return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
         if hidden <= 128:
+            if 4 * rows >= 5 * sms:
+                return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+            if hidden <= 64:
+                return BLOCK_ROW_16_WARPS_4_COLUMNS_16
             return BLOCK_ROW_8_WARPS_4_COLUMNS_16
         if hidden <= 512:
+            if 4 * rows >= 5 * sms:
+                return BLOCK_ROW_8_WARPS_8_COLUMNS_16
             return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-        if hidden <= 2048:
-            return ROW_WARPS_4_COLUMNS_16
-        return ROW_WARPS_4_COLUMNS_32
+        return ROW_WARPS_4_COLUMNS_16
     if hidden <= 8192:
-        if rows >= 8 * sms:
+        if rows >= 10 * sms:
             return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
         return ROW_WARPS_8_COLUMNS_64
-    if 2 * rows >= 3 * sms:
-        if hidden <= 13312:
-            return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-        if hidden <= 15360:
-            return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
-        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-    if hidden <= 16384:
-        return ROW_WARPS_8_COLUMNS_64
-    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 28672:
+        if 3 * rows >= 5 * sms:
+            if hidden <= 12288:
+                return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+            if hidden <= 15872:
+                return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+            return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+        if hidden <= 16384:
+            return ROW_WARPS_8_COLUMNS_64
+        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 30720:
+        return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
+    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
     if hidden <= 64:
-        return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
     if hidden <= 128:
         return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-    if hidden <= 512:
+    if hidden <= 256:
         return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-    if hidden <= 2048:
+    if hidden <= 512:
+        return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+    if hidden <= 1536:
         return ROW_WARPS_4_COLUMNS_16
+    if hidden <= 8192:
+        return ROW_WARPS_8_COLUMNS_16
+    if hidden <= 21504:
+        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 32768:
-        return ROW_WARPS_16_COLUMNS_16
+        return BLOCK_ROW_2_WARPS_16_COLUMNS_16
     return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_no_dweight_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
-    if hidden <= 64:
+    if hidden <= 100:
         return BLOCK_ROW_16_WARPS_4_COLUMNS_16
     if hidden <= 128:
         return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-    if hidden <= 512:
+    if hidden <= 256:
         return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-    if hidden <= 4096:
-        if rows >= sms:
+    if hidden <= 512:
+        return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+    if hidden <= 8192:
+        if rows >= 4 * sms:
             return ROW_WARPS_4_COLUMNS_16
         if hidden <= 1024:
-            return PERSISTENT_WARPS_4_PER_SM_1_REDUCE
-        return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+            return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+        if 4 * rows >= 5 * sms:
+            return ROW_WARPS_8_COLUMNS_16
+        if hidden <= 4096:
+            return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+        return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
+    if hidden <= 13312:
+        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
     if hidden <= 16384:
-        return ROW_WARPS_16_COLUMNS_16
+        return BLOCK_ROW_2_WARPS_8_COLUMNS_16
     return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
 
 
 def rms_norm_forward_bfloat16(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
-    if hidden <= 128:
-        if rows >= 8 * sms:
-            return BLOCK_ROW_32_WARPS_8
-        return BLOCK_ROW_2_WARPS_1
     if hidden <= 1536:
-        if rows >= 16 * sms:
+        if rows >= 20 * sms:
+            if hidden <= 128:
+                return BLOCK_ROW_32_WARPS_8
             return BLOCK_ROW_8_WARPS_4
-        if hidden <= 512:
-            return ROW_WARPS_1
+        if hidden <= 256:
+            return BLOCK_ROW_2_WARPS_1
         return ROW_WARPS_4
-    if hidden <= 7168:
-        if rows >= 4 * sms:
+    if hidden <= 15872:
+        if 4 * rows >= 9 * sms:
             if hidden <= 3584:
                 return ROW_WARPS_4
-            return SPLIT_2048_WARPS_8
-        return ROW_WARPS_8
-    if rows >= sms:
-        if hidden <= 13312:
+            if hidden <= 7168:
+                return SPLIT_2048_WARPS_8
             return SPLIT_4096_WARPS_16
+        if hidden <= 8192:
+            return ROW_WARPS_8
+        return BLOCK_ROW_2_WARPS_4
+    if 4 * rows >= 5 * sms:
         return SPLIT_8192_WARPS_32
     return ROW_WARPS_16
 
 
-def rms_norm_forward_no_rstd_bfloat16(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
-    if hidden <= 128:
-        if rows >= 128 * sms:
-            return BLOCK_ROW_16_WARPS_4
-        return BLOCK_ROW_16_WARPS_8
-    if hidden <= 2048:
-        if rows >= sms:
-            if hidden <= 512:
-                return BLOCK_ROW_16_WARPS_16
-            return ROW_WARPS_2
-        return ROW_WARPS_4
-    if hidden <= 8192:
-        return ROW_WARPS_8
-    return SPLIT_8192_WARPS_32
-
-
-def rms_norm_forward_no_rstd_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
+def rms_norm_forward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
     if hidden <= 512:
-        if rows >= 8 * sms:
-            if hidden <= 128:
-                return BLOCK_ROW_8_WARPS_4
-            return BLOCK_ROW_2_WARPS_1
+        if rows >= 10 * sms:
+            return BLOCK_ROW_8_WARPS_4
         if hidden <= 64:
-            return BLOCK_ROW_8_WARPS_8
+            return BLOCK_ROW_2_WARPS_1
         return ROW_WARPS_1
-    if hidden <= 1024:
+    if hidden <= 3584:
         return ROW_WARPS_4
     if hidden <= 8192:
         return ROW_WARPS_8
-    return SPLIT_8192_WARPS_32
+    if hidden <= 16384:
+        if 4 * rows >= 5 * sms:
+            return SPLIT_4096_WARPS_32
+        return ROW_WARPS_16
+    return SPLIT_4096_WARPS_32
 
 
 TABLES: dict[tuple[str, str], Callable[[int, int, int, int], Config]] = {
@@ -282,10 +283,7 @@ TABLES: dict[tuple[str, str], Callable[[int, int, int, int], Config]] = {
     ("rms_norm_backward:no_dweight", "float32"): rms_norm_backward_no_dweight_float32,
     ("rms_norm_forward", "bfloat16"): rms_norm_forward_bfloat16,
     ("rms_norm_forward", "float16"): rms_norm_forward_bfloat16,
-    ("rms_norm_forward", "float32"): rms_norm_forward_bfloat16,
-    ("rms_norm_forward:no_rstd", "bfloat16"): rms_norm_forward_no_rstd_bfloat16,
-    ("rms_norm_forward:no_rstd", "float16"): rms_norm_forward_no_rstd_bfloat16,
-    ("rms_norm_forward:no_rstd", "float32"): rms_norm_forward_no_rstd_float32,
+    ("rms_norm_forward", "float32"): rms_norm_forward_float32,
 }
 
 

@@ -2,66 +2,68 @@
 # Regenerate: normtune fit --recording nvidia-h200 --leaves 40 --baseline liger --batch-invariant --out nvidia_h200.py
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:c1dcef211bb0911138db109a1cdff06cde868ead6e049d4d382430e759414ed2 (81990 measurements, 2026-11-21)
+# Data:     sha256:0dc23e0229850336e6462279892be6e8946214f63440b16ef8a0931e37250ec1 (131304 measurements, 2026-11-21)
 # Kernels:  rms_norm_backward sha256:4cf0b0804c63905a2e217af2f953d436f27882a433b4e9b2fdc457d99d20f327
 # Kernels:  rms_norm_forward sha256:8a4467d24df263971a707cf269e523aefeb9e8706bdedb9d6e037cb926d6173d
 # Measured: rows 1 to 262144, hidden 64 to 32768
-# Regret:   rms_norm_backward bfloat16: 36 leaves (of 40), 33 configs, mean 0.32 %, plain mean 0.59 %, worst 11.3 %,
-#           within 0.01 % of the best 36-leaf tree on this grid
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.55 %, plain mean 0.77 %, worst 9.1 %,
-#           sharing costs 0.32 % on 649 problems
-# Regret:   rms_norm_backward float32: 33 leaves (of 36, 1 kept), 28 configs, mean 0.26 %, plain mean 0.38 %, worst 17.2
-#           %, within 0.02 % of the best 33-leaf tree on this grid
-# Regret:   rms_norm_backward:no_dweight bfloat16: 10 leaves (of 12), 7 configs, mean -0.06 %, plain mean -0.02 %, worst
-#           1.9 %, within 0.01 % of the best 10-leaf tree on this grid
-# Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight bfloat16, mean -0.16 %, plain mean
-#           -0.03 %, worst 1.3 %, sharing costs 0.04 % on 62 problems
-# Regret:   rms_norm_backward:no_dweight float32: 12 leaves (of 10, 1 kept), 10 configs, mean 0.32 %, plain mean 0.35 %,
-#           worst 4.1 %, within 0.12 % of the best 12-leaf tree on this grid
-# Regret:   rms_norm_backward:batch_invariant bfloat16: 11 leaves, 11 configs, mean 32.19 %, plain mean 31.68 %, worst
-#           145.1 %, the best 11-leaf tree of hidden alone on this grid, costs 31.76 % (worst 145.1 %) beside
-#           rms_norm_backward, at most, as 136 of 649 shapes are bounds
-# Regret:   rms_norm_backward:batch_invariant float16: as rms_norm_backward:batch_invariant bfloat16, mean 31.16 %,
-#           plain mean 30.38 %, worst 152.0 %, sharing costs 0.64 % on 649 problems
-# Regret:   rms_norm_backward:batch_invariant float32: 12 leaves, 11 configs, mean 24.56 %, plain mean 23.63 %, worst
-#           101.3 %, the best 12-leaf tree of hidden alone on this grid, costs 24.23 % (worst 101.3 %) beside
-#           rms_norm_backward, at most, as 45 of 649 shapes are bounds
-# Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 7 leaves, 7 configs, mean 0.08 %, plain mean 0.22 %,
-#           worst 5.5 %, the best 7-leaf tree of hidden alone on this grid, costs 0.14 % (worst 5.6 %) beside
+# Regret:   rms_norm_backward bfloat16: 36 leaves (of 40), 33 configs, mean 0.46 %, plain mean 0.68 %, worst 15.7 %,
+#           within 0.02 % of the best 36-leaf tree on this grid
+# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.80 %, plain mean 1.11 %, worst 14.2 %,
+#           sharing costs 0.39 % on 869 problems
+# Regret:   rms_norm_backward float32: 34 leaves (of 36, 1 kept), 27 configs, mean 0.37 %, plain mean 0.56 %, worst 21.4
+#           %, within 0.04 % of the best 34-leaf tree on this grid
+# Regret:   rms_norm_backward:no_dweight bfloat16: 19 leaves (of 36), 13 configs, mean 0.00 %, plain mean 0.06 %, worst
+#           4.4 %, within 0.01 % of the best 19-leaf tree on this grid
+# Regret:   rms_norm_backward:no_dweight float16: 15 leaves (of 19), 11 configs, mean 0.11 %, plain mean 0.32 %, worst
+#           8.0 %, within 0.01 % of the best 15-leaf tree on this grid
+# Regret:   rms_norm_backward:no_dweight float32: 18 leaves (of 19, 1 kept), 13 configs, mean 0.27 %, plain mean 0.40 %,
+#           worst 12.6 %, within 0.08 % of the best 18-leaf tree on this grid
+# Regret:   rms_norm_backward:batch_invariant bfloat16: 14 leaves, 13 configs, mean 31.30 %, plain mean 28.37 %, worst
+#           145.1 %, the best 14-leaf tree of hidden alone on this grid, costs 30.70 % (worst 145.1 %) beside
+#           rms_norm_backward, at most, as 154 of 869 shapes are bounds
+# Regret:   rms_norm_backward:batch_invariant float16: as rms_norm_backward:batch_invariant bfloat16, mean 30.69 %,
+#           plain mean 27.87 %, worst 152.0 %, sharing costs 0.63 % on 869 problems
+# Regret:   rms_norm_backward:batch_invariant float32: 16 leaves, 14 configs, mean 23.80 %, plain mean 21.32 %, worst
+#           105.3 %, the best 16-leaf tree of hidden alone on this grid, costs 23.35 % (worst 105.8 %) beside
+#           rms_norm_backward, at most, as 63 of 869 shapes are bounds
+# Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 11 leaves, 11 configs, mean 0.19 %, plain mean 0.34
+#           %, worst 10.3 %, within 0.03 % of the best 11-leaf tree of hidden alone on this grid, costs 0.20 % (worst
+#           10.3 %) beside rms_norm_backward:no_dweight
+# Regret:   rms_norm_backward:no_dweight+batch_invariant float16: 12 leaves, 11 configs, mean 0.33 %, plain mean 0.44 %,
+#           worst 10.6 %, the best 12-leaf tree of hidden alone on this grid, costs 0.22 % (worst 10.7 %) beside
 #           rms_norm_backward:no_dweight
-# Regret:   rms_norm_backward:no_dweight+batch_invariant float16: as rms_norm_backward:no_dweight+batch_invariant
-#           bfloat16, mean 0.02 %, plain mean 0.26 %, worst 9.1 %, sharing costs 0.01 % on 62 problems
-# Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 8 leaves, 8 configs, mean 1.08 %, plain mean 1.13 %,
-#           worst 12.6 %, the best 8-leaf tree of hidden alone on this grid, costs 0.76 % (worst 9.4 %) beside
+# Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 12 leaves, 11 configs, mean 1.27 %, plain mean 1.49 %,
+#           worst 16.2 %, the best 12-leaf tree of hidden alone on this grid, costs 0.99 % (worst 16.2 %) beside
 #           rms_norm_backward:no_dweight
-# Regret:   rms_norm_forward bfloat16: 31 leaves (of 40, 2 kept), 18 configs, mean -0.11 %, plain mean 0.09 %, worst
-#           11.2 %, within 0.03 % of the best 31-leaf tree on this grid
-# Regret:   rms_norm_forward float16: 35 leaves (of 31, 6 kept), 16 configs, mean -0.07 %, plain mean 0.16 %, worst 7.8
-#           %, within 0.11 % of the best 35-leaf tree on this grid
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward float16, mean 0.54 %, plain mean 0.66 %, worst 5.4 %,
-#           sharing costs 0.78 % on 62 problems
-# Regret:   rms_norm_forward float32: 22 leaves (of 31, 1 kept), 15 configs, mean -0.01 %, plain mean 0.10 %, worst 10.6
-#           %, within 0.01 % of the best 22-leaf tree on this grid
-# Regret:   rms_norm_forward:no_rstd bfloat16: 12 leaves (of 12, 1 kept), 11 configs, mean -0.06 %, plain mean 0.14 %,
-#           worst 3.1 %, within 0.06 % of the best 12-leaf tree on this grid
-# Regret:   rms_norm_forward:no_rstd float32: 11 leaves (of 12), 11 configs, mean -0.22 %, plain mean 0.15 %, worst 5.1
-#           %, the best 11-leaf tree on this grid
-# Regret:   rms_norm_forward:batch_invariant bfloat16: 9 leaves, 9 configs, mean 1.49 %, plain mean 2.01 %, worst 14.2
-#           %, the best 9-leaf tree of hidden alone on this grid, costs 1.60 % (worst 14.2 %) beside rms_norm_forward
-# Regret:   rms_norm_forward:batch_invariant float16: 9 leaves, 9 configs, mean 1.30 %, plain mean 1.74 %, worst 17.5 %,
-#           the best 9-leaf tree of hidden alone on this grid, costs 1.37 % (worst 17.5 %) beside rms_norm_forward
-# Regret:   rms_norm_forward:no_rstd+batch_invariant float16: as rms_norm_forward:batch_invariant float16, mean 0.83 %,
-#           plain mean 1.13 %, worst 10.1 %, sharing costs 0.15 % on 62 problems
-# Regret:   rms_norm_forward:batch_invariant float32: 8 leaves, 8 configs, mean 0.91 %, plain mean 1.11 %, worst 14.3 %,
-#           the best 8-leaf tree of hidden alone on this grid, costs 0.92 % (worst 14.3 %) beside rms_norm_forward
-# Regret:   rms_norm_forward:no_rstd+batch_invariant bfloat16: 7 leaves, 7 configs, mean 0.69 %, plain mean 0.81 %,
-#           worst 10.1 %, the best 7-leaf tree of hidden alone on this grid, costs 0.75 % (worst 10.1 %) beside
+# Regret:   rms_norm_forward bfloat16: 28 leaves (of 40, 1 kept), 19 configs, mean -0.05 %, plain mean 0.16 %, worst
+#           11.2 %, within 0.01 % of the best 28-leaf tree on this grid
+# Regret:   rms_norm_forward float16: 32 leaves (of 28, 6 kept), 15 configs, mean 0.03 %, plain mean 0.25 %, worst 7.8
+#           %, within 0.11 % of the best 32-leaf tree on this grid
+# Regret:   rms_norm_forward float32: 26 leaves (of 28, 4 kept), 17 configs, mean -0.01 %, plain mean 0.16 %, worst 10.0
+#           %, within 0.07 % of the best 26-leaf tree on this grid
+# Regret:   rms_norm_forward:no_rstd bfloat16: 31 leaves (of 28, 5 kept), 17 configs, mean -0.05 %, plain mean 0.25 %,
+#           worst 13.5 %, within 0.10 % of the best 31-leaf tree on this grid
+# Regret:   rms_norm_forward:no_rstd float16: 30 leaves (of 31, 2 kept), 17 configs, mean -0.10 %, plain mean 0.25 %,
+#           worst 10.1 %, within 0.09 % of the best 30-leaf tree on this grid
+# Regret:   rms_norm_forward:no_rstd float32: 20 leaves (of 26, 1 kept), 14 configs, mean -0.23 %, plain mean 0.12 %,
+#           worst 8.4 %, within 0.02 % of the best 20-leaf tree on this grid
+# Regret:   rms_norm_forward:batch_invariant bfloat16: 10 leaves, 10 configs, mean 1.76 %, plain mean 2.28 %, worst 17.4
+#           %, the best 10-leaf tree of hidden alone on this grid, costs 1.81 % (worst 17.4 %) beside rms_norm_forward
+# Regret:   rms_norm_forward:batch_invariant float16: 9 leaves, 9 configs, mean 1.49 %, plain mean 1.97 %, worst 24.8 %,
+#           the best 9-leaf tree of hidden alone on this grid, costs 1.46 % (worst 24.8 %) beside rms_norm_forward
+# Regret:   rms_norm_forward:batch_invariant float32: 8 leaves, 8 configs, mean 1.09 %, plain mean 1.20 %, worst 14.3 %,
+#           the best 8-leaf tree of hidden alone on this grid, costs 1.10 % (worst 14.8 %) beside rms_norm_forward
+# Regret:   rms_norm_forward:no_rstd+batch_invariant bfloat16: 8 leaves, 8 configs, mean 1.50 %, plain mean 1.93 %,
+#           worst 14.9 %, the best 8-leaf tree of hidden alone on this grid, costs 1.56 % (worst 14.9 %) beside
 #           rms_norm_forward:no_rstd
-# Regret:   rms_norm_forward:no_rstd+batch_invariant float32: 7 leaves, 7 configs, mean 0.35 %, plain mean 0.64 %, worst
-#           7.9 %, the best 7-leaf tree of hidden alone on this grid, costs 0.57 % (worst 7.9 %) beside
+# Regret:   rms_norm_forward:no_rstd+batch_invariant float16: 8 leaves, 8 configs, mean 1.36 %, plain mean 1.99 %, worst
+#           18.2 %, the best 8-leaf tree of hidden alone on this grid, costs 1.47 % (worst 18.7 %) beside
+#           rms_norm_forward:no_rstd
+# Regret:   rms_norm_forward:no_rstd+batch_invariant float32: 7 leaves, 7 configs, mean 0.51 %, plain mean 1.13 %, worst
+#           14.1 %, the best 7-leaf tree of hidden alone on this grid, costs 0.74 % (worst 13.7 %) beside
 #           rms_norm_forward:no_rstd
 # Format:   2
-# Body:     sha256:90c8a73436069f79086949a13537d66e283c04fc6d03a1155bec785f931e1a27
+# Body:     sha256:dd5b5bdd04984765ff89336072fa61dca4996b442e91b79e282988e573e2295f
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -94,21 +96,18 @@ class Config(NamedTuple):
 BLOCK_ROW_2_WARPS_1 = Config("block_row", 2, 1)
 BLOCK_ROW_2_WARPS_2 = Config("block_row", 2, 2)
 BLOCK_ROW_2_WARPS_4_COLUMNS_16 = Config("block_row", 2, 4, 1, 0, "columns", 16)
-BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config("block_row", 2, 4, 1, 0, "columns", 32)
 BLOCK_ROW_2_WARPS_4 = Config("block_row", 2, 4)
 BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config("block_row", 2, 8, 1, 0, "columns", 16)
-BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16 = Config("block_row", 2, 8, 3, 0, "columns", 16)
+BLOCK_ROW_2_WARPS_8 = Config("block_row", 2, 8)
 BLOCK_ROW_2_WARPS_16_COLUMNS_16 = Config("block_row", 2, 16, 1, 0, "columns", 16)
 BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config("block_row", 4, 4, 1, 0, "columns", 16)
 BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config("block_row", 4, 8, 1, 0, "columns", 16)
-BLOCK_ROW_8_WARPS_1 = Config("block_row", 8, 1)
 BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config("block_row", 8, 4, 1, 0, "columns", 16)
 BLOCK_ROW_8_WARPS_4_COLUMNS_32 = Config("block_row", 8, 4, 1, 0, "columns", 32)
 BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
 BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config("block_row", 8, 8, 1, 0, "columns", 16)
 BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
 BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config("block_row", 16, 4, 1, 0, "columns", 16)
-BLOCK_ROW_16_WARPS_4_COLUMNS_32 = Config("block_row", 16, 4, 1, 0, "columns", 32)
 BLOCK_ROW_16_WARPS_4 = Config("block_row", 16, 4)
 BLOCK_ROW_16_WARPS_8_COLUMNS_16 = Config("block_row", 16, 8, 1, 0, "columns", 16)
 BLOCK_ROW_16_WARPS_8 = Config("block_row", 16, 8)
@@ -116,28 +115,23 @@ BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config("block_row", 16, 16, 1, 0, "columns", 
 BLOCK_ROW_16_WARPS_16 = Config("block_row", 16, 16)
 BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config("block_row", 32, 8, 1, 0, "columns", 16)
 BLOCK_ROW_32_WARPS_8 = Config("block_row", 32, 8)
-BLOCK_ROW_32_WARPS_16 = Config("block_row", 32, 16)
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config("persistent", 1, 1, 2, 1, "dependent")
 PERSISTENT_WARPS_1_STAGES_4_PER_SM_8 = Config("persistent", 1, 1, 4, 8)
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config("persistent", 1, 2, 3, 4, "dependent")
 PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 1, 2, 4, 2, "dependent")
-PERSISTENT_WARPS_4_PER_SM_1_REDUCE = Config("persistent", 1, 4, 1, 1, "reduce")
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config("persistent", 1, 4, 3, 2, "dependent")
-PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT = Config("persistent", 1, 4, 3, 4, "dependent")
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config("persistent", 1, 4, 4, 1, "dependent")
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 1, 4, 4, 2, "dependent")
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_2 = Config("persistent", 1, 4, 4, 2)
 PERSISTENT_WARPS_8_PER_SM_1_REDUCE = Config("persistent", 1, 8, 1, 1, "reduce")
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config("persistent", 1, 8, 3, 1, "dependent")
 PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config("persistent", 1, 8, 4, 1, "dependent")
+PERSISTENT_WARPS_8_STAGES_4_PER_SM_2 = Config("persistent", 1, 8, 4, 2)
 PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config("persistent", 1, 16, 1, 1, "reduce")
-PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT = Config("persistent", 1, 16, 4, 1, "dependent")
 PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config("persistent", 2, 2, 3, 4, "dependent")
-PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 2, 2, 4, 2, "dependent")
 PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config("persistent", 2, 2, 4, 4, "dependent")
 PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config("persistent", 2, 4, 3, 2, "dependent")
 PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 2, 4, 4, 2, "dependent")
-PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config("persistent", 2, 8, 3, 1, "dependent")
 PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 4, 2, 4, 2, "dependent")
 PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config("persistent", 4, 2, 4, 4, "dependent")
 PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config("persistent", 4, 4, 3, 2, "dependent")
@@ -148,7 +142,6 @@ PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 16
 PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config("persistent", 16, 8, 4, 1, "dependent")
 PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT = Config("persistent", 32, 4, 1, 2, "dependent")
 PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config("persistent", 32, 4, 4, 2, "dependent")
-PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config("persistent", 32, 8, 4, 1, "dependent")
 ROW_WARPS_1 = Config("row", 1, 1)
 ROW_WARPS_2 = Config("row", 1, 2)
 ROW_WARPS_4_COLUMNS_16 = Config("row", 1, 4, 1, 0, "columns", 16)
@@ -165,8 +158,10 @@ ROW_WARPS_32 = Config("row", 1, 32)
 SPLIT_1024_WARPS_4 = Config("split", 1, 4, 1, 0, "none", 1024)
 SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
 SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
+SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent", 2048)
 SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent", 4096)
 SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config("split", 1, 16, 2, 1, "dependent", 2048)
+SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config("split", 1, 16, 2, 1, "dependent", 4096)
 SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config("split", 1, 16, 2, 1, "dependent", 8192)
 SPLIT_4096_WARPS_32 = Config("split", 1, 32, 1, 0, "none", 4096)
 SPLIT_8192_WARPS_32 = Config("split", 1, 32, 1, 0, "none", 8192)
@@ -178,62 +173,56 @@ SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config("split", 1, 32, 2, 1, "
 
 def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 8192:
-        if rows >= 2048:
-            if hidden <= 512:
-                if rows >= 32768:
-                    if hidden <= 64:
+        if rows >= 1536:
+            if hidden <= 384:
+                if rows >= 23552:
+                    if hidden <= 128:
                         return PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
                     if hidden <= 192:
-                        return PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                        return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
                     return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
                 if hidden <= 128:
                     return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
                 return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+            if hidden <= 640:
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            if hidden <= 896:
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
             if hidden <= 1280:
-                if rows >= 4096:
-                    if hidden <= 640:
-                        return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                    if hidden <= 896:
-                        return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                return BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16
-            if hidden <= 1536:
-                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
+                return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            if hidden <= 1792:
+                return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
             if hidden <= 2560:
                 return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-            if hidden <= 3584:
-                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
             if hidden <= 4096:
-                return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-            if hidden <= 5120:
-                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
             if hidden <= 6144:
-                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT
+                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
             return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-        if hidden <= 2048:
-            if rows >= 192:
-                if hidden <= 128:
-                    return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-                if hidden <= 256:
+        if hidden <= 256:
+            if rows >= 2:
+                if rows >= 160:
+                    if hidden <= 128:
+                        return BLOCK_ROW_32_WARPS_8_COLUMNS_16
                     return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+                if hidden <= 64:
+                    return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+                if rows >= 50:
+                    return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+                return BLOCK_ROW_8_WARPS_4_COLUMNS_32
+            return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
+        if hidden <= 512:
+            if rows >= 160:
+                return BLOCK_ROW_8_WARPS_8_COLUMNS_16
+            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+        if hidden <= 2048:
+            if rows >= 160:
                 if hidden <= 1024:
                     return BLOCK_ROW_4_WARPS_8_COLUMNS_16
                 return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-            if hidden <= 512:
-                if rows >= 32:
-                    if hidden <= 128:
-                        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-                    return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-                if hidden <= 256:
-                    if rows >= 2:
-                        if hidden <= 128:
-                            return BLOCK_ROW_16_WARPS_4_COLUMNS_32
-                        return BLOCK_ROW_8_WARPS_4_COLUMNS_32
-                    return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
-                return BLOCK_ROW_2_WARPS_4_COLUMNS_32
             return ROW_WARPS_4_COLUMNS_16
-        if rows >= 64:
-            if rows >= 256:
+        if rows >= 50:
+            if rows >= 220:
                 if hidden <= 4096:
                     return ROW_WARPS_4_COLUMNS_16
                 return ROW_WARPS_8_COLUMNS_32
@@ -243,47 +232,49 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
         return ROW_WARPS_8_COLUMNS_64
     if hidden <= 16384:
         if rows >= 2:
-            if rows >= 256:
-                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            if rows >= 220:
+                if hidden <= 12288:
+                    return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
             return ROW_WARPS_8_COLUMNS_64
         return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 21504:
+        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+    if hidden <= 28672:
+        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
     if hidden <= 256:
-        if rows >= 192:
-            if rows >= 1024:
-                if rows >= 32768:
-                    if hidden <= 100:
-                        return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                    if hidden <= 192:
-                        return PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
-                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
-                if hidden <= 64:
-                    return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
-                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+        if rows >= 160:
+            if rows >= 23552:
+                if hidden <= 128:
+                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                return PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
             if hidden <= 64:
+                if rows >= 896:
+                    return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
                 return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+            if rows >= 1536:
+                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
             if hidden <= 128:
                 return BLOCK_ROW_16_WARPS_8_COLUMNS_16
             return BLOCK_ROW_8_WARPS_8_COLUMNS_16
+        if hidden <= 64:
+            return BLOCK_ROW_16_WARPS_4_COLUMNS_16
         if hidden <= 128:
-            if rows >= 2:
-                if hidden <= 64:
-                    return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-                return BLOCK_ROW_8_WARPS_4_COLUMNS_16
-            return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
+            return BLOCK_ROW_8_WARPS_4_COLUMNS_16
         return BLOCK_ROW_4_WARPS_4_COLUMNS_16
     if hidden <= 8192:
-        if rows >= 2048:
-            if hidden <= 640:
-                return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+        if rows >= 1536:
+            if hidden <= 512:
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
             if hidden <= 768:
-                return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
             if hidden <= 1280:
                 return PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
-            if hidden <= 1536:
+            if hidden <= 1792:
                 return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
             if hidden <= 3072:
                 return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
@@ -291,7 +282,7 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
                 return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
             return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
         if hidden <= 2048:
-            if rows >= 192:
+            if rows >= 160:
                 if hidden <= 1024:
                     return BLOCK_ROW_4_WARPS_8_COLUMNS_16
                 return ROW_WARPS_8_COLUMNS_16
@@ -299,71 +290,139 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
                 return BLOCK_ROW_2_WARPS_4_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
         if hidden <= 4096:
-            if rows >= 64:
+            if rows >= 100:
                 return ROW_WARPS_4_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_64
         return ROW_WARPS_8_COLUMNS_64
     if hidden <= 16384:
-        if rows >= 256:
-            if hidden <= 13312:
+        if rows >= 220:
+            if hidden <= 12288:
                 return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-            if hidden <= 15360:
+            if hidden <= 15872:
                 return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
             return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
         return ROW_WARPS_8_COLUMNS_64
     if hidden <= 23552:
         return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-    if hidden <= 26624:
-        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+    if hidden <= 28672:
+        if rows >= 100:
+            if hidden <= 24576:
+                return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+            return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 30720:
+        return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
     return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 64:
+        if rows >= 4:
+            return BLOCK_ROW_16_WARPS_4_COLUMNS_16
         return BLOCK_ROW_32_WARPS_8_COLUMNS_16
     if hidden <= 128:
         return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-    if hidden <= 512:
+    if hidden <= 256:
         return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-    if hidden <= 1024:
+    if hidden <= 512:
+        return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+    if hidden <= 1536:
         return ROW_WARPS_4_COLUMNS_16
-    if hidden <= 2048:
+    if hidden <= 7168:
         return ROW_WARPS_8_COLUMNS_16
-    if hidden <= 16384:
-        if rows >= 128:
-            if hidden <= 8192:
-                return ROW_WARPS_8_COLUMNS_16
-            return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 8192:
         return ROW_WARPS_16_COLUMNS_16
+    if hidden <= 9216:
+        if rows >= 256:
+            if rows >= 3072:
+                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
+    if hidden <= 11264:
+        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 13312:
+        if rows >= 160:
+            return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+    if hidden <= 16384:
+        if rows >= 160:
+            return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+        return ROW_WARPS_16_COLUMNS_16
+    if hidden <= 21504:
+        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
     if hidden <= 32768:
         return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-    return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+    return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
 
 
-def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> Config:
+def rms_norm_backward_no_dweight_float16(rows: int, hidden: int) -> Config:
     if hidden <= 64:
         return BLOCK_ROW_16_WARPS_4_COLUMNS_16
     if hidden <= 128:
         return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+    if hidden <= 256:
+        return BLOCK_ROW_16_WARPS_16_COLUMNS_16
     if hidden <= 512:
-        return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+        return BLOCK_ROW_2_WARPS_4_COLUMNS_16
     if hidden <= 1024:
-        if rows >= 128:
-            return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-        return PERSISTENT_WARPS_4_PER_SM_1_REDUCE
-    if hidden <= 16384:
-        if rows >= 128:
-            if hidden <= 8192:
-                return ROW_WARPS_8_COLUMNS_16
-            if rows >= 1024:
-                return ROW_WARPS_8_COLUMNS_16
-            return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-        if hidden <= 4096:
-            return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+        return ROW_WARPS_4_COLUMNS_16
+    if hidden <= 4096:
+        return ROW_WARPS_8_COLUMNS_16
+    if hidden <= 5120:
+        if rows >= 1536:
+            return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+        return ROW_WARPS_16_COLUMNS_16
+    if hidden <= 8192:
+        if rows >= 16384:
+            return ROW_WARPS_8_COLUMNS_16
+        return ROW_WARPS_16_COLUMNS_16
+    if hidden <= 9216:
+        return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 21504:
+        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 28672:
+        return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 32768:
+        return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+    return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+
+
+def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> Config:
+    if hidden <= 100:
+        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+    if hidden <= 128:
+        return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+    if hidden <= 256:
+        return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+    if hidden <= 512:
+        return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+    if hidden <= 4096:
+        if rows >= 384:
+            return ROW_WARPS_4_COLUMNS_16
+        if hidden <= 1024:
+            return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+        if rows >= 160:
+            return ROW_WARPS_8_COLUMNS_16
+        return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+    if hidden <= 8192:
+        if rows >= 160:
+            return ROW_WARPS_8_COLUMNS_16
         return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-    if rows >= 128:
-        return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
-    return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+    if hidden <= 16384:
+        if rows >= 256:
+            if hidden <= 13312:
+                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+            if hidden <= 15360:
+                if rows >= 1536:
+                    return ROW_WARPS_16_COLUMNS_16
+                return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
+            return ROW_WARPS_16_COLUMNS_16
+        return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+    if hidden <= 21504:
+        if rows >= 3072:
+            return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+        return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
@@ -387,7 +446,13 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
         return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
     if hidden <= 15360:
         return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 16384:
+        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 21504:
+        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+    if hidden <= 28672:
+        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
@@ -396,187 +461,225 @@ def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
     if hidden <= 256:
         return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
     if hidden <= 512:
-        return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+        return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
     if hidden <= 1024:
         return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-    if hidden <= 1536:
+    if hidden <= 1280:
         return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+    if hidden <= 1792:
+        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
     if hidden <= 4096:
         return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
     if hidden <= 8192:
         return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-    if hidden <= 13312:
+    if hidden <= 11264:
         return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-    if hidden <= 15360:
+    if hidden <= 13312:
+        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 15872:
         return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
     if hidden <= 23552:
         return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-    if hidden <= 26624:
+    if hidden <= 24576:
         return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+    if hidden <= 28672:
+        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+    if hidden <= 30720:
+        return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
     return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_no_dweight_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 64:
-        return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
     if hidden <= 128:
         return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-    if hidden <= 512:
+    if hidden <= 256:
         return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-    if hidden <= 1024:
+    if hidden <= 512:
+        return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+    if hidden <= 1536:
         return ROW_WARPS_4_COLUMNS_16
-    if hidden <= 2048:
+    if hidden <= 8192:
         return ROW_WARPS_8_COLUMNS_16
+    if hidden <= 11264:
+        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 16384:
+        return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 21504:
+        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
     if hidden <= 32768:
-        return ROW_WARPS_16_COLUMNS_16
+        return BLOCK_ROW_2_WARPS_16_COLUMNS_16
     return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
 
 
-def rms_norm_backward_no_dweight_batch_invariant_float32(rows: int, hidden: int) -> Config:
+def rms_norm_backward_no_dweight_batch_invariant_float16(rows: int, hidden: int) -> Config:
     if hidden <= 64:
         return BLOCK_ROW_16_WARPS_4_COLUMNS_16
     if hidden <= 128:
         return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+    if hidden <= 256:
+        return BLOCK_ROW_16_WARPS_16_COLUMNS_16
     if hidden <= 512:
+        return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+    if hidden <= 1024:
+        return ROW_WARPS_4_COLUMNS_16
+    if hidden <= 3072:
+        return ROW_WARPS_8_COLUMNS_16
+    if hidden <= 8192:
+        return ROW_WARPS_16_COLUMNS_16
+    if hidden <= 9216:
+        return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 21504:
+        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 28672:
+        return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 32768:
+        return BLOCK_ROW_2_WARPS_16_COLUMNS_16
+    return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+
+
+def rms_norm_backward_no_dweight_batch_invariant_float32(rows: int, hidden: int) -> Config:
+    if hidden <= 100:
+        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+    if hidden <= 128:
+        return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+    if hidden <= 256:
         return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+    if hidden <= 512:
+        return BLOCK_ROW_4_WARPS_8_COLUMNS_16
     if hidden <= 768:
         return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
     if hidden <= 1024:
         return BLOCK_ROW_2_WARPS_8_COLUMNS_16
+    if hidden <= 1792:
+        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
     if hidden <= 2048:
         return BLOCK_ROW_2_WARPS_16_COLUMNS_16
+    if hidden <= 8192:
+        return ROW_WARPS_8_COLUMNS_16
+    if hidden <= 13312:
+        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
     if hidden <= 16384:
-        return ROW_WARPS_16_COLUMNS_16
+        return BLOCK_ROW_2_WARPS_8_COLUMNS_16
     return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
 
 
 def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 64:
-        if rows >= 2:
-            if rows >= 32768:
+    if hidden <= 128:
+        if rows >= 3072:
+            if hidden <= 64:
                 return BLOCK_ROW_16_WARPS_4
             return BLOCK_ROW_32_WARPS_8
         return BLOCK_ROW_2_WARPS_1
+    if hidden <= 256:
+        if rows >= 896:
+            if rows >= 11264:
+                return BLOCK_ROW_8_WARPS_4
+            return BLOCK_ROW_16_WARPS_16
+        return ROW_WARPS_1
     if hidden <= 2048:
-        if rows >= 2048:
-            if hidden <= 896:
-                if rows >= 16384:
-                    if hidden <= 128:
-                        return BLOCK_ROW_8_WARPS_1
-                    return BLOCK_ROW_8_WARPS_4
-                if hidden <= 256:
-                    return BLOCK_ROW_32_WARPS_16
+        if rows >= 1536:
+            if hidden <= 1024:
                 return BLOCK_ROW_2_WARPS_2
             if hidden <= 1536:
                 return BLOCK_ROW_2_WARPS_4
-            if rows >= 16384:
+            if rows >= 11264:
                 return ROW_WARPS_4
             return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
-        if hidden <= 128:
-            return BLOCK_ROW_2_WARPS_1
+        if hidden <= 384:
+            return ROW_WARPS_4
         if hidden <= 512:
             return ROW_WARPS_1
         return ROW_WARPS_4
-    if hidden <= 8192:
-        if rows >= 512:
-            if hidden <= 6144:
-                if rows >= 2048:
-                    if hidden <= 3072:
-                        return SPLIT_1024_WARPS_4
-                    if rows >= 4096:
-                        return SPLIT_2048_WARPS_8
+    if hidden <= 15872:
+        if rows >= 540:
+            if rows >= 3072:
+                if hidden <= 3072:
+                    return SPLIT_1024_WARPS_4
+                if hidden <= 6144:
+                    return SPLIT_2048_WARPS_8
+                return SPLIT_4096_WARPS_16
+            if hidden <= 4096:
+                if rows >= 1536:
+                    return SPLIT_1024_WARPS_4
+                return ROW_WARPS_4
+            if rows >= 896:
+                if hidden <= 8192:
                     return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
-                if hidden <= 4096:
-                    if rows >= 1024:
-                        return ROW_WARPS_4
-                    return ROW_WARPS_8
-                return SPLIT_2048_WARPS_8
-            if rows >= 4096:
-                return SPLIT_4096_WARPS_16
-            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
-        return ROW_WARPS_8
-    if hidden <= 15360:
-        if rows >= 320:
-            if hidden <= 13312:
-                if rows >= 576:
-                    if rows >= 1024:
-                        return SPLIT_4096_WARPS_16
-                    return SPLIT_2048_WARPS_8
-                return SPLIT_4096_WARPS_16
-            if rows >= 1024:
-                if rows >= 2048:
-                    return SPLIT_2048_WARPS_8
-                return ROW_WARPS_16
+                if hidden <= 12288:
+                    return SPLIT_4096_WARPS_16
+                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
             return SPLIT_2048_WARPS_8
+        if hidden <= 8192:
+            return ROW_WARPS_8
+        if rows >= 300:
+            if hidden <= 12288:
+                return SPLIT_4096_WARPS_16
+            return ROW_WARPS_32
         return BLOCK_ROW_2_WARPS_4
-    if rows >= 192:
+    if rows >= 160:
         return SPLIT_8192_WARPS_32
     return ROW_WARPS_16
 
 
 def rms_norm_forward_float16(rows: int, hidden: int) -> Config:
-    if hidden <= 128:
-        if rows >= 2048:
-            if rows >= 262144:
-                return BLOCK_ROW_16_WARPS_4
-            return BLOCK_ROW_32_WARPS_8
-        return BLOCK_ROW_2_WARPS_1
-    if hidden <= 1536:
-        if rows >= 2048:
-            if hidden <= 896:
-                if rows >= 8192:
-                    return BLOCK_ROW_8_WARPS_4
-                if hidden <= 256:
-                    return BLOCK_ROW_16_WARPS_16
+    if hidden <= 12288:
+        if rows >= 1536:
+            if hidden <= 128:
+                if hidden <= 64:
+                    if rows >= 23552:
+                        return BLOCK_ROW_16_WARPS_4
+                    return BLOCK_ROW_32_WARPS_8
+                return BLOCK_ROW_32_WARPS_8
+            if hidden <= 256:
+                if rows >= 11264:
+                    return BLOCK_ROW_16_WARPS_4
+                return BLOCK_ROW_16_WARPS_16
+            if hidden <= 1024:
                 return BLOCK_ROW_2_WARPS_2
-            return ROW_WARPS_2
+            if hidden <= 2048:
+                return ROW_WARPS_2
+            if hidden <= 3072:
+                return SPLIT_1024_WARPS_4
+            if hidden <= 6144:
+                if hidden <= 4096:
+                    if rows >= 3072:
+                        return SPLIT_2048_WARPS_8
+                    return ROW_WARPS_8
+                return SPLIT_2048_WARPS_8
+            return SPLIT_4096_WARPS_16
+        if hidden <= 128:
+            return BLOCK_ROW_2_WARPS_1
         if hidden <= 512:
             return ROW_WARPS_1
-        if rows >= 128:
-            if hidden <= 896:
-                return ROW_WARPS_2
-            return ROW_WARPS_4
-        return ROW_WARPS_8
-    if hidden <= 2048:
-        if rows >= 64:
-            if rows >= 4096:
-                return ROW_WARPS_4
-            return ROW_WARPS_8
-        return ROW_WARPS_4
-    if hidden <= 13312:
-        if rows >= 576:
-            if rows >= 2048:
-                if hidden <= 3072:
-                    return SPLIT_1024_WARPS_4
-                if hidden <= 6144:
-                    if hidden <= 4096:
-                        if rows >= 4096:
-                            return SPLIT_2048_WARPS_8
-                        return ROW_WARPS_8
-                    return SPLIT_2048_WARPS_8
-                return SPLIT_4096_WARPS_16
+        if rows >= 540:
             if hidden <= 4096:
                 return ROW_WARPS_4
             if hidden <= 11264:
                 return SPLIT_2048_WARPS_8
-            if rows >= 1024:
+            if rows >= 896:
                 return ROW_WARPS_16
             return SPLIT_2048_WARPS_8
         if hidden <= 7168:
             return ROW_WARPS_8
-        if rows >= 320:
+        if rows >= 300:
             if hidden <= 8192:
-                if rows >= 512:
+                if rows >= 384:
                     return SPLIT_4096_WARPS_16
                 return ROW_WARPS_16
             return SPLIT_4096_WARPS_16
         return ROW_WARPS_16
-    if rows >= 192:
-        if hidden <= 15360:
+    if rows >= 160:
+        if hidden <= 15872:
+            if rows >= 3072:
+                if hidden <= 13312:
+                    return ROW_WARPS_16
+                return SPLIT_8192_WARPS_32
             return ROW_WARPS_32
         if hidden <= 16384:
-            if rows >= 320:
-                if rows >= 576:
+            if rows >= 300:
+                if rows >= 540:
                     return ROW_WARPS_16
                 return SPLIT_4096_WARPS_16
             return ROW_WARPS_16
@@ -588,98 +691,224 @@ def rms_norm_forward_float16(rows: int, hidden: int) -> Config:
 
 def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
     if hidden <= 512:
-        if rows >= 512:
-            if rows >= 4096:
-                if hidden <= 128:
-                    if rows >= 32768:
-                        return BLOCK_ROW_8_WARPS_4
-                    return BLOCK_ROW_32_WARPS_8
-                if hidden <= 256:
+        if rows >= 23552:
+            if hidden <= 192:
+                return BLOCK_ROW_8_WARPS_4
+            if hidden <= 256:
+                return BLOCK_ROW_16_WARPS_4
+            return BLOCK_ROW_8_WARPS_4
+        if hidden <= 128:
+            if rows >= 3072:
+                return BLOCK_ROW_32_WARPS_8
+            if hidden <= 64:
+                return BLOCK_ROW_2_WARPS_1
+            if rows >= 2:
+                if rows >= 6:
                     return BLOCK_ROW_8_WARPS_8
-                return BLOCK_ROW_2_WARPS_4
-            return BLOCK_ROW_2_WARPS_1
-        if hidden <= 64:
+                return BLOCK_ROW_2_WARPS_2
+            return ROW_WARPS_1
+        if rows >= 896:
             return BLOCK_ROW_2_WARPS_1
         return ROW_WARPS_1
     if hidden <= 1024:
-        if rows >= 64:
-            return ROW_WARPS_2
-        return ROW_WARPS_4
+        return ROW_WARPS_2
     if hidden <= 2048:
         return ROW_WARPS_4
     if hidden <= 8192:
-        if rows >= 4:
-            if rows >= 1024:
-                if rows >= 2048:
-                    if hidden <= 4096:
-                        return SPLIT_2048_WARPS_8
-                    return SPLIT_4096_WARPS_16
-                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
-            if hidden <= 3584:
-                return ROW_WARPS_4
-            if rows >= 512:
-                if hidden <= 4096:
-                    return ROW_WARPS_8
-                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
-            return ROW_WARPS_8
+        if rows >= 1536:
+            if hidden <= 4096:
+                return SPLIT_2048_WARPS_8
+            return SPLIT_4096_WARPS_16
+        if hidden <= 3584:
+            if rows >= 896:
+                return ROW_WARPS_8
+            return ROW_WARPS_4
+        if rows >= 384:
+            if hidden <= 4096:
+                if rows >= 640:
+                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
+                return ROW_WARPS_8
+            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
         return ROW_WARPS_8
-    if rows >= 192:
-        if hidden <= 15360:
+    if rows >= 160:
+        if hidden <= 21504:
             return SPLIT_4096_WARPS_32
         return SPLIT_8192_WARPS_32
     if hidden <= 16384:
         return ROW_WARPS_16
+    if hidden <= 24576:
+        return SPLIT_4096_WARPS_32
+    if rows >= 50:
+        return ROW_WARPS_32
     return SPLIT_4096_WARPS_32
 
 
 def rms_norm_forward_no_rstd_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 512:
-        if rows >= 16384:
-            return BLOCK_ROW_16_WARPS_4
-        if hidden <= 128:
+    if hidden <= 128:
+        if rows >= 64:
+            if rows >= 16384:
+                return BLOCK_ROW_32_WARPS_8
             return BLOCK_ROW_16_WARPS_8
-        if rows >= 128:
+        if hidden <= 64:
+            return BLOCK_ROW_8_WARPS_8
+        return BLOCK_ROW_2_WARPS_1
+    if hidden <= 256:
+        if rows >= 256:
+            if rows >= 131072:
+                return BLOCK_ROW_16_WARPS_4
             return BLOCK_ROW_16_WARPS_16
         return ROW_WARPS_1
-    if hidden <= 4096:
-        if rows >= 1024:
-            if hidden <= 2048:
-                return ROW_WARPS_2
-            if rows >= 4096:
-                return SPLIT_2048_WARPS_8
-            return ROW_WARPS_8
-        return ROW_WARPS_4
+    if hidden <= 512:
+        if rows >= 1536:
+            return BLOCK_ROW_2_WARPS_1
+        if hidden <= 384:
+            return ROW_WARPS_4
+        return ROW_WARPS_1
     if hidden <= 16384:
-        if rows >= 128:
-            return SPLIT_4096_WARPS_16
+        if rows >= 1536:
+            if hidden <= 2048:
+                if rows >= 6144:
+                    return ROW_WARPS_2
+                return BLOCK_ROW_2_WARPS_4
+            if hidden <= 3072:
+                return SPLIT_1024_WARPS_4
+            if hidden <= 7168:
+                return SPLIT_2048_WARPS_8
+            if hidden <= 13312:
+                return SPLIT_4096_WARPS_16
+            if rows >= 3072:
+                return SPLIT_4096_WARPS_16
+            return ROW_WARPS_16
+        if hidden <= 4096:
+            return ROW_WARPS_4
+        if rows >= 540:
+            if hidden <= 15360:
+                if hidden <= 11264:
+                    return SPLIT_2048_WARPS_8
+                if rows >= 768:
+                    return ROW_WARPS_16
+                return SPLIT_2048_WARPS_8
+            return ROW_WARPS_16
+        if hidden <= 7168:
+            return ROW_WARPS_16
         if hidden <= 8192:
             return ROW_WARPS_8
-        return ROW_WARPS_16
+        if rows >= 160:
+            if rows >= 256:
+                return SPLIT_4096_WARPS_16
+            if hidden <= 15360:
+                return BLOCK_ROW_2_WARPS_4
+            return ROW_WARPS_16
+        return ROW_WARPS_32
+    if rows >= 20:
+        if rows >= 160:
+            return SPLIT_8192_WARPS_32
+        return ROW_WARPS_32
     return SPLIT_8192_WARPS_32
 
 
-def rms_norm_forward_no_rstd_float32(rows: int, hidden: int) -> Config:
+def rms_norm_forward_no_rstd_float16(rows: int, hidden: int) -> Config:
     if hidden <= 512:
-        if rows >= 1024:
+        if rows >= 768:
+            if hidden <= 128:
+                if rows >= 16384:
+                    return BLOCK_ROW_16_WARPS_4
+                return BLOCK_ROW_16_WARPS_8
+            if hidden <= 256:
+                return BLOCK_ROW_16_WARPS_16
+            return BLOCK_ROW_2_WARPS_1
+        if hidden <= 64:
+            return BLOCK_ROW_8_WARPS_4
+        if rows >= 4:
+            if hidden <= 128:
+                return BLOCK_ROW_8_WARPS_8
+            return ROW_WARPS_1
+        if hidden <= 100:
+            return BLOCK_ROW_2_WARPS_1
+        if hidden <= 256:
+            return ROW_WARPS_1
+        return ROW_WARPS_4
+    if hidden <= 2048:
+        if rows >= 1536:
+            if rows >= 6144:
+                return ROW_WARPS_2
+            return BLOCK_ROW_2_WARPS_4
+        return ROW_WARPS_4
+    if hidden <= 7168:
+        if rows >= 540:
+            if hidden <= 3072:
+                if rows >= 1536:
+                    return SPLIT_1024_WARPS_4
+                return ROW_WARPS_4
+            if hidden <= 4096:
+                if rows >= 1536:
+                    if rows >= 3072:
+                        return SPLIT_2048_WARPS_8
+                    return ROW_WARPS_8
+                return SPLIT_2048_WARPS_8
+            return SPLIT_2048_WARPS_8
+        return ROW_WARPS_8
+    if rows >= 160:
+        if hidden <= 16384:
+            if rows >= 256:
+                if rows >= 540:
+                    if rows >= 768:
+                        if hidden <= 13312:
+                            return SPLIT_4096_WARPS_16
+                        return SPLIT_8192_WARPS_32
+                    return SPLIT_2048_WARPS_8
+                if hidden <= 8192:
+                    return ROW_WARPS_16
+                if hidden <= 13312:
+                    return SPLIT_4096_WARPS_16
+                if hidden <= 15360:
+                    return ROW_WARPS_16
+                return SPLIT_4096_WARPS_16
+            return ROW_WARPS_16
+        return SPLIT_8192_WARPS_32
+    return ROW_WARPS_32
+
+
+def rms_norm_forward_no_rstd_float32(rows: int, hidden: int) -> Config:
+    if hidden <= 64:
+        if rows >= 64:
+            return BLOCK_ROW_16_WARPS_4
+        return BLOCK_ROW_8_WARPS_8
+    if hidden <= 100:
+        return BLOCK_ROW_8_WARPS_4
+    if hidden <= 512:
+        if rows >= 1536:
             if hidden <= 128:
                 return BLOCK_ROW_8_WARPS_4
             return BLOCK_ROW_2_WARPS_1
-        if hidden <= 64:
-            return BLOCK_ROW_8_WARPS_8
         return ROW_WARPS_1
     if hidden <= 2048:
         return ROW_WARPS_4
-    if hidden <= 8192:
-        if rows >= 128:
-            if hidden <= 4096:
+    if hidden <= 4096:
+        if rows >= 768:
+            if rows >= 3072:
                 return SPLIT_2048_WARPS_8
-            return SPLIT_4096_WARPS_16
+            if rows >= 1536:
+                return ROW_WARPS_8
+            return BLOCK_ROW_2_WARPS_8
         return ROW_WARPS_8
-    if rows >= 128:
-        return SPLIT_8192_WARPS_32
     if hidden <= 16384:
+        if rows >= 384:
+            if hidden <= 8192:
+                if rows >= 1536:
+                    return SPLIT_4096_WARPS_16
+                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
+            return SPLIT_4096_WARPS_32
+        if hidden <= 8192:
+            return ROW_WARPS_8
+        if rows >= 160:
+            if rows >= 256:
+                return SPLIT_4096_WARPS_16
+            return SPLIT_4096_WARPS_32
         return ROW_WARPS_16
-    return SPLIT_4096_WARPS_32
+    if hidden <= 21504:
+        return SPLIT_4096_WARPS_16
+    return SPLIT_8192_WARPS_32
 
 
 def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
@@ -697,8 +926,10 @@ def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
         return ROW_WARPS_4
     if hidden <= 8192:
         return ROW_WARPS_8
-    if hidden <= 13312:
+    if hidden <= 12288:
         return SPLIT_4096_WARPS_16
+    if hidden <= 15872:
+        return ROW_WARPS_32
     return SPLIT_8192_WARPS_32
 
 
@@ -735,40 +966,60 @@ def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
         return ROW_WARPS_4
     if hidden <= 8192:
         return ROW_WARPS_8
-    if hidden <= 15360:
+    if hidden <= 21504:
         return SPLIT_4096_WARPS_32
     return SPLIT_8192_WARPS_32
 
 
 def rms_norm_forward_no_rstd_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 64:
-        return BLOCK_ROW_32_WARPS_8
     if hidden <= 128:
         return BLOCK_ROW_16_WARPS_8
-    if hidden <= 512:
+    if hidden <= 256:
         return BLOCK_ROW_16_WARPS_16
-    if hidden <= 1024:
-        return ROW_WARPS_2
+    if hidden <= 512:
+        return BLOCK_ROW_2_WARPS_1
     if hidden <= 4096:
         return ROW_WARPS_4
     if hidden <= 8192:
         return ROW_WARPS_8
+    if hidden <= 13312:
+        return SPLIT_4096_WARPS_16
+    if hidden <= 16384:
+        return ROW_WARPS_16
+    return SPLIT_8192_WARPS_32
+
+
+def rms_norm_forward_no_rstd_batch_invariant_float16(rows: int, hidden: int) -> Config:
+    if hidden <= 128:
+        return BLOCK_ROW_16_WARPS_8
+    if hidden <= 256:
+        return BLOCK_ROW_16_WARPS_16
+    if hidden <= 512:
+        return BLOCK_ROW_2_WARPS_1
+    if hidden <= 3072:
+        return ROW_WARPS_4
+    if hidden <= 7168:
+        return ROW_WARPS_8
+    if hidden <= 13312:
+        return SPLIT_4096_WARPS_16
+    if hidden <= 15360:
+        return ROW_WARPS_16
     return SPLIT_8192_WARPS_32
 
 
 def rms_norm_forward_no_rstd_batch_invariant_float32(rows: int, hidden: int) -> Config:
-    if hidden <= 64:
-        return BLOCK_ROW_16_WARPS_4
     if hidden <= 128:
-        return BLOCK_ROW_8_WARPS_4
-    if hidden <= 512:
+        return BLOCK_ROW_8_WARPS_8
+    if hidden <= 256:
         return BLOCK_ROW_2_WARPS_1
-    if hidden <= 1024:
+    if hidden <= 512:
+        return ROW_WARPS_1
+    if hidden <= 1536:
         return ROW_WARPS_4
     if hidden <= 8192:
         return ROW_WARPS_8
-    if hidden <= 16384:
-        return ROW_WARPS_16
+    if hidden <= 21504:
+        return SPLIT_4096_WARPS_32
     return SPLIT_8192_WARPS_32
 
 
@@ -777,23 +1028,25 @@ TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {
     ("rms_norm_backward", "float16"): rms_norm_backward_bfloat16,
     ("rms_norm_backward", "float32"): rms_norm_backward_float32,
     ("rms_norm_backward:no_dweight", "bfloat16"): rms_norm_backward_no_dweight_bfloat16,
-    ("rms_norm_backward:no_dweight", "float16"): rms_norm_backward_no_dweight_bfloat16,
+    ("rms_norm_backward:no_dweight", "float16"): rms_norm_backward_no_dweight_float16,
     ("rms_norm_backward:no_dweight", "float32"): rms_norm_backward_no_dweight_float32,
     ("rms_norm_backward:batch_invariant", "bfloat16"): rms_norm_backward_batch_invariant_bfloat16,
     ("rms_norm_backward:batch_invariant", "float16"): rms_norm_backward_batch_invariant_bfloat16,
     ("rms_norm_backward:batch_invariant", "float32"): rms_norm_backward_batch_invariant_float32,
     ("rms_norm_backward:no_dweight+batch_invariant", "bfloat16"): rms_norm_backward_no_dweight_batch_invariant_bfloat16,
-    ("rms_norm_backward:no_dweight+batch_invariant", "float16"): rms_norm_backward_no_dweight_batch_invariant_bfloat16,
+    ("rms_norm_backward:no_dweight+batch_invariant", "float16"): rms_norm_backward_no_dweight_batch_invariant_float16,
     ("rms_norm_backward:no_dweight+batch_invariant", "float32"): rms_norm_backward_no_dweight_batch_invariant_float32,
     ("rms_norm_forward", "bfloat16"): rms_norm_forward_bfloat16,
     ("rms_norm_forward", "float16"): rms_norm_forward_float16,
     ("rms_norm_forward", "float32"): rms_norm_forward_float32,
     ("rms_norm_forward:no_rstd", "bfloat16"): rms_norm_forward_no_rstd_bfloat16,
+    ("rms_norm_forward:no_rstd", "float16"): rms_norm_forward_no_rstd_float16,
     ("rms_norm_forward:no_rstd", "float32"): rms_norm_forward_no_rstd_float32,
     ("rms_norm_forward:batch_invariant", "bfloat16"): rms_norm_forward_batch_invariant_bfloat16,
     ("rms_norm_forward:batch_invariant", "float16"): rms_norm_forward_batch_invariant_float16,
     ("rms_norm_forward:batch_invariant", "float32"): rms_norm_forward_batch_invariant_float32,
     ("rms_norm_forward:no_rstd+batch_invariant", "bfloat16"): rms_norm_forward_no_rstd_batch_invariant_bfloat16,
+    ("rms_norm_forward:no_rstd+batch_invariant", "float16"): rms_norm_forward_no_rstd_batch_invariant_float16,
     ("rms_norm_forward:no_rstd+batch_invariant", "float32"): rms_norm_forward_no_rstd_batch_invariant_float32,
 }
 

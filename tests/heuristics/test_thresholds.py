@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.heuristics.grid import axis
-from normtune.heuristics.thresholds import hidden_threshold, rows_threshold
+from normtune.heuristics.thresholds import hidden_threshold, middle_half, rows_threshold
 
 GAPS = st.tuples(st.integers(1, 2**31), st.integers(1, 2**31)).filter(lambda pair: pair[0] < pair[1])
 
@@ -38,9 +38,29 @@ def test_hidden_thresholds_are_the_roundest(low: int, high: int, expected: int) 
     assert hidden_threshold(low, high) == expected
 
 
-@pytest.mark.parametrize(("low", "high", "expected"), [(2048, 4096, 4096), (65536, 262144, 131072), (101, 119, 110)])
-def test_rows_thresholds_are_the_roundest(low: int, high: int, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (2048, 4096, 3072),
+        (65536, 262144, 131072),
+        (101, 119, 110),
+        (3000, 6000, 4096),
+        (128, 192, 160),
+        (1, 2, 2),
+        (2, 3, 3),
+    ],
+)
+def test_rows_thresholds_are_the_roundest_of_the_middle(low: int, high: int, expected: int) -> None:
     assert rows_threshold(low, high) == expected
+
+
+@given(GAPS)
+def test_row_thresholds_keep_to_the_middle_half(gap: tuple[int, int]) -> None:
+    low, high = gap
+    found = rows_threshold(low, high)
+    inside = [low**3 * high <= size**4 <= low * high**3 for size in (found, *middle_half(low, high))]
+    # Where no integer lies in the middle half its ends are given the wrong way round.
+    assert all(inside) or not any(inside[1:])
 
 
 @given(st.sets(st.integers(1, 10**6), min_size=1, max_size=12), st.sampled_from(["rows", "hidden"]))

@@ -69,13 +69,17 @@ def test_an_unknown_gpu_gets_the_table_for_any_gpu_and_one_warning(gpu):
 
 
 def test_a_chosen_table_for_any_gpu_is_bound_to_each(gpu):
-    problem = FORWARD.problem(512, 64, "bfloat16")
     few, many = TARGETS["sm_120"], H200
     normtune.use_table(locate.SHIPPED / locate.ANY_GPU)
-    shared = locate.load(locate.SHIPPED / locate.ANY_GPU).tables[problem.key, problem.dtype]
-    wanted = {target: Config(*shared(512, 64, target.sms, target.l2_bytes)) for target in (few, many)}
-    found = {target: dispatch.config_for(FORWARD, problem, target, index) for index, target in enumerate((few, many))}
-    assert found == wanted and found[few] != found[many]
+    shared = locate.load(locate.SHIPPED / locate.ANY_GPU).tables["rms_norm_forward", "bfloat16"]
+    differs = False
+    for rows in (1 << power for power in range(18)):
+        problem = FORWARD.problem(rows, 64, "bfloat16")
+        wanted = [Config(*shared(rows, 64, target.sms, target.l2_bytes)) for target in (few, many)]
+        found = [dispatch.config_for(FORWARD, problem, target, index) for index, target in enumerate((few, many))]
+        assert found == wanted
+        differs |= found[0] != found[1]
+    assert differs
 
 
 def test_none_takes_the_fixed_default(gpu):

@@ -11,7 +11,26 @@ def test_sizes_of_the_grids():
     assert len(shapes("probe")) == 20
     recording = shapes("recording")
     assert {rows for rows, _ in recording} == {2**power for power in range(19)} | {192, 320, 576, 768}
-    for hidden in (64, 96, 640, 896, 1152, 1536, 2304, 2560, 3584, 5120, 5632, 6144, 7168, 12288, 22016, 28672, 32768):
+    for hidden in (
+        64,
+        80,
+        96,
+        640,
+        896,
+        1152,
+        1536,
+        2304,
+        2560,
+        3584,
+        5120,
+        5632,
+        6144,
+        7168,
+        12288,
+        22016,
+        29568,
+        32768,
+    ):
         assert (1, hidden) in recording
     assert max(rows * hidden for rows, hidden in recording) == MAX_ELEMENTS
 
