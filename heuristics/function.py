@@ -24,7 +24,7 @@ from normtune.heuristics.micrologs import ratio
 from normtune.heuristics.optimum import Optima, Sums
 from normtune.heuristics.options import FitOptions
 from normtune.heuristics.rules import liger
-from normtune.heuristics.selection import MAX_LEAVES, cross_validated
+from normtune.heuristics.selection import MAX_LEAVES, selected
 from normtune.heuristics.solving import Bins, Few, Solver, bins, few_configs, least_worst
 from normtune.heuristics.tidy import Old, cost_of, tidied
 from normtune.heuristics.tree import Tree, choose, counted_leaves, distinct, leaves
@@ -71,11 +71,10 @@ def fit_function(
     Raises:
         NormtuneError: there is no legal tree of so few leaves, or none under the conditions.
     """
-    validated = None
+    validated, most = None, known.leaves if known else options.leaves or MAX_LEAVES[0]
     if known is None and options.leaves is None:
-        validated = cross_validated(matrix, legality, MAX_LEAVES, options.max_configs)
+        validated, most = selected(matrix, legality, options.max_configs)
     enough = validated.chosen() if validated else None
-    most = known.leaves if known else options.leaves or MAX_LEAVES
     task, optima, asked = _asked(matrix, legality, options, known, enough or most, most, solver or Solver())
     tree = optima.tree(asked) if asked else None
     if tree is None or asked is None:

@@ -3,10 +3,12 @@
 In: a timing matrix and what is legal. Out: what trees of each number of leaves lose on problems that they were not
 fitted on, and the number to be taken.
 
-Cross-validation. The hidden sizes are split into contiguous groups of as even sizes as possible, and so are the row
-counts. For each group a tree is fitted without the group's problems and scored on them. A group between others is
-interpolation, the first and the last are extrapolation; a table is fitted on its outer sizes too and never extrapolates
-to them, so these have a figure of their own and decide nothing. The axes are scored apart; the worse one is the figure.
+Cross-validation. Sizes of an axis are left out in turn, with all of their problems: a tree is fitted without them and
+scored on them. The smallest and the largest sizes, each about one in `FOLDS` of them, are left out together; what is
+lost there is extrapolation. A table is fitted on its outer sizes too and never extrapolates to them, so these have a
+figure of their own and decide nothing. The sizes between are interpolated. Each is a group of its own, and as a table
+answers between neighbours that it knows, those left out together are never neighbours: with `FOLDS` folds in all, every
+so many'th. The axes are scored apart; the worse one is the figure.
 
 The number of leaves. On each axis the best number is the one whose mean over the inner groups is least. Its paired
 excess in a group is what another number loses there beyond it; the fewest leaves are taken whose mean excess is at most
@@ -20,7 +22,7 @@ is legal. It is then scored as the slowest config that was measured there.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -32,15 +34,17 @@ from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.solving import few_configs, solve
 from normtune.heuristics.tree import Tree, choose
 
-MAX_LEAVES = 24
-GROUPS = 12
+# The most leaves that are tried at first, and then.
+MAX_LEAVES = 24, 40
+# Trees fitted an axis, at most.
+FOLDS = 12
 EXCESS = 3000  # millionths: 0.3 %
 # numpy lets go of the interpreter while a fold is solved; each takes 40 MB on the recording grid.
 _THREADS = min(4, os.cpu_count() or 1)
 
 
 class Folds(NamedTuple):
-    """What trees lose on the groups of one axis.
+    """What trees lose on the groups of one axis, in ascending order.
 
     Attributes:
         weights: of each group's problems together.
@@ -99,6 +103,20 @@ class Validated(NamedTuple):
         return _worse([axis.chosen() for axis in self.axes])
 
 
+def selected(matrix: TimingMatrix, legality: Legality, max_configs: int | None = None) -> tuple[Validated, int]:
+    """What trees lose on groups left out, and how many leaves were tried at most.
+
+    Time grows with the square of leaves, so more are tried only where one of the last four is asked for, on grids with
+    so many problems that a leaf has twenty.
+    """
+    fewer, more = MAX_LEAVES
+    found = cross_validated(matrix, legality, fewer, max_configs)
+    chosen = found.chosen()
+    if chosen is None or chosen < fewer - 4 or len(matrix.problems) < 20 * more:
+        return found, fewer
+    return cross_validated(matrix, legality, more, max_configs), more
+
+
 def cross_validated(
     matrix: TimingMatrix, legality: Legality, max_leaves: int, max_configs: int | None = None
 ) -> Validated:
@@ -107,17 +125,20 @@ def cross_validated(
     return Validated(tuple(folds for folds in found if folds))
 
 
-def groups(sizes: Sequence[int], count: int = GROUPS) -> list[tuple[int, ...]]:
-    """Contiguous groups of ascending sizes, at most `count`, none empty, the first ones larger where it is uneven."""
+def left_out(sizes: Iterable[int], most: int = FOLDS) -> list[list[tuple[int, ...]]]:
+    """What is left out together: for each of at most `most` folds its groups, of ascending sizes.
+
+    Args:
+        sizes: of an axis, in any order.
+        most: folds, at least 4.
+    """
     values = sorted(set(sizes))
-    count = min(count, len(values))
-    share, extra = divmod(len(values), count)
-    found, start = [], 0
-    for number in range(count):
-        end = start + share + (number < extra)
-        found.append(tuple(values[start:end]))
-        start = end
-    return found
+    if len(values) <= most:
+        return [[(value,)] for value in values]
+    outer, steps = len(values) // most, most - 2
+    inner = values[outer:-outer]
+    folds: list[list[tuple[int, ...]]] = [[(value,) for value in inner[first::steps]] for first in range(steps)]
+    return [[tuple(values[:outer])], *folds, [tuple(values[-outer:])]]
 
 
 def _as_good(found: Sequence[int], best: Sequence[int]) -> bool:
@@ -142,33 +163,43 @@ def _folds(
 ) -> Folds | None:
     """The folds along one axis, `place` 0 for rows and 1 for hidden; None where it has one size."""
     sizes = np.array([shape[place] for shape in matrix.problems])
-    left_out = [np.isin(sizes, fold) for fold in groups([int(size) for size in sizes])]
-    if len(left_out) < 2:
+    folds = [{group: np.isin(sizes, group) for group in fold} for fold in left_out(sizes.tolist())]
+    if len(folds) < 2:
         return None
     with ThreadPoolExecutor(_THREADS) as pool:
-        lost = pool.map(lambda held_out: _lost(matrix, legality, max_leaves, max_configs, held_out), left_out)
-        return Folds(tuple(int(matrix.weight[held_out].sum()) for held_out in left_out), tuple(lost))
+        lost = pool.map(lambda fold: _lost(matrix, legality, max_leaves, max_configs, fold), folds)
+        found = sorted(pair for fold in lost for pair in fold.items())
+    weights = {group: int(matrix.weight[problems].sum()) for fold in folds for group, problems in fold.items()}
+    return Folds(tuple(weights[group] for group, _ in found), tuple(losses for _, losses in found))
 
 
 def _lost(
-    matrix: TimingMatrix, legality: Legality, max_leaves: int, max_configs: int | None, held_out: NDArray[np.bool_]
-) -> tuple[int | None, ...]:
-    """Weighted regret on the problems left out, for 1 to `max_leaves` leaves; None where there is no such tree."""
+    matrix: TimingMatrix,
+    legality: Legality,
+    max_leaves: int,
+    max_configs: int | None,
+    fold: Mapping[tuple[int, ...], NDArray[np.bool_]],
+) -> dict[tuple[int, ...], tuple[int | None, ...]]:
+    """Weighted regret on each group left out, for 1 to `max_leaves` leaves; None where there is no such tree."""
     fitted = matrix
+    held_out = np.logical_or.reduce(list(fold.values()))
     if max_configs is not None:
         few = few_configs(matrix, legality, max_configs, held_out)
         if few is None:
-            return (None,) * max_leaves
+            return dict.fromkeys(fold, (None,) * max_leaves)
         fitted = matrix.of_configs(few.configs)
     optima = solve(fitted, legality, max_leaves, held_out)
     trees = [optima.tree(count) for count in range(1, max_leaves + 1)]
-    places = [int(index) for index in np.flatnonzero(held_out)]
-    scores = {
-        tree: sum(_scored(matrix, index, tree) * int(matrix.weight[index]) for index in places)
-        for tree in {*trees}
-        if tree is not None
-    }
-    return tuple(None if tree is None else scores[tree] for tree in trees)
+    found = {}
+    for group, problems in fold.items():
+        places = [int(index) for index in np.flatnonzero(problems)]
+        scores = {
+            tree: sum(_scored(matrix, index, tree) * int(matrix.weight[index]) for index in places)
+            for tree in {*trees}
+            if tree is not None
+        }
+        found[group] = tuple(None if tree is None else scores[tree] for tree in trees)
+    return found
 
 
 def _scored(matrix: TimingMatrix, index: int, tree: Tree) -> int:

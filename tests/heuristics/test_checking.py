@@ -53,7 +53,7 @@ def test_a_refit_does_not_cross_validate(recorded: Evidence, tmp_path: Path, mon
     def refuse(*arguments: object) -> None:
         raise AssertionError("cross-validated")
 
-    monkeypatch.setattr(function, "cross_validated", refuse)
+    monkeypatch.setattr(function, "selected", refuse)
     assert check(path).failures == ()
 
 

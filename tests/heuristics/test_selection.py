@@ -5,7 +5,7 @@ import pytest
 
 from normtune.heuristics.legality import Legality, all_variants
 from normtune.heuristics.matrix import WEIGHT, TimingMatrix
-from normtune.heuristics.selection import EXCESS, Folds, Validated, cross_validated, groups
+from normtune.heuristics.selection import EXCESS, MAX_LEAVES, Folds, Validated, cross_validated, left_out, selected
 from normtune.heuristics.solving import losses, solve
 from normtune.heuristics.tree import Leaf, Split, choose
 from normtune.kernels.config import Config
@@ -31,9 +31,18 @@ def regimes() -> np.ndarray:
     return np.array([[0, 200_000, 200_000] if hidden <= 256 else [200_000, 150_000, 0] for _, hidden in SHAPES])
 
 
-def test_groups_are_contiguous_and_even() -> None:
-    assert groups([5, 3, 1, 2, 4, 9, 8, 3], 6) == [(1, 2), (3,), (4,), (5,), (8,), (9,)]
-    assert groups([2, 1]) == [(1,), (2,)]
+def test_few_sizes_are_left_out_one_by_one() -> None:
+    assert left_out([5, 3, 1, 2, 4, 9, 3], 6) == [[(1,)], [(2,)], [(3,)], [(4,)], [(5,)], [(9,)]]
+
+
+def test_neighbours_are_not_left_out_together_but_for_the_outer_sizes() -> None:
+    assert left_out(range(9), 4) == [[(0, 1)], [(2,), (4,), (6,)], [(3,), (5,)], [(7, 8)]]
+    for count in range(5, 60):
+        first, *between, last = left_out(range(count), 4)
+        assert sorted(size for fold in (first, *between, last) for group in fold for size in group) == [*range(count)]
+        for fold in between:
+            sizes = [size for group in fold for size in group]
+            assert all(len(group) == 1 for group in fold) and min(np.diff(sizes), default=2) >= 2
 
 
 def test_as_many_leaves_as_there_are_regimes(legality: Legality) -> None:
@@ -102,6 +111,36 @@ def test_the_axis_that_asks_for_more_leaves_decides() -> None:
     assert found.chosen() == Validated((many, few)).chosen() == 3
     assert found.inside(2) == 100_000
     assert found.outside(1) == 10**6
+
+
+@pytest.mark.parametrize(("problems", "chosen", "most"), [(800, 19, 24), (800, 20, 40), (799, 24, 24), (800, None, 24)])
+def test_more_leaves_are_tried_where_a_large_grid_asks_for_the_last(
+    monkeypatch: pytest.MonkeyPatch, legality: Legality, problems: int, chosen: int | None, most: int
+) -> None:
+    def asks_for(matrix: TimingMatrix, legality: Legality, max_leaves: int, max_configs: int | None) -> Validated:
+        # All numbers of leaves from the chosen one on are equal in every group.
+        lost = tuple(None if chosen is None else int(leaves < chosen) for leaves in range(1, max_leaves + 1))
+        return Validated((Folds((1,) * 6, (lost,) * 6),))
+
+    monkeypatch.setattr("normtune.heuristics.selection.cross_validated", asks_for)
+    shapes = tuple((rows, 64) for rows in range(1, problems + 1))
+    regret = np.zeros((problems, 3), np.int64)
+    one = TimingMatrix("toy", "", "bfloat16", shapes, CONFIGS, regret, np.ones(regret.shape, np.bool_))
+    found, tried = selected(one, legality)
+    assert MAX_LEAVES == (24, 40)
+    assert (tried, len(found.axes[0].lost[0]), found.chosen()) == (most, most, chosen)
+
+
+def test_sizes_that_are_left_out_together_are_scored_apart(legality: Legality) -> None:
+    hidden_sizes = [64 * size for size in range(1, 21)]
+    shapes = tuple((rows, hidden) for rows in (1, 64) for hidden in hidden_sizes)
+    # 4 warps win but at every fourth size, which nothing around it tells.
+    regret = np.array([[100_000, 0, 0] if hidden % 256 == 0 else [0, 100_000, 100_000] for _, hidden in shapes])
+    one = TimingMatrix("toy", "", "bfloat16", shapes, CONFIGS, regret, np.ones(regret.shape, np.bool_))
+    _, hidden = cross_validated(one, legality, 12).axes
+    assert len(hidden.weights) == 20 and set(hidden.weights) == {2 * WEIGHT}
+    for group, size in enumerate(hidden_sizes):
+        assert hidden.lost[group][0] == (2 * WEIGHT * 100_000 if size % 256 == 0 else 0)
 
 
 def test_times_of_problems_left_out_are_not_looked_at(legality: Legality) -> None:
