@@ -10,7 +10,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-JOBS ?= 2
+# One more than two cores: many tests wait for what they started.
+JOBS ?= 3
 
 # Without it `python -m` and spawned workers would find kernels/, results/ and cli.py as top-level modules.
 export PYTHONSAFEPATH := 1
@@ -30,7 +31,7 @@ tune:
 	$(BIN)/normtune sweep --device $(DEVICE) --store $(STORE)
 	$(BIN)/normtune fit --store $(STORE) --out heuristics.py
 
-# Two workers of pytest with two threads each take a fifth longer than with one.
+# Workers of pytest with two threads each take a fifth longer than with one.
 test test-all: export OMP_NUM_THREADS := 1
 test: QUICK := and not slow
 test-all: $(VENV)/.exact
