@@ -6,7 +6,10 @@ exhaustive sweep of them on an H200:
 
     normtune sweep --shapes tests/heuristics/held_out_shapes.csv --strategy exhaustive --dtype bfloat16 ...
 
-Who looks at these figures to change the fit, the grids or the table has used them, and draws and measures others.
+Who looks at these figures to change the fit, the grids or the table has used them, and draws and measures others. The
+plain functions of the table were fitted before anybody looked, and are the same since; but how cross-validation leaves
+out sizes, and that the default grid stays as it is, was settled with a look at this list, too. So it is used up for
+what comes next.
 """
 
 import math
@@ -65,8 +68,9 @@ def test_the_forward_loses_little(held_out: Evidence, dtype: str) -> None:
     loss, worst = lost(held_out, "rms_norm_forward", dtype)
     assert loss.problems == 64
     assert loss.mean <= 1.5 * PERCENT
-    # 1200 x 6400 in float16, 1200 rows being nine to a multiprocessor and a few.
-    assert len([shape for one, shape in worst if one > micrologs_of(1.1)]) <= 1, worst[:3]
+    # 1200 rows are nine to a multiprocessor and a few; it loses 14.5 %.
+    far = [(1200, 6400)] if dtype == "float16" else []
+    assert [shape for one, shape in worst if one > micrologs_of(1.1)] == far, worst[:3]
     assert loss.worst <= micrologs_of(1.15), worst[:3]
 
 
