@@ -1,11 +1,16 @@
-"""Triton's interpreter for the tests of all rooms, without what it repeats."""
+"""What the tests of all rooms need: Triton's interpreter without what it repeats, and an interrupt that arrives."""
 
 import os
+import signal
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+# A shell that starts the tests in the background lets them, and all that they start, ignore it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

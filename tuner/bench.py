@@ -13,7 +13,14 @@ from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import COPY
-from normtune.tuner.compiling import COMPILE_SECONDS, Compiled, CompilePool, compile_class, default_workers
+from normtune.tuner.compiling import (
+    BESIDE_A_GPU,
+    COMPILE_SECONDS,
+    Compiled,
+    CompilePool,
+    compile_class,
+    default_workers,
+)
 from normtune.tuner.device import Phases, SkippedError
 from normtune.tuner.engine import Block, NoMemoryError, Outcome, Speed
 from normtune.tuner.planning import Candidate, Plan, Task
@@ -77,7 +84,7 @@ class WorkerBench:
         """Begin to compile, in the order of the tasks; a failure becomes the outcome of the binary's configs."""
         if self._identity.compiles:
             jobs = Plan(tuple(tasks), {}).jobs()
-            self._pool = CompilePool(jobs, self.target.name, seconds=COMPILE_SECONDS, told=told)
+            self._pool = CompilePool(jobs, self.target.name, seconds=COMPILE_SECONDS, told=told, nice=BESIDE_A_GPU)
 
     def compiled(self, task: Task, seconds: float | None = None) -> bool:
         """Wait for the binaries of a task, at most so long; whether they are there."""

@@ -22,8 +22,8 @@ from normtune.tuner.processes import SPAWN, belong_to_parent, told_exit
 
 # No binary of the full space took more than 6 s on a core of the H200's host.
 COMPILE_SECONDS = 60.0
-# Beside a process that drives a GPU, compilers take what it leaves.
-_NICE = 10
+# What `nice` adds to compilers beside a process that drives a GPU: they take what it leaves.
+BESIDE_A_GPU = 10
 
 
 class Job(NamedTuple):
@@ -81,6 +81,7 @@ class CompilePool:
         keep_assembly: whether `Compiled.binaries` is filled (PTX or AMD assembly, much text).
         seconds: after so many a compile is given up.
         told: called as (done, total) whenever a job is done, from another thread.
+        nice: how far the processes stand back behind others, as for `os.nice`.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class CompilePool:
         keep_assembly: bool = False,
         seconds: float = COMPILE_SECONDS,
         told: Callable[[int, int], None] | None = None,
+        nice: int = 0,
     ) -> None:
         self._seconds = seconds
         self._futures: dict[tuple[str, str, str, Launch], Future[Compiled]] = {}
@@ -100,7 +102,7 @@ class CompilePool:
         if not jobs:
             return
         workers = min(workers or default_workers(), len(jobs))
-        self._pool = ProcessPool(workers, initializer=_activate, initargs=(target,), context=SPAWN)
+        self._pool = ProcessPool(workers, initializer=_activate, initargs=(target, nice), context=SPAWN)
         for job in jobs:
             future = self._pool.schedule(_compile, args=(job, keep_assembly), timeout=seconds)
             self._futures[compile_class(job.problem, job.launch)] = future
@@ -191,10 +193,10 @@ def gpu_target(name: str) -> Any:
     return GPUTarget("hip", name, 64)
 
 
-def _activate(target: str) -> None:
-    """Make `target` the active target of this process."""
+def _activate(target: str, nice: int) -> None:
+    """Make `target` the active target of this process, which stands back behind others by `nice`."""
     belong_to_parent()
-    os.nice(_NICE)
+    os.nice(nice)
     from triton.runtime.driver import driver
 
     driver.set_active(_Driver(gpu_target(target)))  # type: ignore[arg-type]

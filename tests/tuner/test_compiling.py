@@ -131,7 +131,7 @@ import sys
 from normtune.kernels.target import TARGETS
 from normtune.tuner import compiling
 from normtune.tuner.planning import plan, problems
-compiling._activate("sm_90")
+compiling._activate("sm_90", 0)
 for job in plan(problems([], ["bfloat16"], [(64, 256)]), "quick", TARGETS["sm_90"]).jobs()[::8]:
     print(compiling._compile(job, False).status, "torch" in sys.modules)
 import torch
@@ -167,7 +167,7 @@ from normtune.tuner.planning import plan, problems
 if __name__ == "__main__":
     hostile_sweep.distribution(Path({folder!r}))
     jobs = plan(problems(["hostile"], ["float32"], [(64, 256)]), "default", TARGETS["sm_90"]).jobs()
-    pool = CompilePool(jobs, "sm_90", workers=2, seconds=10.0)
+    pool = CompilePool(jobs, "sm_90", workers=2, seconds=15.0)
     for compiled in pool:
         print(hostile_spec.FAULTS[compiled.job.launch.num_stages - 1], compiled.status, compiled.reason, sep="|")
     pool.close()
@@ -184,7 +184,7 @@ def test_a_compiler_that_hangs_or_dies_costs_its_binary(tmp_path):
     found = [tuple(line.split("|")) for line in done.stdout.splitlines()]
     failed = [item for item in found if item[1] != "ok"]
     assert sorted(failed) == [
-        ("hang_in_compiler", "timeout", "compiling took over 10 s"),
+        ("hang_in_compiler", "timeout", "compiling took over 15 s"),
         ("kill_compiler", "crashed", "the compiler's process died (exit code 9)"),
     ]
     assert len(found) == 16
