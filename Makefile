@@ -59,7 +59,8 @@ clean:
 	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The environment sees the packages beside a torch that $(PYTHON) has, after its own; nothing there is changed.
+# The environment sees the packages beside a torch that $(PYTHON) has, after its own; nothing there is changed. Modules
+# are compiled when they are first imported: of ten thousand few ever are.
 $(VENV)/.ready: pyproject.toml setup.py constraints.txt
 	@echo "installing what normtune needs into $(VENV), a minute or so"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -71,7 +72,7 @@ $(VENV)/.ready: pyproject.toml setup.py constraints.txt
 		echo "$$site" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch-outside.pth"; \
 		{ grep -vE '^(torch|triton)==' constraints.txt; $(BIN)/python -m pip list --format=freeze | grep -E '^(torch|triton)=='; } > $(VENV)/constraints.txt; \
 	fi
-	$(BIN)/python -m pip install -q -c $(VENV)/constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -q --no-compile -c $(VENV)/constraints.txt -e '.[dev]'
 	@touch $@
 
 # Half a minute for one test of the exact program, which is skipped without it.

@@ -21,6 +21,10 @@ COMMAND = [
     "replay:nvidia-h200",
     "--operator",
     "rms_norm_forward",
+    "--dtype",
+    "bfloat16",
+    "--dtype",
+    "float32",
 ]
 
 
