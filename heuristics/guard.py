@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
+from normtune.heuristics.grid import Rectangle
 from normtune.heuristics.levels import block_of
 from normtune.heuristics.matrix import MISSING, Rounds, TimingMatrix
-from normtune.heuristics.optimum import Optima, Rectangle
+from normtune.heuristics.optimum import Optima
 from normtune.heuristics.solving import Bins
 from normtune.heuristics.tidy import boxes, replaced
 from normtune.heuristics.tree import Tree, choose, configs_of

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from normtune.heuristics.grid import Axis
-from normtune.heuristics.optimum import BARRED, Optima, Rectangle, Sums
+from normtune.heuristics.grid import Axis, Rectangle
+from normtune.heuristics.optimum import BARRED, Optima, Sums
 from normtune.heuristics.portfolio import fewest
 from normtune.heuristics.thresholds import roundness
 from normtune.heuristics.tree import Leaf, Split, Tree, configs_of, distinct, leaves

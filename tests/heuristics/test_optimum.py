@@ -3,6 +3,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from normtune.heuristics import optimum
 from normtune.heuristics.grid import axis
 from normtune.heuristics.optimum import Optima
 from normtune.heuristics.tree import Leaf, Split, Tree, choose, leaves, regions
@@ -90,6 +91,46 @@ def test_the_optimum_is_that_of_brute_force_for_every_number_of_leaves(
         if tree is not None:
             assert leaves(tree) <= count
             assert cost_of(tree, optima, cost, barred, legal) == expected
+
+
+def near_ties(seed: int, rows: int, hidden: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Costs of a few sizes, and beside them what a single float of their sum does not hold."""
+    cost, barred, legal = problem(seed, rows, hidden)
+    sizes = np.random.default_rng(seed).integers(0, 3, cost.shape) << 35
+    return np.where(barred, 0, sizes + cost), barred, legal
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize(("rows", "hidden", "most"), [(3, 3, 4), (2, 4, 4)])
+def test_costs_that_differ_by_less_than_a_rounding_are_told_apart(seed: int, rows: int, hidden: int, most: int) -> None:
+    problems = near_ties(seed, rows, hidden)
+    optima = solved(*problems, most)
+    for count in range(1, most + 1):
+        tree = optima.tree(count)
+        assert optima.least(count) == brute_force(*problems, count)
+        assert tree is None or cost_of(tree, optima, *problems) == optima.least(count)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rounded_costs_lead_to_the_same_trees_as_exact_ones(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cost = near_ties(seed, 6, 7)[0]
+    problems = cost, np.zeros(cost.shape, np.bool_), np.ones(cost.shape, np.bool_)
+    rounded = solved(*problems, 12)
+    found = [(rounded.least(count), rounded.tree(count)) for count in range(1, 13)]
+    monkeypatch.setattr(optimum, "_MANY", 0)
+    exact = solved(*problems, 12)
+    assert found == [(exact.least(count), exact.tree(count)) for count in range(1, 13)]
+    assert rounded._summed and not exact._summed
+
+
+def test_where_very_many_trees_cost_the_same_not_all_are_summed() -> None:
+    chess = np.add.outer(np.arange(12), np.arange(12)) % len(CONFIGS)
+    cost = np.stack([np.where(chess == place, 0, 1 << 30) for place in range(len(CONFIGS))])
+    optima = solved(cost, cost < 0, cost >= 0, 10)
+    least = optima.least(10)
+    tree = optima.tree(10)
+    assert tree is not None and cost_of(tree, optima, cost, cost < 0, cost >= 0) == least
+    assert len(optima._summed) < 2 * optimum._MANY
 
 
 @pytest.mark.parametrize("seed", range(12))
