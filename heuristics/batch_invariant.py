@@ -30,7 +30,6 @@ from normtune.heuristics.optimum import Optima
 from normtune.heuristics.solving import Bins, bins, losses
 from normtune.heuristics.tree import Split, Tree
 from normtune.kernels.config import Config
-from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import MAX_ROWS, Problem
 
 # Millionths: leaves that together gain less than a tenth of a percent are left out.
@@ -166,13 +165,14 @@ def works_alike(config: Config, legality: Legality, sizes: set[int]) -> bool:
         for dtype, variant in legality.served:
             ways = set()
             for rows in _ROWS:
-                try:
-                    problem = Problem(legality.spec.name, rows, size, dtype, variant)
-                    ways.add(legality.spec.resolve(config, problem, legality.target, None).of_a_row)
-                except IllegalConfigError:
+                launch = legality.spec.launch_of(
+                    config, Problem(legality.spec.name, rows, size, dtype, variant), legality.target
+                )
+                if launch is None:
                     break
-            if len(ways) > 1:
-                return False
+                ways.add(launch.of_a_row)
+                if len(ways) > 1:
+                    return False
     return True
 
 

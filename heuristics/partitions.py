@@ -13,6 +13,7 @@ by a factor of at most 1 + u or 1 / (1 + u), u = 2**-24, so D[l] is off by (1 + 
 has a sum of at most (1 + u)**(2 l) times what is found, for which 1 + 4 l u stands.
 """
 
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -49,8 +50,12 @@ class Partitions:
         self._lay_out(np.float32)
 
     def for_more(self, most: int) -> "Partitions":
-        """The same for more leaves."""
-        return Partitions(self._rows, self._hidden, self._one_leaf, most)
+        """The same for more leaves; what was solved for all rectangles, with four free sides, stays."""
+        other = copy(self)
+        other.most = most
+        complete = max(1, self.most - 4)
+        other._by_hidden, other._by_rows = self._by_hidden[:complete], self._by_rows[:complete]
+        return other
 
     def in_doubles(self) -> None:
         """From here on everything is exact, and takes twice the time and memory."""

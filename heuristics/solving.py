@@ -79,15 +79,15 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
 class Solver:
     """Optima, of which the last are kept: who might share a function asks for the same as who gets one of its own."""
 
-    def __init__(self, most: int = 1) -> None:
-        """Take how many leaves will be asked for at most, as far as that is known."""
-        self._most = most
+    def __init__(self) -> None:
         self._last: tuple[Bins, Optima] | None = None
 
     def optima(self, found: Bins, max_leaves: int) -> Optima:
         """The optima of these bins for 1 to `max_leaves` leaves."""
         if self._last is None or not _are_equal(found, self._last[0]):
-            self._last = found, Optima(*found, max(max_leaves, self._most))
+            self._last = found, Optima(*found, max_leaves)
+        elif max_leaves > self._last[1].most:
+            self._last = found, self._last[1].up_to(max_leaves)
         return self._last[1].up_to(max_leaves)
 
 

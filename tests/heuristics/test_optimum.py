@@ -144,13 +144,14 @@ def test_the_fewest_leaves_of_a_cost_are_those_of_brute_force(seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_was_solved_for_one_number_of_leaves_serves_another(seed: int) -> None:
-    problems = problem(seed, 3, 4)
-    optima, wanted = solved(*problems, 2), solved(*problems, 9)
-    assert optima.tree(2) == wanted.tree(2)
-    more = optima.up_to(9)
-    assert [more.tree(count) for count in range(1, 10)] == [wanted.tree(count) for count in range(1, 10)]
-    assert (optima.least(9), more.up_to(2).least(9)) == (wanted.least(2), wanted.least(2))
+@pytest.mark.parametrize("few", [2, 7])
+def test_what_was_solved_for_one_number_of_leaves_serves_another(seed: int, few: int) -> None:
+    problems = near_ties(seed, 4, 5)
+    optima, wanted = solved(*problems, few), solved(*problems, 11)
+    assert optima.tree(few) == wanted.tree(few)
+    more = optima.up_to(11)
+    assert [more.tree(count) for count in range(1, 12)] == [wanted.tree(count) for count in range(1, 12)]
+    assert (optima.least(11), more.up_to(few).least(11)) == (wanted.least(few), wanted.least(few))
 
 
 def test_equal_costs_take_fewer_leaves_and_the_smaller_config() -> None:
