@@ -75,10 +75,9 @@ def ratios(evidence: Any, path: Path) -> Ratios:
         spec = operator(problem.operator)
         copy = cells.pop(COPY)
         # What was legal for the kernels of the recording need not be for those of today.
-        legal = (config for config in cells if spec.is_legal(config, problem, target))
-        by_launch = {spec.resolve(config, problem, target, None): cells[config] for config in legal}
-        chosen = Config(*look_up(problem.rows, problem.hidden))
-        launch = spec.resolve(chosen, problem, target, None) if spec.is_legal(chosen, problem, target) else None
+        launches = ((spec.launch_of(config, problem, target), time) for config, time in cells.items())
+        by_launch = {launch: time for launch, time in launches if launch}
+        launch = spec.launch_of(Config(*look_up(problem.rows, problem.hidden)), problem, target)
         size = max(label for label in SIZES if label[0] <= spec.bytes_moved(problem))[1]
         width = max(label for label in WIDTHS if label[0] <= problem.hidden)[1]
         if launch in by_launch:
