@@ -68,7 +68,7 @@ def test_every_normtune_call_in_a_document_has_options_that_exist(root: Path, do
 
 
 def test_the_readme_shows_what_is_printed(root: Path, tmp_path: Path, run) -> None:
-    """Run the console block of the README; a line `...` in it stands for lines that differ, empty lines for none."""
+    """Run the console block of the README; a line `...` stands for lines that differ, a date for that of the day."""
     (block,) = re.findall(r"^```console\n(.*?)^```", (root / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "normtune").symlink_to(root)
     block = re.sub(r"\n+", "\n", block)
@@ -77,6 +77,7 @@ def test_the_readme_shows_what_is_printed(root: Path, tmp_path: Path, run) -> No
         assert done.returncode == 0, done.stderr
         printed = "".join(line.rstrip() + "\n" for line in done.stdout.splitlines() if line.strip())
         pattern = re.escape(shown).replace(re.escape("...\n"), "(?:.*\n)+?")
+        pattern = re.sub(r"\d{4}\\-\d\d\\-\d\d", r"\\d{4}-\\d\\d-\\d\\d", pattern)
         assert re.fullmatch(pattern, printed), f"README.md should show this below `normtune {command}`:\n{printed}"
 
 

@@ -167,6 +167,8 @@ from normtune.tuner.planning import plan, problems
 if __name__ == "__main__":
     hostile_sweep.distribution(Path({folder!r}))
     jobs = plan(problems(["hostile"], ["float32"], [(64, 256)]), "default", TARGETS["sm_90"]).jobs()
+    faults = ("hang_in_compiler", "kill_compiler", "none")
+    jobs = [job for job in jobs if hostile_spec.FAULTS[job.launch.num_stages - 1] in faults]
     pool = CompilePool(jobs, "sm_90", workers=2, seconds=15.0)
     for compiled in pool:
         print(hostile_spec.FAULTS[compiled.job.launch.num_stages - 1], compiled.status, compiled.reason, sep="|")
@@ -187,4 +189,4 @@ def test_a_compiler_that_hangs_or_dies_costs_its_binary(tmp_path):
         ("hang_in_compiler", "timeout", "compiling took over 15 s"),
         ("kill_compiler", "crashed", "the compiler's process died (exit code 9)"),
     ]
-    assert len(found) == 16
+    assert [name for name, status, _ in found if status == "ok"] == ["none"] * 4
