@@ -39,7 +39,7 @@ MAX_LEAVES = 24, 40
 # Trees fitted an axis, at most.
 FOLDS = 12
 EXCESS = 3000  # millionths: 0.3 %
-# numpy lets go of the interpreter while a fold is solved; each takes 40 MB on the recording grid.
+# numpy lets go of the interpreter while a fold is solved; each takes 170 MB on the recording grid.
 _THREADS = min(4, os.cpu_count() or 1)
 
 
