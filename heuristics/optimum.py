@@ -82,7 +82,7 @@ class Optima:
         self._floor = Sums(np.where(least >= BARRED // 2, 0, least))
         ranges = Ranges(self.rows), Ranges(self.hidden)
         self._partitions = Partitions(*ranges, self._one_leaf(*ranges), self.most)
-        self._summed: dict[tuple[int, Rectangle], int] = {}
+        self._known: dict[tuple[int, Rectangle], int] = {}
 
     def up_to(self, most: int) -> "Optima":
         """The same for another number of leaves; where that is no more, what one solves, the other need not."""
@@ -146,31 +146,32 @@ class Optima:
 
     def _cost(self, leaves: int, box: Rectangle) -> int | None:
         """Least cost of a tree of exactly that many leaves on a rectangle; None where there is none."""
+        return None if np.isinf(self._partitions.least(leaves, box)) else self._summed(leaves, box)
+
+    def _summed(self, leaves: int, box: Rectangle) -> int:
+        """The same where there is a tree."""
         about = self._partitions.least(leaves, box)
-        if np.isinf(about):
-            return None
         if self._partitions.is_exact(about):
             return int(self._floor.over(box)[0]) + int(about)
-        if (leaves, box) not in self._summed:
-            if len(self._summed) >= _MANY:
+        if (leaves, box) not in self._known:
+            if len(self._known) >= _MANY:
                 self._partitions.in_doubles()
-                return self._cost(leaves, box)
-            self._summed[leaves, box] = (
+                return self._summed(leaves, box)
+            self._known[leaves, box] = (
                 int(self.costs(box).min()) if leaves == 1 else min(cost for cost, _ in self._cuts(leaves, box))
             )
-        return self._summed[leaves, box]
+        return self._known[leaves, box]
 
     def _cuts(self, leaves: int, box: Rectangle) -> Iterator[tuple[int, Cut]]:
         """The cuts that may attain the least cost, in their order, with what the best trees on both sides cost."""
         for cut in self._partitions.cuts(leaves, box):
             low, high = _parts(box, cut)
-            costs = self._cost(cut.low_leaves, low), self._cost(leaves - cut.low_leaves, high)
-            yield sum(cost for cost in costs if cost is not None), cut
+            yield self._summed(cut.low_leaves, low) + self._summed(leaves - cut.low_leaves, high), cut
 
     def _build(self, box: Rectangle, leaves: int) -> Tree:
         if leaves == 1:
             return Leaf(self.configs[int(np.argmin(self.costs(box)))])
-        goal = self._cost(leaves, box)
+        goal = self._summed(leaves, box)
         cut = next(cut for cost, cut in self._cuts(leaves, box) if cost == goal)
         low, high = _parts(box, cut)
         axis = self.hidden if cut.axis == "hidden" else self.rows

@@ -120,7 +120,7 @@ def test_rounded_costs_lead_to_the_same_trees_as_exact_ones(seed: int, monkeypat
     monkeypatch.setattr(optimum, "_MANY", 0)
     exact = solved(*problems, 12)
     assert found == [(exact.least(count), exact.tree(count)) for count in range(1, 13)]
-    assert rounded._summed and not exact._summed
+    assert rounded._known and not exact._known
 
 
 def test_where_very_many_trees_cost_the_same_not_all_are_summed() -> None:
@@ -130,7 +130,7 @@ def test_where_very_many_trees_cost_the_same_not_all_are_summed() -> None:
     least = optima.least(10)
     tree = optima.tree(10)
     assert tree is not None and cost_of(tree, optima, cost, cost < 0, cost >= 0) == least
-    assert len(optima._summed) < 2 * optimum._MANY
+    assert len(optima._known) < 2 * optimum._MANY
 
 
 @pytest.mark.parametrize("seed", range(12))
