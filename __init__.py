@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from normtune.errors import NormtuneError, UsageError
     from normtune.kernels.batch_invariant import batch_invariant, use_batch_invariant
     from normtune.kernels.dispatch import use_table
-    from normtune.kernels.rms_norm import RMSNorm, rms_norm
+    from normtune.kernels.rms_norm import rms_norm
+    from normtune.kernels.rms_norm_module import RMSNorm
+    from normtune.kernels.warmup import warmup
 
 __version__ = "0.1.0"
 
@@ -24,16 +26,18 @@ __all__ = [
     "rms_norm",
     "use_batch_invariant",
     "use_table",
+    "warmup",
 ]
 
 _HOMES = {
     "NormtuneError": "normtune.errors",
-    "RMSNorm": "normtune.kernels.rms_norm",
+    "RMSNorm": "normtune.kernels.rms_norm_module",
     "UsageError": "normtune.errors",
     "batch_invariant": "normtune.kernels.batch_invariant",
     "rms_norm": "normtune.kernels.rms_norm",
     "use_batch_invariant": "normtune.kernels.batch_invariant",
     "use_table": "normtune.kernels.dispatch",
+    "warmup": "normtune.kernels.warmup",
 }
 
 

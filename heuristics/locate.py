@@ -17,11 +17,13 @@ from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.header import Header, parse
+from normtune.heuristics.normalised import boxes_on
 from normtune.heuristics.regions import normalised_trees, trees
+from normtune.heuristics.tree import regions
 from normtune.kernels.config import Config
 from normtune.kernels.gpu_name import plain_name
-from normtune.kernels.problem import batch_invariant_key, split_key
-from normtune.kernels.target import target_for
+from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, split_key
+from normtune.kernels.target import Target, target_for
 
 VARIABLE = "NORMTUNE_TABLE"
 SHIPPED = Path(__file__).parent / "tables"
@@ -218,6 +220,33 @@ def load(path: str | os.PathLike[str]) -> Table:
     if not isinstance(tables, dict) or not callable(lookup):
         raise AssertionError("a table in the form that normtune writes has TABLES and lookup")
     return Table(Path(path), header, tables, lookup, not header.is_for_any_gpu)
+
+
+def row_bounds(table: Table, key: str, dtype: str, hidden: int, target: Target) -> list[int]:
+    """The numbers of rows, ascending from 1, from which on a table may answer with another config at one hidden size.
+
+    Args:
+        table: the table.
+        key: of a function; a variant without one has the plain operator's.
+        dtype: of the same function.
+        hidden: length of a row.
+        target: the GPU.
+    """
+    if not table.tables:
+        return [1]
+    text = read(table.source)
+    bounds = {1}
+    if table.header.is_for_any_gpu:
+        for name in (key, split_key(key)[0]):
+            if any_gpu := normalised_trees(text).get((name, dtype)):
+                for box in boxes_on(any_gpu, target.sms, target.l2_bytes, MAX_ROWS, hidden):
+                    elements = () if box.most_elements is None else (box.most_elements // hidden + 1,)
+                    bounds |= {box.least_rows, box.most_rows + 1, *elements}
+    else:
+        for name in (key, split_key(key)[0]):
+            if tree := trees(text).get((name, dtype)):
+                bounds |= {region.least_rows for region in regions(tree, MAX_ROWS, hidden)}
+    return sorted(bound for bound in bounds if 1 <= bound <= MAX_ROWS)
 
 
 def read(path: str | os.PathLike[str]) -> str:

@@ -19,8 +19,8 @@ def describe(index: int) -> Target:
     return Target(
         name=name,
         sms=properties.multi_processor_count,
-        # Every CUDA build of torch has it; the type stubs of some do not.
-        shared_bytes=getattr(properties, "shared_memory_per_block_optin"),  # noqa: B009
+        # A block may opt in to more shared memory on NVIDIA's GPUs; builds of torch for others need not have the name.
+        shared_bytes=getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block),
         warp_size=properties.warp_size,
         max_threads=1024,
         l2_bytes=properties.L2_cache_size,

@@ -8,8 +8,9 @@ has, in functions that the table holds for this mode; where it has none, the ope
 """
 
 import os
+import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -21,7 +22,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.device import describe
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.launcher import Prepared, prepare
-from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
+from normtune.kernels.operator import Launch, OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import TARGETS, Target
 
@@ -32,8 +33,8 @@ _chosen: str | os.PathLike[str] | Literal["auto"] | None = "auto"
 _tables: dict[int, locate.Table | None] = {}
 _lookups: dict[tuple[int, bool], Lookup] = {}
 _caches: list[dict[Any, Any]] = []
-# A server that sees batches of every length would fill a cache; a launch takes a few kB.
-MOST_KEPT = 4096
+# A server sees batches of every length. A kept launch takes 2 KB and no GPU memory; to make one anew takes 0.1 ms.
+MOST_KEPT = 2048
 
 
 def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
@@ -89,6 +90,7 @@ def prepared(
     eps: float,
     offset: float,
     batch_invariant: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> Prepared:
     """The launch of an operator on tensors that exist, to be made on them and on others that are alike.
 
@@ -100,31 +102,70 @@ def prepared(
         eps: added to the mean square.
         offset: added to the weight.
         batch_invariant: whether the config may not depend on the number of rows.
+        options: compiler options besides those of the kernel calls.
     """
-    there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    first = next(iter(there.values()))
-    target = _target(first)
-    strides = [tensor.stride(0) for tensor in there.values() if tensor.dim() == 2]
+    first = next(tensor for tensor in tensors.values() if tensor is not None)
+    launch = resolved(spec, problem, first, tensors.values(), batch_invariant)
+    return prepare(spec.kernels(), launch, problem, tensors, eps, offset, options)
+
+
+def resolved(
+    spec: OperatorSpec,
+    problem: Problem,
+    first: Tensor,
+    tensors: Iterable[Tensor | None],
+    batch_invariant: bool = False,
+) -> Launch:
+    """What the table's config resolves to on tensors of these strides; the default config's, where it is illegal.
+
+    Args:
+        spec: the operator.
+        problem: of at least one row.
+        first: a tensor, for its device.
+        tensors: those of the problem; of matrices the row strides count.
+        batch_invariant: whether the config may not depend on the number of rows.
+    """
+    strides = [tensor.stride(0) for tensor in tensors if tensor is not None and tensor.dim() == 2]
     alignment = alignment_of(problem.hidden, *strides)
-    resolved = _resolve(spec, problem, target, first.device.index or 0, alignment, batch_invariant)
-    return prepare(spec.kernels(), resolved, problem, tensors, eps, offset)
+    return _resolve(spec, problem, target_of(first), first.device.index or 0, alignment, batch_invariant)
+
+
+def row_bounds(spec: OperatorSpec, problem: Problem, first: Tensor) -> list[int]:
+    """The numbers of rows, ascending from 1, from which on the table may answer with another config.
+
+    Args:
+        spec: the operator.
+        problem: hidden size, dtype and variant; its rows do not matter.
+        first: a tensor, for its device.
+    """
+    target, device = target_of(first), first.device.index or 0
+    config_for(spec, problem, target, device)  # finds the table
+    table = _tables[device]
+    return [1] if table is None else locate.row_bounds(table, problem.key, problem.dtype, problem.hidden, target)
 
 
 class Cache(dict[Any, Kept]):
     """What was found of launches, by whatever tells them apart.
 
-    It is forgotten when another table is chosen, and when it has become too much.
+    All of it is forgotten when another table is chosen, and the oldest of it when it has become too much.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self._lock = threading.Lock()
         _caches.append(self)
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            super().clear()
 
     def keep(self, key: Any, found: Kept) -> Kept:
         """Keep what was found under a key, and return it."""
-        if len(self) >= MOST_KEPT:
-            self.clear()
-        self[key] = found
+        with self._lock:
+            while len(self) >= MOST_KEPT:
+                del self[next(iter(self))]
+            self[key] = found
         return found
 
 
@@ -132,15 +173,15 @@ def _resolve(
     spec: OperatorSpec, problem: Problem, target: Target, device: int, alignment: int, batch_invariant: bool = False
 ) -> Launch:
     config = config_for(spec, problem, target, device, batch_invariant)
-    try:
-        if batch_invariant:  # so that no batch is too large for what a small one runs
-            spec.resolve(config, problem._replace(rows=MAX_ROWS), target, alignment)
-        return spec.resolve(config, problem, target, alignment)
-    except IllegalConfigError:  # the table was made for a GPU with other limits
-        return spec.resolve(spec.default_config(problem, target), problem, target, alignment)
+    # So that no batch is too large for what a small one runs.
+    most = problem._replace(rows=MAX_ROWS) if batch_invariant else problem
+    launch = spec.launch_of(config, most, target, alignment) and spec.launch_of(config, problem, target, alignment)
+    # Where it is illegal the table was made for a GPU with other limits.
+    return launch or spec.resolve(spec.default_config(problem, target), problem, target, alignment)
 
 
-def _target(tensor: Tensor) -> Target:
+def target_of(tensor: Tensor) -> Target:
+    """The limits of the GPU that a tensor is on."""
     # Tensors on a CPU get here only under the Triton interpreter, which knows nothing that came after sm_80.
     return describe(tensor.device.index) if tensor.is_cuda else TARGETS["sm_80"]
 

@@ -1,11 +1,14 @@
-"""Launching the same binary again on other tensors, without Triton's binder, which takes 10 us and more a call.
+"""Launching a compiled binary again on other tensors, without Triton's binder, which takes 10 us and more a call.
 
 In: kernel calls with real tensors. Out: `Prepared`, which launches them on tensors that are alike: same shapes, strides
-and dtypes, pointers of the same alignment, as binaries are specialised on these. What is private to Triton is used here
-alone, one way a version; what no way is known for is launched by the public `kernel[grid]`, and so is everything while
-somebody listens by one of Triton's hooks.
+and dtypes, pointers of the same alignment, as binaries are specialised on these. It keeps numbers and binaries, never a
+tensor. Launches that end in the same binary share it, whatever their grids and row counts.
+
+What is private to Triton is used here alone, one way a version; what no way is known for (other versions, other
+vendors) is launched by the public `kernel[grid]`, and so is everything while somebody listens by one of Triton's hooks.
 """
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -23,6 +26,13 @@ from normtune.kernels.problem import Problem
 Bound = Callable[[int, tuple[int | None, ...]], object]
 
 _runtime = triton.knobs.runtime
+_CHAINS = _runtime.launch_enter_hook, _runtime.launch_exit_hook
+# A multiple of this many bytes is what Triton specialises pointers on.
+_POINTER_BYTES = 16
+_INT32 = range(-(2**31), 2**31)
+_binaries: dict[tuple[Any, ...], Any] = {}
+# Triton shows a kernel whose binary is still being loaded to other threads.
+_loading = threading.Lock()
 
 
 class Prepared:
@@ -30,10 +40,15 @@ class Prepared:
 
     Args:
         calls: as an operator's kernel file makes them, of `tensors` and nothing else that has a pointer.
-        tensors: each tensor of the calls, None for one that is left out.
+        tensors: each tensor of the calls, None for one that is left out; not kept.
         workspace: float32 elements that each launch allocates; its tensor is then the last of `tensors`.
         device: CUDA's number of the GPU, None where kernels are interpreted.
+
+    Raises:
+        ValueError: a tensor stands behind an argument that is none.
     """
+
+    __slots__ = ("_bound", "_device", "_hooks", "_one_device", "_public", "_stream_of", "_workspace")
 
     def __init__(
         self, calls: Sequence[KernelCall], tensors: Sequence[Tensor | None], workspace: int, device: int | None
@@ -42,14 +57,24 @@ class Prepared:
         self._workspace = workspace
         self._public = [_Public(call, tensors) for call in calls]
         self._hooks = [getattr(call.kernel, "pre_run_hooks", ()) for call in calls]
-        self._bound: list[Bound] = []
-        if device is not None:
-            with torch.cuda.device(device):
-                found = [_bind(call, public) for call, public in zip(calls, self._public, strict=True)]
-            self._bound = [bound for bound in found if bound]
-        # All of them or none: what is launched in two ways would have two meanings of the current device.
-        self._fast = len(self._bound) == len(self._public)
         self._one_device = device is not None and torch.cuda.device_count() == 1
+        bound: list[Bound | None] = []
+        if device is not None:
+            self._stream_of = driver.active.get_current_stream
+            with torch.cuda.device(device):
+                bound = [_bind(call, public, device) for call, public in zip(calls, self._public, strict=True)]
+        # All of them or none: what is launched in two ways would have two meanings of the current device.
+        self._bound = [launch for launch in bound if launch] if all(bound) else []
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether launches go around Triton's binder while nobody listens."""
+        return bool(self._bound)
+
+    @property
+    def options(self) -> list[dict[str, Any]]:
+        """The keyword arguments of each kernel call: constexprs and compiler options."""
+        return [public.options for public in self._public]
 
     def __call__(self, *tensors: Any) -> None:
         """Launch on the current stream of the device.
@@ -59,19 +84,19 @@ class Prepared:
         """
         if self._workspace:
             tensors = (*tensors, tensors[0].new_empty(self._workspace, dtype=torch.float32))
-        if not self._fast or self._is_heard():
+        if not self._bound or self._is_heard():
             self._launch_publicly(tensors)
-        elif self._one_device or torch.cuda.current_device() == self._device:
-            self._launch(tensors)
+            return
+        pointers = tuple([None if tensor is None else tensor.data_ptr() for tensor in tensors])
+        if self._one_device or torch.cuda.current_device() == self._device:
+            stream = self._stream_of(self._device)
+            for launch in self._bound:
+                launch(stream, pointers)
         else:
             with torch.cuda.device(self._device):
-                self._launch(tensors)
-
-    def _launch(self, tensors: tuple[Tensor | None, ...]) -> None:
-        pointers = tuple([None if tensor is None else tensor.data_ptr() for tensor in tensors])
-        stream = driver.active.get_current_stream(self._device)
-        for launch in self._bound:
-            launch(stream, pointers)
+                stream = self._stream_of(self._device)
+                for launch in self._bound:
+                    launch(stream, pointers)
 
     def _launch_publicly(self, tensors: tuple[Tensor | None, ...]) -> None:
         if self._device is None:
@@ -85,7 +110,9 @@ class Prepared:
     def _is_heard(self) -> bool:
         """Whether somebody listens to launches, as profilers do."""
         enter, leave = _runtime.launch_enter_hook, _runtime.launch_exit_hook
-        # A chain of hooks, or in its place a hook or None.
+        if enter is _CHAINS[0] and leave is _CHAINS[1]:
+            return bool(enter.calls or leave.calls or any(self._hooks))
+        # In the place of a chain of hooks there may be another one, a hook or None.
         return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave) or any(self._hooks))
 
 
@@ -96,6 +123,7 @@ def prepare(
     tensors: Mapping[str, Tensor | None],
     eps: float,
     offset: float,
+    options: Mapping[str, Any] | None = None,
 ) -> Prepared:
     """A launch of an operator, to be made on these tensors and on others that are alike.
 
@@ -106,6 +134,7 @@ def prepare(
         tensors: by name, as the operator's `buffers` lists them; None stands for one that the variant leaves out.
         eps: added to the mean square.
         offset: added to the weight.
+        options: compiler options besides those of the calls.
     """
     there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     first = next(iter(there.values()))
@@ -113,6 +142,8 @@ def prepare(
     if launch.workspace:
         workspace = torch.empty(launch.workspace, dtype=torch.float32, device=first.device)
     calls = kernels.calls(launch, problem, there, workspace, eps, offset)
+    if options:
+        calls = [call._replace(options={**call.options, **options}) for call in calls]
     arguments = [*tensors.values(), *([workspace] if launch.workspace else [])]
     return Prepared(calls, arguments, launch.workspace, first.device.index if first.is_cuda else None)
 
@@ -121,37 +152,39 @@ class _Public:
     """A kernel call by Triton's public way, on other tensors.
 
     Attributes:
-        slots: for each leading argument that is a tensor or None, its place among the tensors.
+        slots: for each leading argument that is a tensor or None, its index among the tensors.
         rest: the other positional arguments.
+        options: constexprs and compiler options.
 
     Raises:
         ValueError: a tensor stands behind an argument that is none.
     """
 
+    __slots__ = ("_grid", "_kernel", "options", "rest", "slots")
+
     def __init__(self, call: KernelCall, tensors: Sequence[Tensor | None]) -> None:
-        self._call = call
-        places = {id(tensor): place for place, tensor in enumerate(tensors)}
+        self._kernel, self._grid, self.options = call.kernel, call.grid, call.options
+        indices = {id(tensor): index for index, tensor in enumerate(tensors)}
         slots = []
         for argument in call.args:
-            if id(argument) not in places:
+            if id(argument) not in indices:
                 break
-            slots.append(places[id(argument)])
+            slots.append(indices[id(argument)])
         self.slots = tuple(slots)
         self.rest = call.args[len(slots) :]
         if any(isinstance(argument, Tensor) for argument in self.rest):
             raise ValueError(f"{call.kernel}: its tensors do not come before its other arguments")
 
     def __call__(self, tensors: Sequence[Tensor | None]) -> None:
-        call = self._call
-        call.kernel[call.grid](*(tensors[slot] for slot in self.slots), *self.rest, **call.options)
+        self._kernel[self._grid](*(tensors[slot] for slot in self.slots), *self.rest, **self.options)
 
 
-def _bind(call: KernelCall, public: _Public) -> Bound | None:
-    """The fast way to make a call again; None where this Triton or this binary has none."""
+def _bind(call: KernelCall, public: _Public, device: int) -> Bound | None:
+    """The fast way to make a call again; None where this Triton, this GPU or this binary has none."""
+    compiled = _loaded(call, device)
     way = _WAYS.get(".".join(triton.__version__.split(".")[:2]))
-    if way is None or len(public.slots) < 2:
+    if way is None or len(public.slots) < 2 or driver.active.get_current_target().backend != "cuda":
         return None
-    compiled = call.kernel.warmup(*call.args, grid=call.grid, **call.options)
     launcher = compiled.run
     if launcher.global_scratch_size or launcher.profile_scratch_size:
         return None
@@ -159,6 +192,29 @@ def _bind(call: KernelCall, public: _Public) -> Bound | None:
     constants = tuple(call.options[name] for name in call.kernel.arg_names[len(call.args) :])
     x, y, z = (*call.grid, 1, 1)[:3]
     return way(compiled, launcher, (x, y, z), itemgetter(*public.slots), (*public.rest, *constants))
+
+
+def _loaded(call: KernelCall, device: int) -> Any:
+    """The compiled kernel of a call, loaded on the current device, whose number is given."""
+    key = (call.kernel, device, tuple(map(_kind, call.args, call.kernel.params)), tuple(call.options.items()))
+    compiled = _binaries.get(key)
+    if compiled is None:
+        with _loading:
+            compiled = call.kernel.warmup(*call.args, grid=call.grid, **call.options)
+            compiled.run  # noqa: B018  (loads the binary)
+            _binaries[key] = compiled
+    return compiled
+
+
+def _kind(argument: Any, parameter: Any) -> Any:
+    """What a binary is specialised on of a positional argument."""
+    if isinstance(argument, Tensor):
+        return argument.dtype, argument.data_ptr() % _POINTER_BYTES == 0
+    if isinstance(argument, float):
+        return float
+    if isinstance(argument, int) and not isinstance(argument, bool) and parameter.do_not_specialize:
+        return argument in _INT32
+    return argument
 
 
 def _triton_3_6(

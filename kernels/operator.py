@@ -154,12 +154,15 @@ class OperatorSpec:
         """Whether `resolve` gives a launch for contiguous tensors."""
         return self.launch_of(config, problem, target) is not None
 
-    def launch_of(self, config: Config, problem: Problem, target: Target) -> Launch | None:
-        """What `resolve` gives for contiguous tensors; None where the config is illegal."""
+    def launch_of(
+        self, config: Config, problem: Problem, target: Target, alignment: int | None = None
+    ) -> Launch | None:
+        """What `resolve` gives, for contiguous tensors unless their alignment is given; None where that is illegal."""
         try:
-            return self.resolve(config, problem, target, None)
+            launch = self.resolve(config, problem, target, alignment)
         except IllegalConfigError:
             return None
+        return launch if launch.grid > 0 else None  # a fixed grid of no programs
 
     def kernels(self) -> ModuleType:
         """The module of the kernels, imported on first use (needs triton)."""

@@ -6,8 +6,9 @@ In: names and sizes. Out: `Problem`, `Buffer` and the sizes of dtypes. Knows no 
 from typing import NamedTuple
 
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
-# A grid has at most this many programs, and the kernels count rows in int32.
-MAX_ROWS = 2**31 - 1
+# A grid has at most 2**31 - 1 programs. The kernels count rows in int32 and look ahead of the last one, by a block and
+# by as many programs as the grid has for each stage of a pipeline: half of the range is left for that.
+MAX_ROWS = 2**30
 # Ends the name under which a table holds a function that may not look at rows.
 BATCH_INVARIANT = "batch_invariant"
 

@@ -120,7 +120,7 @@ def test_a_config_that_is_illegal_somewhere_in_its_region_fails(evidence: Eviden
     )
     report = check(write(tmp_path / "table.py", rehashed(wider)))
     assert any(
-        "toy float32: row warps=4 is illegal on sm_90 at 2147483647 rows of 16384" in line for line in report.failures
+        "toy float32: row warps=4 is illegal on sm_90 at 1073741824 rows of 16384" in line for line in report.failures
     )
     assert any("toy bfloat16: block_row block_row=4 warps=4 is illegal" in line for line in report.failures)
 

@@ -86,7 +86,7 @@ def test_the_module_has_the_mode_of_its_own(data, write_table):
             module.weight.copy_(weight)
     same = [torch.equal(module(x)[:3], module(x[:3])) for module in modules]
     assert same == [False, True]
-    assert repr(modules[1]) == f"RMSNorm({HIDDEN}, eps=1e-06, offset=0.0, batch_invariant=True)"
+    assert repr(modules[1]) == f"RMSNorm(({HIDDEN},), eps=None, elementwise_affine=True, batch_invariant=True)"
 
 
 def test_gradients_in_the_mode_are_those_of_torch(data, write_table):

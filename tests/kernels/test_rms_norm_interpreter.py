@@ -54,12 +54,18 @@ def test_strided_input_and_expanded_gradient():
     torch.testing.assert_close(dx, torch.autograd.grad(plain(x, weight, 1e-6, 0.0).sum(), x)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_second_derivatives_are_refused():
-    x, weight = torch.randn(4, 32, requires_grad=True), torch.randn(32)
-    dy = torch.ones(4, 32, requires_grad=True)
-    (dx,) = torch.autograd.grad(normtune.rms_norm(x, weight), x, dy, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        dx.sum().backward()
+def test_second_and_third_derivatives_are_those_of_torch():
+    generator = torch.Generator().manual_seed(0)
+    x, weight, dy = (torch.randn(size, generator=generator).requires_grad_() for size in ((4, 32), (32,), (4, 32)))
+    found = []
+    for function in (normtune.rms_norm, lambda x, weight: plain(x, weight, 1e-6, 0.0)):
+        leaves = [x, weight, dy]
+        first = torch.autograd.grad(function(x, weight), leaves[:2], dy, create_graph=True)
+        second = torch.autograd.grad(sum(one.square().sum() for one in first), leaves, create_graph=True)
+        third = torch.autograd.grad(sum(one.square().sum() for one in second), leaves)
+        found.append((*first, *second, *third))
+    for one, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(one, wanted, rtol=1e-3, atol=1e-3 * wanted.abs().max().item())
 
 
 @pytest.mark.parametrize("offset", [0.0, 1.0])
@@ -69,4 +75,5 @@ def test_module_starts_as_plain_rms_norm(offset):
     torch.testing.assert_close(module(x), torch.nn.functional.rms_norm(x, (48,), eps=1e-5))
     module(x).sum().backward()
     assert module.weight.grad.shape == (48,) and module.weight.grad.abs().sum() > 0
-    assert repr(module) == f"RMSNorm(48, eps=1e-05, offset={offset})"
+    shown = ", offset=1.0" if offset else ""
+    assert repr(module) == f"RMSNorm((48,), eps=1e-05, elementwise_affine=True{shown})"

@@ -15,7 +15,7 @@ from normtune import cli
 HEAVY = ("numpy", "optuna", "pandas", "pyarrow", "pynvml", "rich", "scipy", "sqlalchemy", "torch", "triton")
 PUBLIC = (
     *("NormtuneError", "RMSNorm", "UsageError", "__version__"),
-    *("batch_invariant", "rms_norm", "use_batch_invariant", "use_table"),
+    *("batch_invariant", "rms_norm", "use_batch_invariant", "use_table", "warmup"),
 )
 
 
@@ -77,14 +77,15 @@ def test_a_table_is_found_without_numpy_or_torch(run, scratch: Path) -> None:
 
 def test_public_names_are_listed_and_are_what_their_homes_hold() -> None:
     import normtune
-    from normtune.kernels import batch_invariant, dispatch, rms_norm
+    from normtune.kernels import batch_invariant, dispatch, rms_norm, rms_norm_module, warmup
 
     assert sorted(normtune.__all__) == sorted(PUBLIC)
     assert set(PUBLIC) <= set(dir(normtune))
     assert normtune.use_table is dispatch.use_table
     assert normtune.batch_invariant is batch_invariant.batch_invariant
     assert normtune.use_batch_invariant is batch_invariant.use_batch_invariant
-    assert (normtune.rms_norm, normtune.RMSNorm) == (rms_norm.rms_norm, rms_norm.RMSNorm)
+    assert (normtune.rms_norm, normtune.RMSNorm) == (rms_norm.rms_norm, rms_norm_module.RMSNorm)
+    assert normtune.warmup is warmup.warmup
     with pytest.raises(AttributeError, match=r"module 'normtune' has no attribute 'rms_norn'"):
         normtune.rms_norn  # noqa: B018  (the access is what is tested)
 

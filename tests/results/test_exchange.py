@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import FINISHES, SCHEDULES, Config
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.results.exchange import read_parquet, write_csv, write_parquet
 from normtune.results.frame import Evidence
 from normtune.results.records import COPY, STATUSES, Measurement
@@ -30,7 +30,7 @@ configs = st.just(COPY) | st.builds(
     st.integers(0, 1 << 20),
 )
 problems = st.builds(
-    Problem, texts, st.integers(1, 2**31 - 1), st.integers(1, 2**16), texts, st.sampled_from(["", "no_rstd"])
+    Problem, texts, st.integers(1, MAX_ROWS), st.integers(1, 2**16), texts, st.sampled_from(["", "no_rstd"])
 )
 
 

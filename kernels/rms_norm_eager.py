@@ -1,0 +1,295 @@
+"""RMSNorm of tensors that exist: launches that are kept, and the gradients that autograd asks for.
+
+In: tensors whose memory can be read. Out: y, rstd, dx, dweight, launched on the current stream; what the kernels do not
+take is composed of torch's operations (`rms_norm_composed`).
+
+Most kernels take less time than Python takes to launch one, so a call of known arguments does little: everything that
+its checks, its config and its binary depend on makes a key, under which the launch was kept the first time. Nothing
+that is kept holds a tensor. The backward is launched for the tensors that it is given: what was saved may come back
+with other strides, elsewhere in memory, or computed anew.
+
+In the batch-invariant mode (`batch_invariant`) each row of y, rstd and dx has the bits that it has in any other batch.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normtune.kernels import rms_norm_composed as composed
+from normtune.kernels import rms_norm_dweight
+from normtune.kernels.dispatch import Cache, prepared, target_of
+from normtune.kernels.launcher import Prepared
+from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_arguments import DTYPES, check
+from normtune.kernels.rms_norm_readable import (
+    KERNELS_TAKE,
+    PLAIN,
+    POINTER_MASK,
+    columns_of,
+    has_memory,
+    is_aligned,
+    rows_of,
+    shown,
+    takes_kernels,
+    traits,
+)
+from normtune.kernels.rms_norm_spec import rms_norm_backward, rms_norm_forward
+
+_FLOAT32 = torch.float32
+# Triton's reciprocal square root takes what is below the least normal number for zero, unless it is told otherwise.
+_LEAST_NORMAL = torch.finfo(torch.float32).tiny
+_SUBNORMAL = {"enable_reflect_ftz": False}
+# In the batch-invariant mode rstd begins so many elements into its memory: what was computed anew by a caller that was
+# not in that mode, as activation checkpointing does, is known by that.
+_MARK = 4
+
+_plans: "Cache[Plan]" = Cache()
+_launches: Cache[Prepared] = Cache()
+
+
+class Plan:
+    """The launches of contiguous, aligned tensors of one shape.
+
+    Attributes:
+        eps, offset, batch_invariant: arguments of the call.
+        forward: None where nothing is launched.
+        shape: of rstd.
+        elements, hidden: of x and of the weight.
+        dtype, weight_dtype, device: of x, and what the weight has of its own.
+        backward: without and with a gradient of the weight, each None until it is asked for.
+    """
+
+    __slots__ = (
+        *("backward", "batch_invariant", "device", "dtype", "elements", "eps", "forward", "hidden", "offset"),
+        *("shape", "weight_dtype"),
+    )
+
+    def __init__(self, x: Tensor, weight: Tensor | None, eps: float, offset: float, batch_invariant: bool) -> None:
+        self.eps, self.offset, self.batch_invariant = eps, offset, batch_invariant
+        self.forward: Prepared | None = None
+        self.shape, self.elements, self.hidden = x.shape[:-1], x.numel(), x.shape[-1]
+        self.dtype, self.device = x.dtype, x.get_device()
+        self.weight_dtype = None if weight is None else weight.dtype
+        self.backward: list[Prepared | None] = [None, None]
+
+
+def forward(
+    x: Tensor, weight: Tensor | None, eps: float, offset: float, batch_invariant: bool, store_rstd: bool
+) -> tuple[Tensor, Tensor | None, Plan]:
+    """Y of x's shape, contiguous, rstd (x's shape without its last dimension) if it is stored, and the plan.
+
+    Raises:
+        TypeError, ValueError: as `rms_norm_arguments.check`, or the batch-invariant mode cannot be had.
+    """
+    key = plan = None
+    if weight is not None:
+        try:
+            first, second = x.data_ptr(), weight.data_ptr()
+            if (
+                first
+                and second
+                and not (first | second) & POINTER_MASK
+                and x.is_contiguous()
+                and weight.is_contiguous()
+            ):
+                # All that checks, config and binary depend on.
+                key = (
+                    *(x.shape, x.dtype, x.get_device(), weight.shape, weight.dtype, weight.get_device()),
+                    *(eps, offset, batch_invariant, store_rstd),
+                )
+                plan = _plans.get(key)
+        except RuntimeError:  # it has no memory: sparse, nested, of a mode that is over
+            key = None
+    if plan is None or plan.forward is None:
+        return _new_forward(key, x, weight, eps, offset, batch_invariant, store_rstd)
+    y = torch.empty_like(x)
+    rstd = None
+    if store_rstd:
+        rstd = _marked_rstd(x, plan) if batch_invariant else x.new_empty(plan.shape, dtype=_FLOAT32)
+    plan.forward(x, weight, y, rstd)
+    return y, rstd, plan
+
+
+def backward(
+    dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, plan: Plan, needs_dx: bool, needs_dweight: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Dx of x's shape and dweight (hidden,) in the weight's dtype, those that are wanted.
+
+    Args:
+        dy: of x's shape and dtype, any strides.
+        x: what was saved of the forward, or a copy.
+        weight: as x.
+        rstd: as x.
+        plan: of the forward.
+        needs_dx: whether dx is wanted.
+        needs_dweight: whether dweight is wanted.
+
+    Raises:
+        ValueError: what was saved came back as something else.
+    """
+    launch = plan.backward[needs_dweight]
+    if launch is not None and needs_dx and weight is not None and _is_as_saved(dy, x, weight, rstd, plan):
+        dx, dweight = torch.empty_like(dy), torch.empty_like(weight) if needs_dweight else None
+        launch(dy, x, weight, rstd, dx, dweight)
+        return dx, dweight
+    return _new_backward(dy, x, weight, rstd, plan, needs_dx, needs_dweight)
+
+
+def is_marked(rstd: Tensor) -> bool:
+    """Whether a forward in the batch-invariant mode gave this rstd; what copied it may have lost the mark."""
+    return rstd.storage_offset() == _MARK
+
+
+def _is_as_saved(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, plan: Plan) -> bool:
+    """Whether the launch that a plan keeps of the backward is right for these: spelt out, as each call asks it."""
+    try:
+        first, second, third, fourth = dy.data_ptr(), x.data_ptr(), weight.data_ptr(), rstd.data_ptr()
+    except RuntimeError:  # batched gradients have no memory
+        return False
+    return (
+        not (first | second | third | fourth) & POINTER_MASK
+        and bool(first and second and third and fourth)
+        and type(dy) in PLAIN
+        and type(x) in PLAIN
+        and type(weight) in PLAIN
+        and dy.is_contiguous()
+        and x.is_contiguous()
+        and weight.is_contiguous()
+        and rstd.is_contiguous()
+        and x.dtype is plan.dtype
+        and weight.dtype is plan.weight_dtype
+        and x.numel() == plan.elements
+        and weight.numel() == plan.hidden
+        and rstd.numel() * plan.hidden == plan.elements
+        and x.get_device() == plan.device
+        and weight.get_device() == plan.device
+        and rstd.get_device() == plan.device
+    )
+
+
+def _marked_rstd(x: Tensor, plan: Plan) -> Tensor:
+    return x.new_empty(plan.elements // plan.hidden + _MARK, dtype=torch.float32)[_MARK:].view(plan.shape)
+
+
+def _new_forward(
+    key: tuple[Any, ...] | None,
+    x: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    offset: float,
+    batch_invariant: bool,
+    store_rstd: bool,
+) -> tuple[Tensor, Tensor | None, Plan]:
+    """`forward` of arguments that are new, or that need more than a launch."""
+    check(x, weight, eps, offset)
+    plan = Plan(x, weight, float(eps), float(offset), batch_invariant)
+    if not takes_kernels(x):
+        if batch_invariant:
+            raise ValueError(f"x is {shown(x)}: the batch-invariant mode has {KERNELS_TAKE}")
+        return (*composed.forward_in_pieces(x, weight, plan.eps, plan.offset), plan)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    rstd = None
+    if store_rstd:
+        rstd = _marked_rstd(x, plan) if batch_invariant else x.new_empty(plan.shape, dtype=_FLOAT32)
+    if not x.numel():
+        return y, rstd, plan
+    rows, columns = rows_of("x", x, batch_invariant), columns_of(x, weight)
+    variant = "" if store_rstd else "no_rstd"
+    problem = Problem(rms_norm_forward.name, rows.shape[0], rows.shape[1], DTYPES[x.dtype], variant)
+    is_kept = key is not None and columns is weight
+    tensors: dict[str, Tensor | None] = {"x": rows, "weight": columns, "y": y.view(rows.shape), "rstd": rstd}
+    general = (problem, plan.eps, plan.offset, batch_invariant, *map(traits, tensors.values()))
+    launch = None if is_kept else _launches.get(general)
+    if launch is None:
+        launch = prepared(
+            *(rms_norm_forward, problem, tensors, plan.eps, plan.offset, batch_invariant),
+            _SUBNORMAL if plan.eps < _LEAST_NORMAL and not torch.version.hip else None,
+        )
+        if is_kept:
+            plan.forward = launch
+            _plans.keep(key, plan)
+        else:
+            _launches.keep(general, launch)
+    launch(rows, columns, y, rstd)
+    return y, rstd, plan
+
+
+def _new_backward(
+    dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, plan: Plan, needs_dx: bool, needs_dweight: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """`backward` of tensors that are new, or that need more than a launch."""
+    _check_saved(dy, x, weight, rstd, plan)
+    is_batched = not has_memory(dy)
+    if is_batched or not takes_kernels(x):
+        if plan.batch_invariant:
+            raise ValueError("the batch-invariant mode has no batched gradients: ask for one at a time")
+        formula = composed.backward if is_batched else composed.backward_in_pieces
+        found = formula(dy, x, weight, rstd, plan.offset)
+        return found[0] if needs_dx else None, found[1] if needs_dweight else None
+    if not x.numel():
+        nothing = torch.zeros_like(weight) if needs_dweight and weight is not None else None
+        return torch.empty_like(x) if needs_dx else None, nothing
+    is_kept = weight is not None and is_aligned(dy, x, weight, rstd)
+    if plan.batch_invariant and not is_marked(rstd):
+        _, anew, _ = forward(x, weight, plan.eps, plan.offset, True, True)
+        rstd = rstd if anew is None else anew
+    columns = columns_of(x, weight)
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if needs_dx else None
+    dweight = torch.empty_like(columns) if needs_dweight else None
+    rows = rows_of("x", x, plan.batch_invariant)
+    tensors: dict[str, Tensor | None] = {
+        **{
+            "dy": rows_of("dy", dy, plan.batch_invariant),
+            "x": rows,
+            "weight": columns,
+            "rstd": rstd.reshape(-1).contiguous(),
+        },
+        **{"dx": None if dx is None else dx.view(rows.shape), "dweight": dweight},
+    }
+    variant = "" if needs_dweight else "no_dweight"
+    problem = Problem(rms_norm_backward.name, rows.shape[0], rows.shape[1], DTYPES[x.dtype], variant)
+    key = (problem, plan.offset, plan.batch_invariant, *map(traits, tensors.values()))
+    launch = _launches.get(key)
+    if launch is None:
+        if needs_dx:
+            launch = prepared(rms_norm_backward, problem, tensors, plan.eps, plan.offset, plan.batch_invariant)
+        else:
+            launch = _prepared_dweight(tensors)
+        _launches.keep(key, launch)
+    if is_kept and columns is weight and plan.forward is not None and needs_dx:
+        plan.backward[needs_dweight] = launch
+    launch(*tensors.values())
+    if dweight is not None and weight is not None:
+        dweight = dweight.to(weight.dtype)
+    return dx, dweight
+
+
+def _prepared_dweight(tensors: dict[str, Tensor | None]) -> Prepared:
+    """The launch of the weight gradient alone; its table is one line, so there is none."""
+    there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    x = there["x"]
+    parts = rms_norm_dweight.parts_of(x.shape[0], x.shape[1], target_of(x).sms)
+    workspace = x.new_empty(parts * x.shape[1], dtype=torch.float32)
+    calls = rms_norm_dweight.calls(parts, there, workspace)
+    return Prepared(calls, [*tensors.values(), workspace], workspace.numel(), x.device.index if x.is_cuda else None)
+
+
+def _check_saved(dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, plan: Plan) -> None:
+    """Raise ValueError where hooks of saved tensors gave back something else than they got."""
+    hidden = (plan.hidden,)
+    saved = [("x", x, (*plan.shape, plan.hidden), plan.dtype), ("rstd", rstd, tuple(plan.shape), None)]
+    if plan.weight_dtype is not None:
+        saved.append(("weight", weight, hidden, plan.weight_dtype))  # type: ignore[arg-type]
+    for name, tensor, shape, dtype in saved:
+        if (
+            not isinstance(tensor, Tensor)
+            or tuple(tensor.shape) != shape
+            or (dtype is not None and tensor.dtype != dtype)
+            or tensor.device != dy.device
+            or tensor.layout != torch.strided
+        ):
+            found = shown(tensor) if isinstance(tensor, Tensor) else repr(tensor)
+            raise ValueError(
+                f"{name} was saved with shape {shape} on {dy.device}, and hooks of saved tensors gave back {found}"
+            )
