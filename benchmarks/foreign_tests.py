@@ -12,6 +12,7 @@ Further arguments after `--` go to pytest.
 
 import argparse
 import ast
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -42,7 +43,19 @@ def main() -> None:
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     options = parser.parse_args(sys.argv[1:split])
     {"liger": liger, "aiter": aiter, "flashinfer": flashinfer, "quack": quack}[options.library](options.reference)
-    arguments = ["-q", "-p", "no:cacheprovider", "-W", "ignore", "-k", CHOSEN[options.library], str(options.file)]
+    # Neither normtune's settings of pytest nor the library's.
+    arguments = [
+        "-c",
+        os.devnull,
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "ignore",
+        "-k",
+        CHOSEN[options.library],
+        str(options.file),
+    ]
     sys.exit(pytest.main([*arguments, *sys.argv[split + 1 :]]))
 
 

@@ -23,10 +23,14 @@ from normtune.kernels.operator import Launch
 from normtune.kernels.problem import Problem
 
 # Launches on a stream: (stream, pointers of the tensors).
-Bound = Callable[[int, tuple[int | None, ...]], object]
+Bound = Callable[[int, Sequence[int | None]], object]
+
+# Those of all pointers that a kernel takes, in its order.
+Pick = Callable[[Sequence[int | None]], Sequence[int | None]]
 
 _runtime = triton.knobs.runtime
-_CHAINS = _runtime.launch_enter_hook, _runtime.launch_exit_hook
+# Chains of hooks. In their place somebody may put others, a hook or None.
+_ENTER, _LEAVE = _runtime.launch_enter_hook, _runtime.launch_exit_hook
 # A multiple of this many bytes is what Triton specialises pointers on.
 _POINTER_BYTES = 16
 _INT32 = range(-(2**31), 2**31)
@@ -84,10 +88,17 @@ class Prepared:
         """
         if self._workspace:
             tensors = (*tensors, tensors[0].new_empty(self._workspace, dtype=torch.float32))
-        if not self._bound or self._is_heard():
+        if (
+            # Whether somebody listens to launches, as profilers do; asked here, as it is asked at each launch.
+            (_ENTER.calls or _LEAVE.calls)
+            or _runtime.launch_enter_hook is not _ENTER
+            or _runtime.launch_exit_hook is not _LEAVE
+            or not self._bound
+            or any(self._hooks)
+        ):
             self._launch_publicly(tensors)
             return
-        pointers = tuple([None if tensor is None else tensor.data_ptr() for tensor in tensors])
+        pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
         if self._one_device or torch.cuda.current_device() == self._device:
             stream = self._stream_of(self._device)
             for launch in self._bound:
@@ -106,14 +117,6 @@ class Prepared:
         with torch.cuda.device(self._device):
             for call in self._public:
                 call(tensors)
-
-    def _is_heard(self) -> bool:
-        """Whether somebody listens to launches, as profilers do."""
-        enter, leave = _runtime.launch_enter_hook, _runtime.launch_exit_hook
-        if enter is _CHAINS[0] and leave is _CHAINS[1]:
-            return bool(enter.calls or leave.calls or any(self._hooks))
-        # In the place of a chain of hooks there may be another one, a hook or None.
-        return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave) or any(self._hooks))
 
 
 def prepare(
@@ -155,15 +158,16 @@ class _Public:
         slots: for each leading argument that is a tensor or None, its index among the tensors.
         rest: the other positional arguments.
         options: constexprs and compiler options.
+        count: how many tensors there are.
 
     Raises:
         ValueError: a tensor stands behind an argument that is none.
     """
 
-    __slots__ = ("_grid", "_kernel", "options", "rest", "slots")
+    __slots__ = ("_grid", "_kernel", "count", "options", "rest", "slots")
 
     def __init__(self, call: KernelCall, tensors: Sequence[Tensor | None]) -> None:
-        self._kernel, self._grid, self.options = call.kernel, call.grid, call.options
+        self._kernel, self._grid, self.options, self.count = call.kernel, call.grid, call.options, len(tensors)
         indices = {id(tensor): index for index, tensor in enumerate(tensors)}
         slots = []
         for argument in call.args:
@@ -191,7 +195,14 @@ def _bind(call: KernelCall, public: _Public, device: int) -> Bound | None:
     # All parameters in the order of the signature; the launcher leaves constants out by itself.
     constants = tuple(call.options[name] for name in call.kernel.arg_names[len(call.args) :])
     x, y, z = (*call.grid, 1, 1)[:3]
-    return way(compiled, launcher, (x, y, z), itemgetter(*public.slots), (*public.rest, *constants))
+    pick: Pick = itemgetter(*public.slots)
+    if public.slots == tuple(range(public.count)):
+        pick = _all
+    return way(compiled, launcher, (x, y, z), pick, (*public.rest, *constants))
+
+
+def _all(pointers: Sequence[int | None]) -> Sequence[int | None]:
+    return pointers
 
 
 def _loaded(call: KernelCall, device: int) -> Any:
@@ -217,9 +228,7 @@ def _kind(argument: Any, parameter: Any) -> Any:
     return argument
 
 
-def _triton_3_6(
-    compiled: Any, launcher: Any, grid: tuple[int, int, int], pick: Callable[..., Any], rest: tuple[Any, ...]
-) -> Bound:
+def _triton_3_6(compiled: Any, launcher: Any, grid: tuple[int, int, int], pick: Pick, rest: tuple[Any, ...]) -> Bound:
     """Triton 3.6, `triton/backends/nvidia/driver.py`: launch(grid, stream, function, ..., *arguments)."""
     launch, (x, y, z) = launcher.launch, grid
     fixed = (
@@ -229,9 +238,7 @@ def _triton_3_6(
     return lambda stream, pointers: launch(x, y, z, stream, *fixed, *pick(pointers), *rest)
 
 
-def _triton_3_7(
-    compiled: Any, launcher: Any, grid: tuple[int, int, int], pick: Callable[..., Any], rest: tuple[Any, ...]
-) -> Bound:
+def _triton_3_7(compiled: Any, launcher: Any, grid: tuple[int, int, int], pick: Pick, rest: tuple[Any, ...]) -> Bound:
     """Triton 3.7, `triton/backends/nvidia/driver.py`: launch(grid, stream, function, ..., arguments)."""
     launch, (x, y, z) = launcher.launch, grid
     fixed = (

@@ -32,7 +32,6 @@ _is_traced = torch._C._get_tracing_state
 # `Function.apply` without what it does for transforms of functions, which take another road: 2 us.
 _apply: Callable[..., Tensor] = super(torch.autograd.Function, RMSNormFunction).apply
 _INTEGERS = (Integral, torch.SymInt)
-_TORCH_NAMES = frozenset({"input", "normalized_shape"})
 
 
 @overload
@@ -70,7 +69,7 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
     Args:
         x: (..., hidden), a dense floating-point tensor of 16 to 64 bits; also `input`.
         weight: (hidden,), or of `normalized_shape`, of any such dtype, on x's device; None for ones.
-        eps: added to the mean square, at least 0; None for the machine epsilon of float32, of float64 where x is that.
+        eps: added to the mean square; None for the machine epsilon of float32, of float64 where x is that.
         offset: added to the weight, in float32: 1.0 for weights that are stored around zero.
         batch_invariant: whether each row of y, and of the gradient of x, has the same bits in every batch; None for
             what `normtune.batch_invariant` and `normtune.use_batch_invariant` say. The weight gradient sums over rows
@@ -87,7 +86,7 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
     if not named and len(arguments) > 1 and type(arguments[1]) in PLAIN:
         return _rms_norm(*arguments)
     second = arguments[1] if len(arguments) > 1 else None
-    if (second is None or isinstance(second, Tensor)) and not named.keys() & _TORCH_NAMES:
+    if (second is None or isinstance(second, Tensor)) and "input" not in named and "normalized_shape" not in named:
         return _rms_norm(*arguments, **named)
     return _over_shape(*arguments, **named)
 

@@ -23,7 +23,7 @@ def check(x: Any, weight: Any, eps: Any, offset: Any) -> None:
     Args:
         x: (..., hidden), dense, of a floating-point dtype of 16 to 64 bits.
         weight: (hidden,) of such a dtype on x's device, or None.
-        eps: a finite number, at least 0.
+        eps: a finite number.
         offset: a finite number.
 
     Raises:
@@ -40,13 +40,13 @@ def check(x: Any, weight: Any, eps: Any, offset: Any) -> None:
             raise ValueError(f"weight has shape {tuple(weight.shape)}: expected ({hidden},), the last dimension of x")
         if weight.device != x.device:
             raise ValueError(f"weight is on {weight.device} and x on {x.device}: expected one device")
-    for name, value, least in (("eps", eps, 0.0), ("offset", offset, -_LARGEST)):
+    for name, value in (("eps", eps), ("offset", offset)):
         try:
             number = float(value)
         except (TypeError, ValueError):
             raise TypeError(f"{name} is {value!r}: expected a number") from None
-        if not least <= number <= _LARGEST:  # NaN is neither
-            raise ValueError(f"{name} is {value!r}: expected a finite number{' of at least 0' if least == 0 else ''}")
+        if not -_LARGEST <= number <= _LARGEST:  # NaN is neither
+            raise ValueError(f"{name} is {value!r}: expected a finite number")
 
 
 def is_for_kernels(x: Tensor) -> bool:

@@ -64,10 +64,14 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, offset:
 
 
 def forward_in_pieces(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor, Tensor]:
-    """As `forward`, without a graph, some rows at a time, as all of them in float32 need not fit; y is contiguous."""
+    """As `forward`, without a graph, some rows at a time, as all of them in float32 need not fit.
+
+    Returns:
+        y, contiguous, and rstd, (rows,).
+    """
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    rstd = x.new_empty(x.shape[:-1], dtype=wide_dtype(x))
-    for rows, out, factors in zip(*_pieces(x, y), rstd.view(-1).split(_rows_at_once(x)), strict=True):
+    rstd = x.new_empty(x.shape[:-1].numel(), dtype=wide_dtype(x))
+    for rows, out, factors in zip(*_pieces(x, y), rstd.split(_rows_at_once(x)), strict=True):
         normalized, of_rows = forward(rows, weight, eps, offset)
         out.copy_(normalized)
         factors.copy_(of_rows)
@@ -77,9 +81,9 @@ def forward_in_pieces(x: Tensor, weight: Tensor | None, eps: float, offset: floa
 def backward_in_pieces(
     dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, offset: float
 ) -> tuple[Tensor, Tensor | None]:
-    """As `backward`, without a graph, some rows at a time."""
+    """As `backward`, without a graph, some rows at a time; rstd as (rows,)."""
     if x.numel() <= _ELEMENTS_AT_ONCE:
-        return backward(dy, x, weight, rstd, offset)
+        return backward(dy, x, weight, rstd.view(x.shape[:-1]), offset)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     wide = None if weight is None else weight.to(wide_dtype(x))
     total = None if wide is None else torch.zeros_like(wide)

@@ -54,7 +54,8 @@ class Plan:
     Attributes:
         eps, offset, batch_invariant: arguments of the call.
         forward: None where nothing is launched.
-        shape: of rstd.
+        shape: of x.
+        rows: how many.
         elements, hidden: of x and of the weight.
         dtype, weight_dtype, device: of x, and what the weight has of its own.
         backward: without and with a gradient of the weight, each None until it is asked for.
@@ -62,13 +63,14 @@ class Plan:
 
     __slots__ = (
         *("backward", "batch_invariant", "device", "dtype", "elements", "eps", "forward", "hidden", "offset"),
-        *("shape", "weight_dtype"),
+        *("rows", "shape", "weight_dtype"),
     )
 
     def __init__(self, x: Tensor, weight: Tensor | None, eps: float, offset: float, batch_invariant: bool) -> None:
         self.eps, self.offset, self.batch_invariant = eps, offset, batch_invariant
         self.forward: Prepared | None = None
-        self.shape, self.elements, self.hidden = x.shape[:-1], x.numel(), x.shape[-1]
+        self.shape, self.elements, self.hidden = x.shape, x.numel(), x.shape[-1]
+        self.rows = self.shape[:-1].numel()
         self.dtype, self.device = x.dtype, x.get_device()
         self.weight_dtype = None if weight is None else weight.dtype
         self.backward: list[Prepared | None] = [None, None]
@@ -77,7 +79,7 @@ class Plan:
 def forward(
     x: Tensor, weight: Tensor | None, eps: float, offset: float, batch_invariant: bool, store_rstd: bool
 ) -> tuple[Tensor, Tensor | None, Plan]:
-    """Y of x's shape, contiguous, rstd (x's shape without its last dimension) if it is stored, and the plan.
+    """Y of x's shape, contiguous, rstd (rows,) if it is stored, and the plan.
 
     Raises:
         TypeError, ValueError: as `rms_norm_arguments.check`, or the batch-invariant mode cannot be had.
@@ -106,7 +108,7 @@ def forward(
     y = torch.empty_like(x)
     rstd = None
     if store_rstd:
-        rstd = _marked_rstd(x, plan) if batch_invariant else x.new_empty(plan.shape, dtype=_FLOAT32)
+        rstd = _marked_rstd(x, plan) if batch_invariant else x.new_empty(plan.rows, dtype=_FLOAT32)
     plan.forward(x, weight, y, rstd)
     return y, rstd, plan
 
@@ -161,7 +163,7 @@ def _is_as_saved(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, plan: Plan
         and weight.dtype is plan.weight_dtype
         and x.numel() == plan.elements
         and weight.numel() == plan.hidden
-        and rstd.numel() * plan.hidden == plan.elements
+        and rstd.numel() == plan.rows
         and x.get_device() == plan.device
         and weight.get_device() == plan.device
         and rstd.get_device() == plan.device
@@ -169,7 +171,7 @@ def _is_as_saved(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, plan: Plan
 
 
 def _marked_rstd(x: Tensor, plan: Plan) -> Tensor:
-    return x.new_empty(plan.elements // plan.hidden + _MARK, dtype=torch.float32)[_MARK:].view(plan.shape)
+    return x.new_empty(plan.rows + _MARK, dtype=_FLOAT32)[_MARK:]
 
 
 def _new_forward(
@@ -191,7 +193,7 @@ def _new_forward(
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     rstd = None
     if store_rstd:
-        rstd = _marked_rstd(x, plan) if batch_invariant else x.new_empty(plan.shape, dtype=_FLOAT32)
+        rstd = _marked_rstd(x, plan) if batch_invariant else x.new_empty(plan.rows, dtype=_FLOAT32)
     if not x.numel():
         return y, rstd, plan
     rows, columns = rows_of("x", x, batch_invariant), columns_of(x, weight)
@@ -224,8 +226,10 @@ def _new_backward(
     if is_batched or not takes_kernels(x):
         if plan.batch_invariant:
             raise ValueError("the batch-invariant mode has no batched gradients: ask for one at a time")
-        formula = composed.backward if is_batched else composed.backward_in_pieces
-        found = formula(dy, x, weight, rstd, plan.offset)
+        if is_batched:
+            found = composed.backward(dy, x, weight, rstd.view(x.shape[:-1]), plan.offset)
+        else:
+            found = composed.backward_in_pieces(dy, x, weight, rstd, plan.offset)
         return found[0] if needs_dx else None, found[1] if needs_dweight else None
     if not x.numel():
         nothing = torch.zeros_like(weight) if needs_dweight and weight is not None else None
@@ -278,7 +282,7 @@ def _prepared_dweight(tensors: dict[str, Tensor | None]) -> Prepared:
 def _check_saved(dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, plan: Plan) -> None:
     """Raise ValueError where hooks of saved tensors gave back something else than they got."""
     hidden = (plan.hidden,)
-    saved = [("x", x, (*plan.shape, plan.hidden), plan.dtype), ("rstd", rstd, tuple(plan.shape), None)]
+    saved = [("x", x, tuple(plan.shape), plan.dtype), ("rstd", rstd.reshape(-1), (plan.rows,), None)]
     if plan.weight_dtype is not None:
         saved.append(("weight", weight, hidden, plan.weight_dtype))  # type: ignore[arg-type]
     for name, tensor, shape, dtype in saved:

@@ -38,7 +38,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     mode = is_batch_invariant() if batch_invariant is None else batch_invariant
     y, rstd, _ = eager.forward(x, weight, eps, offset, mode, store_rstd)
-    return y, _or_nothing(rstd if store_rstd else None, x)
+    return y, _or_nothing(rstd.view(x.shape[:-1]) if rstd is not None and store_rstd else None, x)
 
 
 def _backward(
@@ -54,7 +54,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     mode = eager.is_marked(rstd) or is_batch_invariant() if batch_invariant is None else batch_invariant
     plan = eager.Plan(x, weight, eps, offset, mode)
-    dx, dweight = eager.backward(dy, x, weight, rstd, plan, needs_dx, needs_dweight)
+    dx, dweight = eager.backward(dy, x, weight, rstd.reshape(-1), plan, needs_dx, needs_dweight)
     return _or_nothing(dx, x), _or_nothing(dweight, x)
 
 
