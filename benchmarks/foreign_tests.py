@@ -85,7 +85,7 @@ def liger(_: Path | None) -> None:
             self, hidden_size: int, eps: float = 1e-6, offset: float = 0.0, elementwise_affine: bool = True, **_: Any
         ) -> None:
             super().__init__()
-            self.weight = torch.nn.Parameter(torch.full((hidden_size,), 1.0 - offset)) if elementwise_affine else None
+            self.weight = torch.nn.Parameter(torch.ones(hidden_size)) if elementwise_affine else None
             self.eps, self.offset = eps, offset
 
         def forward(self, x: Any) -> Any:

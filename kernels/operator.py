@@ -95,6 +95,7 @@ class OperatorSpec:
         reference_module: dotted module with `inputs(problem, generator, device, hostile)` and
             `reference(problem, tensors, eps, offset)`.
         sources: dotted modules whose syntax trees make the kernel's fingerprint.
+        wide_buffers: tensors that may be float32 whatever the dtype of the problem, which makes other binaries.
     """
 
     name: str
@@ -108,6 +109,7 @@ class OperatorSpec:
     kernel_module: str
     reference_module: str
     sources: tuple[str, ...]
+    wide_buffers: tuple[str, ...] = ()
 
     @property
     def variants(self) -> tuple[str, ...]:

@@ -105,6 +105,8 @@ def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offse
         part = dy * xhat
         dweight = part.sum(dim=0)
         depth = 8 + max(problem.rows - 1, 0).bit_length()
-        tolerance = unit_in_last_place(dweight, dtype) + FLOAT32_EPSILON * depth * part.abs().sum(dim=0)
+        tolerance = unit_in_last_place(dweight, tensors["weight"].dtype) + FLOAT32_EPSILON * depth * part.abs().sum(
+            dim=0
+        )
         expected["dweight"] = Expected(dweight, tolerance)
     return expected

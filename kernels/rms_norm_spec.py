@@ -245,6 +245,7 @@ rms_norm_forward = register(
             "normtune.kernels.rms_norm_launch",
             "normtune.kernels.rms_norm_tile",
         ),
+        wide_buffers=("weight", "dweight"),
     )
 )
 
@@ -268,5 +269,6 @@ rms_norm_backward = register(
             "normtune.kernels.rms_norm_launch",
             "normtune.kernels.rms_norm_tile",
         ),
+        wide_buffers=("weight", "dweight"),
     )
 )

@@ -106,27 +106,50 @@ def gate_launch(spec: OperatorSpec, problem: Problem, candidate: Candidate, targ
     return problem._replace(rows=rows), launch._replace(grid=programs, workspace=workspace)
 
 
-def gate(spec: OperatorSpec, problem: Problem, candidate: Candidate, target: Target, device: torch.device) -> None:
+def gate(
+    spec: OperatorSpec,
+    problem: Problem,
+    candidate: Candidate,
+    target: Target,
+    device: torch.device,
+    wide: bool = False,
+) -> None:
     """Try the binary of a candidate.
+
+    Args:
+        spec: the operator.
+        problem: what the candidate was resolved for.
+        candidate: config and launch.
+        target: limits of the GPU.
+        device: the GPU.
+        wide: whether the operator's `wide_buffers` are float32, which is another binary.
 
     Raises:
         LaunchFailedError: it cannot be launched.
-        WrongResultError: an output is off, was left unwritten, or something was written beside it.
+        WrongResultError: an output is off, was left unwritten, or something else was written.
     """
     problem, resolved = gate_launch(spec, problem, candidate, target)
-    inputs, expected = _case(spec, problem, device)
+    inputs, expected = _case(spec, problem, device, wide)
+    given = {name: tensor.clone() for name, tensor in inputs.items()}  # what others are compared with stays as it is
     buffers = [buffer for buffer in spec.buffers(problem) if buffer.role == "output"]
+    if wide:
+        buffers = [b._replace(dtype="float32") if b.name in spec.wide_buffers else b for b in buffers]
     buffers.append(Buffer(WORKSPACE, (max(1, resolved.workspace),), "float32", "output"))
     guarded = {buffer.name: _guarded(buffer, device) for buffer in buffers}
     outputs = {name: tensor for name, (_, tensor) in guarded.items()}
     workspace = outputs.pop(WORKSPACE)
 
-    tensors = {**inputs, **outputs}
+    tensors = {**given, **outputs}
     once = partial(launch, partial(spec.kernels().calls, resolved, problem, tensors, workspace, EPS, OFFSET))
     check_calls(once, outputs, expected, CALLS)
     for name, (place, _) in guarded.items():
         if not _untouched(place):
             raise WrongResultError(f"{name}: wrote outside of its memory")
+    mark = torch.zeros(1, dtype=torch.int32, device=device)
+    for name, tensor in inputs.items():
+        memory.mark_difference(tensor, given[name], mark)
+        if mark.item():
+            raise WrongResultError(f"{name}: is an input and was written")
 
 
 def check_calls(
@@ -235,11 +258,16 @@ def _poison(outputs: Mapping[str, Tensor]) -> None:
 
 
 @lru_cache(maxsize=8)
-def _case(spec: OperatorSpec, problem: Problem, device: torch.device) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _case(
+    spec: OperatorSpec, problem: Problem, device: torch.device, wide: bool
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Hostile inputs of a problem and what comes of them."""
     generator = torch.Generator(device).manual_seed(20_000 + problem.hidden)
     references = spec.references()
     inputs = references.inputs(problem, generator, device, True)
+    for name in spec.wide_buffers if wide else ():
+        if name in inputs:
+            inputs[name] = inputs[name].float() * (1 + 2**-12)  # values that the narrow dtype does not have
     return inputs, references.reference(problem, inputs, EPS, OFFSET)
 
 

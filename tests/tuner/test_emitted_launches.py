@@ -263,3 +263,33 @@ def test_what_no_sweep_gates_passes_the_gate(table: str, key: str, dtype: str) -
         assert compiled.status == "ok", compiled
     for problem, candidate in tried:
         gate(spec, problem, candidate, target, torch.device("cuda", 0))
+
+
+# Tiles without and with a mask, one tile and chunks.
+WIDE_WEIGHTS = (64, 128, 256, 512, 768, 1000, 1024, 2048, 4096, 5120, 8192, 16384)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize(("table", "key", "dtype"), [one for one in functions() if one[2] != "float32"])
+def test_float32_weights_pass_the_gate(table: str, key: str, dtype: str) -> None:
+    """They are other binaries than those that a sweep gates."""
+    import torch
+
+    from normtune.kernels.device import describe
+    from normtune.tuner.gate import gate
+    from normtune.tuner.planning import Candidate
+
+    path = locate.SHIPPED / f"{table}.py"
+    header, tree = locate.load(path).header, trees(locate.read(path))[key, dtype]
+    target = describe(0)
+    if target.name != header.target:
+        pytest.skip(f"the table is for {header.target}")
+    name, variant = split_key(key)
+    spec = operator(name)
+    found = {wanted: (rows, hidden) for rows, hidden, wanted in launches_of(table, key, dtype, WIDE_WEIGHTS)}
+    assert found
+    for rows, hidden in found.values():
+        problem, config = Problem(name, rows, hidden, dtype, variant), choose(tree, rows, hidden)
+        candidate = Candidate(config, spec.resolve(config, problem, target, None))
+        gate(spec, problem, candidate, target, torch.device("cuda", 0), wide=True)

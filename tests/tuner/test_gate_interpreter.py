@@ -93,6 +93,14 @@ def before_the_start(tensors):
     torch.as_strided(y, (1,), (1,), y.storage_offset() - 1)[0] = 0.0
 
 
+def written_input(tensors):
+    tensors["x"][0, 0] += 1
+
+
+def written_weight(tensors):
+    tensors["weight"].mul_(2)
+
+
 def rstd_of_bfloat16(tensors):
     tensors["rstd"].copy_(tensors["rstd"].bfloat16())
 
@@ -105,15 +113,33 @@ def rstd_of_bfloat16(tensors):
         (beyond_the_end, "y: wrote outside"),
         (before_the_start, "y: wrote outside"),
         (rstd_of_bfloat16, "rstd: error is"),
+        (written_input, "x: is an input and was written"),
+        (written_weight, "weight: is an input and was written"),
     ],
 )
-def test_wrong_kernels_are_stopped(harm, message, few_calls):
+def test_wrong_kernels_are_stopped(harm, message, few_calls, monkeypatch):
     spec = operator("rms_norm_forward")
     problem = spec.problem(64, 48, "float32")
     kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
     gate(sabotaged(spec, lambda tensors: None), problem, kept[0], TARGET, CPU)
+    monkeypatch.setattr("normtune.tuner.gate.CALLS", 1)  # what is added to an input shows in the next output
     with pytest.raises(WrongResultError, match=message):
         gate(sabotaged(spec, harm), problem, kept[0], TARGET, CPU)
+    gate(spec, problem, kept[0], TARGET, CPU)  # the next one gets inputs as they were
+
+
+@pytest.mark.parametrize("key", ["rms_norm_forward", "rms_norm_backward"])
+def test_float32_weights_are_compared_as_such(key, few_calls):
+    spec = operator(key)
+    problem = spec.problem(64, 96, "float16")
+    kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
+    gate(spec, problem, kept[0], TARGET, CPU, wide=True)
+    seen = []
+    gate(sabotaged(spec, seen.append), problem, kept[0], TARGET, CPU, wide=True)
+    assert seen[0]["weight"].dtype == torch.float32 and seen[0]["x"].dtype == torch.float16
+    assert not torch.equal(seen[0]["weight"], seen[0]["weight"].half().float())
+    if key == "rms_norm_backward":
+        assert seen[0]["dweight"].dtype == torch.float32
 
 
 def test_compare_names_what_is_off():
