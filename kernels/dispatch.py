@@ -33,6 +33,8 @@ _chosen: str | os.PathLike[str] | Literal["auto"] | None = "auto"
 _tables: dict[int, locate.Table | None] = {}
 _lookups: dict[tuple[int, bool], Lookup] = {}
 _caches: list[dict[Any, Any]] = []
+# A table is found and chosen by one thread at a time.
+_choosing = threading.RLock()
 # A server sees batches of every length. A kept launch takes 2 KB and no GPU memory; to make one anew takes 0.1 ms.
 MOST_KEPT = 2048
 
@@ -51,11 +53,12 @@ def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
     global _chosen
     if table is not None and table != "auto":
         locate.load(table)
-    _chosen = table
-    _tables.clear()
-    _lookups.clear()
-    for cache in _caches:
-        cache.clear()
+    with _choosing:
+        _chosen = table
+        _tables.clear()
+        _lookups.clear()
+        for cache in _caches:
+            cache.clear()
 
 
 def config_for(
@@ -75,9 +78,8 @@ def config_for(
     """
     lookup = _lookups.get((device, batch_invariant))
     if lookup is None:
-        if device not in _tables:
-            _tables[device] = _find(device, target)
-        lookup = _lookups[device, batch_invariant] = _in_table(_tables[device], batch_invariant)
+        with _choosing:
+            lookup = _lookups[device, batch_invariant] = _in_table(_table_of(device, target), batch_invariant)
     if batch_invariant:
         problem = problem._replace(rows=MAX_ROWS)
     return lookup(problem) or spec.default_config(problem, target)
@@ -139,8 +141,8 @@ def row_bounds(spec: OperatorSpec, problem: Problem, first: Tensor) -> list[int]
         first: a tensor, for its device.
     """
     target, device = target_of(first), first.device.index or 0
-    config_for(spec, problem, target, device)  # finds the table
-    table = _tables[device]
+    with _choosing:
+        table = _table_of(device, target)
     return [1] if table is None else locate.row_bounds(table, problem.key, problem.dtype, problem.hidden, target)
 
 
@@ -153,16 +155,20 @@ class Cache(dict[Any, Kept]):
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.Lock()
+        self.generation = 0
         _caches.append(self)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all, and what is still being made."""
         with self._lock:
+            self.generation += 1
             super().clear()
 
-    def keep(self, key: Any, found: Kept) -> Kept:
-        """Keep what was found under a key, and return it."""
+    def keep(self, key: Any, found: Kept, generation: int | None = None) -> Kept:
+        """Keep what was found under a key, unless all was forgotten since that generation, and return it."""
         with self._lock:
+            if generation not in (None, self.generation):
+                return found
             while len(self) >= MOST_KEPT:
                 del self[next(iter(self))]
             self[key] = found
@@ -186,6 +192,13 @@ def target_of(tensor: Tensor) -> Target:
     return describe(tensor.device.index) if tensor.is_cuda else TARGETS["sm_80"]
 
 
+def _table_of(device: int, target: Target) -> locate.Table | None:
+    """The table of GPU `device`, found once; asked while `_choosing` is held."""
+    if device not in _tables:
+        _tables[device] = _find(device, target)
+    return _tables[device]
+
+
 def _find(device: int, target: Target) -> locate.Table | None:
     """The table that serves GPU `device` under the present choice; None for the default configs."""
     if _chosen is None:
@@ -200,7 +213,7 @@ def _find(device: int, target: Target) -> locate.Table | None:
         warnings.warn(
             f"normtune has no table for {plain_name(name)} ({target.name}, {target.sms} SMs) and uses "
             f"{selection.source}: run `normtune sweep && normtune fit --install` on this GPU to make its own",
-            stacklevel=4,
+            stacklevel=5,
         )
     return selection.table
 

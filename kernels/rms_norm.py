@@ -19,7 +19,7 @@ from normtune.kernels import rms_norm_composed as composed
 from normtune.kernels import rms_norm_eager as eager
 from normtune.kernels import rms_norm_ops  # noqa: F401  (registers the operators)
 from normtune.kernels.batch_invariant import is_batch_invariant
-from normtune.kernels.rms_norm_arguments import check, check_kind
+from normtune.kernels.rms_norm_arguments import check, check_kind, number
 from normtune.kernels.rms_norm_autograd import RMSNormFunction
 from normtune.kernels.rms_norm_readable import PLAIN
 
@@ -152,8 +152,12 @@ def _rms_norm(
         return _seen(x, weight, eps, offset, batch_invariant)
     if eps is None:
         eps = composed.machine_epsilon(x)
+    if type(eps) is not float or type(offset) is not float:
+        eps, offset = number("eps", eps), number("offset", offset)
     if batch_invariant is None:
         batch_invariant = is_batch_invariant()
+    elif batch_invariant is not True and batch_invariant is not False:
+        raise TypeError(f"batch_invariant is {batch_invariant!r}: expected True, False or None")
     if _is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad)):
         return _apply(x, weight, eps, offset, batch_invariant)
     return _forward(x, weight, eps, offset, batch_invariant, False)[0]

@@ -4,6 +4,7 @@ In: arguments as somebody passed them. Out: nothing, or TypeError or ValueError 
 what is expected. Reads what a tensor says of itself, never its memory, so that it serves tensors without memory, too.
 """
 
+from numbers import Real
 from typing import Any
 
 import torch
@@ -40,13 +41,26 @@ def check(x: Any, weight: Any, eps: Any, offset: Any) -> None:
             raise ValueError(f"weight has shape {tuple(weight.shape)}: expected ({hidden},), the last dimension of x")
         if weight.device != x.device:
             raise ValueError(f"weight is on {weight.device} and x on {x.device}: expected one device")
-    for name, value in (("eps", eps), ("offset", offset)):
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise TypeError(f"{name} is {value!r}: expected a number") from None
-        if not -_LARGEST <= number <= _LARGEST:  # NaN is neither
-            raise ValueError(f"{name} is {value!r}: expected a finite number")
+    number("eps", eps)
+    number("offset", offset)
+
+
+def number(name: str, value: Any) -> float:
+    """A finite number of float32's range as a float; a tensor is none, as it could change after it was read.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is not finite.
+    """
+    if not isinstance(value, Real | torch.SymFloat):
+        raise TypeError(f"{name} is {value!r}: expected a number")
+    try:
+        found = float(value)
+    except OverflowError:
+        found = float("inf")
+    if not -_LARGEST <= found <= _LARGEST:  # NaN is neither
+        raise ValueError(f"{name} is {value!r}: expected a finite number")
+    return found
 
 
 def is_for_kernels(x: Tensor) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from normtune.kernels import rms_norm_composed as composed
 from normtune.kernels.rms_norm_eager import Plan, backward, forward
+from normtune.kernels.rms_norm_readable import has_memory
 
 
 class RMSNormFunction(torch.autograd.Function):
@@ -31,6 +32,11 @@ class RMSNormFunction(torch.autograd.Function):
         needs_dx, needs_dweight = ctx.needs_input_grad[:2]
         # Somebody asks for gradients of gradients where a graph is recorded here.
         function = _Backward.apply if torch.is_grad_enabled() else backward
+        if function is not backward and not has_memory(dy):  # batched, and no function of ours is to stand between
+            plan = ctx.plan
+            _, factors = composed.forward(x, weight, plan.eps, plan.offset)
+            found = composed.backward(dy, x, weight, factors, plan.offset)
+            return found[0] if needs_dx else None, found[1] if needs_dweight else None, None, None, None
         dx, dweight = function(dy, x, weight, rstd, ctx.plan, needs_dx, needs_dweight)
         return dx, dweight, None, None, None
 

@@ -94,6 +94,8 @@ def forward(
                 and not (first | second) & POINTER_MASK
                 and x.is_contiguous()
                 and weight.is_contiguous()
+                and not x.is_neg()
+                and not weight.is_neg()
             ):
                 # All that checks, config and binary depend on.
                 key = (
@@ -159,6 +161,9 @@ def _is_as_saved(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, plan: Plan
         and x.is_contiguous()
         and weight.is_contiguous()
         and rstd.is_contiguous()
+        and not (dy.is_neg() or x.is_neg() or weight.is_neg())
+        and rstd.dtype is _FLOAT32
+        and (not plan.batch_invariant or is_marked(rstd))
         and x.dtype is plan.dtype
         and weight.dtype is plan.weight_dtype
         and x.numel() == plan.elements
@@ -203,6 +208,7 @@ def _new_forward(
     tensors: dict[str, Tensor | None] = {"x": rows, "weight": columns, "y": y.view(rows.shape), "rstd": rstd}
     general = (problem, plan.eps, plan.offset, batch_invariant, *map(traits, tensors.values()))
     launch = None if is_kept else _launches.get(general)
+    generation = _plans.generation
     if launch is None:
         launch = prepared(
             *(rms_norm_forward, problem, tensors, plan.eps, plan.offset, batch_invariant),
@@ -210,9 +216,9 @@ def _new_forward(
         )
         if is_kept:
             plan.forward = launch
-            _plans.keep(key, plan)
+            _plans.keep(key, plan, generation)
         else:
-            _launches.keep(general, launch)
+            _launches.keep(general, launch, generation)
     launch(rows, columns, y, rstd)
     return y, rstd, plan
 
@@ -234,7 +240,7 @@ def _new_backward(
     if not x.numel():
         nothing = torch.zeros_like(weight) if needs_dweight and weight is not None else None
         return torch.empty_like(x) if needs_dx else None, nothing
-    is_kept = weight is not None and is_aligned(dy, x, weight, rstd)
+    is_kept = weight is not None and is_aligned(dy, x, weight, rstd) and rstd.dtype is _FLOAT32
     if plan.batch_invariant and not is_marked(rstd):
         _, anew, _ = forward(x, weight, plan.eps, plan.offset, True, True)
         rstd = rstd if anew is None else anew
@@ -247,7 +253,7 @@ def _new_backward(
             "dy": rows_of("dy", dy, plan.batch_invariant),
             "x": rows,
             "weight": columns,
-            "rstd": rstd.reshape(-1).contiguous(),
+            "rstd": rstd.reshape(-1).to(_FLOAT32).contiguous(),
         },
         **{"dx": None if dx is None else dx.view(rows.shape), "dweight": dweight},
     }
@@ -255,12 +261,13 @@ def _new_backward(
     problem = Problem(rms_norm_backward.name, rows.shape[0], rows.shape[1], DTYPES[x.dtype], variant)
     key = (problem, plan.offset, plan.batch_invariant, *map(traits, tensors.values()))
     launch = _launches.get(key)
+    generation = _launches.generation
     if launch is None:
         if needs_dx:
             launch = prepared(rms_norm_backward, problem, tensors, plan.eps, plan.offset, plan.batch_invariant)
         else:
             launch = _prepared_dweight(tensors)
-        _launches.keep(key, launch)
+        _launches.keep(key, launch, generation)
     if is_kept and columns is weight and plan.forward is not None and needs_dx:
         plan.backward[needs_dweight] = launch
     launch(*tensors.values())
@@ -282,6 +289,8 @@ def _prepared_dweight(tensors: dict[str, Tensor | None]) -> Prepared:
 def _check_saved(dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, plan: Plan) -> None:
     """Raise ValueError where hooks of saved tensors gave back something else than they got."""
     hidden = (plan.hidden,)
+    if tuple(dy.shape) != tuple(plan.shape):
+        raise ValueError(f"dy has shape {tuple(dy.shape)}: expected {tuple(plan.shape)}, as x")
     saved = [("x", x, tuple(plan.shape), plan.dtype), ("rstd", rstd.reshape(-1), (plan.rows,), None)]
     if plan.weight_dtype is not None:
         saved.append(("weight", weight, hidden, plan.weight_dtype))  # type: ignore[arg-type]

@@ -95,9 +95,7 @@ def _or_nothing(tensor: Tensor | None, x: Tensor) -> Tensor:
 
 def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, weight, *ctx.options, store_rstd = inputs
-    if not store_rstd:
-        raise RuntimeError(f"{FORWARD} without rstd has no gradient: call it with store_rstd=True")
-    ctx.save_for_backward(x, weight, output[1])
+    ctx.save_for_backward(x, weight, output[1] if store_rstd else None)
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
 
@@ -107,6 +105,8 @@ def _forward_gradient(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Te
     if dy is None:
         return (None, None, *nothing)
     x, weight, rstd = ctx.saved_tensors
+    if rstd is None:  # traced without gradients and called with them
+        rstd = torch.ops.normtune.rms_norm_forward(x, weight, *ctx.options, True)[1]
     needs_dx, needs_dweight = ctx.needs_input_grad[:2]
     found = torch.ops.normtune.rms_norm_backward(dy, x, weight, rstd, *ctx.options, needs_dx, needs_dweight)
     return (found[0] if needs_dx else None, found[1] if needs_dweight else None, *nothing)

@@ -28,7 +28,7 @@ def is_aligned(*tensors: Tensor) -> bool:
     bits = 0
     try:
         for tensor in tensors:
-            if type(tensor) not in PLAIN or not tensor.is_contiguous():
+            if type(tensor) not in PLAIN or not tensor.is_contiguous() or tensor.is_neg():
                 return False
             pointer = tensor.data_ptr()
             if not pointer:

@@ -152,3 +152,19 @@ def test_what_is_illegal_on_this_gpu_gives_way_to_the_default(gpu, monkeypatch):
     wanted = backward.resolve(backward.default_config(problem, small), problem, small, 16)
     assert dispatch._resolve(backward, problem, small, 0, 16) == wanted
     assert dispatch._resolve(backward, problem, H200, 0, 16) == backward.resolve(greedy, problem, H200, 16)
+
+
+def test_what_is_made_while_another_table_is_chosen_is_not_kept():
+    cache = dispatch.Cache()
+    generation = cache.generation
+    normtune.use_table(None)
+    assert cache.keep("old", 1, generation) == 1 and not cache
+    assert cache.keep("new", 2, cache.generation) == 2 and dict(cache) == {"new": 2}
+
+
+@pytest.mark.parametrize("field", [0])
+def test_a_grid_of_no_programs_gives_way_to_the_default(gpu, monkeypatch, field):
+    gpu("NVIDIA H200", H200)
+    monkeypatch.setattr(dispatch, "config_for", lambda *arguments: Config("persistent", 1, 4, 1, field))
+    problem = FORWARD.problem(64, 1024, "bfloat16")
+    assert dispatch._resolve(FORWARD, problem, H200, 0, 16).grid == 64

@@ -128,3 +128,52 @@ def test_memory_that_is_gone_is_named(device):
     weight.untyped_storage().resize_(0)
     with pytest.raises(ValueError, match="weight has no memory"):
         y.sum().backward()
+
+
+def test_negated_views_are_read_as_their_values(device):
+    x, weight, dy = (torch.randn(size, device=device) for size in ((3, 16), (16,), (3, 16)))
+    leaves = x.requires_grad_(), weight.requires_grad_()
+    for _ in range(2):
+        wanted = normtune.rms_norm(-x, weight)
+        assert torch.equal(normtune.rms_norm(torch._neg_view(x), weight), wanted)
+        assert torch.equal(normtune.rms_norm(x, torch._neg_view(weight)), wanted)
+        wanted = torch.autograd.grad(normtune.rms_norm(*leaves), leaves, -dy)
+        found = torch.autograd.grad(normtune.rms_norm(*leaves), leaves, torch._neg_view(dy))
+        assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+def test_hooks_that_compress_get_what_they_gave(device):
+    x, weight, dy = (torch.randn(size, device=device, dtype=torch.float16) for size in ((8, 16), (16,), (8, 16)))
+    leaves = x.requires_grad_(), weight.requires_grad_()
+    for hooks in (lambda: saved_tensors_hooks(lambda given: given.half(), lambda given: given), HOOKS["nothing"]) * 2:
+        wanted = torch.autograd.grad(torch.nn.functional.rms_norm(x, (16,), weight, 1e-6), leaves, dy)
+        with hooks():
+            y = normtune.rms_norm(*leaves)
+        for one, other in zip(torch.autograd.grad(y, leaves, dy), wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_an_rstd_of_another_mode_is_computed_anew(device, warm):
+    x, weight, dy = (torch.randn(size, device=device) for size in ((4, HIDDEN), (HIDDEN,), (4, HIDDEN)))
+    leaves = x.requires_grad_(), weight.requires_grad_()
+    wanted = torch.autograd.grad(normtune.rms_norm(*leaves, batch_invariant=True), leaves, dy) if warm else None
+
+    def other(tensor):
+        return 1.5 * tensor if tensor.shape == (4,) else tensor
+
+    with saved_tensors_hooks(other, lambda one: one):
+        y = normtune.rms_norm(*leaves, batch_invariant=True)
+    found = torch.autograd.grad(y, leaves, dy)
+    wanted = wanted or torch.autograd.grad(normtune.rms_norm(*leaves, batch_invariant=True), leaves, dy)
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+def test_batched_gradients_keep_their_graph(device):
+    x = torch.randn(3, 8, device=device, requires_grad=True)
+    weight, dy = torch.randn(8, device=device), torch.randn(2, 3, 8, device=device)
+    found = []
+    for function in (normtune.rms_norm, lambda x, weight: torch.nn.functional.rms_norm(x, (8,), weight, 1e-6)):
+        (dx,) = torch.autograd.grad(function(x, weight), x, dy, is_grads_batched=True, create_graph=True)
+        found.append(torch.autograd.grad(dx.square().sum(), x)[0])
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
