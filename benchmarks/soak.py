@@ -171,7 +171,7 @@ def compare(found, x, weight, dy, eps, offset, needs=(True, True)) -> None:
     import torch
 
     exact, wide_dy = x.detach().double(), dy.double()
-    scale = (torch.ones_like(exact[0]) if weight is None else weight.detach().double()) + offset
+    scale = torch.ones_like(exact[0]) if weight is None else weight.detach().double() + offset
     rstd = torch.rsqrt(exact.square().mean(-1, keepdim=True) + eps)
     xhat = exact * rstd
     wanted = [(xhat * scale, (xhat * scale).abs())]

@@ -68,7 +68,7 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
 
     Args:
         x: (..., hidden), a dense floating-point tensor of 16 to 64 bits; also `input`.
-        weight: (hidden,), or of `normalized_shape`, of any such dtype, on x's device; None for ones.
+        weight: (hidden,), or of `normalized_shape`, of any such dtype, on x's device; None for y = x * rstd.
         eps: added to the mean square; None for the machine epsilon of float32, of float64 where x is that.
         offset: added to the weight, in float32: 1.0 for weights that are stored around zero.
         batch_invariant: whether each row of y, and of the gradient of x, has the same bits in every batch; None for

@@ -24,7 +24,7 @@ def forward(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tupl
 
     Args:
         x: (..., hidden).
-        weight: (hidden,); None for ones.
+        weight: (hidden,); None where rows are only normalized.
         eps: added to the mean square.
         offset: added to the weight.
 
@@ -111,4 +111,4 @@ def _pieces(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
 
 
 def _scale(wide: Tensor, weight: Tensor | None, offset: float) -> Tensor | float:
-    return 1.0 + offset if weight is None else weight.to(wide.dtype) + offset
+    return 1.0 if weight is None else weight.to(wide.dtype) + offset

@@ -67,7 +67,8 @@ class Plan:
     )
 
     def __init__(self, x: Tensor, weight: Tensor | None, eps: float, offset: float, batch_invariant: bool) -> None:
-        self.eps, self.offset, self.batch_invariant = eps, offset, batch_invariant
+        self.eps, self.batch_invariant = eps, batch_invariant
+        self.offset = 0.0 if weight is None else offset
         self.forward: Prepared | None = None
         self.shape, self.elements, self.hidden = x.shape, x.numel(), x.shape[-1]
         self.rows = self.shape[:-1].numel()

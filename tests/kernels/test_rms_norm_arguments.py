@@ -92,7 +92,8 @@ def test_torchs_calls_give_torchs_results(name, interpreted):
     torch.testing.assert_close(found, wanted)
 
 
-def test_ones_own_shorter_call():
+@pytest.mark.parametrize("interpreted", [False, pytest.param(True, marks=pytest.mark.interpreter)])
+def test_ones_own_shorter_call(interpreted):
     wanted = F.rms_norm(X, (8,), WEIGHT + 1.0, 1e-5)
     for found in (
         normtune.rms_norm(X, WEIGHT, 1e-5, 1.0),
@@ -103,6 +104,8 @@ def test_ones_own_shorter_call():
     ):
         torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(normtune.rms_norm(X), F.rms_norm(X, (8,), eps=1e-6))
+    # As in other libraries: what would be added to the weight goes with it.
+    torch.testing.assert_close(normtune.rms_norm(X, None, 1e-6, 1.0), F.rms_norm(X, (8,), eps=1e-6))
     torch.testing.assert_close(normtune.rms_norm(1e-3 * X, WEIGHT, None), F.rms_norm(1e-3 * X, (8,), WEIGHT))
 
 
