@@ -180,9 +180,9 @@ def _seen(x: Any, weight: Any, eps: float | None, offset: float, batch_invariant
         eps = composed.machine_epsilon(x)
     if not _is_traced():  # sizes are tensors there; the operator checks them
         check(x, weight, eps, offset)
+    if _transforms() or forward_ad._current_level >= 0:
+        return _transformed(x, weight, eps, offset, batch_invariant)
     if not _is_compiling():
-        if _transforms() or forward_ad._current_level >= 0:
-            return _transformed(x, weight, eps, offset, batch_invariant)
         if not (_modes() or _is_traced()) and not any(map(_is_seeing, (x, weight))):
             # Of a subclass that is nothing but its memory.
             columns = None if weight is None else weight.as_subclass(Tensor)
@@ -192,7 +192,9 @@ def _seen(x: Any, weight: Any, eps: float | None, offset: float, batch_invariant
 
 
 def _transformed(x: Tensor, weight: Tensor | None, eps: float, offset: float, batch_invariant: bool | None) -> Tensor:
-    if is_batch_invariant() if batch_invariant is None else batch_invariant:
+    if batch_invariant is None and not _is_compiling():
+        batch_invariant = is_batch_invariant()
+    if batch_invariant:
         raise ValueError(
             "batch_invariant is on inside of a transform of torch.func or a forward-mode derivative: expected it off"
         )

@@ -211,6 +211,24 @@ def test_transforms_of_functions(leaves):
         assert_all_close(*map(transform, functions))
 
 
+@pytest.mark.parametrize("transform", ["grad", "jvp", "vmap of grad"])
+def test_transforms_inside_of_compiled_functions(leaves, transform):
+    x, weight = (leaf.detach() for leaf in leaves)
+
+    def call(function):
+        def summed(x, weight):
+            return function(x, weight).sin().sum()
+
+        if transform == "jvp":
+            return torch.func.jvp(function, (x, weight), (2 * x, weight))[1]
+        if transform == "grad":
+            return torch.func.grad(summed)(x, weight)
+        return torch.func.vmap(torch.func.grad(summed), (0, None))(x, weight)
+
+    compiled = torch.compile(lambda: call(normtune.rms_norm), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(), call(plain))
+
+
 def test_forward_mode_derivatives(leaves):
     x, weight = (leaf.detach() for leaf in leaves)
     tangents = []
