@@ -182,11 +182,10 @@ def _seen(x: Any, weight: Any, eps: float | None, offset: float, batch_invariant
         check(x, weight, eps, offset)
     if _transforms() or forward_ad._current_level >= 0:
         return _transformed(x, weight, eps, offset, batch_invariant)
-    if not _is_compiling():
-        if not (_modes() or _is_traced()) and not any(map(_is_seeing, (x, weight))):
-            # Of a subclass that is nothing but its memory.
-            columns = None if weight is None else weight.as_subclass(Tensor)
-            return _rms_norm(x.as_subclass(Tensor), columns, eps, offset, batch_invariant)
+    if not (_is_compiling() or _modes() or _is_traced() or any(map(_is_seeing, (x, weight)))):
+        # Of a subclass that is nothing but its memory.
+        columns = None if weight is None else weight.as_subclass(Tensor)
+        return _rms_norm(x.as_subclass(Tensor), columns, eps, offset, batch_invariant)
     needs = torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad))
     return torch.ops.normtune.rms_norm_forward(x, weight, eps, offset, batch_invariant, needs)[0]  # type: ignore[no-any-return]
 
