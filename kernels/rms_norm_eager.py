@@ -109,9 +109,7 @@ def forward(
     if plan is None or plan.forward is None:
         return _new_forward(key, x, weight, eps, offset, batch_invariant, store_rstd)
     y = torch.empty_like(x)
-    rstd = None
-    if store_rstd:
-        rstd = _marked_rstd(x, plan) if batch_invariant else x.new_empty(plan.rows, dtype=_FLOAT32)
+    rstd = _new_rstd(x, plan) if store_rstd else None
     plan.forward(x, weight, y, rstd)
     return y, rstd, plan
 
@@ -176,8 +174,10 @@ def _is_as_saved(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, plan: Plan
     )
 
 
-def _marked_rstd(x: Tensor, plan: Plan) -> Tensor:
-    return x.new_empty(plan.rows + _MARK, dtype=_FLOAT32)[_MARK:]
+def _new_rstd(x: Tensor, plan: Plan) -> Tensor:
+    if plan.batch_invariant:
+        return x.new_empty(plan.rows + _MARK, dtype=_FLOAT32)[_MARK:]
+    return x.new_empty(plan.rows, dtype=_FLOAT32)
 
 
 def _new_forward(
@@ -197,9 +197,7 @@ def _new_forward(
             raise ValueError(f"x is {shown(x)}: the batch-invariant mode has {KERNELS_TAKE}")
         return (*composed.forward_in_pieces(x, weight, plan.eps, plan.offset), plan)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    rstd = None
-    if store_rstd:
-        rstd = _marked_rstd(x, plan) if batch_invariant else x.new_empty(plan.rows, dtype=_FLOAT32)
+    rstd = _new_rstd(x, plan) if store_rstd else None
     if not x.numel():
         return y, rstd, plan
     rows, columns = rows_of("x", x, batch_invariant), columns_of(x, weight)
@@ -289,12 +287,11 @@ def _prepared_dweight(tensors: dict[str, Tensor | None]) -> Prepared:
 
 def _check_saved(dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, plan: Plan) -> None:
     """Raise ValueError where hooks of saved tensors gave back something else than they got."""
-    hidden = (plan.hidden,)
     if tuple(dy.shape) != tuple(plan.shape):
         raise ValueError(f"dy has shape {tuple(dy.shape)}: expected {tuple(plan.shape)}, as x")
     saved = [("x", x, tuple(plan.shape), plan.dtype), ("rstd", rstd.reshape(-1), (plan.rows,), None)]
     if plan.weight_dtype is not None:
-        saved.append(("weight", weight, hidden, plan.weight_dtype))  # type: ignore[arg-type]
+        saved.append(("weight", weight, (plan.hidden,), plan.weight_dtype))  # type: ignore[arg-type]
     for name, tensor, shape, dtype in saved:
         if (
             not isinstance(tensor, Tensor)

@@ -1,7 +1,7 @@
 """Whatever a fit emits, on every target that is known: a legal launch at every shape, and of which binary."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from math import log
 
@@ -230,15 +230,9 @@ UNMEASURED = tuple(
 )
 
 
-@pytest.mark.gpu
-@pytest.mark.slow
-@pytest.mark.parametrize(("table", "key", "dtype"), list(functions()))
-def test_what_no_sweep_gates_passes_the_gate(table: str, key: str, dtype: str) -> None:
-    """No grid has hidden sizes that are no multiple of 16, nor has each tile a size that needs a mask."""
-    import torch
-
+def tried_here(table: str, key: str, dtype: str, places: Iterable[tuple[int, int]]):
+    """Problem and candidate of the table at each (rows, hidden), on this machine's GPU, whose limits come first."""
     from normtune.kernels.device import describe
-    from normtune.tuner.gate import gate
     from normtune.tuner.planning import Candidate
 
     path = locate.SHIPPED / f"{table}.py"
@@ -247,22 +241,35 @@ def test_what_no_sweep_gates_passes_the_gate(table: str, key: str, dtype: str) -
     if target.name != header.target:
         pytest.skip(f"the table is for {header.target}")
     name, variant = split_key(key)
-    spec, known = operator(name), gated(header.target, header.sms, "recording")
+    tried = []
+    for rows, hidden in places:
+        problem, config = Problem(name, rows, hidden, dtype, variant), choose(tree, rows, hidden)
+        tried.append((problem, Candidate(config, operator(name).resolve(config, problem, target, None))))
+    assert tried
+    return target, tried
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize(("table", "key", "dtype"), list(functions()))
+def test_what_no_sweep_gates_passes_the_gate(table: str, key: str, dtype: str) -> None:
+    """No grid has hidden sizes that are no multiple of 16, nor has each tile a size that needs a mask."""
+    import torch
+
+    from normtune.tuner.gate import gate
+
+    header = locate.load(locate.SHIPPED / f"{table}.py").header
+    known = gated(header.target, header.sms, "recording")
     open_classes = {
         found: (rows, hidden)
         for rows, hidden, found in launches_of(table, key, dtype, UNMEASURED)
         if found not in known
     }
-    assert open_classes
-    tried = []
-    for rows, hidden in open_classes.values():
-        problem = Problem(name, rows, hidden, dtype, variant)
-        config = choose(tree, rows, hidden)
-        tried.append((problem, Candidate(config, spec.resolve(config, problem, target, None))))
+    target, tried = tried_here(table, key, dtype, open_classes.values())
     for compiled in compile_all(jobs_of((problem, candidate.launch) for problem, candidate in tried), target.name):
         assert compiled.status == "ok", compiled
     for problem, candidate in tried:
-        gate(spec, problem, candidate, target, torch.device("cuda", 0))
+        gate(operator(problem.operator), problem, candidate, target, torch.device("cuda", 0))
 
 
 # Tiles without and with a mask, one tile and chunks.
@@ -276,20 +283,9 @@ def test_float32_weights_pass_the_gate(table: str, key: str, dtype: str) -> None
     """They are other binaries than those that a sweep gates."""
     import torch
 
-    from normtune.kernels.device import describe
     from normtune.tuner.gate import gate
-    from normtune.tuner.planning import Candidate
 
-    path = locate.SHIPPED / f"{table}.py"
-    header, tree = locate.load(path).header, trees(locate.read(path))[key, dtype]
-    target = describe(0)
-    if target.name != header.target:
-        pytest.skip(f"the table is for {header.target}")
-    name, variant = split_key(key)
-    spec = operator(name)
     found = {wanted: (rows, hidden) for rows, hidden, wanted in launches_of(table, key, dtype, WIDE_WEIGHTS)}
-    assert found
-    for rows, hidden in found.values():
-        problem, config = Problem(name, rows, hidden, dtype, variant), choose(tree, rows, hidden)
-        candidate = Candidate(config, spec.resolve(config, problem, target, None))
-        gate(spec, problem, candidate, target, torch.device("cuda", 0), wide=True)
+    target, tried = tried_here(table, key, dtype, found.values())
+    for problem, candidate in tried:
+        gate(operator(problem.operator), problem, candidate, target, torch.device("cuda", 0), wide=True)
