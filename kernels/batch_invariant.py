@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 
 from torch import Tensor
 
@@ -33,6 +34,7 @@ def use_batch_invariant(enabled: bool | None = True) -> None:
         enabled: True or False; None for what NORMTUNE_BATCH_INVARIANT says, as at the start.
     """
     global _process
+    _of_environment.cache_clear()
     _process = enabled
 
 
@@ -41,7 +43,8 @@ def batch_invariant(enabled: bool = True) -> Iterator[None]:
     """Turn the batch-invariant mode on or off for the calls inside of a `with`, in this thread or task alone.
 
     A backward follows its forward, wherever it runs. What a backward computes anew, as activation checkpointing does,
-    runs in another thread: use the argument of `rms_norm` or `use_batch_invariant` there.
+    runs in another thread: use the argument of `rms_norm` or `use_batch_invariant` there. `torch.compile` cannot trace
+    this `with`: put it around the call of the compiled function.
 
     Args:
         enabled: as in `use_batch_invariant`.
@@ -59,13 +62,10 @@ def is_batch_invariant() -> bool:
     Raises:
         UsageError: NORMTUNE_BATCH_INVARIANT is asked and is neither 0 nor 1.
     """
-    global _process
     here = _here.get()
     if here is not None:
         return here
-    if _process is None:
-        _process = _of_environment()
-    return _process
+    return _of_environment() if _process is None else _process
 
 
 def settled(x: Tensor) -> Tensor:
@@ -84,6 +84,7 @@ def settled(x: Tensor) -> Tensor:
     return x.contiguous() if not x.is_contiguous() else x.clone()
 
 
+@cache
 def _of_environment() -> bool:
     value = os.environ.get(VARIABLE, "")
     if value not in ("", "0", "1"):

@@ -6,6 +6,7 @@ for those who have to see the call (`rms_norm_ops`), composed of torch's operati
 (`rms_norm_composed`).
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any, overload
@@ -13,11 +14,11 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.overrides import handle_torch_function, has_torch_function_variadic
+from torch.overrides import handle_torch_function, has_torch_function, has_torch_function_variadic
 
 from normtune.kernels import rms_norm_composed as composed
 from normtune.kernels import rms_norm_eager as eager
-from normtune.kernels import rms_norm_ops  # noqa: F401  (registers the operators)
+from normtune.kernels import rms_norm_ops, rms_norm_sharding  # noqa: F401  (registers the operators)
 from normtune.kernels.batch_invariant import is_batch_invariant
 from normtune.kernels.rms_norm_arguments import check, check_kind, number
 from normtune.kernels.rms_norm_autograd import RMSNormFunction
@@ -83,8 +84,11 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
         TypeError: x or weight is no tensor, or eps or offset no number.
         ValueError: an argument is not as above; the text names it and its value. Nothing was launched.
     """
-    if not named and len(arguments) > 1 and type(arguments[1]) in PLAIN:
+    if not named and len(arguments) > 1 and type(arguments[1]) in PLAIN and isinstance(arguments[0], Tensor):
         return _rms_norm(*arguments)
+    given = (*arguments, *named.values())
+    if has_torch_function(given) and any(map(_is_proxy, given)):
+        return handle_torch_function(rms_norm, given, *arguments, **named)  # type: ignore[no-any-return]
     second = arguments[1] if len(arguments) > 1 else None
     if (second is None or isinstance(second, Tensor)) and "input" not in named and "normalized_shape" not in named:
         return _rms_norm(*arguments, **named)
@@ -186,7 +190,12 @@ def _seen(x: Any, weight: Any, eps: float | None, offset: float, batch_invariant
         # Of a subclass that is nothing but its memory.
         columns = None if weight is None else weight.as_subclass(Tensor)
         return _rms_norm(x.as_subclass(Tensor), columns, eps, offset, batch_invariant)
-    needs = torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad))
+    if _is_sharded(x):
+        rms_norm_sharding.register()
+    # torch.jit.trace compares what it records with and without gradients.
+    needs = (_is_traced() or torch.is_grad_enabled()) and (
+        x.requires_grad or (weight is not None and weight.requires_grad)
+    )
     return torch.ops.normtune.rms_norm_forward(x, weight, eps, offset, batch_invariant, needs)[0]  # type: ignore[no-any-return]
 
 
@@ -203,3 +212,14 @@ def _transformed(x: Tensor, weight: Tensor | None, eps: float, offset: float, ba
 def _is_seeing(tensor: Tensor | None) -> bool:
     """Whether the type of a tensor has a say in what is done with it."""
     return type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__ if tensor is not None else False
+
+
+def _is_sharded(tensor: Tensor) -> bool:
+    """Whether it is a DTensor, asked without importing what makes them."""
+    tensors = sys.modules.get("torch.distributed.tensor")
+    return tensors is not None and isinstance(tensor, tensors.DTensor)
+
+
+def _is_proxy(value: object) -> bool:
+    """Whether it stands for a tensor and is none, as what `torch.fx` records calls of."""
+    return not isinstance(value, Tensor) and has_torch_function((value,))

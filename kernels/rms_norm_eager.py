@@ -193,7 +193,7 @@ def _new_forward(
     check(x, weight, eps, offset)
     plan = Plan(x, weight, float(eps), float(offset), batch_invariant)
     if not takes_kernels(x):
-        if batch_invariant:
+        if batch_invariant and not x.is_meta:
             raise ValueError(f"x is {shown(x)}: the batch-invariant mode has {KERNELS_TAKE}")
         return (*composed.forward_in_pieces(x, weight, plan.eps, plan.offset), plan)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)

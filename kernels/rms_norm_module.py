@@ -15,7 +15,8 @@ from normtune.kernels.rms_norm import rms_norm, shape_of
 class RMSNorm(torch.nn.RMSNorm):
     """RMSNorm over the last dimensions with a learned weight: a `torch.nn.RMSNorm` that launches normtune's kernels.
 
-    State dicts are those of torch's module and can be exchanged with it.
+    State dicts are those of torch's module and can be exchanged with it. `torch.compile`, `torch.export`,
+    `torch.jit.trace` and `torch.fx` take it; `torch.jit.script` does not.
 
     Args:
         normalized_shape: the last dimensions, an integer for the last one alone.

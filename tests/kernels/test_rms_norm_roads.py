@@ -105,16 +105,28 @@ def test_exported_for_any_number_of_rows(strict, tmp_path):
 
 def test_traced_graphs_hold_the_call(leaves):
     x, weight = (leaf.detach() for leaf in leaves)
-    traced = torch.jit.trace(lambda x: normtune.rms_norm(x, weight), x, check_trace=False)
-    proxied = make_fx(lambda x: normtune.rms_norm(x, weight))(x)
-    for function in (traced, proxied):
-        assert torch.equal(function(2 * x + 1), normtune.rms_norm(2 * x + 1, weight))
+    module = normtune.RMSNorm(8)
+    functions = [
+        torch.jit.trace(lambda x: normtune.rms_norm(x, weight), x),
+        torch.jit.trace(module, x),
+        make_fx(lambda x: normtune.rms_norm(x, weight))(x),
+        torch.fx.symbolic_trace(lambda x: normtune.rms_norm(x, weight)),
+        torch.fx.symbolic_trace(lambda x: normtune.rms_norm(x, (8,), weight=weight)),
+        torch.fx.symbolic_trace(lambda x: normtune.rms_norm(x)),
+        torch.fx.symbolic_trace(module),
+    ]
+    weights = [weight, module.weight.detach(), *[weight] * 3, None, module.weight.detach()]
+    eps = [1e-6, None, 1e-6, 1e-6, None, 1e-6, None]
+    for function, of_weight, of_eps in zip(functions, weights, eps, strict=True):
+        assert torch.equal(function(2 * x + 1), normtune.rms_norm(2 * x + 1, of_weight, of_eps))
+    assert "rms_norm" in functions[-1].code
 
 
 def test_tensors_without_memory_get_shapes(leaves):
     x, weight = (leaf.detach() for leaf in leaves)
     y = normtune.rms_norm(x.to("meta"), weight.to("meta"))
     assert (y.device.type, y.shape, y.dtype) == ("meta", x.shape, x.dtype)
+    assert normtune.rms_norm(x.to("meta"), batch_invariant=True).shape == x.shape
     with FakeTensorMode() as mode:
         fake = normtune.rms_norm(mode.from_tensor(x), mode.from_tensor(weight))
         with pytest.raises(ValueError, match="weight has shape"):
