@@ -113,6 +113,9 @@ def fit_batch_invariant(
 def _optima(allowed: TimingMatrix, legality: Legality, most: int | None) -> Optima:
     """The optima of hidden alone, for as many leaves as there are sizes or at most so many."""
     found = _of_hidden(bins(allowed, legality))
+    for place, config in enumerate(found.configs):  # a default config that was not measured
+        if config not in allowed.configs and not works_alike(config, legality, {*found.axes[1].tops}):
+            found.legal[place] = False
     count = len(found.axes[1].tops)
     return Optima(*found, min(most or count, count))
 

@@ -78,6 +78,7 @@ def _regret(fit: Fit) -> Iterable[str]:
             certificate(found),
             *_percents("cross-validated", found.cross_validated),
             *_percents("extrapolated", found.extrapolated),
+            *unmeasured(found),
             *([beside(one.beside, split_batch_invariant(one.key)[0])] if one.beside else []),
         ]
         yield f"{one.key} {one.dtype}: {', '.join(parts)}"
@@ -95,6 +96,13 @@ def certificate(found: Figures) -> str:
         bound, mean = found.few
         told += f", these configs {_within(mean - bound)}the best {found.configs}"
     return told
+
+
+def unmeasured(found: Figures) -> list[str]:
+    """Where nothing measured answers: `1 leaf of the default config, where none that was measured is legal`."""
+    if not found.unmeasured:
+        return []
+    return [f"{counted_leaves(found.unmeasured)} of the default config, where none that was measured is legal"]
 
 
 def beside(cost: Cost, usual: str) -> str:

@@ -65,6 +65,7 @@ class Figures(NamedTuple):
         kept: leaves of the fitted tree that gave way to the incumbent's answers.
         cross_validated: mean regret between sizes, on problems left out of the fit; None where leaves were given.
         extrapolated: mean regret beyond the sizes that were fitted, likewise.
+        unmeasured: leaves with the operator's default config, for which there is no time.
         rule: what Liger's shipped rule loses on the same kernels; None where it has no config that was measured.
         gain: of the tree over that rule; None likewise.
     """
@@ -79,6 +80,7 @@ class Figures(NamedTuple):
     kept: int = 0
     cross_validated: int | None = None
     extrapolated: int | None = None
+    unmeasured: int = 0
     rule: Loss | None = None
     gain: Gain | None = None
 

@@ -52,7 +52,8 @@ def fit(
 
     Raises:
         UsageError: there are several devices or regimes in the evidence, an operator has no data, or weights are none.
-        NormtuneError: there is no data, only one problem, or no legal table under these conditions.
+        NormtuneError: there is no data, or no legal function under these conditions. One function that there is not
+            costs no other: it is left out, and a note says why.
     """
     options = options or FitOptions()
     check_operators(evidence, options.operators)
@@ -75,9 +76,7 @@ def fit(
     shapes = [shape for part in parts for shape in part.shapes]
     notes += [note for part in parts for note in part.notes]
     if not functions:
-        raise NormtuneError(
-            "a table needs times of at least two problems of an operator and dtype: " + "; ".join(notes)
-        )
+        raise NormtuneError("there is no table: " + "; ".join(notes))
     newest = data.runs[-1]
     return Fit(
         device=device,
@@ -125,7 +124,7 @@ def _part(data: "Evidence", spec: OperatorSpec, asked: Asked, weighting: Weighti
         replace(matrix, weights=weighting.of(spec, matrix.variant, matrix.dtype, matrix.problems))
         for matrix in _matrices(data, spec, asked.target, notes)
     ]
-    functions, shared = functions_of(spec, matrices, asked)
+    functions, shared = functions_of(spec, matrices, asked, notes)
     plain = {(one.operator, dtype): one.tree for one in functions if not one.variant for dtype in one.dtypes}
     sides = sides_of(data, matrices, plain)
     if asked.options.batch_invariant:
@@ -177,16 +176,14 @@ def _one_regime(regimes: Sequence[str]) -> str:
 
 
 def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: list[str]) -> list[TimingMatrix]:
-    """The matrices of an operator that have at least two problems: plain ones first, dtypes in the spec's order."""
+    """The matrices of an operator that have times: plain ones first, dtypes in the spec's order."""
     pairs = {(variant, dtype) for name, variant, dtype in evidence.kinds() if name == spec.name}
     order = [(variant, dtype) for variant in all_variants(spec) for dtype in _donors_first(spec.dtypes)]
     found = []
     for variant, dtype in (pair for pair in order if pair in pairs):
         matrix = timing_matrix(evidence, spec, variant, dtype, target)
-        problems = len(matrix.problems) if matrix else 0
-        if matrix is None or problems < 2:
-            times = f"times of {problems or 'no'} problem{'s' * (not problems)}"
-            notes.append(f"left out {join_key(spec.name, variant)} {dtype}: it has {times}")
+        if matrix is None:
+            notes.append(f"left out {join_key(spec.name, variant)} {dtype}: it has no times")
             continue
         found.append(matrix)
         sizes = [len({shape[place] for shape in matrix.problems}) for place in (0, 1)]

@@ -22,12 +22,12 @@ from normtune.heuristics.legality import Legality
 from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.micrologs import ratio
 from normtune.heuristics.optimum import Optima, Sums
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.options import MOST_LEAVES, FitOptions
 from normtune.heuristics.rules import liger
 from normtune.heuristics.selection import MAX_LEAVES, selected
 from normtune.heuristics.solving import Bins, Few, Solver, bins, few_configs, least_worst
 from normtune.heuristics.tidy import Old, cost_of, tidied
-from normtune.heuristics.tree import Tree, choose, counted_leaves, distinct, leaves
+from normtune.heuristics.tree import Tree, choose, configs_of, counted_leaves, distinct, leaves
 
 
 class _Task(NamedTuple):
@@ -75,7 +75,12 @@ def fit_function(
     if known is None and options.leaves is None:
         validated, most = selected(matrix, legality, options.max_configs)
     enough = validated.chosen() if validated else None
-    task, optima, asked = _asked(matrix, legality, options, known, enough or most, most, solver or Solver())
+    solver = solver or Solver()
+    task, optima, asked = _asked(matrix, legality, options, known, enough or most, most, solver)
+    # What nobody bounded may have as many leaves as it needs.
+    while asked is None and known is None and options.leaves is None and most < MOST_LEAVES:
+        most = min(2 * most, MOST_LEAVES)
+        task, optima, asked = _asked(matrix, legality, options, known, most, most, solver)
     tree = optima.tree(asked) if asked else None
     if tree is None or asked is None:
         raise NormtuneError(_no_tree(task, legality, options, most))
@@ -125,7 +130,7 @@ def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int) -> Figures:
     """
     loss = figures.of_tree(matrix, tree)
     if loss is None:
-        raise AssertionError("a fitted tree has a time on some problem")
+        raise NormtuneError(f"no config that was measured for {matrix.key} {matrix.dtype} is legal for all it serves")
     count = leaves(tree)
     return Figures(
         leaves=count,
@@ -133,6 +138,7 @@ def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int) -> Figures:
         configs=len(distinct(tree)),
         loss=loss,
         gap=max(0, loss.mean - optimum),
+        unmeasured=sum(config not in matrix.configs for config in configs_of(tree)),
         rule=figures.of_rule(matrix, liger.choose),
         gain=figures.gain(matrix, tree, liger.choose),
     )
@@ -220,8 +226,8 @@ def _no_tree(task: _Task, legality: Legality, options: FitOptions, most: int) ->
                 f"best: {ratio(least, up=True)} is possible; allow it with --max-slowdown, or more leaves"
             )
     return (
-        f"no table of at most {count} covers {name}: too few configs were measured everywhere; allow more leaves, or "
-        "sweep the default space"
+        f"no table of at most {count} covers {name}: no config is legal or was measured in so large regions; allow "
+        "more with --leaves, or sweep the default space"
     )
 
 

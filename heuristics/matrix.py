@@ -59,6 +59,7 @@ class TimingMatrix:
         usable: bool, (problems, configs): measured without failure, or the same launch as a config that was.
         rounds: the paired times that the regret comes from; None for a matrix that was made of regret alone.
         weights: int64, (problems,), what each problem counts in a mean; None where all count the same.
+        excluded: bool, (problems, configs): measured without failure, and not usable by a condition on the table.
     """
 
     operator: str
@@ -70,6 +71,12 @@ class TimingMatrix:
     usable: NDArray[np.bool_]
     rounds: Rounds | None = None
     weights: NDArray[np.int64] | None = None
+    excluded: NDArray[np.bool_] | None = None
+
+    @property
+    def timed(self) -> NDArray[np.bool_]:
+        """Bool (problems, configs): measured without failure, whether or not a condition excludes it."""
+        return self.usable if self.excluded is None else self.usable | self.excluded
 
     @property
     def key(self) -> str:
@@ -97,7 +104,11 @@ class TimingMatrix:
         places = [place for place, config in enumerate(self.configs) if config in configs]
         rounds = self.rounds and Rounds(self.rounds.labels, self.rounds.logs[:, places])
         kept = tuple(self.configs[place] for place in places)
-        return replace(self, configs=kept, regret=self.regret[:, places], usable=self.usable[:, places], rounds=rounds)
+        excluded = None if self.excluded is None else self.excluded[:, places]
+        usable = self.usable[:, places]
+        return replace(
+            self, configs=kept, regret=self.regret[:, places], usable=usable, rounds=rounds, excluded=excluded
+        )
 
     def of_problems(self, places: Sequence[int]) -> "TimingMatrix":
         """The same with the problems at these places alone, each weighing what it weighs here."""
@@ -109,11 +120,16 @@ class TimingMatrix:
             usable=self.usable[at],
             rounds=self.rounds and Rounds(self.rounds.labels[at], self.rounds.logs[at]),
             weights=self.weight[at],
+            excluded=None if self.excluded is None else self.excluded[at],
         )
 
     def within(self, cap: int) -> "TimingMatrix":
         """The same, where a config may not be used on a problem on which its regret exceeds `cap`, millionths."""
-        return replace(self, usable=self.usable & (self.regret <= cap))
+        return self.without(self.regret > cap)
+
+    def without(self, cells: NDArray[np.bool_]) -> "TimingMatrix":
+        """The same, where a config may not be used on a problem that `cells`, bool (problems, configs), says."""
+        return replace(self, usable=self.usable & ~cells, excluded=self.timed & ~(self.usable & ~cells))
 
     @cached_property
     def _columns(self) -> dict[Config, int]:

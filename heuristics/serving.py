@@ -55,7 +55,7 @@ class Asked(NamedTuple):
 
 
 def functions_of(
-    spec: OperatorSpec, matrices: Sequence[TimingMatrix], asked: Asked
+    spec: OperatorSpec, matrices: Sequence[TimingMatrix], asked: Asked, notes: list[str]
 ) -> tuple[list[Function], list[Shared]]:
     """The functions of an operator in the order of the code, and who shares them.
 
@@ -63,9 +63,10 @@ def functions_of(
         spec: of the operator.
         matrices: of its variants and dtypes, plain ones first, weighted.
         asked: what all operators have in common.
+        notes: added to where there is no legal function under the conditions.
 
     Raises:
-        NormtuneError: there is no legal function under the conditions, or none where an earlier fit had one shared.
+        NormtuneError: there is no function where an earlier fit had one.
     """
     functions: list[Function] = []
     shared: list[Shared] = []
@@ -94,15 +95,21 @@ def functions_of(
             most = [found.leaves for found in asked_of.values() if found.leaves is not None]
             if options.leaves and not decided:
                 own_options = replace(options, leaves=min([options.leaves, *most]))
-            own = fit_function(
-                matrix,
-                Legality(spec, asked.target, dtypes, variants),
-                own_options,
-                decided,
-                incumbent,
-                asked.given.get((matrix.key, matrix.dtype)),
-                solver,
-            )
+            try:
+                own = fit_function(
+                    matrix,
+                    Legality(spec, asked.target, dtypes, variants),
+                    own_options,
+                    decided,
+                    incumbent,
+                    asked.given.get((matrix.key, matrix.dtype)),
+                    solver,
+                )
+            except NormtuneError as error:
+                if decided:
+                    raise
+                notes.append(f"left out {matrix.key} {matrix.dtype}: {error}")
+                continue
             # Too few problems to tell leaves apart give trees of few leaves, which may lose more than sharing does.
             if not decided:
                 taken = next((one for one in offers if extra(matrix, functions[one[0]].tree, own.tree) <= 0), None)

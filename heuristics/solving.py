@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.heuristics.coverage import default_configs, separated
 from normtune.heuristics.grid import Axis, axis, coarsened
 from normtune.heuristics.legality import Legality
 from normtune.heuristics.matrix import TimingMatrix
@@ -27,7 +28,7 @@ class Bins(NamedTuple):
 
     Attributes:
         axes: bins of rows and of hidden, R and H of them.
-        configs: C candidates, ordered.
+        configs: C candidates: those that were measured, ordered, then defaults that were not.
         cost: int64 (C, R, H), weighted regret of each config on the problems of each bin.
         barred: bool (C, R, H), where a config has no time on a problem.
         legal: bool (C, R, H), whether a region that reaches up to that bin may have the config.
@@ -54,18 +55,19 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
     most_rows, most_hidden = (max(shape[place] for shape in matrix.problems) for place in (0, 1))
     if held_out is None:
         most_rows, most_hidden = MAX_ROWS, legality.spec.max_hidden
-    rows = axis("rows", (shape[0] for shape in known), most_rows)
-    hidden = axis("hidden", (shape[1] for shape in known), most_hidden)
-    rows, hidden = coarsened(rows, hidden, MAX_BINS)
-    rows, hidden, legal = _trimmed(legality, matrix, rows, hidden)
+    sizes = zip(*known, strict=True)
+    axes = axis("rows", next(sizes), most_rows), axis("hidden", next(sizes), most_hidden)
+    axes = separated(coarsened(*axes, MAX_BINS), known, matrix.timed[train], matrix.configs, legality)
+    rows, hidden, legal = _trimmed(legality, matrix, *axes)
 
-    cost = np.zeros(legal.shape, np.int64)
-    barred = np.zeros(legal.shape, np.bool_)
+    cost, barred = np.zeros(legal.shape, np.int64), np.zeros(legal.shape, np.bool_)
+    answers = legal.copy()
     for index, (row_count, size) in enumerate(matrix.problems):
         place = rows.bin(row_count), hidden.bin(size)
         weight = int(matrix.weight[index])
         if train[index]:
             barred[:, *place] |= ~matrix.usable[index]
+            answers[:, *place] &= matrix.timed[index]
             told = np.where(matrix.usable[index], matrix.regret[index], matrix.regret[index].max())
             cost[:, *place] += matrix.regret[index] * weight
             # Sizes beyond the measured box have no problems: the nearest ones speak for them, with a weight of 1.
@@ -73,7 +75,24 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
                 cost[:, *beyond] += told
         else:
             cost[:, *place] += np.where(matrix.usable[index], 0, UNMEASURED * weight)
-    return Bins((rows, hidden), matrix.configs, cost, barred, legal)
+    found = Bins((rows, hidden), matrix.configs, cost, barred, legal)
+    return _with_defaults(found, np.logical_not(answers.any(axis=0)), legality)
+
+
+def _with_defaults(found: Bins, lacking: NDArray[np.bool_], legality: Legality) -> Bins:
+    """The bins with the operator's default configs as candidates wherever there is no other; `lacking` says where."""
+    defaults = default_configs(found.axes, lacking, legality)
+    added = tuple(config for config in defaults if config not in found.configs)
+    configs, shape = (*found.configs, *added), (len(added), *lacking.shape)
+    cost = np.concatenate([found.cost, np.zeros(shape, np.int64)])
+    barred = np.concatenate([found.barred, np.ones(shape, np.bool_)])
+    legal = legality.over(added, *(axis.tops for axis in found.axes))
+    price = np.maximum(found.cost.max(axis=0), UNMEASURED)
+    for config in defaults:
+        place = configs.index(config)
+        cost[place] = np.where(lacking, price, cost[place])
+        barred[place] &= ~lacking
+    return Bins(found.axes, configs, cost, barred, np.concatenate([found.legal, legal]))
 
 
 class Solver:
@@ -141,8 +160,9 @@ def least_worst(matrix: TimingMatrix, legality: Legality, leaves: int) -> int | 
     if solve(matrix, legality, leaves).least(leaves) is None:
         return None
     bounds = np.unique(matrix.regret[matrix.usable]).tolist()
-    # No tree is better than the best config of each problem.
-    least = int(np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max).min(axis=1).max())
+    # No tree is better than the best config of each problem; where there is none, a default config answers.
+    known = matrix.usable.any(axis=1)
+    least = int(np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max)[known].min(axis=1).max())
     bounds = bounds[bisect_left(bounds, least) :]
     place = bisect_left(
         bounds, True, key=lambda cap: solve(matrix.within(cap), legality, leaves).least(leaves) is not None

@@ -67,13 +67,13 @@ def sides_of(
     Args:
         evidence: that the matrices were made of.
         matrices: of one operator.
-        trees: by operator and dtype, what serves the plain operator.
+        trees: by operator and dtype, what serves the plain operator, where there is a function.
     """
     measured = {name for name, _, _ in evidence.kinds()}
     return [
         Side(matrix, best_times(evidence, matrix).best, trees[matrix.operator, matrix.dtype])
         for matrix in matrices
-        if not matrix.variant and _other(matrix.operator) in measured
+        if _other(matrix.operator) in measured and (matrix.key, matrix.dtype) in trees and not matrix.variant
     ]
 
 

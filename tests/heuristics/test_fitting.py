@@ -223,16 +223,9 @@ def test_no_data(spec: OperatorSpec) -> None:
         fit(Evidence.from_measurements([], []))
 
 
-def test_one_problem_is_named(measured, penalty) -> None:
-    with pytest.raises(NormtuneError, match=r"at least two problems.*toy bfloat16: it has times of 1 problem"):
-        fit(measured(("", "bfloat16", penalty), shapes=[(8, 64)]))
-
-
-def test_a_dtype_of_one_problem_is_left_out_with_a_note(measure, penalty, spec: OperatorSpec, run: Run) -> None:
-    cells = measure(penalty, SHAPES) + measure(penalty, [(8, 64)], dtype="float32")
-    found = fit(Evidence.from_measurements(cells, [run]), FitOptions(leaves=2))
-    assert found.functions[0].dtypes == ("bfloat16", "float16", "float32")
-    assert found.notes == ("left out toy float32: it has times of 1 problem",)
+def test_one_problem_is_enough(measured, penalty) -> None:
+    found = fit(measured(("", "bfloat16", penalty), shapes=[(8, 64)]))
+    assert [one.figures.loss.problems for one in found.functions] == [1]
 
 
 def test_two_devices_are_named(measure, penalty, spec: OperatorSpec, run: Run) -> None:

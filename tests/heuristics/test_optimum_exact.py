@@ -38,7 +38,7 @@ class Case:
     @property
     def legality(self) -> Legality:
         def resolve(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> Launch:
-            if problem.rows * problem.hidden > self.limits[CONFIGS.index(config)]:
+            if config not in CONFIGS or problem.rows * problem.hidden > self.limits[CONFIGS.index(config)]:
                 raise IllegalConfigError("too large")
             return Launch(False, 1, 1, 1, config.num_warps, 1, 16, False, 0)
 
@@ -50,7 +50,7 @@ class Case:
             buffers=lambda problem: (),
             space=lambda name, problem, target: list(CONFIGS),
             resolve=resolve,
-            default_config=lambda problem, target: CONFIGS[0],
+            default_config=lambda problem, target: Config("row", 1, 32),  # illegal: no default takes part
             kernel_module="none",
             reference_module="none",
             sources=(),
@@ -86,10 +86,7 @@ class Case:
 
     def all_trees(self, cost: Cost, join: Callable[[int, int], int]) -> list[int | None]:
         """The least joint cost over every tree of at most 1, 2, ... leaves."""
-        tops = [
-            axis(name, (shape[place] for shape in self.matrix.problems), 1).tops
-            for place, name in enumerate(("rows", "hidden"))
-        ]
+        tops = [axis.tops for axis in (self.solved().rows, self.solved().hidden)]
         known = cache(cost)
 
         def trees(box: Box, count: int) -> Iterator[int]:
