@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.grid import Axis
 from normtune.heuristics.legality import Legality
+from normtune.heuristics.matrix import TimingMatrix
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 
@@ -46,6 +47,14 @@ def separated(
         }
         axes = (rows, _ending(hidden, lacking)) if place else (_ending(rows, lacking), hidden)
     return axes
+
+
+def answers(matrix: TimingMatrix, legality: Legality) -> bool:
+    """Whether at each measured shape a config that has a time there is legal."""
+    return all(
+        any(legality.reaches(config, *shape) for config, timed in zip(matrix.configs, own, strict=True) if timed)
+        for shape, own in zip(matrix.problems, matrix.timed.tolist(), strict=True)
+    )
 
 
 def default_configs(axes: tuple[Axis, Axis], lacking: Bools, legality: Legality) -> tuple[Config, ...]:

@@ -91,6 +91,8 @@ def _regret(fit: Fit) -> Iterable[str]:
 
 def certificate(found: Figures) -> str:
     """What is proved of a tree: `within 0.05 % of the best 8-leaf tree on this grid`."""
+    if found.joined:
+        return "its nearest sizes not told apart, so nothing is proved of this grid"
     told = f"{_within(found.gap)}the best {found.leaves}-leaf tree{found.limits} on this grid"
     if found.few:
         bound, mean = found.few

@@ -66,6 +66,7 @@ class Figures(NamedTuple):
         cross_validated: mean regret between sizes, on problems left out of the fit; None where leaves were given.
         extrapolated: mean regret beyond the sizes that were fitted, likewise.
         unmeasured: leaves with the operator's default config, for which there is no time.
+        joined: whether there were more sizes than an optimum is sought of, so that near ones were not told apart.
         rule: what Liger's shipped rule loses on the same kernels; None where it has no config that was measured.
         gain: of the tree over that rule; None likewise.
     """
@@ -81,6 +82,7 @@ class Figures(NamedTuple):
     cross_validated: int | None = None
     extrapolated: int | None = None
     unmeasured: int = 0
+    joined: bool = False
     rule: Loss | None = None
     gain: Gain | None = None
 

@@ -16,7 +16,6 @@ from normtune.heuristics.invariant_functions import invariant_functions
 from normtune.heuristics.legality import all_variants
 from normtune.heuristics.matrices import older
 from normtune.heuristics.matrix import TimingMatrix, timing_matrix
-from normtune.heuristics.optimum import MAX_BINS
 from normtune.heuristics.options import FitOptions
 from normtune.heuristics.parallel import in_order, processes_for
 from normtune.heuristics.rules import liger
@@ -186,12 +185,6 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
             notes.append(f"left out {join_key(spec.name, variant)} {dtype}: it has no times")
             continue
         found.append(matrix)
-        sizes = [len({shape[place] for shape in matrix.problems}) for place in (0, 1)]
-        if (sizes[0] + 1) * (sizes[1] + 1) > MAX_BINS:  # a bin more on each axis, for what lies beyond
-            notes.append(
-                f"{matrix.key} {dtype} has {sizes[0]} row counts x {sizes[1]} hidden sizes, "
-                f"more than {MAX_BINS} pairs: the nearest sizes are not told apart"
-            )
     return found
 
 

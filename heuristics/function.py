@@ -120,13 +120,14 @@ def fit_function(
     )
 
 
-def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int) -> Figures:
+def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = False) -> Figures:
     """The figures of a tree, beside those of the rule that Liger-Kernel ships.
 
     Args:
         matrix: that it is judged on.
         tree: fitted on it, or on other data.
         optimum: least mean regret of a tree of as many leaves, millionths.
+        joined: whether that is of trees that do not tell all sizes apart.
     """
     loss = figures.of_tree(matrix, tree)
     if loss is None:
@@ -138,6 +139,7 @@ def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int) -> Figures:
         configs=len(distinct(tree)),
         loss=loss,
         gap=max(0, loss.mean - optimum),
+        joined=joined,
         unmeasured=sum(config not in matrix.configs for config in configs_of(tree)),
         rule=figures.of_rule(matrix, liger.choose),
         gain=figures.gain(matrix, tree, liger.choose),
@@ -254,7 +256,8 @@ def _figures(task: _Task, optima: Optima, tree: Tree, asked: int) -> Figures:
     best, optimum = optima.least(count), least_measured(task.matrix, optima, count)
     if best is None or optimum is None:
         raise AssertionError("where there is a tree there is a best one")
-    found, few = figures_of(task.matrix, tree, optimum), task.few
+    joined = task.found.joins(task.matrix.problems)
+    found, few = figures_of(task.matrix, tree, optimum, joined), task.few
     # A tree that has its cuts on the grid is compared with trees that are legal at all sizes, as it is; another with
     # trees that need not be so beyond the measured ones.
     cost = cost_of(optima, tree)

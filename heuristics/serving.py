@@ -3,11 +3,12 @@
 In: the weighted timing matrices of an operator, and what is asked for. Out: `Function` and `Shared`. One function is
 fitted in `function`, what sharing costs is found in `sharing`.
 
-A dtype without data takes the function of bfloat16, else of the first dtype that has data. A dtype with data takes
-bfloat16's where that costs at most `SHARING_COST` of mean regret on its own data, against the best tree of as many
-leaves, and is legal for it; else it gets a function of its own. A variant is held to the same bound, first against the
-plain operator's function of its dtype, to which dispatch falls back where the table has no entry, and then against the
-variant's function of bfloat16; one that was measured on a smaller range of sizes than the plain operator takes its
+A dtype without data takes the function of bfloat16, else of the first dtype that has data, if at each measured shape
+some measured config is legal for it; else it has none, and the operator's default config is launched. A dtype with data
+takes bfloat16's where that costs at most `SHARING_COST` of mean regret on its own data, against the best tree of as
+many leaves, and is legal for it; else it gets a function of its own. A variant is held to the same bound, first against
+the plain operator's function of its dtype, to which dispatch falls back where the table has no entry, and then against
+the variant's function of bfloat16; one that was measured on a smaller range of sizes than the plain operator takes its
 function whatever that costs. A variant's function also serves the dtypes without data of the variant whose plain
 function is the same as its own dtype's.
 """
@@ -17,6 +18,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError
+from normtune.heuristics.coverage import answers
 from normtune.heuristics.fitted import Function, Shared
 from normtune.heuristics.function import fit_function
 from normtune.heuristics.header import Known
@@ -90,7 +92,9 @@ def functions_of(
         if taken is None and decided and decided.donor:
             raise NormtuneError(f"{matrix.key} {matrix.dtype} cannot take the function of {' '.join(decided.donor)}")
         if taken is None:
-            dtypes = (matrix.dtype, *_takers(spec, matrices, functions, matrix))
+            takers = _takers(spec, matrices, functions, matrix)
+            able = [one for one in takers if answers(matrix, Legality(spec, asked.target, (one,), variants))]
+            dtypes = (matrix.dtype, *able)
             own_options = options
             most = [found.leaves for found in asked_of.values() if found.leaves is not None]
             if options.leaves and not decided:

@@ -51,7 +51,8 @@ def offer(
         Nothing shared where the function is not legal everywhere, has a time on less than half of the problems, or
         breaks one of the bounds.
     """
-    optima = (solver or Solver()).optima(bins(matrix, legality), donor.figures.leaves)
+    in_bins = bins(matrix, legality)
+    optima = (solver or Solver()).optima(in_bins, donor.figures.leaves)
     count = least_legal(optima, leaves_of_its_own(matrix, donor), donor.figures.leaves)
     loss = figures.of_tree(matrix, donor.tree)
     if count is None or loss is None or (cap is not None and loss.worst > cap) or any(legality.breaches(donor.tree)):
@@ -61,7 +62,7 @@ def offer(
     own, optimum = optima.tree(count), least_measured(matrix, optima, count)
     if own is None or optimum is None or 2 * loss.problems < len(matrix.problems):
         return Offer(None, count)
-    found = figures_of(matrix, donor.tree, optimum)
+    found = figures_of(matrix, donor.tree, optimum, in_bins.joins(matrix.problems))
     cost = extra(matrix, donor.tree, own)
     return Offer(Shared(matrix.key, matrix.dtype, (donor.key, donor.dtype), cost, found), count)
 

@@ -5,6 +5,7 @@ left to `selection`.
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +41,11 @@ class Bins(NamedTuple):
     barred: NDArray[np.bool_]
     legal: NDArray[np.bool_]
 
+    def joins(self, problems: Sequence[tuple[int, int]]) -> bool:
+        """Whether two sizes of these problems are in one bin, so that no tree tells them apart."""
+        sizes = [{shape[place] for shape in problems} for place in (0, 1)]
+        return any(len({axis.bin(size) for size in own}) < len(own) for axis, own in zip(self.axes, sizes, strict=True))
+
 
 def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] | None = None) -> Bins:
     """The training problems in their bins.
@@ -57,8 +63,8 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
         most_rows, most_hidden = MAX_ROWS, legality.spec.max_hidden
     sizes = zip(*known, strict=True)
     axes = axis("rows", next(sizes), most_rows), axis("hidden", next(sizes), most_hidden)
-    axes = separated(coarsened(*axes, MAX_BINS), known, matrix.timed[train], matrix.configs, legality)
-    rows, hidden, legal = _trimmed(legality, matrix, *axes)
+    axes = separated(axes, known, matrix.timed[train], matrix.configs, legality)
+    rows, hidden, legal = _trimmed(legality, matrix, *coarsened(*axes, MAX_BINS))
 
     cost, barred = np.zeros(legal.shape, np.int64), np.zeros(legal.shape, np.bool_)
     answers = legal.copy()

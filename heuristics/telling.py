@@ -13,6 +13,7 @@ from normtune.heuristics import together
 from normtune.heuristics.figures import Figures, Gain
 from normtune.heuristics.fitted import Fit
 from normtune.heuristics.micrologs import MILLION, percent, percent_up
+from normtune.heuristics.optimum import MAX_BINS
 from normtune.heuristics.rules import liger
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.problem import split_key
@@ -49,6 +50,8 @@ def figures(fit: Fit) -> Iterable[str]:
             yield _row((f"  {dtype}", leaves, *_cells(found)))
     yield ""
     yield "gap: what the best tree of as many leaves on this grid, proved, loses less"
+    for key, dtype in [(one.key, one.dtype) for one in fit.functions if one.figures.joined]:
+        yield f"  {key} {dtype}: more than {MAX_BINS} pairs of sizes; the nearest are not told apart, nothing is proved"
     yield from _beyond(fit)
     yield from together.lines(fit.together, "Liger")
     yield from _batch_invariant(fit)
@@ -135,7 +138,7 @@ def _cells(found: Figures) -> list[str]:
     )
     of_rule = ((rule.mean if rule else None, 2), (rule.worst if rule else None, 1))
     cells = ["-" if value is None else percent(value, digits) for value, digits in (*shown, *of_rule)]
-    gap = percent_up(found.gap)
+    gap = "-" if found.joined else percent_up(found.gap)
     return [str(found.configs), *(cell.removesuffix(" %") for cell in (*cells[:4], gap, *cells[4:]))]
 
 

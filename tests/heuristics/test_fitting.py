@@ -1,14 +1,20 @@
+import numpy as np
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics import solving
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
 from normtune.heuristics.header import Known, parse
+from normtune.heuristics.legality import Legality
+from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.telling import figures
 from normtune.heuristics.tree import Leaf, Split, choose
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
+from normtune.kernels.target import TARGETS
 from normtune.results.frame import Evidence
 from normtune.results.records import Run
 
@@ -251,19 +257,43 @@ def test_the_gap_is_to_trees_that_are_legal_beyond_the_measured_sizes_too(measur
     assert found.loss.mean > 90_000
 
 
-def test_of_too_many_sizes_the_nearest_are_not_told_apart(measured) -> None:
+@pytest.mark.parametrize(("most", "joined"), [(2600, False), (1200, True)])
+def test_of_too_many_sizes_the_nearest_are_not_told_apart_and_nothing_is_proved(measured, monkeypatch, most, joined):
     def by_hidden(config, problem):
         return 0.0 if config.num_warps == (4 if problem.hidden <= 512 else 16) else 0.2
 
+    monkeypatch.setattr(solving, "MAX_BINS", most)
     configs = [Config("row", 1, 4), Config("row", 1, 16)]
     shapes = {(count, 64) for count in range(1, 41)} | {(1, 64 * count) for count in range(1, 41)}
     found = fit(measured(("", "bfloat16", by_hidden), shapes=sorted(shapes), configs=configs), FitOptions(leaves=2))
-    assert found.notes == (
-        "toy bfloat16 has 40 row counts x 40 hidden sizes, more than 1200 pairs: the nearest sizes are not told apart",
-    )
     # 512 and 576 are far enough apart, as ratios, to keep the cut between them.
     assert found.functions[0].tree == Split("hidden", 512, Leaf(configs[0]), Leaf(configs[1]))
     assert found.functions[0].figures.loss.problems == 79
+    assert found.functions[0].figures.joined == joined
+    text = " ".join(module_text(found, "normtune fit").replace("\n#", " ").split())
+    assert ("the best 2-leaf tree on this grid" in text) != joined
+    assert ("its nearest sizes not told apart, so nothing is proved of this grid" in text) == joined
+    assert any("toy bfloat16: more than" in line for line in figures(found)) == joined
+
+
+def test_a_planted_tree_is_found_on_sixty_by_thirty_two_sizes(spec):
+    """No cut of it lies where sizes would be joined first."""
+    rows, hidden = sorted({int(2 ** (step / 3)) for step in range(9, 69)}), [64 * count for count in range(1, 33)]
+    configs = tuple(Config("row", 1, warps) for warps in (4, 8, 16))
+
+    def planted(row, size):
+        if size <= 1472:
+            return (0 if size <= 704 else 1) if row < 500 else 2
+        return 2 if row < 90 else 0
+
+    problems = tuple((row, size) for row in rows for size in hidden)
+    best = np.array([planted(*shape) for shape in problems])
+    regret = np.where(np.arange(3) == best[:, None], 0, 300_000)
+    matrix = TimingMatrix("toy", "", "bfloat16", problems, configs, regret, np.ones(regret.shape, np.bool_))
+    legality = Legality(spec, TARGETS["sm_90"], ("bfloat16",), ("",))
+    optima = solving.solve(matrix, legality, 5)
+    assert len(problems) == 60 * 32
+    assert [optima.least_measured(count) == 0 for count in (4, 5)] == [False, True]
 
 
 @pytest.mark.parametrize("count", [0, -3])
