@@ -123,7 +123,8 @@ def _percents(name: str, value: int | None) -> list[str]:
 
 def _lost(found: Figures) -> list[str]:
     loss = found.loss
-    return [f"mean {percent(loss.mean)}", f"plain mean {percent(loss.plain)}", f"worst {percent(loss.worst, 1)}"]
+    parts = [f"mean {percent(loss.mean)}", f"plain mean {percent(loss.plain)}", f"worst {percent(loss.worst, 1)}"]
+    return [*parts, f"means low by at most {percent_up(loss.luck)}"] if loss.luck else parts
 
 
 def body_text(functions: Sequence[Function | AnyGpuFunction], of: form.Form = form.ONE_GPU) -> str:

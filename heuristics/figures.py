@@ -27,6 +27,7 @@ class Loss(NamedTuple):
         ninetieth: the least that at least nine tenths of the problems do not exceed.
         worst: the largest.
         problems: how many were scored.
+        luck: by how much the mean may be too low, rounded up: see `TimingMatrix.luck`.
     """
 
     mean: int
@@ -34,6 +35,7 @@ class Loss(NamedTuple):
     ninetieth: int
     worst: int
     problems: int
+    luck: int = 0
 
 
 class Gain(NamedTuple):
@@ -87,36 +89,44 @@ class Figures(NamedTuple):
     gain: Gain | None = None
 
 
-def summarise(regrets: Sequence[int | None], weights: Sequence[int] | NDArray[np.int64] | None = None) -> Loss | None:
+def summarise(
+    regrets: Sequence[int | None],
+    weights: Sequence[int] | NDArray[np.int64] | None = None,
+    luck: NDArray[np.int64] | None = None,
+) -> Loss | None:
     """The loss over the problems that have a regret; None where none has, or none of those weighs anything.
 
     Args:
         regrets: of each problem, millionths.
         weights: of each problem; None for equal ones.
+        luck: by how much the regret of each may be too low; None where it is not.
     """
-    counted = zip(regrets, [1] * len(regrets) if weights is None else map(int, weights), strict=True)
-    pairs = sorted((regret, weight) for regret, weight in counted if regret is not None)
+    each = [1] * len(regrets) if weights is None else [int(weight) for weight in weights]
+    pairs = sorted((regret, weight) for regret, weight in zip(regrets, each, strict=True) if regret is not None)
     total = sum(weight for _, weight in pairs)
     if not total:
         return None
     count = len(pairs)
+    lucky = [0] * len(each) if luck is None else luck.tolist()
+    too_low = sum(one * weight for regret, weight, one in zip(regrets, each, lucky, strict=True) if regret is not None)
     return Loss(
         mean=sum(regret * weight for regret, weight in pairs) // total,
         plain=sum(regret for regret, _ in pairs) // count,
         ninetieth=pairs[-(-9 * count // 10) - 1][0],
         worst=pairs[-1][0],
         problems=count,
+        luck=-(-too_low // total),
     )
 
 
 def of_tree(matrix: TimingMatrix, tree: Tree) -> Loss | None:
     """The loss of a tree over the problems of a matrix on which its choice has a time."""
-    return summarise(losses(matrix, tree), matrix.weight)
+    return summarise(losses(matrix, tree), matrix.weight, matrix.luck)
 
 
 def of_rule(matrix: TimingMatrix, rule: Rule) -> Loss | None:
     """The loss of a rule over the problems on which its choice has a time."""
-    return summarise(_losses_of(matrix, rule), matrix.weight)
+    return summarise(_losses_of(matrix, rule), matrix.weight, matrix.luck)
 
 
 def gain(matrix: TimingMatrix, tree: Tree, rule: Rule) -> Gain | None:

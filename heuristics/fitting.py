@@ -14,7 +14,7 @@ from normtune.heuristics.header import Known
 from normtune.heuristics.incumbent import Incumbents
 from normtune.heuristics.invariant_functions import invariant_functions
 from normtune.heuristics.legality import all_variants
-from normtune.heuristics.matrices import older
+from normtune.heuristics.matrices import check_times, older
 from normtune.heuristics.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.options import FitOptions
 from normtune.heuristics.parallel import in_order, processes_for
@@ -30,6 +30,9 @@ from normtune.results.records import Device
 
 if TYPE_CHECKING:
     from normtune.results.frame import Evidence
+
+# No function is fitted to what is left of so few.
+MOST_UNUSED = 0.5
 
 
 def fit(
@@ -182,8 +185,18 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
     for variant, dtype in (pair for pair in order if pair in pairs):
         matrix = timing_matrix(evidence, spec, variant, dtype, target)
         if matrix is None:
-            notes.append(f"left out {join_key(spec.name, variant)} {dtype}: it has no times")
+            notes.append(f"left out {join_key(spec.name, variant)} {dtype}: it has no times that can be compared")
             continue
+        check_times(evidence, matrix)
+        unused, measured = matrix.unused
+        if unused:
+            too_many = unused > MOST_UNUSED * measured
+            notes.append(
+                f"{'left out ' * too_many}{matrix.key} {dtype}: {unused} of {measured} measurements share no round "
+                "with the others, or their run no config, and only times of a round are compared: time configs in turns"
+            )
+            if too_many:
+                continue
         found.append(matrix)
     return found
 

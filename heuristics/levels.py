@@ -78,6 +78,19 @@ def levels(runs: Sequence[dict[Config, Samples]]) -> dict[Config, Level]:
     return {config: level for config, level in merged.items() if config != COPY}
 
 
+def unused(runs: Sequence[dict[Config, Samples]], found: dict[Config, Level]) -> int:
+    """How many times of a config in a run have no part in the levels, as nothing was timed beside them.
+
+    Args:
+        runs: as for `levels`.
+        found: what that gave.
+    """
+    measured = {config: [number for number, run in enumerate(runs) if config in run] for run in runs for config in run}
+    measured.pop(COPY, None)
+    used = {config: {*(level.labels // _LABELS).tolist()} for config, level in found.items()}
+    return sum(number not in used.get(config, ()) for config, numbers in measured.items() for number in numbers)
+
+
 def _of_run(samples: dict[Config, Samples], number: int) -> dict[Config, Level]:
     groups: dict[bytes, list[Config]] = {}
     for config, found in sorted(samples.items()):

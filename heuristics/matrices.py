@@ -6,8 +6,11 @@ others and of measurements of kernels that changed.
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from normtune.errors import UsageError
 from normtune.heuristics.legality import registered
-from normtune.heuristics.matrix import TimingMatrix, timing_matrix
+from normtune.heuristics.matrix import MISSING, TimingMatrix, timing_matrix
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import join_key
@@ -17,6 +20,9 @@ from normtune.results.terminal import printable
 if TYPE_CHECKING:
     from normtune.results.frame import Evidence
     from normtune.results.records import Device
+
+# A launch that does nothing takes more than half a microsecond.
+_LEAST_NANOSECONDS = 200
 
 
 def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatrix], list[str]]:
@@ -32,6 +38,31 @@ def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatri
             why = "no config has times" if known else "it is not registered so, install what brings it"
             notes.append(printable(f"{join_key(name, variant)} {dtype}: {why}"))
     return found, notes
+
+
+def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
+    """Refuse times that are no nanoseconds.
+
+    Args:
+        current: that the matrix was made of.
+        matrix: its rounds are looked at.
+
+    Raises:
+        UsageError: most times are shorter than any launch, or most rounds give all of three or more configs one time.
+    """
+    part = current.part(matrix.operator, matrix.variant, matrix.dtype)
+    typical = np.median(np.concatenate(part["samples"][part["status"] == "ok"].tolist()))
+    told, why = f"times of {matrix.key} {matrix.dtype}", "expected nanoseconds, were microseconds given?"
+    if typical < _LEAST_NANOSECONDS:
+        raise UsageError(f"{told} are {typical:g} ns, shorter than any kernel's: {why}")
+    if matrix.rounds:
+        logs = matrix.rounds.logs
+        timed = logs != MISSING
+        many = timed.sum(axis=1) >= 3
+        high, low = np.where(timed, logs, MISSING).max(axis=1), np.where(timed, logs, -MISSING - 1).min(axis=1)
+        equal = (many & (high == low)).sum()
+        if 2 * equal > many.sum():
+            raise UsageError(f"{told} are the same for all configs in {equal} of {many.sum()} rounds: {why}")
 
 
 def older(all_of_it: "Evidence", current: "Evidence") -> list[str]:

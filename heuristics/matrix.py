@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.levels import Level, Samples, levels
+from normtune.heuristics.levels import Level, Samples, levels, unused
 from normtune.heuristics.micrologs import micrologs
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
 from normtune.kernels.problem import Problem, join_key
 from normtune.kernels.target import Target
 from normtune.results.frame import flatten, split
+from normtune.results.records import COPY
 
 if TYPE_CHECKING:
     from normtune.results.frame import Evidence
@@ -60,6 +61,11 @@ class TimingMatrix:
         rounds: the paired times that the regret comes from; None for a matrix that was made of regret alone.
         weights: int64, (problems,), what each problem counts in a mean; None where all count the same.
         excluded: bool, (problems, configs): measured without failure, and not usable by a condition on the table.
+        luck: int64, (problems,), millionths: by how much the regret of a problem may be too low, as the best of half of
+            the blocks is no better than the best; None where that is not known. With what all blocks say is best,
+            regret would be too high, as that was lucky; the true one lies between.
+        unused: of all times of a config in a run: how many have no part in it, as nothing was timed beside them, and
+            how many there are.
     """
 
     operator: str
@@ -72,6 +78,8 @@ class TimingMatrix:
     rounds: Rounds | None = None
     weights: NDArray[np.int64] | None = None
     excluded: NDArray[np.bool_] | None = None
+    luck: NDArray[np.int64] | None = None
+    unused: tuple[int, int] = (0, 0)
 
     @property
     def timed(self) -> NDArray[np.bool_]:
@@ -121,6 +129,7 @@ class TimingMatrix:
             rounds=self.rounds and Rounds(self.rounds.labels[at], self.rounds.logs[at]),
             weights=self.weight[at],
             excluded=None if self.excluded is None else self.excluded[at],
+            luck=None if self.luck is None else self.luck[at],
         )
 
     def within(self, cap: int) -> "TimingMatrix":
@@ -137,10 +146,14 @@ class TimingMatrix:
 
 
 class _Measured(NamedTuple):
-    """What is known of one shape: the levels of the configs that did not fail, and those whose newest attempt did."""
+    """What is known of one shape: the levels of the configs that did not fail, and those whose newest attempt did.
+
+    And how many times have no part in the levels, of how many.
+    """
 
     levels: dict[Config, Level]
     failed: set[Config]
+    unused: tuple[int, int]
 
 
 def timing_matrix(
@@ -164,6 +177,7 @@ def timing_matrix(
     shapes: list[tuple[int, int]] = []
     behind: list[dict[int, Level]] = []
     illegal: dict[int, tuple[int, int]] = {}
+    luck: list[int] = []
     for shape, found in with_levels.items():
         problem = Problem(spec.name, shape[0], shape[1], dtype, variant)
         known = _with_aliases(found, configs, spec, problem, target, illegal)
@@ -175,13 +189,19 @@ def timing_matrix(
         best_by_even, best_by_odd = int(np.argmin(even)), int(np.argmin(odd))
         regret[len(shapes), place] = (odd - odd[best_by_even] + even - even[best_by_odd]) // 2
         usable[len(shapes), place] = True
+        by_halves = int(odd[best_by_even] + even[best_by_odd])
+        luck.append(-((int((even + odd).min()) - by_halves) // 2))
         shapes.append(shape)
         behind.append(known)
     if not shapes:
         return None
     count = len(shapes)
-    rounds = _rounds(behind, len(configs))
-    return TimingMatrix(spec.name, variant, dtype, tuple(shapes), configs, regret[:count], usable[:count], rounds)
+    return TimingMatrix(
+        *(spec.name, variant, dtype, tuple(shapes), configs, regret[:count], usable[:count]),
+        rounds=_rounds(behind, len(configs)),
+        luck=np.array(luck, np.int64),
+        unused=tuple(map(sum, zip(*(found.unused for found in measured.values()), strict=True))),  # type: ignore[arg-type]
+    )
 
 
 def _rounds(levels_of: Sequence[dict[int, Level]], configs: int) -> Rounds:
@@ -253,8 +273,10 @@ def _of_shape(
             for config, number, failure in zip(configs, numbers, failures, strict=True)
             if failure and number == newest[config]
         }
-    found = levels([samples for samples in runs.values() if samples])
-    return _Measured({config: level for config, level in found.items() if config not in failed}, failed)
+    filled = [samples for samples in runs.values() if samples]
+    found = levels(filled)
+    counts = unused(filled, found), sum(config != COPY for samples in filled for config in samples)
+    return _Measured({config: level for config, level in found.items() if config not in failed}, failed, counts)
 
 
 def _joined(left: Samples, right: Samples) -> Samples:

@@ -52,6 +52,10 @@ def figures(fit: Fit) -> Iterable[str]:
     yield "gap: what the best tree of as many leaves on this grid, proved, loses less"
     for key, dtype in [(one.key, one.dtype) for one in fit.functions if one.figures.joined]:
         yield f"  {key} {dtype}: more than {MAX_BINS} pairs of sizes; the nearest are not told apart, nothing is proved"
+    lucky = max(found.loss.luck for found in (*(f.figures for f in fit.functions), *(o.figures for o in fit.shared)))
+    if lucky:
+        yield f"means are low by at most {percent_up(lucky)}, as half of the blocks choose a shape's best and the"
+        yield "others score it; a mean below 0 is one of about 0"
     yield from _beyond(fit)
     yield from together.lines(fit.together, "Liger")
     yield from _batch_invariant(fit)
