@@ -79,6 +79,7 @@ def _regret(fit: Fit) -> Iterable[str]:
             *_percents("cross-validated", found.cross_validated),
             *_percents("extrapolated", found.extrapolated),
             *unmeasured(found),
+            *slower(found),
             *([beside(one.beside, split_batch_invariant(one.key)[0])] if one.beside else []),
         ]
         yield f"{one.key} {one.dtype}: {', '.join(parts)}"
@@ -105,6 +106,14 @@ def unmeasured(found: Figures) -> list[str]:
     if not found.unmeasured:
         return []
     return [f"{counted_leaves(found.unmeasured)} of the default config, where none that was measured is legal"]
+
+
+def slower(found: Figures) -> list[str]:
+    """Where it is slower than what is in use: `3 shapes up to 5.1 % slower than what was in use`."""
+    if not found.slower:
+        return []
+    count, most = found.slower
+    return [f"{count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what was in use"]
 
 
 def beside(cost: Cost, usual: str) -> str:

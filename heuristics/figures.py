@@ -69,6 +69,8 @@ class Figures(NamedTuple):
         extrapolated: mean regret beyond the sizes that were fitted, likewise.
         unmeasured: leaves with the operator's default config, for which there is no time.
         joined: whether there were more sizes than an optimum is sought of, so that near ones were not told apart.
+        slower: on how many problems it is slower than what is in use, and by how much at most, millionths; None where
+            that could be kept to.
         rule: what Liger's shipped rule loses on the same kernels; None where it has no config that was measured.
         gain: of the tree over that rule; None likewise.
     """
@@ -85,6 +87,7 @@ class Figures(NamedTuple):
     extrapolated: int | None = None
     unmeasured: int = 0
     joined: bool = False
+    slower: tuple[int, int] | None = None
     rule: Loss | None = None
     gain: Gain | None = None
 

@@ -7,45 +7,25 @@ The optimum comes first. Of the trees that lose at most the tie more, the plaine
 than what is in use, it gives way (`guard`). What that costs is measured against the optimum, and printed.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from normtune.errors import NormtuneError
 from normtune.heuristics import figures
+from normtune.heuristics.conditions import Task, no_tree, sought
 from normtune.heuristics.figures import Figures
 from normtune.heuristics.fitted import Function
-from normtune.heuristics.guard import guarded
-from normtune.heuristics.header import Known
+from normtune.heuristics.guard import guarded, slower_cells, still_slower
+from normtune.heuristics.header import NOWHERE_SLOWER, Known
 from normtune.heuristics.incumbent import Incumbent
 from normtune.heuristics.legality import Legality
 from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.micrologs import ratio
 from normtune.heuristics.optimum import Optima, Sums
 from normtune.heuristics.options import MOST_LEAVES, FitOptions
 from normtune.heuristics.rules import liger
 from normtune.heuristics.selection import MAX_LEAVES, selected
-from normtune.heuristics.solving import Bins, Few, Solver, bins, few_configs, least_worst
+from normtune.heuristics.solving import Solver
 from normtune.heuristics.tidy import Old, cost_of, tidied
-from normtune.heuristics.tree import Tree, choose, configs_of, counted_leaves, distinct, leaves
-
-
-class _Task(NamedTuple):
-    """What an optimum is sought of, under which conditions.
-
-    Attributes:
-        matrix: all that was measured; trees are judged on it.
-        allowed: the same without what the conditions exclude.
-        found: `allowed` in bins.
-        few: the configs, where their number is limited.
-        limits: the conditions, in words.
-    """
-
-    matrix: TimingMatrix
-    allowed: TimingMatrix
-    found: Bins
-    few: Few | None
-    limits: str
+from normtune.heuristics.tree import Tree, choose, configs_of, distinct, leaves
 
 
 def fit_function(
@@ -56,6 +36,7 @@ def fit_function(
     incumbent: Incumbent | None = None,
     given: Tree | None = None,
     solver: Solver | None = None,
+    bound: int | None = None,
 ) -> Function:
     """The function of a matrix.
 
@@ -67,6 +48,7 @@ def fit_function(
         incumbent: what is in use.
         given: the tree of an earlier fit, which then is judged and not sought.
         solver: of the matrix, which others ask, too; None for one of its own.
+        bound: the most leaves that it may have beside a baseline; None for any number.
 
     Raises:
         NormtuneError: there is no legal tree of so few leaves, or none under the conditions.
@@ -76,14 +58,14 @@ def fit_function(
         validated, most = selected(matrix, legality, options.max_configs)
     enough = validated.chosen() if validated else None
     solver = solver or Solver()
-    task, optima, asked = _asked(matrix, legality, options, known, enough or most, most, solver)
+    task, optima, asked = sought(matrix, legality, options, known, enough or most, most, solver)
     # What nobody bounded may have as many leaves as it needs.
     while asked is None and known is None and options.leaves is None and most < MOST_LEAVES:
         most = min(2 * most, MOST_LEAVES)
-        task, optima, asked = _asked(matrix, legality, options, known, most, most, solver)
+        task, optima, asked = sought(matrix, legality, options, known, most, most, solver)
     tree = optima.tree(asked) if asked else None
     if tree is None or asked is None:
-        raise NormtuneError(_no_tree(task, legality, options, most))
+        raise NormtuneError(no_tree(task, legality, options, most))
 
     best = optima.least(asked)
     if best is None:
@@ -99,15 +81,25 @@ def fit_function(
         tree = optima.tree(count) or tree
         plain = tidied(optima, tree, budget)
         tree = plain
-        if incumbent and incumbent.tree:
-            tree = tidied(optima, tree, budget, _old(task, legality, incumbent.tree))
+        old = _old(task, legality, incumbent.tree) if incumbent and incumbent.tree else None
+        if old:
+            tree = tidied(optima, tree, budget, old)
         if incumbent:
-            tree, kept = guarded(task.matrix, task.found, tree, incumbent.choice)
+            unguarded, (tree, kept) = tree, guarded(task.matrix, task.found, tree, incumbent.choice)
+            if (known and known.strict) or _is_beyond(matrix, tree, options, bound, incumbent):
+                strict = _nowhere_slower(matrix, legality, options, known, incumbent, min(enough or most, most), most)
+                kept = 0
+                if strict:
+                    task, optima, asked, tree = strict
+                else:
+                    tree = unguarded
             replacing = incumbent.tree is not None and tree != plain
+    slow = still_slower(matrix, tree, incumbent.choice) if incumbent and not known else None
     found = _figures(task, optima, tree, asked)._replace(
         kept=known.kept if known else kept,
         cross_validated=known.cross_validated if known else validated and validated.inside(count),
         extrapolated=known.extrapolated if known else validated and validated.outside(count),
+        slower=known.slower if known else slow,
     )
     return Function(
         operator=matrix.operator,
@@ -152,88 +144,43 @@ def least_measured(matrix: TimingMatrix, optima: Optima, count: int) -> int | No
     return None if least is None else least // int(matrix.weight.sum())
 
 
-def _asked(
+def _is_beyond(matrix: TimingMatrix, tree: Tree, options: FitOptions, bound: int | None, incumbent: Incumbent) -> bool:
+    """Whether a tree that gave way where it was slower than what is in use keeps no longer to what was asked for.
+
+    A baseline asks for no more than these bounds; a table that is replaced is brought near to, and may.
+    """
+    if incumbent.tree is not None:
+        return False
+    if bound is not None and leaves(tree) > bound:
+        return True
+    return options.max_configs is not None and still_slower(matrix, tree, incumbent.choice) is not None
+
+
+def _nowhere_slower(
     matrix: TimingMatrix,
     legality: Legality,
     options: FitOptions,
     known: Known | None,
+    incumbent: Incumbent,
     enough: int,
     most: int,
-    solver: Solver,
-) -> tuple[_Task, Optima, int | None]:
-    """The conditions, the optima under them for up to `most` leaves, and the leaves of the one that sets the mark.
-
-    None where there is no tree. The least worst regret is that of trees of as many leaves, so that a refit, which knows
-    that number alone, has the same conditions.
-    """
-    while True:
-        task = _task(matrix, legality, options, enough)
-        optima = solver.optima(task.found, most)
-        asked = most if known else _mark(optima, enough)
-        if options.objective != "worst" or asked is None or asked <= enough:
-            return task, optima, asked
-        enough = asked
-
-
-def _task(matrix: TimingMatrix, legality: Legality, options: FitOptions, count: int) -> _Task:
-    """The conditions, taken from the options, for trees of so many leaves.
-
-    Raises:
-        NormtuneError: no choice of so few configs is legal everywhere.
-    """
-    allowed, few, limits = matrix, None, ""
-    if options.max_configs is not None:
-        few = few_configs(matrix, legality, options.max_configs)
-        if few is None:
-            raise NormtuneError(
-                f"no choice of at most {options.max_configs} config{'s' * (options.max_configs != 1)} covers "
-                f"{matrix.key} {matrix.dtype}: each is illegal or was not measured somewhere; allow more with "
-                "--max-configs, or sweep the default space"
-            )
-        allowed = allowed.of_configs(few.configs)
-        limits += " of these configs"
-    cap = options.cap
-    if options.objective == "worst":
-        least = least_worst(allowed if cap is None else allowed.within(cap), legality, count)
-        cap = cap if least is None else least
-    if cap is not None:
-        allowed = allowed.within(cap)
-        limits += f" with no shape above {ratio(cap)}"
-    return _Task(matrix, allowed, bins(allowed, legality), few, limits)
-
-
-def _mark(optima: Optima, enough: int) -> int | None:
-    """The fewest leaves with which a table that is legal at all sizes loses no more than one of `enough`.
-
-    `enough` counts what a tree needs for the measured sizes; what lies beyond them may take further leaves.
-    """
-    best = optima.least(optima.most)
-    if best is None:
+) -> tuple[Task, Optima, int, Tree] | None:
+    """The best tree within all bounds of which no config is slower than what is in use; None where there is none."""
+    strict = matrix.without(slower_cells(matrix, incumbent.choice))
+    try:
+        task, optima, asked = sought(strict, legality, options, known, enough, most, Solver())
+    except NormtuneError:
         return None
-    goal = optima.least_measured(enough)
-    bound = best if goal is None else max(best, goal)
-    return optima.fewest(bound)
+    best = optima.least(asked) if asked else None
+    tree = optima.tree(asked) if asked else None
+    if asked is None or best is None or tree is None:
+        return None
+    budget = best + options.tie * int(matrix.weight.sum())
+    tree = tidied(optima, optima.tree(optima.fewest(budget) or asked) or tree, budget)
+    return task._replace(matrix=matrix, limits=task.limits + NOWHERE_SLOWER), optima, asked, tree
 
 
-def _no_tree(task: _Task, legality: Legality, options: FitOptions, most: int) -> str:
-    """Why there is no tree, and what to do."""
-    matrix = task.matrix
-    name, count = f"{matrix.key} {matrix.dtype}", counted_leaves(most)
-    if options.cap is not None:
-        free = matrix.of_configs(task.few.configs) if task.few else matrix
-        least = least_worst(free, legality, most)
-        if least is not None:
-            return (
-                f"no table of at most {count} keeps every shape of {name} within {options.max_slowdown:g} times its "
-                f"best: {ratio(least, up=True)} is possible; allow it with --max-slowdown, or more leaves"
-            )
-    return (
-        f"no table of at most {count} covers {name}: no config is legal or was measured in so large regions; allow "
-        "more with --leaves, or sweep the default space"
-    )
-
-
-def _old(task: _Task, legality: Legality, tree: Tree) -> Old:
+def _old(task: Task, legality: Legality, tree: Tree) -> Old:
     """The tree that is replaced, as `tidy` looks at it."""
     matrix, found = task.allowed, task.found
     weights, differs = matrix.weight.tolist(), np.zeros(found.cost.shape, np.int64)
@@ -250,7 +197,7 @@ def _old(task: _Task, legality: Legality, tree: Tree) -> Old:
     return Old(tree, cost, Sums(differs))
 
 
-def _figures(task: _Task, optima: Optima, tree: Tree, asked: int) -> Figures:
+def _figures(task: Task, optima: Optima, tree: Tree, asked: int) -> Figures:
     count = leaves(tree)
     optima = optima.up_to(max(count, optima.most))
     best, optimum = optima.least(count), least_measured(task.matrix, optima, count)

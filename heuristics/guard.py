@@ -96,6 +96,43 @@ def slower(matrix: TimingMatrix, chosen: Choice, incumbent: Choice) -> list[int]
     return sorted(slow)
 
 
+class Slower(NamedTuple):
+    """Problems on which a tree is slower than what is in use.
+
+    Attributes:
+        problems: how many.
+        most: mean log-ratio on the worst of them, millionths.
+    """
+
+    problems: int
+    most: int
+
+
+def still_slower(matrix: TimingMatrix, tree: Tree, incumbent: Choice) -> Slower | None:
+    """Where a tree is slower than the incumbent, by the test of `slower`; None where it is nowhere so."""
+    found = slower(matrix, lambda rows, hidden: choose(tree, rows, hidden), incumbent)
+    if not found or matrix.rounds is None:
+        return None
+    places = {config: place for place, config in enumerate(matrix.configs)}
+    pairs = [(index, choose(tree, *matrix.problems[index]), incumbent(*matrix.problems[index])) for index in found]
+    ratios = [
+        block_ratios(matrix.rounds, index, places[ours], places[theirs]).mean()
+        for index, ours, theirs in pairs
+        if theirs
+    ]
+    return Slower(len(found), round(max(ratios)))
+
+
+def slower_cells(matrix: TimingMatrix, incumbent: Choice) -> NDArray[np.bool_]:
+    """Bool (problems, configs): where a config is slower than the incumbent's, each tested by itself."""
+    return np.array(
+        [
+            [_is_slower(matrix, index, config, incumbent) for config in matrix.configs]
+            for index in range(len(matrix.problems))
+        ]
+    )
+
+
 def block_ratios(rounds: Rounds, problem: int, left: int, right: int) -> NDArray[np.float64]:
     """The mean log-ratio of two configs in each block in which both were timed, in the order of blocks, millionths."""
     logs = rounds.logs[problem]

@@ -108,6 +108,7 @@ def functions_of(
                     incumbent,
                     asked.given.get((matrix.key, matrix.dtype)),
                     solver,
+                    options.leaves,
                 )
             except NormtuneError as error:
                 if decided:

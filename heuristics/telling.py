@@ -63,6 +63,12 @@ def figures(fit: Fit) -> Iterable[str]:
         if one.figures.kept:
             were = "leaf was" if one.figures.kept == 1 else "leaves were"
             yield f"{one.key} {one.dtype}: {one.figures.kept} {were} slower than what is in use, and gave way there"
+        if one.figures.slower:
+            count, most = one.figures.slower
+            yield (
+                f"{one.key} {one.dtype}: {count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what "
+                "is in use; no table within the bounds avoids it"
+            )
     for one in fit.functions:
         takers = [
             f"{other.key} {other.dtype} {percent(other.cost)}"

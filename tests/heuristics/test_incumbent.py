@@ -1,5 +1,6 @@
 """What is in use: rules, tables, and what of them answers for which function."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,14 @@ from normtune.errors import UsageError
 from normtune.heuristics import locate
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
+from normtune.heuristics.header import NOWHERE_SLOWER, parse
 from normtune.heuristics.incumbent import Incumbents, baseline, of_file
+from normtune.heuristics.micrologs import percent
 from normtune.heuristics.options import FitOptions
 from normtune.heuristics.regions import trees
 from normtune.heuristics.rules import RULES
-from normtune.heuristics.tree import Leaf, Split, choose
+from normtune.heuristics.telling import figures
+from normtune.heuristics.tree import Leaf, Split, choose, distinct, leaves
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
@@ -83,19 +87,71 @@ def fitted(evidence: Evidence, incumbents: Incumbents | None, leaves: int = 1):
     return function
 
 
-def test_what_loses_against_what_is_in_use_gives_way(evidence: Evidence) -> None:
+BETTER = Split("hidden", 512, Split("rows", 4096, FOUR, Leaf(Config("block_row", 4, 4))), Leaf(SLOW))
+
+
+def test_what_loses_against_a_table_that_is_replaced_gives_way(evidence: Evidence) -> None:
     """One leaf has to take 16 warps everywhere; in use is what is best up to 512."""
-    better = Split("hidden", 512, Split("rows", 4096, FOUR, Leaf(Config("block_row", 4, 4))), Leaf(SLOW))
-    alone = fitted(evidence, None)
-    assert alone.tree == Leaf(SLOW)
-    for replaced in (False, True):
-        found = fitted(evidence, Incumbents({("toy", "bfloat16"): better}, replaced=replaced))
-        assert found.figures.kept == 1
-        assert found.figures.asked == 1
-        assert found.replacing == replaced
-        assert found.figures.loss.worst < 1000
+    assert fitted(evidence, None).tree == Leaf(SLOW)
+    found = fitted(evidence, Incumbents({("toy", "bfloat16"): BETTER}, replaced=True))
+    assert found.figures.kept == 1
+    assert found.figures.asked == 1
+    assert found.replacing
+    assert found.figures.slower is None
+    assert found.figures.loss.worst < 1000
+    for shape in SHAPES[:-1]:
+        assert choose(found.tree, *shape) == choose(BETTER, *shape)
+
+
+def test_bounds_hold_beside_a_baseline_and_what_that_costs_is_told(evidence: Evidence, penalty) -> None:
+    """Leaves and configs are as many as were asked for; nothing is slower than the baseline where that can be had."""
+    beside = Incumbents({("toy", "bfloat16"): BETTER})
+    for options in (FitOptions(leaves=3), FitOptions(leaves=5, max_configs=3)):
+        (found,) = fit(evidence, options, incumbents=beside).functions
+        assert leaves(found.tree) == len(distinct(found.tree)) == 3
+        assert found.figures.slower is None and found.figures.kept == 0
         for shape in SHAPES[:-1]:
-            assert choose(found.tree, *shape) == choose(better, *shape)
+            assert choose(found.tree, *shape) == choose(BETTER, *shape)
+    for options in (FitOptions(leaves=1), FitOptions(leaves=9, max_configs=1)):
+        whole = fit(evidence, options, incumbents=beside)
+        (found,) = whole.functions
+        assert found.tree == Leaf(SLOW) and found.figures.kept == 0
+        count, most = found.figures.slower
+        lost = slowdowns(found.tree, penalty)
+        assert count == sum(loss > 9950 for loss in lost) and most == pytest.approx(max(lost), abs=3000)
+        text = module_text(whole, "normtune fit --baseline x.py")
+        told = f"{count} shapes up to {percent(most, 1)} slower than what was in use"
+        assert told in " ".join(text.replace("\n#", " ").split())
+        assert parse(text, "x")[0].known()["toy", "bfloat16"].slower[0] == count
+        assert any(f"toy bfloat16: {count} shapes up to" in line for line in figures(whole))
+
+
+def test_where_leaves_that_gave_way_are_too_many_slower_configs_take_no_part(measure, run, spec) -> None:
+    """One config alone loses least and is slower at four shapes, which would take leaves of their own."""
+
+    def law(config: Config, problem: Problem) -> float:
+        if config == SLOW:
+            return 0.05 if problem.rows in (1, 4096) and problem.hidden in (64, 512) else 0.0
+        return 0.02 if config == FOUR.config else 0.5
+
+    evidence = Evidence.from_measurements(measure(law, SHAPES), [run])
+    beside = Incumbents({("toy", "bfloat16"): Split("hidden", 512, FOUR, Leaf(SLOW))})
+    free = fit(evidence, FitOptions(leaves=8), incumbents=beside).functions[0]
+    for bound in (2, 3):
+        found = fit(evidence, FitOptions(leaves=bound), incumbents=beside).functions[0]
+        assert leaves(found.tree) <= bound
+        assert found.figures.slower is None
+        assert NOWHERE_SLOWER in found.figures.limits or found.figures.kept == 0
+    assert free.figures.slower is None
+
+
+def slowdowns(tree, penalty):
+    """Log-ratio to `BETTER` on each shape by the law, millionths."""
+    times = [
+        [1 + penalty(choose(one, *shape), Problem("toy", *shape, "bfloat16")) for one in (tree, BETTER)]
+        for shape in SHAPES[:-1]
+    ]
+    return [1e6 * math.log(own / other) for own, other in times]
 
 
 @pytest.mark.parametrize("config", [Config("row", 1, 32), Config("split", 1, 4, block_col=1024)])
@@ -112,7 +168,7 @@ def test_what_is_illegal_beyond_is_not_kept_there(measure, run, spec) -> None:
         return 0.0 if config == few else 0.5 if config == SLOW else 0.2
 
     evidence = Evidence.from_measurements(measure(law, SHAPES), [run])
-    found = fitted(evidence, Incumbents({("toy", "bfloat16"): Leaf(few)}))
+    found = fitted(evidence, Incumbents({("toy", "bfloat16"): Leaf(few)}, replaced=True))
     for rows, hidden in [*SHAPES, (2**31 - 1, 16384), (1, 5000), (1, 4097)]:
         for dtype in ("bfloat16", "float16", "float32"):
             assert spec.is_legal(choose(found.tree, rows, hidden), Problem("toy", rows, hidden, dtype), TARGET)
