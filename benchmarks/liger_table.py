@@ -6,8 +6,10 @@
 Three tables of the same cells: forward and backward, backward, forward. Each cell: single-row time -> time of the
 table's config, and the change. The single-row config is what Liger's rule runs outside its block-row regime, on
 normtune's kernels. The last column is a control: the single-row config timed a second time beside itself; what it shows
-is noise. Times follow docs/design.md, "Timing protocol": kernel time, cold. FILE is liger_table.json in the results of
-this GPU, and a .md lies beside it; `--from` makes the .md again and needs no GPU.
+is noise. Three further tables, where Liger-Kernel is installed, compare with its own kernels in place of its rule on
+normtune's, in the same rounds, the backward through autograd (`beside`). Times follow docs/design.md, "Timing
+protocol": kernel time, cold. FILE is liger_table.json in the results of this GPU, and a .md lies beside it; `--from`
+makes the .md again and needs no GPU.
 """
 
 import argparse
@@ -59,7 +61,7 @@ def measured() -> dict[str, Any]:
     for trial in trials:
         problem = trial.task.problem
         cell = {"operator": problem.operator, "rows": problem.rows, "hidden": problem.hidden}
-        cells.append(cell | measure(engine, trial))
+        cells.append(cell | measure(engine, trial) | of_liger(engine, problem))
     engine.close()
     return {"device": engine.device._asdict(), "software": engine.software, "cells": cells}
 
@@ -70,17 +72,22 @@ def markdown(document: dict[str, Any]) -> str:
     lines = [f"{document['device']['name']}, bfloat16, torch {software['torch']}, triton {software['triton']}"]
     for title, names in TITLES.items():
         lines += ["", f"{title}, ms:", "", *table(document, names)]
+    version = document["cells"][0].get("liger_version")
+    for title, names in TITLES.items() if version else ():
+        lines += ["", f"{title}, Liger-Kernel {version}'s own kernels, ms:", "", *table(document, names, own=True)]
     return "\n".join(lines)
 
 
-def table(document: dict[str, Any], names: tuple[str, ...]) -> list[str]:
-    """The lines of one table, of the times of these operators summed."""
+def table(document: dict[str, Any], names: tuple[str, ...], own: bool = False) -> list[str]:
+    """The lines of one table, of the times of these operators summed; `own` with Liger's kernels as what was before."""
     cells = {(cell["operator"], cell["rows"], cell["hidden"]): cell for cell in document["cells"]}
-    head = [f"h={hidden}" for hidden in HIDDEN] + [f"h={CONTROL_HIDDEN}, control"]
+    head = [f"h={hidden}" for hidden in HIDDEN] + [f"h={CONTROL_HIDDEN}, control"] * (not own)
     lines = ["| rows | " + " | ".join(head) + " |", "|---:" * (1 + len(head)) + "|"]
     for rows in ROWS:
-        shown = [told([cells[name, rows, hidden] for name in names], "tuned") for hidden in HIDDEN]
-        shown.append(told([cells[name, rows, CONTROL_HIDDEN] for name in names], "control"))
+        labels = ("liger", "beside_liger") if own else ("single_row", "tuned")
+        shown = [told([cells[name, rows, hidden] for name in names], *labels) for hidden in HIDDEN]
+        if not own:
+            shown.append(told([cells[name, rows, CONTROL_HIDDEN] for name in names], "single_row", "control"))
         lines.append(f"| {rows} | " + " | ".join(shown) + " |")
     return lines
 
@@ -130,9 +137,23 @@ def measure(engine, trial: Trial) -> dict[str, object]:
     return {"configs": {"single_row": single_row, "tuned": tuned}} | {k: median(v) for k, v in times.items()}
 
 
-def told(cells: list[dict], label: str) -> str:
+def of_liger(engine, problem) -> dict[str, object]:
+    """Median nanoseconds of Liger's own kernel and of normtune's beside it; nothing where it is not installed."""
+    from normtune.benchmarks import beside
+    from normtune.benchmarks.sides import OURS, installed
+
+    there = installed(["liger"])
+    if "liger" not in there:
+        return {}
+    passed = problem.operator.removeprefix("rms_norm_")
+    sides = beside.measure(engine, passed, problem.dtype, problem.rows, problem.hidden, there)["sides"]
+    found = {label: 1000 * sides[side]["median_us"] for label, side in (("liger", "liger"), ("beside_liger", OURS))}
+    return found | {"liger_version": there["liger"].version}
+
+
+def told(cells: list[dict], first: str, second: str) -> str:
     """Milliseconds before and after, summed over the cells' operators, and the change."""
-    before, after = (sum(cell[key] for cell in cells) / 1e6 for key in ("single_row", label))
+    before, after = (sum(cell[key] for cell in cells) / 1e6 for key in (first, second))
     return f"{before:.4f} → {after:.4f} ({100 * (after / before - 1):+.1f} %)"
 
 

@@ -134,9 +134,7 @@ def fit(
     fits = [fit_table(part.evidence, options, incumbents=old) for part, old in zip(parts, in_place, strict=True)]
     for part, old, fitted in zip(parts, in_place, fits, strict=True):
         print("\n".join(telling.figures(fitted)))
-        gain = telling.gain(fitted)
-        if gain:
-            print(gain)
+        print("\n".join(telling.gain(fitted)))
         if part.data:
             from normtune.results.exchange import write_parquet
 

@@ -41,7 +41,7 @@ def diff(
     """
     from normtune.heuristics.best_times import best_times
     from normtune.heuristics.difference import difference
-    from normtune.heuristics.difference_text import GAINS, difference_lines, summary_lines
+    from normtune.heuristics.difference_text import GAINS, against_liger, difference_lines, summary_lines
     from normtune.heuristics.matrices import matrices_of, outdated
     from normtune.heuristics.sides import contender
     from normtune.heuristics.weights import Weighting
@@ -82,5 +82,7 @@ def diff(
             typer.echo()
             for line in lines:
                 typer.echo(line)
+        for line in against_liger(found):
+            typer.echo(line)
     for note in weighting.notes():
         typer.echo(f"\n{note}")

@@ -11,9 +11,11 @@ from itertools import chain
 from normtune.heuristics.best_map import NEAR, plane_lines
 from normtune.heuristics.changes import Rectangle
 from normtune.heuristics.difference import Change, Choice, Difference, parts_of
-from normtune.heuristics.figures import Loss
+from normtune.heuristics.figures import Loss, gain
 from normtune.heuristics.gains import CONFIDENCE, Gain, Interval
 from normtune.heuristics.micrologs import MILLION, percent
+from normtune.heuristics.rules import liger
+from normtune.heuristics.telling import gain_lines
 from normtune.heuristics.traffic import name as part_name
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
@@ -88,6 +90,17 @@ def mark(found: Difference, shape: tuple[int, int]) -> str:
     if abs(first.loss - second.loss) <= NEAR:
         return EVEN
     return FIRST if first.loss < second.loss else SECOND
+
+
+def against_liger(found: Sequence[Difference]) -> Iterator[str]:
+    """What `fit` says of a table beside the rule of Liger-Kernel, where that is one of the sides; else nothing."""
+    gains = []
+    for one in found:
+        if (one.names[0] == liger.NAME) != (one.names[1] == liger.NAME):
+            own = one.choices[int(one.names[0] == liger.NAME)]
+            regrets = [choice.loss for choice in own]
+            gains.append((one.matrix.key, gain(one.matrix, regrets, liger.choose, liger.launches)))
+    yield from gain_lines(gains)
 
 
 def _figures(losses: tuple[Loss, Loss] | None, gained: Gain | None) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from normtune.kernels.config import Config
 
 # (operator, rows, hidden) to a config, or None where it has none.
 Rule = Callable[[str, int, int], Config | None]
+Launches = Callable[[str, int, int], Sequence[Config]]
 
 
 class Loss(NamedTuple):
@@ -45,11 +46,14 @@ class Gain(NamedTuple):
         total: summed over the problems on which both have a time; below 0 where the rule is better.
         most: on the problem where it is most.
         problems: how many there are.
+        thresholds: what of `total` the rule would gain by switching without fault between its own launches; the rest
+            is the gain of launches that it does not have.
     """
 
     total: int
     most: int
     problems: int
+    thresholds: int
 
 
 class Figures(NamedTuple):
@@ -132,11 +136,23 @@ def of_rule(matrix: TimingMatrix, rule: Rule) -> Loss | None:
     return summarise(_losses_of(matrix, rule), matrix.weight, matrix.luck)
 
 
-def gain(matrix: TimingMatrix, tree: Tree, rule: Rule) -> Gain | None:
-    """How much less a tree loses than a rule; None where no problem has a time of both."""
-    pairs = zip(_losses_of(matrix, rule), losses(matrix, tree), strict=True)
-    found = [by_rule - by_tree for by_rule, by_tree in pairs if by_rule is not None and by_tree is not None]
-    return Gain(sum(found), max(found), len(found)) if found else None
+def gain(matrix: TimingMatrix, regrets: Sequence[int | None], rule: Rule, launches: Launches) -> Gain | None:
+    """How much less somebody loses than a rule; None where no problem has a time of both.
+
+    Args:
+        matrix: of the problems.
+        regrets: of that somebody's choices, millionths; None where one has no time.
+        rule: the rule.
+        launches: those between which the rule switches.
+    """
+    found, thresholds = [], 0
+    for index, (by_rule, own) in enumerate(zip(_losses_of(matrix, rule), regrets, strict=True)):
+        if by_rule is None or own is None:
+            continue
+        found.append(by_rule - own)
+        switched = (matrix.loss(index, config) for config in launches(matrix.operator, *matrix.problems[index]))
+        thresholds += by_rule - min(loss for loss in (by_rule, *switched) if loss is not None)
+    return Gain(sum(found), max(found), len(found), thresholds) if found else None
 
 
 def _losses_of(matrix: TimingMatrix, rule: Rule) -> list[int | None]:

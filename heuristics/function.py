@@ -23,7 +23,7 @@ from normtune.heuristics.optimum import Optima, Sums
 from normtune.heuristics.options import MOST_LEAVES, FitOptions
 from normtune.heuristics.rules import liger
 from normtune.heuristics.selection import MAX_LEAVES, selected
-from normtune.heuristics.solving import Solver
+from normtune.heuristics.solving import Solver, losses
 from normtune.heuristics.tidy import Old, cost_of, tidied
 from normtune.heuristics.tree import Tree, choose, configs_of, distinct, leaves
 
@@ -134,7 +134,7 @@ def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = Fa
         joined=joined,
         unmeasured=sum(config not in matrix.configs for config in configs_of(tree)),
         rule=figures.of_rule(matrix, liger.choose),
-        gain=figures.gain(matrix, tree, liger.choose),
+        gain=figures.gain(matrix, losses(matrix, tree), liger.choose, liger.launches),
     )
 
 

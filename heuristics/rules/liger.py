@@ -51,6 +51,15 @@ def switched(operator: str, rows: int, hidden: int, block_hidden: int, block_row
     return Config("persistent", _BLOCK_ROW, _BLOCK_WARPS, 1, 1, "reduce")
 
 
+def launches(operator: str, rows: int, hidden: int) -> tuple[Config, ...]:
+    """The configs between which the rule switches at this hidden size: a row, and a block of rows, a program.
+
+    Arguments are as in `choose`.
+    """
+    both = (switched(operator, rows, hidden, 0, 0), switched(operator, rows, hidden, 2 * MAX_HIDDEN, 0))
+    return tuple(config for config in both if config is not None)
+
+
 def tree(operator: str, block_hidden: int, block_rows: int) -> Tree | None:
     """What `switched` answers for an operator, as a tree; None for another operator. Arguments are as there."""
     if operator not in (FORWARD, BACKWARD):

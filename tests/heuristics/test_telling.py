@@ -9,6 +9,8 @@ from normtune.heuristics.fitted import Fit
 from normtune.heuristics.fitting import fit
 from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.rules import liger
+from normtune.heuristics.solving import losses
 from normtune.heuristics.tree import Leaf, Split
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
@@ -39,40 +41,59 @@ def test_the_gain_is_taken_over_the_problems_that_both_have() -> None:
     shapes = ((1, 64), (1, 128), (1, 256), (1, 512))
     matrix = TimingMatrix("rms_norm_forward", "", "bfloat16", shapes, (RULE, OTHER), regret, usable)
     tree = Split("hidden", 64, Leaf(RULE), Leaf(OTHER))
-    assert figures.gain(matrix, tree, lambda *shape: RULE) == Gain(200_000, 200_000, 2)
-    assert figures.gain(matrix, Leaf(RULE), lambda *shape: OTHER) == Gain(700_000 - 200_000, 700_000, 2)
-    assert figures.gain(matrix, tree, lambda *shape: None) is None
+
+    def gain(tree, chosen, *launches):
+        return figures.gain(matrix, losses(matrix, tree), lambda *shape: chosen, lambda *shape: launches)
+
+    assert gain(tree, RULE, RULE) == Gain(200_000, 200_000, 2, 0)
+    assert gain(tree, RULE, RULE, OTHER) == Gain(200_000, 200_000, 2, 200_000)
+    assert gain(Leaf(RULE), OTHER, OTHER, RULE) == Gain(700_000 - 200_000, 700_000, 2, 700_000)
+    assert gain(tree, None) is None
+
+
+def test_launches_of_the_rule_are_the_two_that_it_switches_between() -> None:
+    for name in ("rms_norm_forward", "rms_norm_backward"):
+        for rows, hidden in ((1, 64), (1 << 20, 64), (4096, 4096), (1, 65536)):
+            both = liger.launches(name, rows, hidden)
+            assert liger.choose(name, rows, hidden) in both
+            assert [config.block_row for config in both] == [1, 16]
+    assert liger.launches("other", 1, 64) == ()
 
 
 @pytest.mark.parametrize(
-    ("gain", "told"),
+    ("gain", "told", "others"),
     [
-        (Gain(4 * 76_961, 741_937, 4), "a 8 % faster (up to 2.1 times)"),
-        (Gain(412_110, 412_110, 1), "a 51 % faster (up to 51 %)"),
-        (Gain(2 * 1_098_612, 1_098_612, 2), "a 3.0 times as fast (up to 3.0 times)"),
-        (Gain(10, 100, 10), "a as fast"),
-        (Gain(-2 * 48_790, 20_000, 2), "a 5 % slower (up to 2 %)"),
-        (Gain(-48_790, -48_790, 1), "a 5 % slower"),
+        (Gain(4 * 76_961, 741_937, 4, 4 * 39_221), "8 % faster (up to 2.1 times): +4 %", "+4 %"),
+        (Gain(412_110, 412_110, 1, 0), "51 % faster (up to 51 %): +0 %", "+51 %"),
+        (Gain(2 * 1_098_612, 1_098_612, 2, 2 * 1_098_612), "3.0 times as fast (up to 3.0 times): +200 %", "+0 %"),
+        (Gain(10, 100, 10, 0), "as fast: +0 %", "+0 %"),
+        (Gain(-2 * 48_790, 20_000, 2, 2 * 48_790), "5 % slower (up to 2 %): +5 %", "-9 %"),
+        (Gain(-48_790, -48_790, 1, 0), "5 % slower: +0 %", "-5 %"),
     ],
 )
-def test_a_gain_in_words(evidence: Evidence, gain: Gain, told: str) -> None:
-    line = telling.gain(with_gains(fit(evidence, FitOptions(leaves=2)), a=gain))
-    assert line == f"On average, against the rule of Liger-Kernel 0.8.5 on the same kernels: {told}"
+def test_a_gain_in_words(evidence: Evidence, gain: Gain, told: str, others: str) -> None:
+    assert list(telling.gain(with_gains(fit(evidence, FitOptions(leaves=2)), a=gain))) == [
+        "On average, against the rule of Liger-Kernel 0.8.5 on normtune's kernels (its own are compared in README):",
+        f"  a: {told} by the best switch between Liger's launches, {others} by other launches",
+    ]
 
 
 def test_variants_are_told_of_only_where_no_plain_operator_was_measured(evidence: Evidence) -> None:
     fitted = fit(evidence, FitOptions(leaves=2))
-    ten = Gain(95_310, 95_310, 1)
-    assert "kernels: b 10 % faster (up to 10 %)" in (telling.gain(with_gains(fitted, a__v=ten, b=ten)) or "")
-    assert "kernels: a:v 10 % faster (up to 10 %)" in (telling.gain(with_gains(fitted, a__v=ten)) or "")
-    assert telling.gain(with_gains(fitted, a=None)) is None
+    ten = Gain(95_310, 95_310, 1, 0)
+    assert [line.split(" (")[0] for line in telling.gain(with_gains(fitted, a__v=ten, b=ten))][1:] == [
+        "  b: 10 % faster"
+    ]
+    assert [line.split(" (")[0] for line in telling.gain(with_gains(fitted, a__v=ten))][1:] == ["  a:v: 10 % faster"]
+    assert list(telling.gain(with_gains(fitted, a=None))) == []
 
 
 def test_dtypes_of_an_operator_are_told_of_together(evidence: Evidence) -> None:
-    fitted = with_gains(fit(evidence, FitOptions(leaves=2)), a=Gain(0, 0, 3))
+    fitted = with_gains(fit(evidence, FitOptions(leaves=2)), a=Gain(0, 0, 3, 0))
     one = fitted.functions[0]
-    more = replace(one, dtype="float32", figures=one.figures._replace(gain=Gain(4 * 95_310, 200_000, 1)))
-    assert "kernels: a 10 % faster (up to 22 %)" in (telling.gain(replace(fitted, functions=(one, more))) or "")
+    more = replace(one, dtype="float32", figures=one.figures._replace(gain=Gain(4 * 95_310, 200_000, 1, 0)))
+    _, line = telling.gain(replace(fitted, functions=(one, more)))
+    assert line.startswith("  a: 10 % faster (up to 22 %):")
 
 
 def test_after_a_quick_sweep_the_gain_is_right() -> None:
