@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from normtune.errors import UsageError
 from normtune.heuristics import locate
-from normtune.heuristics.header import FIRST_LINE, body_hash, parse
+from normtune.heuristics.header import FIRST_LINE, is_edited, parse
+from normtune.heuristics.syntax import has_comments
 from normtune.results.atomic import check_place, replaced
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def check_table(path: Path, force: bool) -> None:
         raise UsageError(f"cannot write {path}: it exists and normtune did not write it; --force overwrites it")
     try:
         header, body = parse(locate.read(path), str(path))
-        edited = body_hash(body) != header.body
+        # A comment is no edit to `check`, but somebody's, and would be lost.
+        edited = is_edited(header, body) or has_comments(body)
     except UsageError:
         edited = True
     if edited:

@@ -297,7 +297,7 @@ def test_tables_of_the_first_format_are_looked_up_and_to_be_fitted_again(store: 
     text = Path("table.py").read_text()
     lines = [line for line in text.splitlines(keepends=True) if not line.startswith("# Regret")]
     old = "# Regret:   toy bfloat16: 3 leaves, mean 0.00 %, worst 0.0 %, optimum 0.00 %\n"
-    text = "".join(lines).replace("# Shared:", f"{old}# Shared:", 1).replace("# Format:   2", "# Format:   1")
+    text = "".join(lines).replace("# Shared:", f"{old}# Shared:", 1).replace("# Format:   3", "# Format:   1")
     kept = [line for line in text.splitlines(keepends=True) if not line.startswith("#           ")]
     Path("table.py").write_text("".join(kept))
     assert locate.load("table.py").lookup("toy", "bfloat16", 4096, 128)[:3] == ("block_row", 4, 4)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics import locate
@@ -44,11 +44,15 @@ def store(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.Monke
     return make
 
 
-def fit(*arguments: str) -> str:
-    """What `normtune fit` prints."""
+def invoked(*arguments: str) -> Result:
     app = typer.Typer()
     register(app)
-    result = CliRunner().invoke(app, ["fit", "--store", "measured.db", "--leaves", "2", *arguments])
+    return CliRunner().invoke(app, list(arguments))
+
+
+def fit(*arguments: str) -> str:
+    """What `normtune fit` prints."""
+    result = invoked("fit", "--store", "measured.db", "--leaves", "2", *arguments)
     if result.exception:
         raise result.exception
     return result.output
@@ -185,9 +189,13 @@ def test_evidence_that_is_missing_other_or_damaged_is_told(committed: Path, stor
     path = Path("elsewhere/data/it's h200.parquet")
     kept = path.read_bytes()
     path.unlink()
-    report = check(committed)
-    assert report.failures == ()
-    assert any("not fitted again" in note for note in report.notes)
+    (failure,) = check(committed).failures
+    assert (
+        "the evidence that it names is gone: there is no file elsewhere/data/it's h200.parquet; put it back" in failure
+    )
+    result = invoked("check", str(committed))
+    assert result.exit_code == 1
+    assert f"{committed}: FAILED" in result.output
     path.write_bytes(kept[:100])
     assert any("is no Parquet file or a damaged one" in line for line in check(committed).failures)
     store("NVIDIA B", "NVIDIA A")
@@ -271,9 +279,7 @@ def test_a_full_disk_leaves_the_old_table(store) -> None:
 
 def test_a_broken_table_does_not_keep_the_others_from_their_check(committed: Path) -> None:
     Path("broken.py").write_text("x = 1\n")
-    app = typer.Typer()
-    register(app)
-    result = CliRunner().invoke(app, ["check", "broken.py", str(committed)])
+    result = invoked("check", "broken.py", str(committed))
     assert isinstance(result.exception, NormtuneError)
     assert "broken.py is no table" in str(result.exception)
     assert f"{committed}: OK" in result.output
