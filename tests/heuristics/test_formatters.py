@@ -24,7 +24,7 @@ from normtune.results import recording
 from normtune.results.frame import Evidence
 
 GOLDEN = Path(__file__).with_name("golden_table.txt")
-TABLES = [GOLDEN]
+TABLES = [GOLDEN, locate.SHIPPED / "nvidia_h200.py", locate.SHIPPED / locate.ANY_GPU]
 FORMATTERS = {
     "black": ["black", "--quiet"],
     "ruff": ["ruff", "format", "--quiet", "--isolated", "--no-cache"],
