@@ -154,8 +154,8 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     if not named:
         return None
     # In a folder it has the name of the table, as `fit` gave both.
-    file = f"{named}{path.stem}.parquet" if named.endswith("/") else named
-    place = Path(os.path.normpath(path.parent / file))
+    file = os.path.normpath(f"{named}{path.stem}.parquet" if named.endswith("/") else named)
+    place = Path(os.path.normpath(os.path.join(os.path.realpath(path.parent), file)))
     if not os.path.lexists(place):
         raise NormtuneError(
             f"the evidence that it names is gone: there is no file {locate.told(place)}; put it back, or fit again "

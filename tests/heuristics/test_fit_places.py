@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
 from typer.testing import CliRunner, Result
@@ -81,7 +83,7 @@ def test_a_folder_gets_a_table_of_each_device_with_its_own_figures(store) -> Non
     for name, count in (("a", len(SHAPES) - 1), ("b", len(SHAPES))):
         header = locate.load(f"tables/nvidia_{name}.py").header
         assert header.device == f"NVIDIA {name.upper()}"
-        assert header.regenerate.endswith(f"--leaves 2 --out ./ --evidence nvidia_{name}.parquet")
+        assert header.regenerate.endswith("--store ../measured.db --leaves 2 --out ./ --evidence ./")
         measured = read_parquet(Path(f"tables/nvidia_{name}.parquet"))
         assert len({*zip(measured.frame["rows"], measured.frame["hidden"], strict=True)}) == count
         assert f"NVIDIA {name.upper()}, sm_90, 132 SMs: {len(measured.frame)} measurements" in told
@@ -121,6 +123,24 @@ def test_a_new_folder_needs_one_to_stand_in(store) -> None:
     assert Path("file").read_text() == ""
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--out", "/proc/table.py"],
+        ["--out", "/proc/"],
+        ["--evidence", "/proc/data.parquet"],
+        ["--all-devices", "--out", "/proc/x.py"],
+    ],
+)
+def test_a_folder_that_takes_no_files_is_told_before_the_fit(store, arguments: list[str], monkeypatch) -> None:
+    from normtune.heuristics import all_devices, fitting
+
+    store("NVIDIA A")
+    for module, name in ((fitting, "fit"), (all_devices, "fit_all")):
+        monkeypatch.setattr(module, name, None)
+    assert refused(*arguments).startswith("cannot write /proc/")
+
+
 def test_only_force_overwrites_what_normtune_did_not_write(store) -> None:
     store("NVIDIA A")
     for content in (b"x = 1\n", b"", b"\xff" * 40):
@@ -155,8 +175,12 @@ def test_evidence_is_a_parquet_file_and_overwrites_no_other(store) -> None:
     store("NVIDIA A")
     assert "--evidence is 'data.csv': expected a file that ends in .parquet" in refused("--evidence", "data.csv")
     Path("data.parquet").write_text("a,b\n")
-    assert "data.parquet: it exists and is no Parquet file; --force" in refused("--evidence", "data.parquet")
+    assert "data.parquet: it exists and normtune did not write it; --force" in refused("--evidence", "data.parquet")
     assert Path("data.parquet").read_text() == "a,b\n"
+    pq.write_table(pa.table({"a": [1]}), "data.parquet")
+    foreign = Path("data.parquet").read_bytes()
+    assert "data.parquet: it exists and normtune did not write it; --force" in refused("--evidence", "data.parquet")
+    assert Path("data.parquet").read_bytes() == foreign
     fit("--evidence", "data.parquet", "--force")
     told = fit("--evidence", "data.parquet")
     assert "wrote data.parquet" in told
@@ -190,9 +214,7 @@ def test_evidence_that_is_missing_other_or_damaged_is_told(committed: Path, stor
     kept = path.read_bytes()
     path.unlink()
     (failure,) = check(committed).failures
-    assert (
-        "the evidence that it names is gone: there is no file elsewhere/data/it's h200.parquet; put it back" in failure
-    )
+    assert f"the evidence that it names is gone: there is no file {path.absolute()}; put it back" in failure
     result = invoked("check", str(committed))
     assert result.exit_code == 1
     assert f"{committed}: FAILED" in result.output
