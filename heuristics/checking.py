@@ -69,7 +69,7 @@ def check(path: Path) -> Report:
 
 
 def _again(header: Header) -> str:
-    return f"`{header.regenerate}` writes it again"
+    return f"`{header.regenerate}` in its folder writes it again"
 
 
 def _against_data(header: Header, text: str, path: Path, notes: list[str]) -> list[str]:
