@@ -1,10 +1,12 @@
 """The command line: registers what each room offers and turns errors into exit codes.
 
 In: the arguments of `normtune`. Out: exit code 0, or 1 (a failure), 2 (a wrong call), 130 (interrupted) or 143
-(terminated), with one line on stderr that says what happened. The commands themselves are in the `commands.py` of each
+(terminated), with one line on stderr that says what happened; or 141, without one, where nobody reads what is printed
+any more. The commands themselves are in the `commands.py` of each
 room, which import what is heavy inside their functions, so that `--help` stays instant.
 """
 
+import os
 import sys
 from typing import Annotated, Any
 
@@ -44,6 +46,9 @@ class ErrorLines(TyperGroup):
         except Terminated:
             print(f"\n{TERMINATED}", file=sys.stderr)
             raise typer.Exit(143) from None
+        except BrokenPipeError:
+            _stop_printing()
+            raise typer.Exit(141) from None
 
 
 app = typer.Typer(
@@ -83,4 +88,15 @@ register_doctor(app)
 
 def main() -> None:
     """Run the command line on `sys.argv` and exit."""
-    app(prog_name="normtune")
+    try:
+        app(prog_name="normtune")
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # all is done, and whoever read of it has read enough
+            _stop_printing()
+
+
+def _stop_printing() -> None:
+    """Send what would still be printed nowhere: whoever read it has gone, as `head` does."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -54,9 +54,7 @@ def fit_all_devices(
         UsageError: a file cannot be written, or an option is for the table of one GPU.
         NormtuneError: there is nothing to fit.
     """
-    import os
-
-    from normtune.heuristics import emit_any, writing
+    from normtune.heuristics import emit_any, regenerate, writing
     from normtune.heuristics.all_devices import fit_all
     from normtune.heuristics.fitting import used
     from normtune.results.exchange import write_parquet
@@ -69,19 +67,17 @@ def fit_all_devices(
     if data:
         writing.check_evidence(data, force)
     fitted = fit_all(measured, options)
-    print("\n".join(emit_any.told(fitted)))
+    wrote = []
     if data and table:
         write_parquet(used(measured, options.operators), data)
-        print(f"wrote {data}")
+        wrote.append(f"wrote {data}")
     if table:
-        named = ["--evidence", os.path.relpath(data, table.parent)] if data else []
-        writing.write_table(fitted, table, command(table, ["--all-devices", "--out", table.name, *named]))
-        print(f"wrote {table}")
-        print(
+        writing.write_table(fitted, table, command(table, ["--all-devices", *regenerate.places(table, data)]))
+        wrote.append(f"wrote {table}")
+        wrote.append(
             f"NORMTUNE_TABLE={table} makes one process use it, on whatever GPU; shipped, it serves GPUs without a table"
         )
-    else:
-        print("Nothing was written: --out FILE writes the table")
+    print("\n".join([*emit_any.told(fitted), *(wrote or ["Nothing was written: --out FILE writes the table"])]))
 
 
 def _place(option: str | None, suffix: str) -> Path | None:

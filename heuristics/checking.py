@@ -5,6 +5,7 @@ again is left to the tuner.
 """
 
 import difflib
+import os
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,10 +15,11 @@ from normtune.errors import NormtuneError
 from normtune.heuristics import locate
 from normtune.heuristics.batch_invariant import looks_at_rows
 from normtune.heuristics.every_gpu import EveryGpu, targets_of
-from normtune.heuristics.header import FORMAT, Header, body_hash, parse
+from normtune.heuristics.header import FORMAT, Header, is_edited, parse
 from normtune.heuristics.legality import Legality, registered
 from normtune.heuristics.options import read_options, values
 from normtune.heuristics.regions import normalised_trees, trees
+from normtune.heuristics.syntax import statements
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_batch_invariant
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from normtune.results.frame import Evidence
 
 _DIFF_LINES = 24
+# The oldest format whose tables are fitted again.
+_OLDEST = 2
 
 
 class Report(NamedTuple):
@@ -57,18 +61,18 @@ def check(path: Path) -> Report:
     header, body = parse(text, locate.told(path))
     failures: list[str] = []
     notes: list[str] = []
-    if body_hash(body) != header.body:
+    if is_edited(header, body):
         failures.append(f"it was edited by hand: its code does not have the hash of its header; {_again(header)}")
-    failures += _against_data(header, text, path.parent, notes)
+    failures += _against_data(header, text, path, notes)
     failures += _legality(header, text, notes)
     return Report(tuple(failures), tuple(_stale(header, notes)), tuple(notes))
 
 
 def _again(header: Header) -> str:
-    return f"`{header.regenerate}` writes it again"
+    return f"`{header.regenerate}` in its folder writes it again"
 
 
-def _against_data(header: Header, text: str, folder: Path, notes: list[str]) -> list[str]:
+def _against_data(header: Header, text: str, path: Path, notes: list[str]) -> list[str]:
     from normtune.heuristics import emit_any
     from normtune.heuristics.all_devices import fit_all
     from normtune.heuristics.emit import module_text
@@ -76,13 +80,17 @@ def _against_data(header: Header, text: str, folder: Path, notes: list[str]) -> 
     from normtune.heuristics.incumbent import baseline
     from normtune.heuristics.weights import NAMED
 
-    if header.format < FORMAT:
-        return [f"it was written in table format {header.format}, before {FORMAT}; {_again(header)}"]
+    if header.format < _OLDEST:
+        return [f"it was written in table format {header.format}, before {_OLDEST}; {_again(header)}"]
+    folder = path.parent
     try:
         options = read_options(header.regenerate)
-        found = _data(header, folder)
+        found = _data(header, path)
         if found is None:
-            notes.append("its data do not ship with normtune: not fitted again")
+            notes.append(
+                "not fitted again: its header names a store and no file; `normtune fit --evidence FILE.parquet` writes "
+                "what is fitted beside a table"
+            )
             return []
         source, evidence = found
         if options.weights not in NAMED:
@@ -109,43 +117,53 @@ def _against_data(header: Header, text: str, folder: Path, notes: list[str]) -> 
 
 
 def _compared(expected: str, text: str, header: Header, source: str, notes: list[str]) -> list[str]:
-    if expected == text:
-        judged = (
-            "its figures are, byte for byte, those that" if header.replaced else "equal, byte for byte, to a fit of"
-        )
+    if _said(expected) == _said(text):
+        alike = "byte for byte" if expected == text else "but for its formatting"
+        judged = f"its figures are, {alike}, those that" if header.replaced else f"equal, {alike}, to a fit of"
         notes.append(f"{judged} {source}{' gives' if header.replaced else ''}")
         return []
-    lines = difflib.unified_diff(
-        text.splitlines(), expected.splitlines(), "this table", f"fit of {source}", lineterm="", n=1
-    )
+    lines = difflib.unified_diff(_said(text), _said(expected), "this table", f"fit of {source}", lineterm="", n=1)
     shown = list(islice(lines, _DIFF_LINES + 1))
     if len(shown) > _DIFF_LINES:
         shown[-1] = "..."
     return ["\n".join([f"it is not what {source} gives; {_again(header)}", *shown])]
 
 
-def _data(header: Header, folder: Path) -> "tuple[str, Evidence] | None":
-    """What the table was fitted to, and what to call it; None where that is not at hand.
+def _said(text: str) -> list[str]:
+    """The lines of a table as every formatter and format leaves them."""
+    header, body = parse(text, "the table")
+    return [*header._replace(format=FORMAT, body="").text().splitlines(), *statements(body)]
+
+
+def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
+    """What the table in a file was fitted to, and what to call it; None where its header names a store.
 
     Raises:
-        NormtuneError: the file that the header names is damaged, or holds other measurements.
+        NormtuneError: the recording or file that the header names is not there or damaged, or holds other measurements.
     """
     from normtune.results.exchange import read_parquet
-    from normtune.results.recording import ALL, load_recording, load_recordings, recordings
+    from normtune.results.recording import ALL, load_recording, load_recordings
 
     given = values(header.regenerate)
     name, regime = given.get("--recording", [""])[-1], given.get("--regime", [COLD])[-1]
-    if name in recordings():
-        return f"recording {name}", load_recording(name, regime)
     if name == ALL:
         return "all recordings", load_recordings(regime)
-    file = given.get("--evidence", [""])[-1]
-    path = folder / file
-    if not file or not path.is_file():
+    if name:
+        return f"recording {name}", load_recording(name, regime)
+    named = given.get("--evidence", [""])[-1]
+    if not named:
         return None
-    evidence = read_parquet(path)
+    # In a folder it has the name of the table, as `fit` gave both.
+    file = os.path.normpath(f"{named}{path.stem}.parquet" if named.endswith("/") else named)
+    place = Path(os.path.normpath(os.path.join(os.path.realpath(path.parent), file)))
+    if not os.path.lexists(place):
+        raise NormtuneError(
+            f"the evidence that it names is gone: there is no file {locate.told(place)}; put it back, or fit again "
+            "with --evidence where it is to be"
+        )
+    evidence = read_parquet(place)
     if evidence.digest() != header.data.split()[0]:
-        raise NormtuneError(f"{locate.told(path)} holds other measurements than those of the table")
+        raise NormtuneError(f"{locate.told(place)} holds other measurements than those of the table")
     return locate.told(file), evidence
 
 

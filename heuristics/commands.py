@@ -4,9 +4,7 @@ In: their options. Out: figures on the terminal, tables, an exit code. The work 
 `telling`, which are imported when a command runs; `check` is in `check_command`.
 """
 
-import os
 import sys
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from normtune.heuristics.fitted import Fit
     from normtune.heuristics.incumbent import Incumbents
     from normtune.results.frame import Evidence
+    from normtune.results.records import Device
 
 
 def register(app: typer.Typer) -> None:
@@ -34,6 +33,7 @@ class _Part(NamedTuple):
     """The measurements of one device, and the files that come of them; None where there is none."""
 
     evidence: "Evidence"
+    device: "Device | None"
     table: Path | None
     data: Path | None
     installed: Path | None
@@ -85,22 +85,39 @@ def fit(
     install: Annotated[
         bool, typer.Option("--install", help="Make the table the one of this user for its GPU.")
     ] = False,
+    uninstall: Annotated[
+        bool, typer.Option("--uninstall", help="Remove the installed table of this GPU; nothing is fitted.")
+    ] = False,
     operator: Annotated[list[str] | None, typer.Option(help="Only this operator; may be repeated.")] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite files that normtune did not write, or that were edited.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Overwrite files that normtune did not write, or that were edited; install what is of no GPU here.",
+        ),
     ] = False,
 ) -> None:
     """Fit the table that loses least, print what it loses, and write it with --out or --install."""
-    from normtune.heuristics import telling, writing
+    from normtune.heuristics import installing, regenerate, telling, writing
     from normtune.heuristics.fitting import fit as fit_table
     from normtune.heuristics.fitting import used
     from normtune.heuristics.incumbent import baseline as in_use
     from normtune.kernels.gpu_name import plain_name
+    from normtune.results.exchange import write_parquet
     from normtune.results.source import measured
 
     for name, place in (("--out", out), ("--evidence", evidence), ("--baseline", baseline)):
         if place == "":
             raise UsageError(f"{name} is empty: name a file, or leave it out")
+        if place and uninstall:
+            raise UsageError(f"--uninstall and {name} are both given: a removal fits and writes nothing")
+    if uninstall:
+        if install or all_devices:
+            raise UsageError("--uninstall goes with neither --install nor --all-devices: it removes one GPU's table")
+        given = store is not None or recording is not None
+        devices = measured(store, recording, regime).devices() if given else None
+        print("\n".join(installing.uninstall(devices, force)))
+        return
     options = FitOptions(
         leaves,
         tuple(operator or ()),
@@ -113,6 +130,10 @@ def fit(
         batch_invariant,
         regime,
     )
+
+    def command(table: Path, place: list[str]) -> list[str]:
+        return regenerate.words(regenerate.source(store, recording, table.parent), options, table, place)
+
     if all_devices:
         from normtune.heuristics.all_devices_command import fit_all_devices, measured_everywhere
 
@@ -121,7 +142,7 @@ def fit(
         if stability:
             raise UsageError("--stability and --all-devices are both given: it is told of the table of one GPU")
         everywhere = measured_everywhere(store, recording, regime)
-        fit_all_devices(everywhere, options, out, evidence, force, partial(_command, store, recording, options))
+        fit_all_devices(everywhere, options, out, evidence, force, command)
         return
     operators = list(options.operators)
     if baseline is not None:
@@ -130,28 +151,31 @@ def fit(
     parts = _parts(found, operators, out, evidence, install)
     for part in parts:
         _check_places(part, out, evidence, force)
+    if install:
+        installing.check([part.device for part in parts if part.device], force)
     in_place = [_incumbents(part, baseline) for part in parts]
     fits = [fit_table(part.evidence, options, incumbents=old) for part, old in zip(parts, in_place, strict=True)]
-    for part, old, fitted in zip(parts, in_place, fits, strict=True):
-        print("\n".join(telling.figures(fitted)))
-        print("\n".join(telling.gain(fitted)))
+    # All files are written before the first line, as whoever reads the lines may stop.
+    told: list[list[str]] = []
+    for part, fitted in zip(parts, fits, strict=True):
+        wrote = []
         if part.data:
-            from normtune.results.exchange import write_parquet
-
             write_parquet(used(part.evidence, operators), part.data)
-            print(f"wrote {part.data}")
+            wrote.append(f"wrote {part.data}")
         if part.table:
-            target = "./" if out and writing.is_folder(out) else part.table.name
-            named = ["--evidence", os.path.relpath(part.data, part.table.parent)] if part.data else []
-            writing.write_table(
-                fitted, part.table, _command(store, recording, options, part.table, ["--out", target, *named])
-            )
-            print(f"wrote {part.table}")
+            places = regenerate.places(part.table, part.data, len(parts) > 1)
+            writing.write_table(fitted, part.table, command(part.table, places))
+            wrote.append(f"wrote {part.table}")
         if part.installed:
-            writing.write_table(
-                fitted, part.installed, _command(store, recording, options, part.installed, ["--install"])
-            )
-            print(f"installed {part.installed}: kernels on {plain_name(fitted.device.name)} use it from now on")
+            before = installing.displaced(fitted.device)
+            writing.write_table(fitted, part.installed, command(part.installed, ["--install"]))
+            name = plain_name(fitted.device.name)
+            wrote.append(f"installed {part.installed}: kernels on {name} use it from now on, in place of {before}")
+        told.append(wrote)
+    for part, old, fitted, wrote in zip(parts, in_place, fits, told, strict=True):
+        for note in fitted.notes:
+            print(f"normtune: {note}", file=sys.stderr)
+        print("\n".join([*telling.figures(fitted), *telling.gain(fitted), *wrote]))
         if stability:
             _tell_stability(part.evidence, fitted, options, old)
     if not install:
@@ -172,12 +196,6 @@ def _tell_stability(evidence: "Evidence", fitted: "Fit", options: FitOptions, ol
         print(beforehand(len(found), tables, seconds), file=sys.stderr, flush=True)
 
     print("\n".join(lines(stability_of(found, tables, told))), flush=True)
-
-
-def _command(store: str | None, recording: str | None, options: FitOptions, table: Path, place: list[str]) -> list[str]:
-    """The command that writes a table again, from its folder."""
-    words = options.seen_from(table.parent).words()
-    return ["normtune", "fit", *_source(store, recording), *words, *place]
 
 
 def _incumbents(part: _Part, baseline: str | None) -> "Incumbents | None":
@@ -203,17 +221,6 @@ def _incumbents(part: _Part, baseline: str | None) -> "Incumbents | None":
         return None
 
 
-def _source(store: str | None, recording: str | None) -> list[str]:
-    """The options that name the measurements again, without a password or a folder of this machine."""
-    if recording:
-        return ["--recording", recording]
-    from normtune.results.connect import parse, resolve_url
-
-    url = resolve_url(store)
-    file = parse(url).database if url.startswith("sqlite") else None
-    return ["--store", Path(file).name if file else "$NORMTUNE_STORE"]
-
-
 def _parts(
     measured: "Evidence", operators: list[str], out: str | None, evidence: str | None, install: bool
 ) -> list[_Part]:
@@ -230,7 +237,7 @@ def _parts(
     else:
         devices, evidences = devices[:1], [measured]
     if not devices:
-        return [_Part(measured, None, None, None)]
+        return [_Part(measured, None, None, None, None)]
     tables = writing.files(out, devices, ".py") if out else []
     data = writing.files(evidence, devices, ".parquet") if evidence else []
     installed = [locate.installed_path(device.name) for device in devices] if install else []
@@ -238,7 +245,7 @@ def _parts(
         if len(set(paths)) < len(paths):
             told = ", ".join(f"{device.label} with {device.sms} SMs" for device in devices)
             raise UsageError(f"{option} would write one file for several devices: {told}; --out DIR/ keeps them apart")
-    return [_Part(*found) for found in zip_longest(evidences, tables, data, installed)]
+    return [_Part(*found) for found in zip_longest(evidences, devices, tables, data, installed)]
 
 
 def _check_places(part: _Part, out: str | None, evidence: str | None, force: bool) -> None:

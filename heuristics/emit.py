@@ -1,7 +1,8 @@
 """A fitted table as Python: a module that stands alone and reads as if it were written by hand.
 
 In: a `Fit` and the command that repeats it. Out: the text of the module: Python 3.9, standard library, nothing done at
-import but naming configs, formatted as ruff would at 120 columns. Where it is put is left to the caller.
+import but naming configs, formatted as black and ruff do at any width from 88 columns on, as far as trees are no deeper
+than that leaves room for. Where it is put is left to the caller.
 """
 
 import json
@@ -149,23 +150,23 @@ def body_text(functions: Sequence[Function | AnyGpuFunction], of: form.Form = fo
     configs = sorted({config for one in functions for config in _configs(one.tree)})
     _check_unique([_constant(config) for config in configs])
     _check_unique([_function(one) for one in functions])
-    constants = "\n".join(f"{_constant(config)} = Config({_arguments(config)})" for config in configs)
-    code = "\n\n\n".join(
-        f"def {_function(one)}{of.signature}\n" + "\n".join(_branches(one.tree, 1)) for one in functions
+    constants = "\n".join(
+        form.in_parentheses(f"{_constant(config)} = Config", _arguments(config), "") for config in configs
     )
+    code = "\n\n\n".join("\n".join([of.function(_function(one)), *_branches(one.tree, 1)]) for one in functions)
     entries = "\n".join(
-        f"    ({json.dumps(one.key)}, {json.dumps(dtype)}): {_function(one)},"
+        form.in_parentheses("    ", [json.dumps(one.key), json.dumps(dtype)], f": {_function(one)},")
         for one in functions
         for dtype in one.dtypes
     )
-    tables = f"{of.tables} {{\n{entries}\n}}"
-    return f"{of.opening()}\n\n\n{constants}\n\n\n{code}\n\n\n{tables}\n{of.closing}"
+    tables = f"{of.tables()} {{\n{entries}\n}}"
+    return f"{of.opening()}\n\n\n{constants}\n\n\n{code}\n\n\n{tables}\n{of.closing()}"
 
 
 def _branches(tree: Tree | NormalisedTree, depth: int) -> list[str]:
     indent = "    " * depth
     if isinstance(tree, Leaf):
-        return [f"{indent}return {_constant(tree.config)}"]
+        return _returned(indent, _constant(tree.config))
     first: Tree | NormalisedTree
     rest: Tree | NormalisedTree
     if (tree.axis if isinstance(tree, Split) else tree.size) == "hidden":
@@ -177,6 +178,14 @@ def _branches(tree: Tree | NormalisedTree, depth: int) -> list[str]:
         test = f"{_times(tree.times, size)} >= {_times(tree.threshold, unit)}"
         first, rest = tree.high, tree.low
     return [f"{indent}if {test}:", *_branches(first, depth + 1), *_branches(rest, depth)]
+
+
+def _returned(indent: str, name: str) -> list[str]:
+    """A leaf; formatters put a name into parentheses where that alone brings it within the width."""
+    gained = len("return ") - len("    ")
+    if form.WIDTH < len(f"{indent}return {name}") <= form.WIDTH + gained:
+        return [f"{indent}return (", f"{indent}    {name}", f"{indent})"]
+    return [f"{indent}return {name}"]
 
 
 def _times(factor: int, name: str) -> str:
@@ -191,13 +200,13 @@ def _configs(tree: Tree | NormalisedTree) -> Iterable[Config]:
         yield from _configs(tree.high)
 
 
-def _arguments(config: Config) -> str:
+def _arguments(config: Config) -> list[str]:
     """The fields in order, without those behind num_warps that have their default."""
     values = list(config)
     names = list(Config._fields)
     while len(values) > 3 and values[-1] == Config._field_defaults.get(names[len(values) - 1]):
         values.pop()
-    return ", ".join(form.literal(value) for value in values)
+    return [form.literal(value) for value in values]
 
 
 def _constant(config: Config) -> str:

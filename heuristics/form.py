@@ -5,12 +5,17 @@ multiprocessors and L2 cache besides. Light, as dispatch reads tables at the fir
 """
 
 import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from normtune.kernels.config import Config
 
+# The default of black and of ruff. What is longer is one part a line with a trailing comma, which keeps it so at every
+# width.
+WIDTH = 88
+
 _OPENING = '''
-"""Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
+"""{docstring}"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,21 +25,25 @@ class Config(NamedTuple):
     """How a kernel is launched.
 
     Attributes:
-        schedule: row, block_row (block_row rows a program), persistent (a fixed grid strides over the rows) or split.
+        schedule: row, block_row (block_row rows a program), persistent (a fixed grid
+            strides over the rows) or split.
         block_row: rows a program holds at once.
         num_warps: warps a program.
-        num_stages: depth of the software pipeline of the row loop; in split, 2 fetches the next row into the L2.
-        programs_per_sm: size of the fixed grid, programs a multiprocessor; 0 where the grid follows the rows.
-        finish: how sums over rows end, none, reduce, dependent (reduce, brought early) or columns (own programs).
+        num_stages: depth of the software pipeline of the row loop; in split, 2 fetches
+            the next row into the L2.
+        programs_per_sm: size of the fixed grid, programs a multiprocessor; 0 where the
+            grid follows the rows.
+        finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
+            or columns (own programs).
         block_col: columns a chunk in split, columns a program with finish columns.
     """
 
 '''
 
-CLOSING = '''
+_CLOSING = '''
 
-def lookup(operator: str, dtype: str, rows: int, hidden: int) -> Config:
-    """The config for `rows` rows of `hidden` elements.
+{lookup}
+    """{docstring}
 
     Raises:
         ValueError: there is no table for this operator and dtype.
@@ -43,42 +52,68 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> Config:
         table = TABLES[operator, dtype]
     except KeyError:
         known = ", ".join(" ".join(key) for key in TABLES)
-        raise ValueError(f"no table for {operator!r} in {dtype!r}: expected one of {known}") from None
-    return table(rows, hidden)
+        raise ValueError(
+            f"no table for {{operator!r}} in {{dtype!r}}: expected one of {{known}}",
+        ) from None
+    return table({names})
 '''
-
-SIGNATURE = "(rows: int, hidden: int) -> Config:"
-TABLES = "TABLES: dict[tuple[str, str], Callable[[int, int], Config]] ="
 
 
 class Form(NamedTuple):
     """The parts of a module that are alike in all tables of a kind.
 
     Attributes:
-        signature: of every function, behind its name.
-        tables: the beginning of the statement that lists them.
-        closing: all that stands below that list.
+        sizes: the arguments of every function.
         docstring: of the module.
+        answer: the first line of the docstring of `lookup`.
     """
 
-    signature: str
-    tables: str
-    closing: str
+    sizes: tuple[str, ...]
     docstring: str
+    answer: str
 
     def opening(self) -> str:
         """All that stands above the configs."""
-        return opening().replace(_DOCSTRING, self.docstring)
+        return _OPENING.format(docstring=self.docstring) + "\n".join(f"    {_field(name)}" for name in Config._fields)
+
+    def function(self, name: str) -> str:
+        """The first lines of a function."""
+        return _typed(name, self.sizes)
+
+    def tables(self) -> str:
+        """The beginning of the statement that lists the functions."""
+        kinds = ", ".join("int" for _ in self.sizes)
+        return f"TABLES: dict[tuple[str, str], Callable[[{kinds}], Config]] ="
+
+    def closing(self) -> str:
+        """All that stands below that list."""
+        lookup = _typed("lookup", ("operator: str", "dtype: str", *self.sizes))
+        names = ", ".join(size.partition(":")[0] for size in self.sizes)
+        return _CLOSING.format(lookup=lookup, docstring=self.answer, names=names)
 
 
-def opening() -> str:
-    """All that stands above the configs, in a table of one GPU."""
-    return _OPENING + "\n".join(f"    {_field(name)}" for name in Config._fields)
+def in_parentheses(head: str, parts: Sequence[str], tail: str) -> str:
+    """Parts in parentheses behind a head, in one line where they fit.
+
+    Args:
+        head: what stands before the parentheses; its indentation is that of the parts, less one step.
+        parts: what stands in them, without commas.
+        tail: what stands behind them.
+    """
+    line = f"{head}({', '.join(parts)}){tail}"
+    if len(line) <= WIDTH:
+        return line
+    indent = " " * (len(head) - len(head.lstrip()))
+    return "\n".join([f"{head}(", *(f"{indent}    {part}," for part in parts), f"{indent}){tail}"])
 
 
 def literal(value: object) -> str:
     """A field of a config as code."""
     return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _typed(name: str, arguments: Sequence[str]) -> str:
+    return in_parentheses(f"def {name}", arguments, " -> Config:")
 
 
 def _field(name: str) -> str:
@@ -88,15 +123,15 @@ def _field(name: str) -> str:
     return f"{name}: {kind} = {literal(Config._field_defaults[name])}"
 
 
-_DOCSTRING = "Launch configs by operator, dtype, rows and hidden; `lookup` finds one."
-_GPU = "sms: int, l2_bytes: int"
+_SIZES = ("rows: int", "hidden: int")
 
-ONE_GPU = Form(SIGNATURE, TABLES, CLOSING, _DOCSTRING)
+ONE_GPU = Form(
+    _SIZES,
+    "Launch configs by operator, dtype, rows and hidden; `lookup` finds one.",
+    "The config for `rows` rows of `hidden` elements.",
+)
 ANY_GPU = Form(
-    SIGNATURE.replace("hidden: int", f"hidden: int, {_GPU}"),
-    TABLES.replace("[int, int]", "[int, int, int, int]"),
-    CLOSING.replace("rows: int, hidden: int", f"rows: int, hidden: int, {_GPU}")
-    .replace("elements.\n", "elements on a GPU of `sms` multiprocessors.\n")
-    .replace("table(rows, hidden)", "table(rows, hidden, sms, l2_bytes)"),
-    "Launch configs by operator, dtype, rows, hidden, multiprocessors and bytes of L2 cache; `lookup` finds one.",
+    (*_SIZES, "sms: int", "l2_bytes: int"),
+    "Launch configs by operator, dtype, shape and GPU; `lookup` finds one.",
+    "The config for `rows` rows of `hidden` elements on a GPU of `sms` SMs.",
 )

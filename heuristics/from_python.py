@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normtune.errors import UsageError
-from normtune.heuristics import emit, incumbent
+from normtune.heuristics import emit, incumbent, regenerate
 from normtune.heuristics.fitted import Fit, Function, Shared
 from normtune.heuristics.fitting import fit as fit_evidence
 from normtune.heuristics.fitting import used
 from normtune.heuristics.options import FitOptions
 from normtune.heuristics.tree import choose
-from normtune.heuristics.writing import check_evidence, check_table, command_line, write_table
+from normtune.heuristics.writing import check_evidence, check_table, write_table
 from normtune.kernels.config import Config
 from normtune.kernels.problem import split_key
 from normtune.kernels.target import TARGETS, target_for
@@ -71,7 +71,9 @@ class Table:
 
     def text(self) -> str:
         """The table as Python, a module that stands alone, with the header that `save` writes."""
-        return emit.module_text(self.fit, command_line(self._command(Path("heuristics.py"), None)))
+        return emit.module_text(
+            self.fit, regenerate.line(regenerate.without_store(self.options, Path("heuristics.py"), None))
+        )
 
     def save(
         self, path: str | os.PathLike[str], evidence: str | os.PathLike[str] | None = None, force: bool = False
@@ -93,14 +95,7 @@ class Table:
         if data:
             check_evidence(data, force)
             write_parquet(self.evidence, data)
-        write_table(self.fit, place, self._command(place, data))
-
-    def _command(self, place: Path, data: Path | None) -> list[str]:
-        """The command that writes the table again, from a store with its measurements."""
-        words = [*self.options.seen_from(place.parent).words(), "--out", place.name]
-        if data:
-            words += ["--evidence", os.path.relpath(data, place.parent)]
-        return ["normtune", "fit", "--store", "$NORMTUNE_STORE", *words]
+        write_table(self.fit, place, regenerate.without_store(self.options, place, data))
 
 
 def fit(

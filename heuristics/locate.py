@@ -108,15 +108,22 @@ def select(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Sel
     Raises:
         UsageError: NORMTUNE_TABLE, or the installed table, is no table.
     """
-    if l2_bytes is None:
-        l2_bytes = _l2_bytes(target, sms)
     named = os.environ.get(VARIABLE)
-    if named:
-        try:
-            table = load(os.path.expanduser(named)).bound(sms, l2_bytes)
-            return Selection(table, f"{told(named)} ({VARIABLE})", True)
-        except UsageError as error:
-            raise UsageError(f"{VARIABLE} cannot be used: {error}") from None
+    if not named:
+        return unnamed(name, target, sms, l2_bytes)
+    try:
+        table = load(os.path.expanduser(named)).bound(sms, l2_bytes or _l2_bytes(target, sms))
+    except UsageError as error:
+        raise UsageError(f"{VARIABLE} cannot be used: {error}") from None
+    return Selection(table, f"{told(named)} ({VARIABLE})", True)
+
+
+def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Selection:
+    """As `select`, of a process in which NORMTUNE_TABLE names none.
+
+    Raises:
+        UsageError: the installed table is no table.
+    """
     made_for = plain_name(name), sms
     installed = _installed(name)
     if installed and (installed.header.gpu, installed.header.sms) == made_for:
@@ -127,7 +134,7 @@ def select(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Sel
     path = SHIPPED / ANY_GPU
     if not path.exists():
         return Selection(_empty(name, target, sms), "the default config of each operator", False)
-    table = load(path).bound(sms, l2_bytes)
+    table = load(path).bound(sms, l2_bytes or _l2_bytes(target, sms))
     measured = "; ".join(line.partition(",")[0] for line in table.header.fitted)
     return Selection(table, f"the table for any GPU, which is unmeasured there (it was fitted to {measured})", False)
 
@@ -156,15 +163,15 @@ def _installed(name: str) -> Table | None:
         return load(path)
     except UsageError as error:
         raise UsageError(
-            f"the installed table cannot be used: {error}; delete {told(path)}, or `normtune fit --install --force` "
-            "writes it again"
+            f"the installed table cannot be used: {error}; delete {told(path)}, as `normtune fit --uninstall --force` "
+            "does, or `normtune fit --install --force` writes it again"
         ) from None
 
 
 def shipped() -> dict[Path, Header]:
     """The tables of one GPU that come with normtune: file to header."""
     paths = sorted(path for path in SHIPPED.glob("*.py") if path.name not in ("__init__.py", ANY_GPU))
-    return {path: parse(read(path), str(path))[0] for path in paths}
+    return {path: header_of(path) for path in paths}
 
 
 def by_name() -> dict[str, Path]:
@@ -181,13 +188,30 @@ def installed_path(name: str) -> Path:
     Raises:
         UsageError: the user has no home, as under a number that a container gives.
     """
+    return installed_folder() / f"{slug(name)}.py"
+
+
+def installed_folder() -> Path:
+    """The folder of `installed_path`.
+
+    Raises:
+        UsageError: the user has no home.
+    """
     home = Path(os.environ.get("XDG_DATA_HOME", ""))
     if not home.is_absolute():
         try:
             home = Path.home() / ".local" / "share"
         except RuntimeError:
             raise UsageError("this user has no home folder: set XDG_DATA_HOME to the folder of its data") from None
-    return home / "normtune" / "tables" / f"{slug(name)}.py"
+    return home / "normtune" / "tables"
+
+
+def installed() -> list[Path]:
+    """The files of all installed tables, of whatever GPU; none where the user has no home or it cannot be read."""
+    try:
+        return sorted(installed_folder().glob("*.py"))
+    except (UsageError, OSError):
+        return []
 
 
 def slug(name: str) -> str:
@@ -220,6 +244,15 @@ def load(path: str | os.PathLike[str]) -> Table:
     if not isinstance(tables, dict) or not callable(lookup):
         raise AssertionError("a table in the form that normtune writes has TABLES and lookup")
     return Table(Path(path), header, tables, lookup, not header.is_for_any_gpu)
+
+
+def header_of(path: str | os.PathLike[str]) -> Header:
+    """The header of the table in a file, which is not run.
+
+    Raises:
+        UsageError: it cannot be read, or has none.
+    """
+    return parse(read(path), told(path))[0]
 
 
 def row_bounds(table: Table, key: str, dtype: str, hidden: int, target: Target) -> list[int]:

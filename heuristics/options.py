@@ -104,9 +104,9 @@ class FitOptions:
 
         weights, baseline = self.weights, self.baseline
         if weights not in NAMED:
-            weights = os.path.relpath(weights, folder)
+            weights = seen_from(weights, folder)
         if baseline is not None and baseline not in RULES and os.path.lexists(baseline):
-            baseline = os.path.relpath(baseline, folder)
+            baseline = seen_from(baseline, folder)
         return replace(self, weights=weights, baseline=baseline)
 
     def words(self) -> list[str]:
@@ -118,6 +118,12 @@ class FitOptions:
             if value != getattr(default, attribute):
                 words += [option, _text(value)]
         return words + [_BATCH_INVARIANT] * self.batch_invariant
+
+
+def seen_from(path: str | os.PathLike[str], folder: Path) -> str:
+    """A file or folder by its path from a folder; links on the way are followed, as `..` follows them."""
+    parent, name = os.path.split(path)
+    return os.path.relpath(os.path.join(os.path.realpath(parent), name), os.path.realpath(folder))
 
 
 # The options with one value, and where it stands.

@@ -79,8 +79,8 @@ class _Frame(NamedTuple):
 
 @cache
 def _frame(of: form.Form) -> _Frame:
-    module = ast.parse(of.opening() + of.closing)
-    function, tables = ast.parse(f"def f{of.signature}\n    pass\n{of.tables} {{}}").body
+    module = ast.parse(of.opening() + of.closing())
+    function, tables = ast.parse(f"{of.function('f')}\n    pass\n{of.tables()} {{}}").body
     if not isinstance(function, ast.FunctionDef) or not isinstance(tables, ast.AnnAssign) or not function.returns:
         raise AssertionError("the form of a table has no signature")
     return _Frame(

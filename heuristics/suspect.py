@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics import locate
-from normtune.heuristics.header import Header, body_hash, parse
+from normtune.heuristics.header import Header, is_edited, parse
 from normtune.heuristics.legality import registered
 from normtune.heuristics.micrologs import MILLION
 from normtune.heuristics.normalised import NormalisedTree, on_sms
@@ -108,7 +108,7 @@ def read(path: Path) -> Suspect:
     if not found or not box:
         why = "; ".join(notes) if box else f"its header says that it was measured on {header.measured!r}"
         raise UsageError(f"table {name} cannot be checked: {why or 'it has no functions'}; fit it again")
-    if body_hash(body) != header.body:
+    if is_edited(header, body):
         notes.append("its code was edited since it was fitted")
     specs = operators()
     changed = [name for name, known in header.kernels.items() if name in specs and fingerprint(specs[name]) != known]

@@ -17,6 +17,7 @@ from normtune.heuristics.optimum import MAX_BINS
 from normtune.heuristics.rules import liger
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.problem import split_key
+from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import COLD
 
 _WIDTHS = (10, 7, 8, 7, 7, 7, 11, 7, 8, 8)
@@ -78,7 +79,6 @@ def figures(fit: Fit) -> Iterable[str]:
         if takers:
             yield f"{one.key} {one.dtype} is shared, which costs"
             yield from (f"  {told}" for told in takers)
-    yield from fit.notes
 
 
 def _beyond(fit: Fit) -> Iterable[str]:
@@ -132,9 +132,10 @@ def ways(fit: Fit, out: Path | None) -> Iterable[str]:
     """
     name = shlex.quote(str(out)) if out else "FILE"
     regime = "" if fit.regime == COLD else f" --regime {fit.regime}"
+    force = " --force" * fit.device.uuid.startswith(REPLAY_PREFIX)
     yield "Three ways to use it:" if out else "No table was written. Three ways to use it:"
     for way, effect in (
-        (f"normtune fit{regime} --install", f"kernels on {plain_name(fit.device.name)} use it, for this user"),
+        (f"normtune fit{regime} --install{force}", f"kernels on {plain_name(fit.device.name)} use it, for this user"),
         (f"NORMTUNE_TABLE={name}", "one process uses it" if out else "one process uses it; --out FILE writes it"),
         ("commit it", "as heuristics.py of a library, or in heuristics/tables/ of normtune"),
     ):

@@ -5,23 +5,21 @@ at all. What a table says is made in `emit`.
 """
 
 import os
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normtune.errors import UsageError
-from normtune.heuristics import locate
-from normtune.heuristics.header import FIRST_LINE, body_hash, parse
+from normtune.heuristics import locate, regenerate
+from normtune.heuristics.header import FIRST_LINE, is_edited, parse
+from normtune.heuristics.syntax import has_comments
 from normtune.results.atomic import check_place, replaced
 
 if TYPE_CHECKING:
     from normtune.heuristics.fitted import Fit
     from normtune.heuristics.fitted_any import AnyGpuFit
     from normtune.results.records import Device
-
-_PARQUET = b"PAR1"
 
 
 def is_folder(place: str) -> bool:
@@ -71,18 +69,26 @@ def check_table(path: Path, force: bool) -> None:
         UsageError: there is something else than a file; or a file that normtune did not write, or that was edited
             since, and `force` is not set.
     """
-    if not _replaceable(path, force):
-        return
+    if _replaceable(path, force) and (why := not_as_written(path)):
+        raise UsageError(f"cannot write {path}: {why}; --force overwrites it")
+
+
+def not_as_written(path: Path) -> str:
+    """Why the file of a table is not as normtune wrote it; empty where it is.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
     begin = FIRST_LINE.encode() + b"\n"
     if _begins(path, len(begin)) != begin:
-        raise UsageError(f"cannot write {path}: it exists and normtune did not write it; --force overwrites it")
+        return "it exists and normtune did not write it"
     try:
         header, body = parse(locate.read(path), str(path))
-        edited = body_hash(body) != header.body
+        # A comment is no edit to `check`, but somebody's, and would be lost.
+        edited = is_edited(header, body) or has_comments(body)
     except UsageError:
         edited = True
-    if edited:
-        raise UsageError(f"cannot write {path}: it was edited since normtune wrote it; --force overwrites it")
+    return "it was edited since normtune wrote it" if edited else ""
 
 
 def check_evidence(path: Path, force: bool) -> None:
@@ -90,12 +96,14 @@ def check_evidence(path: Path, force: bool) -> None:
 
     Raises:
         UsageError: the name does not end in .parquet; there is something else than a file; or a file that is no
-            Parquet file, and `force` is not set.
+            evidence that normtune wrote, and `force` is not set.
     """
+    from normtune.results import exchange
+
     if path.suffix.lower() != ".parquet":
         raise UsageError(f"--evidence is {str(path)!r}: expected a file that ends in .parquet")
-    if _replaceable(path, force) and _begins(path, len(_PARQUET)) != _PARQUET:
-        raise UsageError(f"cannot write {path}: it exists and is no Parquet file; --force overwrites it")
+    if _replaceable(path, force) and not exchange.is_export(path):
+        raise UsageError(f"cannot write {path}: it exists and normtune did not write it; --force overwrites it")
 
 
 def write_table(fit: "Fit | AnyGpuFit", path: Path, command: Sequence[str]) -> None:
@@ -104,7 +112,7 @@ def write_table(fit: "Fit | AnyGpuFit", path: Path, command: Sequence[str]) -> N
     Args:
         fit: what it says.
         path: of the file, replaced if it exists.
-        command: the words that write it again; one that begins with `$` is a variable of the shell.
+        command: the words that write it again.
 
     Raises:
         UsageError: its folder does not exist.
@@ -113,15 +121,10 @@ def write_table(fit: "Fit | AnyGpuFit", path: Path, command: Sequence[str]) -> N
     from normtune.heuristics import emit, emit_any
     from normtune.heuristics.fitted_any import AnyGpuFit
 
-    line = command_line(command)
+    line = regenerate.line(command)
     text = emit_any.module_text(fit, line) if isinstance(fit, AnyGpuFit) else emit.module_text(fit, line)
     with replaced(path) as temporary:
         temporary.write_text(text, "utf-8", newline="\n")
-
-
-def command_line(command: Sequence[str]) -> str:
-    """A command as one types it; a word that begins with `$` is a variable of the shell."""
-    return " ".join(word if word.startswith("$") else shlex.quote(word) for word in command)
 
 
 def _replaceable(path: Path, force: bool) -> bool:

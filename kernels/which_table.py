@@ -6,6 +6,7 @@ table in words. `dispatch` takes it; who only wants to know asks here.
 
 import os
 
+from normtune.errors import UsageError
 from normtune.heuristics import locate
 
 
@@ -37,3 +38,16 @@ def without_gpu() -> str:
         return f"{source} waits for one"
     devices = ", ".join(sorted(header.device for header in locate.shipped().values())) or "none"
     return f"normtune ships tables of {devices}"
+
+
+def installed() -> list[tuple[str, str, str]]:
+    """The tables that the user installed, of whatever GPU: the file of each, the GPU, and why it cannot be used."""
+    found = []
+    for path in locate.installed():
+        try:
+            header = locate.load(path).header
+        except UsageError as error:
+            found.append((locate.told(path), "", str(error)))
+        else:
+            found.append((locate.told(path), f"{header.device}, {header.sms} SMs", ""))
+    return found

@@ -5,6 +5,7 @@ left to the caller.
 """
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -41,7 +42,7 @@ def check_place(path: Path) -> None:
     """Refuse a path at which no file can be.
 
     Raises:
-        UsageError: its folder does not exist, or it is a folder.
+        UsageError: its folder does not exist or takes no files, or it is a folder.
     """
     folder = path.parent
     if not folder.is_dir():
@@ -49,3 +50,20 @@ def check_place(path: Path) -> None:
         raise UsageError(f"cannot write {path}: {why} name another")
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a folder, expected a file name")
+    if why := unwritable(folder):
+        raise UsageError(f"cannot write {path}: {why}; name another place")
+
+
+def unwritable(folder: Path) -> str:
+    """Why nothing can be written to a folder, or to the nearest one above it that exists; empty where it can."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"{folder} is no folder"
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"normtune")
+            file.flush()
+    except OSError as error:
+        return f"{folder}: {error.strerror or error}"
+    return ""

@@ -54,8 +54,8 @@ def export(
     store: StoreOption = None,
 ) -> None:
     """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line a sample), or as a recording."""
-    from normtune.results.exchange import write_csv, write_parquet
-    from normtune.results.recording import write_recording
+    from normtune.results.exchange import check_export, write_csv, write_parquet
+    from normtune.results.recording import check_folder, write_recording
     from normtune.results.source import in_regime, measured, narrowed
 
     write = {".parquet": write_parquet, ".csv": write_csv}.get(out.suffix.lower())
@@ -63,21 +63,25 @@ def export(
         raise UsageError(f"--out is {str(out)!r}: expected a file that ends in .parquet or .csv, or --recording NAME")
     if regime != _ALL:
         check_regime(regime)
+    if recording is None:
+        check_export(out)
+    else:
+        check_folder(out)
     whole = narrowed(measured(store, regime=None), operator or [], dtype or [])
     evidence = whole if regime == _ALL else in_regime(whole, regime, "the store")
     if evidence.frame.empty:
         raise UsageError("there are no measurements to export: run `normtune sweep` first")
+    lines = []
     if left := len(whole.frame) - len(evidence.frame):
         others = ", ".join(name for name in whole.regimes() if name != regime)
-        typer.echo(f"left out {left} measurements of other regimes ({others}): --regime {_ALL} takes them along")
+        lines.append(f"left out {left} measurements of other regimes ({others}): --regime {_ALL} takes them along")
     if recording is not None:
-        for path in write_recording(evidence, recording, out):
-            typer.echo(f"{path}: {path.stat().st_size} bytes")
-        return
-    if write is not None:
+        lines += [f"{path}: {path.stat().st_size} bytes" for path in write_recording(evidence, recording, out)]
+    elif write is not None:
         write(evidence, out)
-    runs = f"{len(evidence.runs)} run{'s' * (len(evidence.runs) != 1)}"
-    typer.echo(f"{out}: {len(evidence.frame)} measurements of {runs}, {evidence.digest()}")
+        runs = f"{len(evidence.runs)} run{'s' * (len(evidence.runs) != 1)}"
+        lines.append(f"{out}: {len(evidence.frame)} measurements of {runs}, {evidence.digest()}")
+    typer.echo("\n".join(lines))
 
 
 @app.command("import")

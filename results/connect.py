@@ -25,6 +25,8 @@ BUSY_SECONDS = 30.0
 # Begins a transaction that will write; SQLite then takes its lock at once and waits for it, which it does not do when
 # a transaction that has read turns to writing.
 WRITE = {"normtune_write": True}
+# The query of the URL of a SQLite store that is not to be written.
+_READ_ONLY = {"mode": "ro"}
 _BACKENDS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
 
 
@@ -69,6 +71,11 @@ def parse(url: str, source: str = "the store") -> URL:
     name = parsed.database or ""
     if backend == "sqlite" and (not name or name.startswith((":", "file:")) or not name.isprintable()):
         raise UsageError(f"{source} is {url!r}: a store is a file that stays, expected sqlite:///FILE")
+    if backend == "sqlite" and parsed.query not in ({}, _READ_ONLY):
+        options = url.partition("?")[2]
+        raise UsageError(
+            f"{source} is {url!r}: of SQLite's options a store takes mode=ro, to read it only, and not {options!r}"
+        )
     return parsed.set(drivername=_BACKENDS[backend])
 
 
@@ -86,15 +93,23 @@ def connect(url: str, create: bool) -> sa.Engine:
     parsed = parse(url)
     path = sqlite_path(parsed)
     if path is not None:
+        if create and parsed.query:
+            raise UsageError(
+                f"the store {path} is to be written, and its URL says mode=ro: leave that out, or name another store"
+            )
         _check_path(path, create)
     name = told(parsed)
     try:
-        engine = sa.create_engine(parsed, **_engine_options(parsed, path if not create else None))
+        engine = sa.create_engine(
+            parsed.set(query={}) if path else parsed, **_engine_options(parsed, path if not create else None)
+        )
     except ImportError as error:  # psycopg without a libpq raises no ModuleNotFoundError
         why = f"the module {error.name} is missing" if error.name else str(error).splitlines()[0]
         raise NormtuneError(f"cannot open {name}: {why}; `pip install 'psycopg[binary]'` brings it") from None
     if parsed.get_backend_name() == "sqlite":
         sa.event.listen(engine, "connect", _on_connect)
+        if parsed.query:
+            sa.event.listen(engine, "connect", _on_connect_to_read)
         sa.event.listen(engine, "begin", _on_begin)
     try:
         with translated(parsed):
@@ -205,6 +220,11 @@ def _on_connect(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _on_connect_to_read(connection: Any, _record: Any) -> None:
+    # SQLite's own mode=ro leaves the files of the write-ahead log behind.
+    connection.execute("PRAGMA query_only = ON")
 
 
 def _on_begin(connection: sa.Connection) -> None:

@@ -6,6 +6,7 @@ all; or the evidence of such a file, checked. What a recording is called and whe
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
-from normtune.results.atomic import replaced
+from normtune.results.atomic import check_place, replaced
 from normtune.results.frame import TEXTS, Evidence, flatten, split
 from normtune.results.runs import from_plain, to_plain
 
@@ -31,6 +32,7 @@ CSV_COLUMNS = (
     *Config._fields,
     *("fingerprint", "status", "reason", "round", "nanoseconds"),
 )
+_CSV_BEGIN = (",".join(CSV_COLUMNS) + "\n").encode()
 
 
 def write_parquet(evidence: Evidence, path: Path) -> None:
@@ -109,6 +111,28 @@ def read_parquet(path: Path) -> Evidence:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         why = " ".join(str(error).split())[:_MOST_CHARACTERS]
         raise NormtuneError(f"{path} holds what normtune does not write ({why}): export it again") from None
+
+
+def is_export(path: Path) -> bool:
+    """Whether a file is Parquet or CSV of this module, by its metadata or its first line."""
+    try:
+        if path.suffix.lower() == ".csv":
+            with path.open("rb") as file:
+                return file.readline(len(_CSV_BEGIN)) == _CSV_BEGIN
+        return _METADATA in (pq.read_schema(path).metadata or {})
+    except (pa.ArrowException, OSError):
+        return False
+
+
+def check_export(path: Path) -> None:
+    """Refuse to write a file where one that normtune did not write stands, or where none can be written.
+
+    Raises:
+        UsageError: it is so.
+    """
+    check_place(path)
+    if os.path.lexists(path) and not is_export(path):
+        raise UsageError(f"cannot write {path}: it exists and normtune did not write it; name another, or move it away")
 
 
 def write_csv(evidence: Evidence, path: Path) -> None:

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.results.atomic import replaced
-from normtune.results.exchange import read_parquet, write_table
+from normtune.results.atomic import replaced, unwritable
+from normtune.results.exchange import check_export, read_parquet, write_table
 from normtune.results.frame import Evidence
 from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import COLD
@@ -72,14 +72,13 @@ def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
         The files, in order.
 
     Raises:
-        UsageError: the name cannot be one, the folder does not exist, or the evidence is empty, of several devices or
-            of a replay.
+        UsageError: the name cannot be one, the folder does not exist or takes no files, a file that normtune did not
+            write stands there, or the evidence is empty, of several devices or of a replay.
         NormtuneError: a file would be larger than `MAX_BYTES`, or cannot be written; files of that name then stay as
             they were.
     """
     _check(evidence, name)
-    if not folder.is_dir():
-        raise UsageError(f"the folder {folder} does not exist: create it or name another")
+    check_folder(folder)
     current = evidence.current()
     operators = current.frame["operator"].unique().tolist()
     for operator in operators:
@@ -88,6 +87,8 @@ def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
                 f"operator {operator!r} cannot be part of a file name: record the others with --operator"
             )
     paths = [folder / f"{name}.{operator}.parquet" for operator in operators]
+    for path in paths:
+        check_export(path)
     with ExitStack() as stack:  # all files are replaced, or none
         for operator, path in zip(operators, paths, strict=True):
             temporary = stack.enter_context(replaced(path))
@@ -98,6 +99,18 @@ def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
                     f"{path} would have {size} bytes, a recording ships with at most {MAX_BYTES}: record fewer problems"
                 )
     return paths
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder in which no recording can be written.
+
+    Raises:
+        UsageError: it does not exist, or takes no files.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"the folder {folder} does not exist: create it or name another")
+    if why := unwritable(folder):
+        raise UsageError(f"cannot write a recording: {why}; name another folder")
 
 
 def _check(evidence: Evidence, name: str) -> None:

@@ -10,12 +10,12 @@ import platform
 import shutil
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import normtune
+from normtune.results.atomic import unwritable
 from normtune.tuner.no_gpu import without_gpu, without_torch, without_triton
 from normtune.tuner.probe import Facts, ask
 
@@ -76,7 +76,13 @@ def examined(machine: Machine) -> list[Finding]:
     """All findings about a machine whose facts are known."""
     from normtune.tuner import doctor_data
 
-    checks = (*_CHECKS, ("store", doctor_data.store), ("disk", doctor_data.disk), ("table", doctor_data.tables))
+    of_data = (
+        ("store", doctor_data.store),
+        ("disk", doctor_data.disk),
+        ("table", doctor_data.tables),
+        ("installed", doctor_data.installed),
+    )
+    checks = (*_CHECKS, *of_data)
     return [finding for topic, check in checks for finding in _guarded(topic, check, machine)]
 
 
@@ -219,21 +225,6 @@ def _cache(machine: Machine) -> Iterable[Finding]:
         yield Finding(PROBLEM, "cache", found, "name another folder with TRITON_CACHE_DIR")
     else:
         yield Finding(OK, "cache", f"Triton's cache {folder} can be written")
-
-
-def unwritable(folder: Path) -> str:
-    """Why nothing can be written to a folder, or to the nearest one above it that exists; empty where it can."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    if not folder.is_dir():
-        return f"{folder} is no folder"
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"normtune")
-            file.flush()
-    except OSError as error:
-        return f"{folder}: {error.strerror or error}"
-    return ""
 
 
 _CHECKS: tuple[tuple[str, Callable[[Machine], Iterable[Finding]]], ...] = (

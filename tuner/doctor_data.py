@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from normtune.errors import NormtuneError
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
+from normtune.kernels.which_table import installed as installed_tables
 from normtune.kernels.which_table import serving, without_gpu
-from normtune.tuner.doctor import OK, PROBLEM, WARNING, Finding, Machine, unwritable
+from normtune.results.atomic import unwritable
+from normtune.tuner.doctor import OK, PROBLEM, WARNING, Finding, Machine
 
 if TYPE_CHECKING:
     from normtune.results.store import Tally
@@ -114,3 +116,13 @@ def tables(machine: Machine) -> Iterable[Finding]:
         yield Finding(OK, "table", f"none is used without a GPU; {without_gpu()}")
     except NormtuneError as error:
         yield Finding(PROBLEM, "table", str(error))
+
+
+def installed(_: Machine) -> Iterable[Finding]:
+    """The tables that are installed for this user, of whatever GPU, and where."""
+    for path, gpu, error in installed_tables():
+        if error:
+            advice = f"delete {path}, or `normtune fit --install --force` writes it again"
+            yield Finding(WARNING, "installed", f"{path} cannot be used: {error}", advice)
+        else:
+            yield Finding(OK, "installed", f"{path} for {gpu}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normtune.heuristics import locate
+from normtune.heuristics import installing, locate
 from normtune.kernels import operator as door
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
@@ -41,6 +41,14 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
         raise IllegalConfigError("too many elements a thread")
     grid = -(-problem.rows // block_row)
     return Launch(False, grid, block_row, block_col, config.num_warps, 1, 16, block_col != problem.hidden, 0)
+
+
+@pytest.fixture(autouse=True)
+def gpus_here(monkeypatch: pytest.MonkeyPatch) -> list[installing.Gpu]:
+    """The GPUs of this machine, to which a test may add."""
+    found: list[installing.Gpu] = []
+    monkeypatch.setattr(installing, "gpus_here", lambda: found)
+    return found
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_install_puts_the_table_where_its_gpu_finds_it(store: str) -> None:
     found = locate.select("Test GPU", "sm_90", 132)
     assert found.exact
     assert found.table.source == locate.installed_path("Test GPU")
-    assert found.table.header.regenerate == "normtune fit --store measured.db --leaves 3 --install"
+    assert found.table.header.regenerate == "normtune fit --store ../../../measured.db --leaves 3 --install"
 
 
 def test_a_table_of_a_recording_passes_check(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

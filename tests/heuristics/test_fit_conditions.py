@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics import locate
 from normtune.heuristics.commands import register
-from normtune.heuristics.header import body_hash, parse
+from normtune.heuristics.header import FORMAT, body_hash, parse
 from normtune.heuristics.regions import trees
 from normtune.heuristics.tree import choose, distinct, leaves
 from normtune.kernels.fingerprint import fingerprint
@@ -297,19 +297,17 @@ def test_a_table_within_the_tie_is_judged_and_one_that_loses_more_is_refused(sto
 
 def test_tables_of_the_first_format_are_looked_up_and_to_be_fitted_again(store: str) -> None:
     fit("--leaves", "3")
-    text = Path("table.py").read_text()
-    lines = [line for line in text.splitlines(keepends=True) if not line.startswith("# Regret")]
-    old = "# Regret:   toy bfloat16: 3 leaves, mean 0.00 %, worst 0.0 %, optimum 0.00 %\n"
-    text = "".join(lines).replace("# Shared:", f"{old}# Shared:", 1).replace("# Format:   2", "# Format:   1")
-    kept = [line for line in text.splitlines(keepends=True) if not line.startswith("#           ")]
-    Path("table.py").write_text("".join(kept))
+    header, body = parse(Path("table.py").read_text(), "table.py")
+    regret = ("toy bfloat16: 3 leaves, mean 0.00 %, worst 0.0 %, optimum 0.00 %",)
+    old = header._replace(format=1, regret=regret, body=body_hash(body, 1))
+    Path("table.py").write_text(f"{old.text()}\n{body}")
     assert locate.load("table.py").lookup("toy", "bfloat16", 4096, 128)[:3] == ("block_row", 4, 4)
     result = invoke("check", "table.py")
     assert result.exit_code == 1
     assert "it was written in table format 1, before 2; `normtune fit --store measured.db" in result.output
     before = tree_of()
     fit("--leaves", "3")
-    assert locate.load("table.py").header.format == 2
+    assert locate.load("table.py").header.format == FORMAT
     assert tree_of() == before
     checked()
 

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics import locate
@@ -44,11 +46,15 @@ def store(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.Monke
     return make
 
 
-def fit(*arguments: str) -> str:
-    """What `normtune fit` prints."""
+def invoked(*arguments: str) -> Result:
     app = typer.Typer()
     register(app)
-    result = CliRunner().invoke(app, ["fit", "--store", "measured.db", "--leaves", "2", *arguments])
+    return CliRunner().invoke(app, list(arguments))
+
+
+def fit(*arguments: str) -> str:
+    """What `normtune fit` prints."""
+    result = invoked("fit", "--store", "measured.db", "--leaves", "2", *arguments)
     if result.exception:
         raise result.exception
     return result.output
@@ -77,7 +83,7 @@ def test_a_folder_gets_a_table_of_each_device_with_its_own_figures(store) -> Non
     for name, count in (("a", len(SHAPES) - 1), ("b", len(SHAPES))):
         header = locate.load(f"tables/nvidia_{name}.py").header
         assert header.device == f"NVIDIA {name.upper()}"
-        assert header.regenerate.endswith(f"--leaves 2 --out ./ --evidence nvidia_{name}.parquet")
+        assert header.regenerate.endswith("--store ../measured.db --leaves 2 --out ./ --evidence ./")
         measured = read_parquet(Path(f"tables/nvidia_{name}.parquet"))
         assert len({*zip(measured.frame["rows"], measured.frame["hidden"], strict=True)}) == count
         assert f"NVIDIA {name.upper()}, sm_90, 132 SMs: {len(measured.frame)} measurements" in told
@@ -117,6 +123,24 @@ def test_a_new_folder_needs_one_to_stand_in(store) -> None:
     assert Path("file").read_text() == ""
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--out", "/proc/table.py"],
+        ["--out", "/proc/"],
+        ["--evidence", "/proc/data.parquet"],
+        ["--all-devices", "--out", "/proc/x.py"],
+    ],
+)
+def test_a_folder_that_takes_no_files_is_told_before_the_fit(store, arguments: list[str], monkeypatch) -> None:
+    from normtune.heuristics import all_devices, fitting
+
+    store("NVIDIA A")
+    for module, name in ((fitting, "fit"), (all_devices, "fit_all")):
+        monkeypatch.setattr(module, name, None)
+    assert refused(*arguments).startswith("cannot write /proc/")
+
+
 def test_only_force_overwrites_what_normtune_did_not_write(store) -> None:
     store("NVIDIA A")
     for content in (b"x = 1\n", b"", b"\xff" * 40):
@@ -151,8 +175,12 @@ def test_evidence_is_a_parquet_file_and_overwrites_no_other(store) -> None:
     store("NVIDIA A")
     assert "--evidence is 'data.csv': expected a file that ends in .parquet" in refused("--evidence", "data.csv")
     Path("data.parquet").write_text("a,b\n")
-    assert "data.parquet: it exists and is no Parquet file; --force" in refused("--evidence", "data.parquet")
+    assert "data.parquet: it exists and normtune did not write it; --force" in refused("--evidence", "data.parquet")
     assert Path("data.parquet").read_text() == "a,b\n"
+    pq.write_table(pa.table({"a": [1]}), "data.parquet")
+    foreign = Path("data.parquet").read_bytes()
+    assert "data.parquet: it exists and normtune did not write it; --force" in refused("--evidence", "data.parquet")
+    assert Path("data.parquet").read_bytes() == foreign
     fit("--evidence", "data.parquet", "--force")
     told = fit("--evidence", "data.parquet")
     assert "wrote data.parquet" in told
@@ -185,9 +213,11 @@ def test_evidence_that_is_missing_other_or_damaged_is_told(committed: Path, stor
     path = Path("elsewhere/data/it's h200.parquet")
     kept = path.read_bytes()
     path.unlink()
-    report = check(committed)
-    assert report.failures == ()
-    assert any("not fitted again" in note for note in report.notes)
+    (failure,) = check(committed).failures
+    assert f"the evidence that it names is gone: there is no file {path.absolute()}; put it back" in failure
+    result = invoked("check", str(committed))
+    assert result.exit_code == 1
+    assert f"{committed}: FAILED" in result.output
     path.write_bytes(kept[:100])
     assert any("is no Parquet file or a damaged one" in line for line in check(committed).failures)
     store("NVIDIA B", "NVIDIA A")
@@ -271,9 +301,7 @@ def test_a_full_disk_leaves_the_old_table(store) -> None:
 
 def test_a_broken_table_does_not_keep_the_others_from_their_check(committed: Path) -> None:
     Path("broken.py").write_text("x = 1\n")
-    app = typer.Typer()
-    register(app)
-    result = CliRunner().invoke(app, ["check", "broken.py", str(committed)])
+    result = invoked("check", "broken.py", str(committed))
     assert isinstance(result.exception, NormtuneError)
     assert "broken.py is no table" in str(result.exception)
     assert f"{committed}: OK" in result.output

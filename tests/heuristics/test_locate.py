@@ -14,15 +14,15 @@ from normtune.heuristics.header import ANY_GPU, Header, body_hash
 
 # A table whose one config has the name of its GPU for a schedule.
 BODY = (
-    f"{form.opening()}\n\n\nONE = Config(NAME)\n\n\ndef only{form.SIGNATURE}\n    return ONE\n\n\n"
-    f'{form.TABLES} {{\n    ("a", "b"): only,\n}}\n{form.CLOSING}'
+    f"{form.ONE_GPU.opening()}\n\n\nONE = Config(NAME)\n\n\n{form.ONE_GPU.function('only')}\n    return ONE\n\n\n"
+    f'{form.ONE_GPU.tables()} {{\n    ("a", "b"): only,\n}}\n{form.ONE_GPU.closing()}'
 )
 # The same for any GPU: `few` below 2 rows a multiprocessor, `small` from there to half of the L2 cache, else `large`.
 ANY_BODY = (
     f'{form.ANY_GPU.opening()}\n\n\nFEW = Config("few")\nSMALL = Config("small")\nLARGE = Config("large")\n\n\n'
-    f"def only{form.ANY_GPU.signature}\n    if rows >= 2 * sms:\n        if 4 * rows * hidden >= l2_bytes:\n"
+    f"{form.ANY_GPU.function('only')}\n    if rows >= 2 * sms:\n        if 4 * rows * hidden >= l2_bytes:\n"
     "            return LARGE\n        return SMALL\n    return FEW\n\n\n"
-    f'{form.ANY_GPU.tables} {{\n    ("a", "b"): only,\n}}\n{form.ANY_GPU.closing}'
+    f'{form.ANY_GPU.tables()} {{\n    ("a", "b"): only,\n}}\n{form.ANY_GPU.closing()}'
 )
 
 

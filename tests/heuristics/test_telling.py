@@ -119,7 +119,7 @@ def test_after_a_quick_sweep_the_gain_is_right() -> None:
     (function,) = fitted.functions
     assert function.figures.gain is not None
     assert function.figures.gain.problems == len(tried)
-    assert (telling.gain(fitted) or "").endswith("rms_norm_forward 25 % faster (up to 25 %)")
+    assert list(telling.gain(fitted))[1].startswith("  rms_norm_forward: 25 % faster (up to 25 %): +")
 
 
 def test_figures_fit_80_columns_and_name_what_is_shared(measure, penalty, run) -> None:

@@ -1,6 +1,9 @@
 """The frame of the command line: errors become one line and an exit code, everything is documented."""
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -70,3 +73,31 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch)
 def test_wrong_calls_end_with_2_and_name_what_is_wrong(arguments: list[str], code: int, says: str) -> None:
     result = CliRunner().invoke(cli.app, arguments)
     assert (result.exit_code, says in result.output) == (code, True), result.output
+
+
+def unread(*arguments: str) -> tuple[int, str]:
+    """Exit code and stderr of a Python whose stdout nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    run = subprocess.run([sys.executable, *arguments], stdout=writer, stderr=subprocess.PIPE, text=True, env=env)
+    os.close(writer)
+    return run.returncode, run.stderr
+
+
+@pytest.mark.parametrize("printed", [1, 10_000])
+def test_nobody_reads_any_more(printed: int) -> None:
+    code = (
+        "import sys, typer; from normtune import cli; app = typer.Typer(cls=cli.ErrorLines)\n"
+        f"app.command('a')(lambda: [print('x' * 100) for _ in range({printed})]); app.command('b')(lambda: None)\n"
+        "cli.app = app; sys.argv[1:] = ['a']; cli.main()"
+    )
+    # What is buffered to the end is not read either, but by then all is done.
+    assert unread("-c", code) == (0 if printed == 1 else 141, "")
+
+
+def test_a_table_is_there_though_nobody_reads_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = ["fit", "--recording", "nvidia-h200", "--operator", "rms_norm_forward", "--leaves", "3"]
+    monkeypatch.chdir(tmp_path)
+    assert unread("-u", "-m", "normtune", *fit, "--out", "table.py", "--evidence", "data.parquet") == (141, "")
+    assert sorted(os.listdir(tmp_path)) == ["data.parquet", "table.py"]

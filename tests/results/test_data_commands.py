@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -113,6 +115,39 @@ def test_export_refuses_what_it_cannot_write(store, tmp_path):
     refuse("the store has 2 (", tmp_path, "--recording", "gpu")
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("store.db")] == []
     refused("there is no store", "export", "--store", tmp_path / "none.db", "--out", tmp_path / "a.csv")
+
+
+FOREIGN = pa.table({"a": [1, 2]})
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv", "A.CSV", "gpu.rms_norm_forward.parquet"])
+def test_export_overwrites_its_own_files_and_no_others(store, make_run, make, tmp_path, name):
+    out = tmp_path / name
+    one = tmp_path / "one.db"
+    with Store.open(f"sqlite:///{one}") as opened:
+        opened.merge(Evidence.from_measurements([make((5, 6))], [make_run()]))
+    arguments = ["--recording", "gpu", "--out", tmp_path] if name.startswith("gpu") else ["--out", out]
+    contents = [b"", b"device,sms\n1,2\n", b"PAR1", b"\0" * 99]
+    pq.write_table(FOREIGN, tmp_path / "foreign")
+    for content in [*contents, (tmp_path / "foreign").read_bytes()]:
+        out.write_bytes(content)
+        refused(f"cannot write {out}: it exists and normtune did not write it; name another, or move it away",
+                "export", *arguments, "--store", one, kind=UsageError)  # fmt: skip
+        assert out.read_bytes() == content
+    out.unlink()
+    for source in (one, one):
+        assert call("export", *arguments, "--store", source).exit_code == 0
+        written = out.read_bytes()
+    out.unlink()
+    out.symlink_to("nowhere")
+    refused("it exists and normtune did not write it", "export", *arguments, "--store", one, kind=UsageError)
+    assert written
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--out", "/proc/a.csv"], ["--recording", "gpu", "--out", "/proc"]])
+def test_a_folder_that_takes_no_files_is_told_before_the_store_is_read(tmp_path, arguments):
+    refused("cannot write", "export", *arguments, "--store", tmp_path / "none.db", kind=UsageError)
 
 
 def test_an_import_with_one_bad_file_changes_nothing(store, varied, make, make_run, tmp_path):

@@ -57,11 +57,12 @@ def test_a_recording_that_is_too_large_leaves_all_files_alone(evidence, make, ma
     run = make_run(9)
     noise = np.random.default_rng(0).integers(1, 2**31 - 1, MAX_BYTES // 4).tolist()
     large = Evidence.from_measurements([*evidence.measurements(), make(noise, run=run)], [*evidence.runs, run])
-    (tmp_path / "gpu.rms_norm_backward.parquet").write_text("old")
+    (written,) = write_recording(evidence.select(["rms_norm_backward"]), "gpu", tmp_path)
+    old = written.read_bytes()
     with pytest.raises(NormtuneError, match=r"gpu\.rms_norm_forward\.parquet would have \d{7} bytes"):
         write_recording(large, "gpu", tmp_path)
     assert os.listdir(tmp_path) == ["gpu.rms_norm_backward.parquet"]
-    assert (tmp_path / "gpu.rms_norm_backward.parquet").read_text() == "old"
+    assert written.read_bytes() == old
 
 
 @pytest.mark.parametrize("name", ["", "NVIDIA H200", "../h200", "a.b", "-a", "a\n"])

@@ -156,6 +156,31 @@ def test_a_missing_driver_is_named(monkeypatch):
     assert "secret" not in str(caught.value)
 
 
+def test_a_url_that_says_read_only_is_read_and_never_written(stored, varied, make_run):
+    url = f"sqlite:///{stored}?mode=ro"
+    before, files = Path(stored).read_bytes(), os.listdir(Path(stored).parent)
+    refused(url, r"is to be written, and its URL says mode=ro: leave that out, or name another", kind=UsageError)
+    with Store.open(url, create=False) as opened:
+        assert opened.load().digest() == varied.digest()
+        with pytest.raises(
+            NormtuneError, match=r"cannot be opened for writing \(attempt to write a readonly database\)"
+        ):
+            opened.begin_run(make_run(9))
+    assert Path(stored).read_bytes() == before
+    assert os.listdir(Path(stored).parent) == files
+    missing = Path(stored).with_name("none.db")
+    refused(f"sqlite:///{missing}?mode=ro", "there is no store", create=False)
+    assert not missing.exists()
+
+
+@pytest.mark.parametrize("options", ["mode=rw", "mode=ro&cache=shared", "immutable=1", "timeout=3", "mode=ro&mode=ro"])
+@pytest.mark.parametrize("create", [True, False])
+def test_other_options_of_sqlite_are_refused(tmp_path, create, options):
+    told = f"of SQLite's options a store takes mode=ro, to read it only, and not '{options}'"
+    refused(f"sqlite:///{tmp_path / 'store.db'}?{options}", told, create, UsageError)
+    assert os.listdir(tmp_path) == []
+
+
 def test_the_url_comes_from_the_option_then_the_variable_then_the_default(monkeypatch):
     monkeypatch.delenv("NORMTUNE_STORE", raising=False)
     assert resolve_url(None) == "sqlite:///normtune.db"

@@ -247,6 +247,20 @@ def test_the_table_of_each_gpu_and_a_broken_one(machine: Machine, place: Path, m
     assert (finding.level, "mine.py (NORMTUNE_TABLE) waits for one" in finding.found) == (OK, True)
 
 
+def test_the_installed_tables_are_listed_with_their_paths(machine: Machine, place: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(place))
+    assert about("installed", machine) == []
+    path = locate.installed_path("NVIDIA H200")
+    path.parent.mkdir(parents=True)
+    shutil.copy(locate.SHIPPED / "nvidia_h200.py", path)
+    broken = locate.installed_path("NVIDIA Z")
+    broken.write_text("x = 1\n")
+    whole, fault = about("installed", machine)
+    assert whole == Finding(OK, "installed", f"{path} for NVIDIA H200, 132 SMs")
+    assert (fault.level, fault.found.startswith(f"{broken} cannot be used: ")) == (WARNING, True)
+    assert fault.advice.startswith(f"delete {broken}")
+
+
 def test_a_check_that_fails_is_a_finding_and_the_others_go_on(machine: Machine, monkeypatch) -> None:
     monkeypatch.setattr(doctor, "_CHECKS", (("gpu", lambda machine: 1 / 0), *doctor._CHECKS))
     first, *others = examined(machine)
