@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 
 from torch import Tensor
 
@@ -21,6 +20,8 @@ _POINTER_BYTES = 16
 
 _here: ContextVar[bool | None] = ContextVar("normtune_batch_invariant", default=None)
 _process: bool | None = None
+# What the variable says, once it was asked. Apart from `_process`, so that who asks cannot undo who turns the mode on.
+_environment: bool | None = None
 
 
 def use_batch_invariant(enabled: bool | None = True) -> None:
@@ -33,9 +34,8 @@ def use_batch_invariant(enabled: bool | None = True) -> None:
     Args:
         enabled: True or False; None for what NORMTUNE_BATCH_INVARIANT says, as at the start.
     """
-    global _process
-    _of_environment.cache_clear()
-    _process = enabled
+    global _process, _environment
+    _process, _environment = enabled, None
 
 
 @contextmanager
@@ -62,10 +62,15 @@ def is_batch_invariant() -> bool:
     Raises:
         UsageError: NORMTUNE_BATCH_INVARIANT is asked and is neither 0 nor 1.
     """
+    global _environment
     here = _here.get()
     if here is not None:
         return here
-    return _of_environment() if _process is None else _process
+    if _process is not None:
+        return _process
+    if _environment is None:
+        _environment = _of_environment()
+    return _environment
 
 
 def settled(x: Tensor) -> Tensor:
@@ -84,7 +89,6 @@ def settled(x: Tensor) -> Tensor:
     return x.contiguous() if not x.is_contiguous() else x.clone()
 
 
-@cache
 def _of_environment() -> bool:
     value = os.environ.get(VARIABLE, "")
     if value not in ("", "0", "1"):

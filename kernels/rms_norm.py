@@ -84,7 +84,7 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
         TypeError: x or weight is no tensor, or eps or offset no number.
         ValueError: an argument is not as above; the text names it and its value. Nothing was launched.
     """
-    if not named and len(arguments) > 1 and type(arguments[1]) in PLAIN and isinstance(arguments[0], Tensor):
+    if not named and len(arguments) > 1 and type(arguments[1]) in PLAIN:
         return _rms_norm(*arguments)
     given = (*arguments, *named.values())
     if has_torch_function(given) and any(map(_is_proxy, given)):
@@ -175,7 +175,8 @@ for _form in (_rms_norm, _over_shape):
 def _seen(x: Any, weight: Any, eps: float | None, offset: float, batch_invariant: bool | None) -> Tensor:
     """A call that somebody has to see, or of tensors that are more than their memory."""
     for name, tensor in (("x", x), *((("weight", weight),) if weight is not None else ())):
-        check_kind(name, tensor)
+        if not _is_proxy(tensor):
+            check_kind(name, tensor)
     if has_torch_function_variadic(x, weight):
         return handle_torch_function(  # type: ignore[no-any-return]
             rms_norm, (x, weight), x, weight, eps=eps, offset=offset, batch_invariant=batch_invariant
