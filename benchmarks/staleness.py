@@ -12,7 +12,7 @@ time, in turn, and only that one is checked, at the error rates of a whole table
 is given at most: 40 shapes and four second looks.
 
 On a GPU each check opens the device anew; a fresh one has `--budget` seconds for all functions of the table, a planted
-one a quarter of that for the one function.
+one a third of that for the one function.
 
 Kinds:
 
@@ -195,7 +195,7 @@ def on_gpu(case: Case, kind: str, seed: int, device: str, budget: float) -> dict
         plain = [place for place, one in enumerate(here.table.functions) if one.is_plain]
         places = list(range(len(here.table.functions))) if kind == FRESH else [plain[seed % len(plain)]]
         asked = prepared(here, kind, seed, places, bench)
-        limit = budget if kind == FRESH else budget / 4
+        limit = budget if kind == FRESH else budget / 3
         done = measure(asked, bench, limit - (time.monotonic() - begun))
     finally:
         bench.close()

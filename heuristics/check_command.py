@@ -49,8 +49,8 @@ def check(
     """Check that tables belong to their data and kernels, without a GPU; with --device, that they still fit it.
 
     With --device it ends with 0 where all plain functions are OK and none is STALE, with 1 where any function is STALE,
-    those of variants and batch-invariant ones included, with 3 where a plain one is neither. Plain functions are
-    measured first; --budget 5m is enough for all functions of a shipped table on an H200.
+    those of variants and batch-invariant ones included, as a table is fitted again as a whole, with 3 where a plain one
+    is neither. Plain functions are measured first, the others in the time that is left.
     """
     if device is None:
         given = {"--budget": budget, "--seed": seed, "--store": store}
