@@ -41,19 +41,19 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.benchmarks.planted import FRESH, KINDS, PlantedCourse
-from normtune.benchmarks.replays import Replay, half_table
 from normtune.heuristics import locate, suspect
 from normtune.heuristics.check_command import measure
 from normtune.heuristics.probes import population
 from normtune.heuristics.suspect import Checked, Suspect
 from normtune.heuristics.verdict import AMBIGUOUS, OK, OK_ERROR, STALE, STALE_ERROR, UNMEASURED, of_table
-from normtune.results.exchange import read_parquet
-from normtune.results.recording import load_recording
 from normtune.tuner.device import Bench, open_device
 from normtune.tuner.grids import MAX_ELEMENTS
+
+if TYPE_CHECKING:  # a GPU is checked without pyarrow
+    from normtune.benchmarks.replays import Replay
 
 NOT_BY_DEFAULT = ("fewer_sms", "more_sms")
 DEFAULT_KINDS = tuple(kind for kind in KINDS if kind not in NOT_BY_DEFAULT)
@@ -98,7 +98,7 @@ class Case(NamedTuple):
 
     name: str
     table: Suspect
-    replay: Replay | None
+    replay: "Replay | None"
     half: int | None
 
     def shapes(self, one: Checked) -> list[tuple[int, int]] | None:
@@ -159,6 +159,10 @@ def main() -> None:
 
 def replay_of(part: Part, name: str, kinds: Sequence[str], options: argparse.Namespace) -> list[dict[str, object]]:
     """All checks of one table; three times as many of it as it is, as these are to be wrong more seldom."""
+    from normtune.benchmarks.replays import Replay, half_table
+    from normtune.results.exchange import read_parquet
+    from normtune.results.recording import load_recording
+
     if part.evidence:
         replay = Replay(part.evidence.name, read_parquet(part.evidence))
         case, kinds = Case(part.evidence.name, suspect.read(_H200), replay, None), [FRESH]
