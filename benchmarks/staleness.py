@@ -1,179 +1,335 @@
 """Does `normtune check --device` tell a stale table from a fresh one? Counts it, on planted tables.
 
-    python benchmarks/staleness.py [--device cuda:0|replay:nvidia-h200] [--seeds 20] [--first-seed N] [--table FILE]
-        [--budget 35] [--kinds NAME,...] [--json FILE]
+    python benchmarks/staleness.py [--device replay:nvidia-h200] [--repeats 30] [--first-seed N] [--kinds NAME,...]
+        [--races 44] [--json FILE]
+    python benchmarks/staleness.py --device cuda:0 [--table FILE] [--budget 60] [--repeats 1] [--json FILE] ...
 
-Fresh is the table as it is, stale what is planted: its thresholds moved four times up or down, or another table in its
-place. Each seed checks the fresh table and one planted one, in turn of the kinds, on shapes of its own. Ends with 1
-where one was judged otherwise: OK and STALE are right, AMBIGUOUS is not.
+A replay judges tables on shapes that they were not fitted on: tables of half of the recorded shapes, as the fields of
+a chessboard have one colour, on the other half, both ways round, with as many leaves as cross-validation chooses and
+with up to 40, which promise what they lose on their own half; and the shipped table on sweeps that it was not fitted
+to, where it is only fresh. A check of a fresh table has all plain functions. Something is planted in one of them at a
+time, in turn, and only that one is checked, at the error rates of a whole table. `--races` is how many a function
+is given at most: 40 shapes and four second looks.
 
-- `up`, `down`: every threshold times 4, and divided by 4.
-- `liger`: the rule of Liger-Kernel, as a table that was fitted elsewhere.
+On a GPU each check opens the device anew; a fresh one has `--budget` seconds for all functions of the table, a planted
+one a third of that for the one function.
+
+Kinds:
+
+- `fresh`: the table as it is.
+- `swapped`: two of the six configs that answer for most in each other's place.
+- `leaf_15`, `leaf_50`: a leaf's config 15 and 50 % slower, in that leaf.
+- `config_10`, `config_30`, `config_100`: a config so much slower wherever it is launched, as by a driver.
+- `up`, `down`: every threshold times 2, and divided by 2.
+- `dtype`: the function of another dtype.
+- `any_gpu`, `liger`: the table for any GPU, and the rule of Liger-Kernel, in its place.
 - `fewer_sms`, `more_sms`, only where they are asked for: thresholds in rows as a GPU of 36 multiprocessors beside 132
-  would have them, and the other way round. On the recorded H200 these tables lose 0.3 to 1.2 % and 0.7 to 4 % more than
-  the fresh one, which is near what counts as fresh; the answer is seldom more than AMBIGUOUS.
+  would have them, and the other way round.
 
-The budget is for each check, opening the device included, seconds.
+What is planted loses something or not, which the recording says: it is stale where the mean over all shapes is over
+twice the promise and over 3 %, or where a config cannot be launched. Ends with 1 where of the stale ones more than one
+in 20 was called OK, or of the fresh checks more than one in 100 STALE.
 """
 
 import argparse
 import json
+import random
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from normtune.heuristics import suspect
-from normtune.heuristics.check_command import measure, recorded
-from normtune.heuristics.course import Course
-from normtune.heuristics.rules import liger
+from normtune.benchmarks.planted import FRESH, KINDS, PlantedCourse
+from normtune.heuristics import locate, suspect
+from normtune.heuristics.check_command import measure
+from normtune.heuristics.probes import population
 from normtune.heuristics.suspect import Checked, Suspect
-from normtune.heuristics.tree import Leaf, Split, Tree
-from normtune.heuristics.verdict import OK, STALE, of_table
-from normtune.tuner.bench import WorkerBench
+from normtune.heuristics.verdict import AMBIGUOUS, OK, OK_ERROR, STALE, STALE_ERROR, UNMEASURED, of_table
 from normtune.tuner.device import Bench, open_device
 from normtune.tuner.grids import MAX_ELEMENTS
 
-FRESH = "fresh"
-_TABLE = Path(suspect.__file__).parent / "tables" / "nvidia_h200.py"
-_SIZES = [1 << power for power in range(6, 17)]
-_ROWS = [1 << power for power in range(19)]
+if TYPE_CHECKING:  # a GPU is checked without pyarrow
+    from normtune.benchmarks.replays import Replay
+
+NOT_BY_DEFAULT = ("fewer_sms", "more_sms")
+DEFAULT_KINDS = tuple(kind for kind in KINDS if kind not in NOT_BY_DEFAULT)
+_H200 = locate.SHIPPED / "nvidia_h200.py"
+_HERE = Path(__file__).parent
+_EVIDENCE = (
+    _HERE.parent / "tests" / "heuristics" / "nvidia_h200_held_out.parquet",
+    _HERE / "results" / "nvidia_h200" / "second_sweep.parquet",
+)
+_LEAST_STALE = 29_559  # millionths of a logarithm: 3 %
 
 
-def moved(tree: Tree, rows: tuple[int, int], hidden: tuple[int, int] = (1, 1)) -> Tree:
-    """The tree with its thresholds scaled by these fractions."""
-    if isinstance(tree, Leaf):
-        return tree
-    times, over = rows if tree.axis == "rows" else hidden
-    low, high = (moved(side, rows, hidden) for side in (tree.low, tree.high))
-    return Split(tree.axis, max(1, tree.threshold * times // over), low, high)
+class Part(NamedTuple):
+    """What a table of a replay is fitted to, or which evidence the shipped one is checked on.
+
+    Attributes:
+        half: of the recording.
+        leaves: the most of a function; None chooses by cross-validation.
+        evidence: instead of a half of the recording.
+    """
+
+    half: int = 0
+    leaves: int | None = None
+    evidence: Path | None = None
 
 
-def of_liger(one: Checked) -> Tree:
-    """Liger's rule as a tree; the function's own tree for a variant, of which the rule knows nothing."""
-    return one.tree if one.variant else _by_hidden(one.operator, _SIZES)
+PARTS = (
+    *(Part(half, leaves) for leaves in (None, 40) for half in (0, 1)),
+    *(Part(evidence=path) for path in _EVIDENCE),
+)
 
 
-KINDS: dict[str, Callable[[Checked], Tree]] = {
-    "up": lambda one: moved(one.tree, (4, 1), (4, 1)),
-    "down": lambda one: moved(one.tree, (1, 4), (1, 4)),
-    "liger": of_liger,
-    "fewer_sms": lambda one: moved(one.tree, (36, 132)),
-    "more_sms": lambda one: moved(one.tree, (132, 36)),
-}
-DEFAULT_KINDS = ("up", "down", "liger")
+class Case(NamedTuple):
+    """A table, and where it is checked.
+
+    Attributes:
+        name: of both.
+        table: as it is when it is fresh.
+        replay: the evidence; None for a GPU.
+        half: of the recorded shapes, which the table was not fitted on; None for all.
+    """
+
+    name: str
+    table: Suspect
+    replay: "Replay | None"
+    half: int | None
+
+    def shapes(self, one: Checked) -> list[tuple[int, int]] | None:
+        """Those that a function can be checked on; None for all there are."""
+        if self.replay is None:
+            return None
+        found = self.replay.timed(one)
+        return found if self.half is None else [shape for shape in found if self.replay.half(one, shape) == self.half]
 
 
 def main() -> None:
     """Check fresh and planted tables and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="replay:nvidia-h200", help="cuda:N or replay:NAME")
-    parser.add_argument("--seeds", type=int, default=20, help="fresh and stale tables, each")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=30,
+        help="checks of each kind and table; on a replay three times as many fresh ones",
+    )
     parser.add_argument("--first-seed", type=int, default=1000, help="the least of the seeds")
-    parser.add_argument("--table", type=Path, default=_TABLE, help="the fresh table")
-    parser.add_argument("--budget", type=float, default=35.0, help="seconds for each check")
-    parser.add_argument("--kinds", default=",".join(DEFAULT_KINDS), help="what is planted, in turn")
-    parser.add_argument("--json", type=Path, help="write the verdicts here too")
+    parser.add_argument("--table", type=Path, default=_H200, help="the table that is checked on a GPU")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds for a check of a fresh table on a GPU")
+    parser.add_argument("--races", type=int, default=44, help="races a function on a replay, at most")
+    parser.add_argument("--kinds", default=",".join(DEFAULT_KINDS), help="what is planted")
+    parser.add_argument("--json", type=Path, help="write the counts here too")
     options = parser.parse_args()
     kinds = options.kinds.split(",")
     if unknown := set(kinds) - set(KINDS):
         parser.error(f"unknown kinds {', '.join(sorted(unknown))}: expected some of {', '.join(KINDS)}")
-    fresh = suspect.read(options.table)
     begun = time.monotonic()
-    checks = []
-    for number in range(options.seeds):
-        seed = options.first_seed + number
-        for kind in (FRESH, kinds[number % len(kinds)]):
-            checks.append(checked(fresh, kind, options.device, seed, options.budget))
-            print(told(checks[-1]), flush=True)
-    right = Counter((check["kind"] == FRESH, is_right(check)) for check in checks)
-    for name, is_fresh in ((FRESH, True), ("stale", False)):
-        print(f"{name}: {right[is_fresh, True]} of {options.seeds} right")
+    if options.device.startswith("replay:"):
+        name = options.device.partition(":")[2]
+        work = partial(replay_of, name=name, kinds=kinds, options=options)
+        with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+            checks = [check for part in pool.map(work, PARTS) for check in part]
+    else:
+        case = Case(options.table.name, suspect.read(options.table), None, None)
+        checks = []
+        for kind in kinds:
+            for seed in range(options.first_seed, options.first_seed + options.repeats):
+                checks.append(on_gpu(case, kind, seed, options.device, options.budget))
+                print(json.dumps(checks[-1]), flush=True)
+    for group in counts(checks):
+        print(told(group))
+    wrong = rates(checks)
+    for line in wrong.lines():
+        print(line)
     if options.json:
-        document = {"device": options.device, "table": options.table.name, "budget_seconds": options.budget}
-        document |= {"seconds": round(time.monotonic() - begun, 1), "checks": checks}
+        document = {"device": options.device, "races": options.races, "budget_seconds": options.budget}
+        document |= {"seconds": round(time.monotonic() - begun, 1), "rates": wrong._asdict(), "counts": counts(checks)}
+        if not options.device.startswith("replay"):
+            document["checks"] = checks
         options.json.write_text(json.dumps(document, indent=1) + "\n")
-    if right[True, False] or right[False, False]:
+    if not wrong.are_kept():
         raise SystemExit(1)
 
 
-def checked(table: Suspect, kind: str, device: str, seed: int, budget: float) -> dict[str, object]:
-    """Check one table and say what came of it, as JSON has it."""
+def replay_of(part: Part, name: str, kinds: Sequence[str], options: argparse.Namespace) -> list[dict[str, object]]:
+    """All checks of one table; three times as many of it as it is, as these are to be wrong more seldom."""
+    from normtune.benchmarks.replays import Replay, half_table
+    from normtune.results.exchange import read_parquet
+    from normtune.results.recording import load_recording
+
+    if part.evidence:
+        replay = Replay(part.evidence.name, read_parquet(part.evidence))
+        case, kinds = Case(part.evidence.name, suspect.read(_H200), replay, None), [FRESH]
+    else:
+        recording = load_recording(name)
+        table = half_table(recording, part.half, part.leaves)
+        told = f"half {part.half}, {f'{part.leaves} leaves' if part.leaves else 'cross-validated'}"
+        case = Case(told, table, Replay(name, recording), 1 - part.half)
+    return [
+        replayed(case, kind, seed, options.races)
+        for kind in kinds
+        for seed in range(options.first_seed, options.first_seed + options.repeats * (3 if kind == FRESH else 1))
+    ]
+
+
+def replayed(case: Case, kind: str, seed: int, most: int) -> dict[str, object]:
+    """Check one table in this process and say what came of it; with at most so many races a function."""
+    if case.replay is None:
+        raise ValueError(f"{case.name} has nothing to replay")
+    plain = [place for place, one in enumerate(case.table.functions) if one.is_plain and case.shapes(one)]
+    places = plain if kind == FRESH else [plain[seed % len(plain)]]
+    bench = case.replay.seeded(seed, most * len(places))
+    asked = prepared(case, kind, seed, places, bench)
+    measure(asked, bench, None)
+    return outcome(case, kind, seed, asked, places)
+
+
+def on_gpu(case: Case, kind: str, seed: int, device: str, budget: float) -> dict[str, object]:
+    """Check one table on a GPU and say what came of it."""
     begun = time.monotonic()
-    plant = KINDS.get(kind, lambda one: one.tree)
-    bench = _open(device, table.regime, seed)
+    bench = open_device(device, case.table.regime)
     try:
-        functions = [one._replace(tree=plant(one)) for one in table.on(bench.target.sms).functions]
-        course = Course(functions, table.box, bench.target, seed, MAX_ELEMENTS, recorded(bench.device, table.regime))
-        done = measure(course, bench, budget - (time.monotonic() - begun))
+        here = case._replace(table=case.table.on(bench.target.sms))
+        plain = [place for place, one in enumerate(here.table.functions) if one.is_plain]
+        places = list(range(len(here.table.functions))) if kind == FRESH else [plain[seed % len(plain)]]
+        asked = prepared(here, kind, seed, places, bench)
+        limit = budget if kind == FRESH else budget / 3
+        done = measure(asked, bench, limit - (time.monotonic() - begun))
     finally:
         bench.close()
-    judgements = course.judgements()
-    verdict, confidence = of_table(judgements)
-    return {
-        "kind": kind,
-        "seed": seed,
-        "verdict": verdict,
-        "confidence": round(confidence, 4),
+    return outcome(case, kind, seed, asked, places) | {
         "seconds": round(time.monotonic() - begun, 1),
-        "shapes": done.measured,
+        "races": done.measured,
         "unfinished": done.unfinished,
         "functions": [
             {
                 "function": f"{one.key} {one.dtype}",
                 "verdict": found.verdict,
-                "confidence": round(found.confidence, 4),
+                "why": found.why,
                 "shapes": len(found.findings),
-                "failures": sum(bool(finding.failure) for finding in found.findings),
-                "mean_millionths": found.mean,
-                "promised_millionths": found.promised,
+                "mean_millionths": found.mean and round(found.mean.mean),
+                "high_millionths": found.mean and round(found.mean.high(OK_ERROR)),
+                "worst_millionths": max((finding.loss for finding in found.findings), default=None),
+                "promised_millionths": found.promise.mean,
             }
-            for one, found in zip(functions, judgements, strict=True)
+            for one, found in asked.judged()
+            if found.verdict != UNMEASURED
         ],
     }
 
 
-def is_right(check: dict[str, object]) -> bool:
-    """Whether a table was judged as what it is."""
-    return check["verdict"] == (OK if check["kind"] == FRESH else STALE)
+def prepared(case: Case, kind: str, seed: int, places: Sequence[int], bench: Bench) -> PlantedCourse:
+    """The course of a check in which something is planted; functions that are not checked have no shapes.
 
-
-def told(check: dict[str, object]) -> str:
-    """A check in one line."""
-    mark = "" if is_right(check) else "  WRONG"
-    return (
-        f"seed {check['seed']} {check['kind']:10} {check['verdict']:9} {check['confidence']:.4f}  "
-        f"{check['shapes']} shapes, {check['seconds']} s{mark}"
+    Args:
+        case: the table.
+        kind: what is planted.
+        seed: of the shapes, and of what is drawn to be planted.
+        places: of the functions that are checked.
+        bench: that is to answer.
+    """
+    functions = list(case.table.functions)
+    plants = {}
+    for place in places:
+        one = functions[place]
+        shapes = population(case.table.box, seed, MAX_ELEMENTS, case.shapes(one))
+        plants[place] = KINDS[kind](one, shapes, case.table, random.Random(f"{seed} {kind}"))
+        functions[place] = one._replace(tree=plants[place].tree)
+    checked = {id(functions[place]) for place in places}
+    asked = PlantedCourse(
+        functions,
+        case.table.box,
+        bench.target,
+        seed,
+        MAX_ELEMENTS,
+        lambda one: case.shapes(one) if id(one) in checked else (),
     )
+    asked.plants = plants
+    return asked
 
 
-def _open(device: str, regime: str, seed: int) -> Bench:
-    """The device; a replay draws by the seed."""
-    kind, _, name = device.partition(":")
-    if kind == "replay":
-        return WorkerBench(("normtune.tuner.replay", "ReplayEngine", (name, regime, seed)))
-    return open_device(device, regime)
+def outcome(case: Case, kind: str, seed: int, asked: PlantedCourse, places: Sequence[int]) -> dict[str, object]:
+    """What came of a check, as JSON has it."""
+    judged = [asked.judged()[place] for place in places]
+    verdict, _ = of_table(judged)
+    check: dict[str, object] = {"case": case.name, "kind": kind, "seed": seed, "verdict": verdict}
+    if len(places) == 1:
+        check["function"] = f"{judged[0][0].key} {judged[0][0].dtype}"
+    if case.replay:
+        lost = [
+            case.replay.truth(one, asked.plants[place], case.shapes(one) or ())
+            for place, (one, _) in zip(places, judged, strict=True)
+        ]
+        check["stale"] = any(
+            not truth.is_legal or (truth.mean or 0) > max(_LEAST_STALE, 2 * found.promise.mean)
+            for truth, (_, found) in zip(lost, judged, strict=True)
+        )
+        check["loses_millionths"] = max(truth.mean or 0 for truth in lost)
+    return check
 
 
-def _by_hidden(operator: str, sizes: list[int]) -> Tree:
-    if len(sizes) == 1:
-        return _by_rows(operator, sizes[0], _ROWS)
-    middle = len(sizes) // 2
-    return Split(
-        "hidden", sizes[middle - 1], _by_hidden(operator, sizes[:middle]), _by_hidden(operator, sizes[middle:])
+class Rates(NamedTuple):
+    """How often a check is wrong.
+
+    Attributes:
+        fresh: checks of fresh tables.
+        fresh_stale, fresh_ambiguous: those of them that were called so.
+        stale: checks of functions in which something is planted that makes them stale.
+        stale_ok, stale_ambiguous: those of them that were called so.
+    """
+
+    fresh: int
+    fresh_stale: int
+    fresh_ambiguous: int
+    stale: int
+    stale_ok: int
+    stale_ambiguous: int
+
+    def are_kept(self) -> bool:
+        """Whether they are within those that are promised."""
+        return self.fresh_stale <= STALE_ERROR * self.fresh and self.stale_ok <= OK_ERROR * self.stale
+
+    def lines(self) -> list[str]:
+        """In words."""
+        return [
+            f"fresh: {self.fresh} checks, {self.fresh_stale} STALE, {self.fresh_ambiguous} AMBIGUOUS",
+            f"stale: {self.stale} checks, {self.stale_ok} OK, {self.stale_ambiguous} AMBIGUOUS",
+        ]
+
+
+def rates(checks: Sequence[dict[str, object]]) -> Rates:
+    """The rates of error of these checks."""
+    of = Counter(
+        (not check.get("stale"), check["verdict"]) for check in checks if check["kind"] == FRESH or check.get("stale")
     )
+    found = [[of[is_fresh, verdict] for verdict in (OK, STALE, AMBIGUOUS)] for is_fresh in (True, False)]
+    (_, fresh_stale, fresh_ambiguous), (stale_ok, _, stale_ambiguous) = found
+    return Rates(sum(found[0]), fresh_stale, fresh_ambiguous, sum(found[1]), stale_ok, stale_ambiguous)
 
 
-def _by_rows(operator: str, hidden: int, rows: list[int]) -> Tree:
-    configs = [liger.choose(operator, count, hidden) for count in rows]
-    if configs[0] is None:
-        raise SystemExit(f"Liger's rule has no config for {operator} at hidden {hidden}")
-    if len(set(configs)) == 1:
-        return Leaf(configs[0])
-    middle = len(rows) // 2
-    return Split(
-        "rows", rows[middle], _by_rows(operator, hidden, rows[:middle]), _by_rows(operator, hidden, rows[middle:])
-    )
+def counts(checks: Sequence[dict[str, object]]) -> list[dict[str, object]]:
+    """Verdicts by case, kind and whether what is planted makes it stale."""
+    groups: dict[tuple[object, ...], list[dict[str, object]]] = defaultdict(list)
+    for check in checks:
+        groups[check["case"], check["kind"], check.get("stale")].append(check)
+    found: list[dict[str, object]] = []
+    for (case, kind, stale), group in groups.items():
+        verdicts = Counter(str(check["verdict"]) for check in group)
+        found.append({"case": case, "kind": kind, "stale": stale, "checks": len(group), **verdicts})
+    return found
+
+
+def told(group: dict[str, object]) -> str:
+    """One of the counts in a line."""
+    stale = {True: "stale", False: "not stale", None: "unknown"}[group["stale"]]  # type: ignore[index]
+    verdicts = ", ".join(f"{group[name]} {name}" for name in (OK, AMBIGUOUS, STALE) if name in group)
+    return f"{group['case']}, {group['kind']}, {stale}: {verdicts}"
 
 
 if __name__ == "__main__":

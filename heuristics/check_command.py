@@ -48,7 +48,9 @@ def check(
 ) -> None:
     """Check that tables belong to their data and kernels, without a GPU; with --device, that they still fit it.
 
-    With --device it ends with 0 for OK, 1 for STALE, 3 for AMBIGUOUS.
+    With --device it ends with 0 where all plain functions are OK and none is STALE, with 1 where any function is STALE,
+    those of variants and batch-invariant ones included, as a table is fitted again as a whole, with 3 where a plain one
+    is neither. Plain functions are measured first, the others in the time that is left.
     """
     if device is None:
         given = {"--budget": budget, "--seed": seed, "--store": store}
@@ -132,7 +134,7 @@ def _measured(
     from normtune.heuristics import locate, suspect
     from normtune.heuristics.course import Course
     from normtune.heuristics.verdict import of_table
-    from normtune.heuristics.verdict_text import note_lines, verdict_lines
+    from normtune.heuristics.verdict_text import counts_line, note_lines, verdict_lines
     from normtune.tuner.device import open_device
     from normtune.tuner.grids import MAX_ELEMENTS
 
@@ -147,13 +149,14 @@ def _measured(
         done = measure(course, bench, left, store)
     finally:
         bench.close()
-    judgements = course.judgements()
-    for line in verdict_lines(locate.told(path), bench.device.label, course.functions, judgements):
+    judged = course.judged()
+    for line in verdict_lines(locate.told(path), bench.device.label, judged):
         print(line)
     for line in note_lines(table, bench.device, done.skipped, done.oversized, done.unfinished):
         print(f"  {line}")
     print(f"  {done.measured} shapes and {done.timings} timings in {time.monotonic() - begun:.0f} s")
-    return of_table(judgements)[0], bool(table.changed)
+    print(f"  {counts_line(judged)}")
+    return of_table(judged)[0], bool(table.changed)
 
 
 def recorded(device: "Device", regime: str) -> "Callable[[Checked], Collection[tuple[int, int]] | None]":
@@ -173,7 +176,7 @@ def recorded(device: "Device", regime: str) -> "Callable[[Checked], Collection[t
 
 
 def measure(course: "Course", bench: "Bench", seconds: float | None, store: "Store | None" = None) -> "Recheck":
-    """Ask a course's questions of a device until it needs no more answers; the device is closed at the end.
+    """Ask a course's questions of a device until it needs no more answers or time is up; the device is closed then.
 
     Args:
         course: of a table's check.

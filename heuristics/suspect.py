@@ -25,8 +25,14 @@ from normtune.kernels.problem import split_batch_invariant, split_key
 from normtune.results.regimes import COLD
 
 _MEASURED = re.compile(r"rows (\d+) to (\d+), hidden (\d+) to (\d+)")
-# The plain mean where there is one: shapes are drawn evenly, whatever the fit weighs them by.
-_MEAN = re.compile(r"(\S+) (\S+): .*?\bmean (-?[\d.]+) %(?:, plain mean (-?[\d.]+) %)?.*")
+_REGRET = re.compile(r"(\S+) (\S+): (.*)")
+_WORST = re.compile(r"\bworst (-?[\d.]+) %")
+# What a header may say of the mean loss, the best promise first: off the grid before on it, and shapes counted alike,
+# as they are drawn evenly, before whatever the fit weighs them by.
+_MEANS = tuple(
+    (name, re.compile(rf"(?<!plain )\b{name} (-?[\d.]+) %"))
+    for name in ("plain cross-validated", "cross-validated", "plain mean", "mean")
+)
 
 
 class Box(NamedTuple):
@@ -38,6 +44,25 @@ class Box(NamedTuple):
     most_hidden: int
 
 
+class Promise(NamedTuple):
+    """What the header says that a function loses, millionths of a logarithm.
+
+    Attributes:
+        mean: over shapes; 0 where it says nothing.
+        worst: of the shapes that it was fitted on; None where it says nothing.
+        figure: the name of the mean in the header; empty where there is none.
+    """
+
+    mean: int = 0
+    worst: int | None = None
+    figure: str = ""
+
+    @property
+    def is_off_grid(self) -> bool:
+        """Whether the mean is one of shapes that the function was not fitted on, as those of a check are."""
+        return "cross-validated" in self.figure
+
+
 class Checked(NamedTuple):
     """One function of a table.
 
@@ -46,7 +71,7 @@ class Checked(NamedTuple):
         operator, variant: of the problems with which it is checked, in that dtype.
         tree: what it does.
         served: (key, dtype) of all entries of `TABLES` that it answers for.
-        promised: the mean loss on those data by the header, millionths of a logarithm; 0 where it says none.
+        promise: what its header says that it loses.
     """
 
     key: str
@@ -55,7 +80,12 @@ class Checked(NamedTuple):
     variant: str
     tree: Tree
     served: tuple[tuple[str, str], ...]
-    promised: int
+    promise: Promise
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is neither a variant's nor the batch-invariant one, so that most launches ask it."""
+        return self.key == self.operator
 
 
 class Suspect(NamedTuple):
@@ -118,8 +148,8 @@ def read(path: Path) -> Suspect:
 def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[list[Checked], list[str]]:
     """The functions of a table that can be checked, and notes on the entries that cannot."""
     known = header.known()
-    means = filter(None, map(_MEAN.fullmatch, header.regret))
-    promised = {(mean[1], mean[2]): float(mean[4] or mean[3]) for mean in means}
+    lines = filter(None, map(_REGRET.fullmatch, header.regret))
+    promises = {(line[1], line[2]): _promise(line[3]) for line in lines}
     found: list[Checked] = []
     notes = []
     for tree, entries in _by_function(trees):
@@ -132,10 +162,22 @@ def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[li
         if not usable:
             continue
         own = next((entry for entry in usable if entry in known and known[entry].leaves), usable[0])
-        mean = round(MILLION * math.log1p(promised.get(own, 0.0) / 100))
         parts = split_key(split_batch_invariant(own[0])[0])
-        found.append(Checked(*own, *parts, tree, tuple(entries), mean))
+        found.append(Checked(*own, *parts, tree, tuple(entries), promises.get(own, Promise())))
     return found, notes
+
+
+def _promise(text: str) -> Promise:
+    """What a line of figures promises."""
+    worst = _WORST.search(text)
+    for figure, pattern in _MEANS:
+        if mean := pattern.search(text):
+            return Promise(_micrologs(mean[1]), worst and _micrologs(worst[1]), figure)
+    return Promise()
+
+
+def _micrologs(percents: str) -> int:
+    return round(MILLION * math.log1p(float(percents) / 100))
 
 
 def _bound(found: Mapping[tuple[str, str], NormalisedTree], sms: int) -> dict[tuple[str, str], Tree]:

@@ -3,39 +3,58 @@
 In: functions, their judgements, and what stood in the way. Out: lines.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from normtune.heuristics.micrologs import percent
-from normtune.heuristics.suspect import Checked, Suspect
-from normtune.heuristics.verdict import AMBIGUOUS, OK, STALE, Finding, Judgement, of_table, ok_under, stale_over
+from normtune.heuristics.suspect import Checked, Promise, Suspect
+from normtune.heuristics.verdict import (
+    AMBIGUOUS,
+    OK,
+    OK_ERROR,
+    STALE,
+    UNMEASURED,
+    Finding,
+    Judgement,
+    of_table,
+    ok_under,
+    stale_over,
+)
 from normtune.kernels.gpu_name import plain_name
 from normtune.results.records import Device
 
 # Shapes that are shown of a function.
-_SHAPES = {OK: 1, AMBIGUOUS: 3, STALE: 5}
+_SHAPES = {OK: 1, AMBIGUOUS: 3, STALE: 5, UNMEASURED: 0}
 _DIGITS = 1
 
 
-def verdict_lines(
-    name: str, device: str, functions: Sequence[Checked], judgements: Sequence[Judgement]
-) -> Iterator[str]:
+def verdict_lines(name: str, device: str, judged: Sequence[tuple[Checked, Judgement]]) -> Iterator[str]:
     """The verdict on a table, then on each function, with its worst shapes.
 
     Args:
         name: of the table.
         device: on which it was measured.
-        functions: that were checked.
-        judgements: on each.
+        judged: the functions that were checked, and the judgements on them.
     """
-    verdict, confidence = of_table(judgements)
-    yield f"{name} on {device}: {verdict}, {_sure(verdict, confidence)}"
-    for one, found in zip(functions, judgements, strict=True):
-        yield f"  {one.key} {one.dtype}: {found.verdict}, {_sure(found.verdict, found.confidence)}; {_mean(found)}"
+    verdict, deciding = of_table(judged)
+    because = f", because of {', '.join(f'{one.key} {one.dtype}' for one in deciding)}" if deciding else ""
+    yield f"{name} on {device}: {verdict}{because}"
+    for one, found in judged:
+        yield f"  {one.key} {one.dtype}: {': '.join(filter(None, (found.verdict, found.why)))}"
+        if found.findings:
+            yield f"    {_mean(found)}"
         others = [" ".join(entry) for entry in one.served if entry != (one.key, one.dtype)]
         if others:
             yield f"    answers for {', '.join(others)}, too"
         for finding in found.findings[: _SHAPES[found.verdict]]:
             yield f"    {_told(finding)}"
+
+
+def counts_line(judged: Sequence[tuple[Checked, Judgement]]) -> str:
+    """How many functions are what: `20 of 22 functions OK, 2 NOT MEASURED`."""
+    counts = Counter(found.verdict for _, found in judged)
+    others = (f", {counts[verdict]} {verdict}" for verdict in (STALE, AMBIGUOUS, UNMEASURED) if counts[verdict])
+    return f"{counts[OK]} of {len(judged)} functions OK{''.join(others)}"
 
 
 def note_lines(
@@ -67,16 +86,23 @@ def note_lines(
         yield f"{count} shapes could not be measured: {reason}"
 
 
-def _sure(verdict: str, confidence: float) -> str:
-    share = f"{min(100 * confidence, 99.9):.1f} %" if confidence < 1 else "100 %"
-    return f"{share} sure" if verdict != AMBIGUOUS else f"at most {share} sure of either"
-
-
 def _mean(found: Judgement) -> str:
     count = sum(not finding.failure for finding in found.findings)
-    limits = f"OK under {percent(ok_under(found.promised))}, stale over {percent(stale_over(found.promised))}"
-    lost = "no shape was measured" if found.mean is None else f"{count} shapes lose {percent(found.mean)}"
-    return f"{lost}, promised {percent(found.promised)} ({limits})"
+    limits = f"OK under {percent(ok_under(found.promise))}, stale over {percent(stale_over(found.promise))}"
+    if found.mean is None:
+        return f"{count} shapes have a time; {_promised(found.promise)} ({limits})"
+    mean, low, high = (
+        percent(round(value)) for value in (found.mean.mean, found.mean.low(OK_ERROR), found.mean.high(OK_ERROR))
+    )
+    return f"{count} shapes lose {mean} ({low} to {high}), {_promised(found.promise)} ({limits})"
+
+
+def _promised(promise: Promise) -> str:
+    """What the header says, and of which shapes."""
+    if not promise.figure:
+        return "promised nothing"
+    told = f"promised {percent(promise.mean)}"
+    return f"{told}, {promise.figure}" if promise.is_off_grid else f"{told} on the shapes that it was fitted on"
 
 
 def _told(finding: Finding) -> str:

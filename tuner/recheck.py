@@ -89,16 +89,17 @@ def recheck(
     try:
         plan = fitting(Plan(tuple(tasks), {}), bench.free_bytes)
         told.oversized = len(plan.oversized)
-        waiting = list(plan.tasks)
-        bench.prepare(waiting)
+        left = list(plan.tasks)
+        bench.prepare(left)
         longest = _FIRST_SECONDS
-        while waiting := [task for task in waiting if asker.wants(task)]:
+        # What nobody wants now may be wanted later.
+        while waiting := [task for task in left if asker.wants(task)]:
             patience = end - clock() - _CAUTION * longest
             task = _next(bench, waiting, patience)
             if task is None:
                 told.unfinished = len(waiting)
                 break
-            waiting.remove(task)
+            left.remove(task)
             start = clock()
             try:
                 outcomes = bench.measure(task, STRATEGY)

@@ -13,6 +13,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import target_for
+from normtune.results.frame import Evidence
 from normtune.results.recording import load_recording, recordings
 from normtune.results.records import COPY, REPLAY_PREFIX, ROUNDS_PER_BLOCK
 from normtune.results.regimes import COLD
@@ -35,17 +36,18 @@ class ReplayEngine:
         name: of the recording.
         regime: in which the times that are wanted were taken.
         seed: other seeds draw other blocks.
+        evidence: what is replayed instead, measurements of one device; None for the recording.
 
     Raises:
         UsageError: no recording of that name is shipped, or it has no times of that regime.
     """
 
-    def __init__(self, name: str, regime: str = COLD, seed: int = 0) -> None:
-        if name not in recordings():
+    def __init__(self, name: str, regime: str = COLD, seed: int = 0, evidence: Evidence | None = None) -> None:
+        if evidence is None and name not in recordings():
             raise UsageError(
                 f"unknown recording {name!r}: expected one of {', '.join(recordings()) or '(none shipped)'}"
             )
-        evidence = in_regime(load_recording(name, None), regime, f"recording {name}")
+        evidence = in_regime(evidence or load_recording(name, None), regime, f"recording {name}")
         newest = max(evidence.runs, key=lambda run: run.started)
         self._device = newest.device._replace(uuid=f"{REPLAY_PREFIX}{name}")
         self._target = target_for(newest.device.target, newest.device.sms)
@@ -53,7 +55,7 @@ class ReplayEngine:
         self._name = name
         self._regime = regime
         self._random = random.Random()
-        self._seed = seed
+        self.seed = seed
         self._failures: dict[Config, Outcome] = {}
         self._blocks: dict[Config, Blocks] = {}
         self._frame = evidence.frame
@@ -73,7 +75,7 @@ class ReplayEngine:
 
     def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
         """Find the recorded cells of these launches."""
-        self._random.seed(zlib.crc32(str(problem).encode(), self._seed))
+        self._random.seed(zlib.crc32(str(problem).encode(), self.seed))
         self._failures, self._blocks = {}, {}
         recorded = self._recorded(problem)
         cells = self._by_launch(problem, recorded)

@@ -29,20 +29,49 @@ def test_every_entry_of_a_shipped_table_is_served_by_a_checked_function(path: Pa
     assert table.notes == ()
 
 
-def test_the_promise_is_the_mean_of_the_header() -> None:
+def percents(micrologs: int | None) -> float | None:
+    return None if micrologs is None else round(100 * (2.718281828459045 ** (micrologs / 1e6) - 1), 2)
+
+
+def test_the_promise_is_that_of_the_header() -> None:
     table = suspect.read(H200)
     for one in table.functions:
         (line,) = [text for text in table.header.regret if text.startswith(f"{one.key} {one.dtype}: ")]
-        assert f"mean {100 * (2.718281828459045 ** (one.promised / 1e6) - 1):.2f} %" in line.replace("-0.00", "0.00")
+        assert f"{one.promise.figure} {percents(one.promise.mean):.2f} %" in line.replace("-0.00", "0.00")
+        assert f"worst {percents(one.promise.worst):.1f} %" in line
 
 
-def test_the_plain_mean_counts_where_a_header_has_both() -> None:
+@pytest.mark.parametrize(
+    ("line", "figure", "mean", "worst"),
+    [
+        ("9 leaves, mean 0.49 %, plain mean 1.25 %, worst 3.0 %", "plain mean", 1.25, 3.0),
+        ("9 leaves, mean 0.49 %, worst 3.0 %", "mean", 0.49, 3.0),
+        (
+            "9 leaves, mean 0.49 %, plain mean 1.25 %, worst 3.0 %, cross-validated 1.73 %, extrapolated 9.00 %",
+            *("cross-validated", 1.73, 3.0),
+        ),
+        (
+            "9 leaves, mean 0.49 %, plain mean 1.25 %, worst 3.0 %, the best 9-leaf tree, cross-validated 1.73 %, "
+            "plain cross-validated 2.01 %, extrapolated 9.00 %, costs 1.00 % (worst 20.0 %) beside rms_norm_forward",
+            *("plain cross-validated", 2.01, 3.0),
+        ),
+        ("18 leaves, NVIDIA H200 mean 1.67 % worst 24.8 % (left out unknown)", "mean", 1.67, 24.8),
+        ("18 leaves", "", 0.0, None),
+    ],
+)
+def test_the_promise_is_the_best_that_the_header_says(line: str, figure: str, mean: float, worst: float | None) -> None:
     header, _ = parse(H200.read_text(), "table")
-    line = "rms_norm_forward bfloat16: 9 leaves, 7 configs, mean 0.49 %, plain mean 1.25 %, worst 3.0 %"
-    found, _ = suspect.functions(header._replace(regret=(line,)), trees(H200.read_text()))
-    promised = {(one.key, one.dtype): one.promised for one in found}
-    assert promised["rms_norm_forward", "bfloat16"] == 12_423
-    assert promised["rms_norm_forward", "float32"] == 0
+    changed = header._replace(regret=(f"rms_norm_forward bfloat16: {line}",))
+    found, _ = suspect.functions(changed, trees(H200.read_text()))
+    promise = {(one.key, one.dtype): one.promise for one in found}["rms_norm_forward", "bfloat16"]
+    assert (promise.figure, percents(promise.mean), percents(promise.worst)) == (figure, mean, worst)
+    assert promise.is_off_grid == ("cross" in figure)
+
+
+def test_plain_functions_are_neither_of_variants_nor_batch_invariant() -> None:
+    plain = [one for one in suspect.read(H200).functions if one.is_plain]
+    assert {one.key for one in plain} == {"rms_norm_forward", "rms_norm_backward"}
+    assert len(plain) == 5
 
 
 def edited(tmp_path: Path, change: Callable[[Header], Header], code: tuple[str, str] = ("", "")) -> Path:
