@@ -97,7 +97,8 @@ def peers() -> list[str]:
 
 def liger() -> list[str]:
     """The first of Liger's three tables."""
-    return ["", *liger_table.table(_json("liger_table"), OPERATORS), ""]
+    document = _json("liger_table")
+    return ["", *liger_table.table(document, OPERATORS), "", *liger_table.table(document, OPERATORS, own=True), ""]
 
 
 def tilegym() -> list[str]:

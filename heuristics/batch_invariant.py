@@ -27,6 +27,7 @@ from normtune.heuristics.legality import Legality
 from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.micrologs import micrologs
 from normtune.heuristics.optimum import Optima
+from normtune.heuristics.selection import Validated, validated
 from normtune.heuristics.solving import Bins, bins, losses
 from normtune.heuristics.tree import Split, Tree
 from normtune.kernels.config import Config
@@ -67,12 +68,14 @@ class Invariant(NamedTuple):
         matrix: the timing matrix with bounds in it, on which it was fitted.
         optima: of all numbers of leaves.
         cost: against the function that looks at rows.
+        validated: what as many leaves lose on hidden sizes that were left out of the fit.
     """
 
     tree: Tree
     matrix: TimingMatrix
     optima: Optima
     cost: Cost
+    validated: Validated
 
 
 def fit_batch_invariant(
@@ -97,22 +100,30 @@ def fit_batch_invariant(
     if not alike:
         return None
     allowed = filled.of_configs(alike)
-    optima = _optima(allowed.within(CAP), legality, most)
+    capped = allowed.within(CAP)
+    optima = _optima(capped, legality, most)
     if optima.least(optima.most) is None:
-        optima = _optima(allowed, legality, most)
+        capped, optima = allowed, _optima(allowed, legality, most)
     best = optima.least(optima.most)
     if best is None:
         return None
     count = optima.fewest(best + TOLERANCE * int(matrix.weight.sum()))
     tree = optima.tree(count) if count else None
-    if tree is None:
+    if tree is None or count is None:
         raise AssertionError("a tree of that cost exists")
-    return Invariant(tree, filled, optima, cost_of(matrix, filled, tree, usual))
+    fewest: int = count
+
+    def without(held_out: NDArray[np.bool_]) -> list[Tree | None]:
+        return [_optima(capped, legality, fewest, held_out).tree(fewest)]
+
+    return Invariant(tree, filled, optima, cost_of(matrix, filled, tree, usual), validated(filled, without, (1,)))
 
 
-def _optima(allowed: TimingMatrix, legality: Legality, most: int | None) -> Optima:
-    """The optima of hidden alone, for as many leaves as there are sizes or at most so many."""
-    found = _of_hidden(bins(allowed, legality))
+def _optima(
+    allowed: TimingMatrix, legality: Legality, most: int | None, held_out: NDArray[np.bool_] | None = None
+) -> Optima:
+    """The optima of hidden alone, for as many leaves as there are sizes or at most so many; `held_out` as in `bins`."""
+    found = _of_hidden(bins(allowed, legality, held_out))
     for place, config in enumerate(found.configs):  # a default config that was not measured
         if config not in allowed.configs and not works_alike(config, legality, {*found.axes[1].tops}):
             found.legal[place] = False

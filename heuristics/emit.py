@@ -78,6 +78,7 @@ def _regret(fit: Fit) -> Iterable[str]:
             *_lost(found),
             certificate(found),
             *_percents("cross-validated", found.cross_validated),
+            *_percents("plain cross-validated", found.plain_validated),
             *_percents("extrapolated", found.extrapolated),
             *unmeasured(found),
             *slower(found),

@@ -69,7 +69,8 @@ class Figures(NamedTuple):
         few: what the best choice of as many configs loses at least, and what this one does, millionths; None where
             their number was free.
         kept: leaves of the fitted tree that gave way to the incumbent's answers.
-        cross_validated: mean regret between sizes, on problems left out of the fit; None where leaves were given.
+        cross_validated: mean regret between sizes, on problems left out of the fit; None where there are too few sizes.
+        plain_validated: the same as if all problems weighed the same.
         extrapolated: mean regret beyond the sizes that were fitted, likewise.
         unmeasured: leaves with the operator's default config, for which there is no time.
         joined: whether there were more sizes than an optimum is sought of, so that near ones were not told apart.
@@ -88,6 +89,7 @@ class Figures(NamedTuple):
     few: tuple[int, int] | None = None
     kept: int = 0
     cross_validated: int | None = None
+    plain_validated: int | None = None
     extrapolated: int | None = None
     unmeasured: int = 0
     joined: bool = False

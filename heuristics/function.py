@@ -22,7 +22,7 @@ from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.optimum import Optima, Sums
 from normtune.heuristics.options import MOST_LEAVES, FitOptions
 from normtune.heuristics.rules import liger
-from normtune.heuristics.selection import MAX_LEAVES, selected
+from normtune.heuristics.selection import FEW_FOLDS, MAX_LEAVES, cross_validated, selected
 from normtune.heuristics.solving import Solver, losses
 from normtune.heuristics.tidy import Old, cost_of, tidied
 from normtune.heuristics.tree import Tree, choose, configs_of, distinct, leaves
@@ -53,10 +53,13 @@ def fit_function(
     Raises:
         NormtuneError: there is no legal tree of so few leaves, or none under the conditions.
     """
-    validated, most = None, known.leaves if known else options.leaves or MAX_LEAVES[0]
+    validated, enough, most = None, None, known.leaves if known else options.leaves or MAX_LEAVES[0]
     if known is None and options.leaves is None:
         validated, most = selected(matrix, legality, options.max_configs)
-    enough = validated.chosen() if validated else None
+        enough = validated.chosen()
+    elif known is None:
+        validated = cross_validated(matrix, legality, most, options.max_configs, FEW_FOLDS)
+    tried = most
     solver = solver or Solver()
     task, optima, asked = sought(matrix, legality, options, known, enough or most, most, solver)
     # What nobody bounded may have as many leaves as it needs.
@@ -97,8 +100,9 @@ def fit_function(
     slow = still_slower(matrix, tree, incumbent.choice) if incumbent and not known else None
     found = _figures(task, optima, tree, asked)._replace(
         kept=known.kept if known else kept,
-        cross_validated=known.cross_validated if known else validated and validated.inside(count),
-        extrapolated=known.extrapolated if known else validated and validated.outside(count),
+        cross_validated=known.cross_validated if known else validated and validated.inside(min(count, tried)),
+        plain_validated=known.plain_validated if known else validated and validated.plain_inside(min(count, tried)),
+        extrapolated=known.extrapolated if known else validated and validated.outside(min(count, tried)),
         slower=known.slower if known else slow,
     )
     return Function(

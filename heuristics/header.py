@@ -28,7 +28,8 @@ _DEVICE = re.compile(r"(.+), (\S+), (\d+) SMs")
 _SHARED = re.compile(r"(\S+) (\S+): as (\S+) (\S+), .*")
 _REGRET = re.compile(
     r"(\S+) (\S+): (\d+) lea(?:f|ves)(?: \(of (\d+)(?:, (\d+) kept)?\))?,"
-    r".*?(?:cross-validated (-?[\d.]+) %.*?)?(?:extrapolated (-?[\d.]+) %.*)?"
+    r".*?(?:(?<!plain )cross-validated (-?[\d.]+) %.*?)?(?:plain cross-validated (-?[\d.]+) %.*?)?"
+    r"(?:extrapolated (-?[\d.]+) %.*)?"
 )
 
 _SLOWER = re.compile(r"(\d+) shapes? up to (-?[\d.]+) % slower")
@@ -45,6 +46,7 @@ class Known(NamedTuple):
         kept: how many leaves gave way to what was in use.
         strict: whether configs that are slower than what was in use took no part.
         slower: on how many problems its function is slower all the same, and by how much at most, millionths.
+        plain_validated: the figure of its function, millionths.
     """
 
     leaves: int
@@ -54,6 +56,7 @@ class Known(NamedTuple):
     kept: int = 0
     strict: bool = False
     slower: tuple[int, int] | None = None
+    plain_validated: int | None = None
 
 
 class Header(NamedTuple):
@@ -107,11 +110,11 @@ class Header(NamedTuple):
         for line in self.regret:
             if match := _REGRET.fullmatch(line):
                 key, dtype, leaves, asked, kept, *shares = match.groups()
-                inside, outside = (None if share is None else _millionths(share) for share in shares)
+                inside, plain, outside = (None if share is None else _millionths(share) for share in shares)
                 slow = _SLOWER.search(line)
                 slower = None if slow is None else (int(slow[1]), _millionths(slow[2]))
                 found[key, dtype] = Known(
-                    int(asked or leaves), inside, None, outside, int(kept or 0), NOWHERE_SLOWER in line, slower
+                    int(asked or leaves), inside, None, outside, int(kept or 0), NOWHERE_SLOWER in line, slower, plain
                 )
             elif match := _SHARED.fullmatch(line):
                 key, dtype, *donor = match.groups()

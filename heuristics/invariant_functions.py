@@ -64,7 +64,11 @@ def invariant_functions(
         optimum = least_measured(fitted.matrix, fitted.optima, leaves(fitted.tree))
         if optimum is None:
             raise AssertionError("where there is a tree there is a best one")
-        figures = figures_of(fitted.matrix, fitted.tree, optimum)._replace(limits=LIMITS)
+        figures = figures_of(fitted.matrix, fitted.tree, optimum)._replace(
+            limits=LIMITS,
+            cross_validated=fitted.validated.inside(1),
+            plain_validated=fitted.validated.plain_inside(1),
+        )
         variant = split_key(key)[1]
         found.append(Function(one.operator, variant, one.dtype, fitted.tree, figures, one.dtypes, beside=fitted.cost))
         for other in shared:

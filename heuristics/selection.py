@@ -22,8 +22,9 @@ is legal. It is then scored as the slowest config that was measured there.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,8 @@ from normtune.heuristics.tree import Tree, choose
 MAX_LEAVES = 24, 40
 # Trees fitted an axis, at most.
 FOLDS = 12
+# Where the number of leaves is given, and they only say what it loses.
+FEW_FOLDS = 6
 EXCESS = 3000  # millionths: 0.3 %
 # numpy lets go of the interpreter while a fold is solved; each takes 170 MB on the recording grid.
 _THREADS = min(4, os.cpu_count() or 1)
@@ -86,13 +89,23 @@ class Folds(NamedTuple):
 
 
 class Validated(NamedTuple):
-    """What trees lose on problems left out of their fit, one entry an axis that has at least two sizes."""
+    """What trees lose on problems left out of their fit, one entry an axis that has at least two sizes.
+
+    Attributes:
+        axes: with the weights of the problems.
+        plain: as if all problems weighed the same.
+    """
 
     axes: tuple[Folds, ...]
+    plain: tuple[Folds, ...]
 
     def inside(self, leaves: int) -> int | None:
         """Mean regret between sizes that were fitted, millionths, on the worse axis."""
-        return _worse([axis.mean(leaves, axis.inner) for axis in self.axes])
+        return _inside(self.axes, leaves)
+
+    def plain_inside(self, leaves: int) -> int | None:
+        """The same as if all problems weighed the same."""
+        return _inside(self.plain, leaves)
 
     def outside(self, leaves: int) -> int | None:
         """Mean regret beyond the sizes that were fitted, millionths, on the worse axis; None of so few sizes."""
@@ -118,11 +131,39 @@ def selected(matrix: TimingMatrix, legality: Legality, max_configs: int | None =
 
 
 def cross_validated(
-    matrix: TimingMatrix, legality: Legality, max_leaves: int, max_configs: int | None = None
+    matrix: TimingMatrix, legality: Legality, max_leaves: int, max_configs: int | None = None, most: int = FOLDS
 ) -> Validated:
-    """What trees of 1 to `max_leaves` leaves and at most `max_configs` configs lose on groups left out."""
-    found = (_folds(matrix, legality, max_leaves, max_configs, place) for place in (0, 1))
-    return Validated(tuple(folds for folds in found if folds))
+    """What trees of up to `max_leaves` leaves and `max_configs` configs lose on groups left out, in `most` folds."""
+
+    def lost(held_out: NDArray[np.bool_]) -> list[Tree | None]:
+        fitted = matrix
+        if max_configs is not None:
+            few = few_configs(matrix, legality, max_configs, held_out)
+            if few is None:
+                return [None] * max_leaves
+            fitted = matrix.of_configs(few.configs)
+        optima = solve(fitted, legality, max_leaves, held_out)
+        return [optima.tree(count) for count in range(1, max_leaves + 1)]
+
+    return validated(matrix, lost, (0, 1), most)
+
+
+def validated(
+    matrix: TimingMatrix,
+    trees: Callable[[NDArray[np.bool_]], Sequence[Tree | None]],
+    places: Sequence[int],
+    most: int = FOLDS,
+) -> Validated:
+    """What trees lose on groups that were left out of their fit.
+
+    Args:
+        matrix: on which they are scored.
+        trees: of bool (problems,), which are left out, to the tree of each number of leaves; None where there is none.
+        places: the axes, 0 for rows and 1 for hidden.
+        most: folds of an axis.
+    """
+    found = [folds for place in places if (folds := _folds(matrix, trees, place, most))]
+    return Validated(tuple(folds[0] for folds in found), tuple(folds[1] for folds in found))
 
 
 def left_out(sizes: Iterable[int], most: int = FOLDS) -> list[list[tuple[int, ...]]]:
@@ -158,48 +199,44 @@ def _worse(figures: Sequence[int | None]) -> int | None:
     return max(known) if known and len(known) == len(figures) else None
 
 
+def _inside(axes: Sequence[Folds], leaves: int) -> int | None:
+    return _worse([axis.mean(leaves, axis.inner) for axis in axes])
+
+
 def _folds(
-    matrix: TimingMatrix, legality: Legality, max_leaves: int, max_configs: int | None, place: int
-) -> Folds | None:
-    """The folds along one axis, `place` 0 for rows and 1 for hidden; None where it has one size."""
+    matrix: TimingMatrix, trees: Callable[[NDArray[np.bool_]], Sequence[Tree | None]], place: int, most: int
+) -> tuple[Folds, Folds] | None:
+    """The folds along one axis, with weights and without; None where it has one size."""
     sizes = np.array([shape[place] for shape in matrix.problems])
-    folds = [{group: np.isin(sizes, group) for group in fold} for fold in left_out(sizes.tolist())]
+    folds = [{group: np.isin(sizes, group) for group in fold} for fold in left_out(sizes.tolist(), most)]
     if len(folds) < 2:
         return None
     with ThreadPoolExecutor(_THREADS) as pool:
-        lost = pool.map(lambda fold: _lost(matrix, legality, max_leaves, max_configs, fold), folds)
-        found = sorted(pair for fold in lost for pair in fold.items())
-    weights = {group: int(matrix.weight[problems].sum()) for fold in folds for group, problems in fold.items()}
-    return Folds(tuple(weights[group] for group, _ in found), tuple(losses for _, losses in found))
+        of_folds = pool.map(lambda fold: trees(np.logical_or.reduce(list(fold.values()))), folds)
+        fitted = list(zip(folds, of_folds, strict=True))
+    groups = sorted(
+        ((group, problems, found) for fold, found in fitted for group, problems in fold.items()), key=itemgetter(0)
+    )
+    return tuple(  # type: ignore[return-value]
+        Folds(
+            tuple(int(weight[problems].sum()) for _, problems, _ in groups),
+            tuple(_lost(matrix, weight, problems, found) for _, problems, found in groups),
+        )
+        for weight in (matrix.weight, np.ones_like(matrix.weight))
+    )
 
 
 def _lost(
-    matrix: TimingMatrix,
-    legality: Legality,
-    max_leaves: int,
-    max_configs: int | None,
-    fold: Mapping[tuple[int, ...], NDArray[np.bool_]],
-) -> dict[tuple[int, ...], tuple[int | None, ...]]:
-    """Weighted regret on each group left out, for 1 to `max_leaves` leaves; None where there is no such tree."""
-    fitted = matrix
-    held_out = np.logical_or.reduce(list(fold.values()))
-    if max_configs is not None:
-        few = few_configs(matrix, legality, max_configs, held_out)
-        if few is None:
-            return dict.fromkeys(fold, (None,) * max_leaves)
-        fitted = matrix.of_configs(few.configs)
-    optima = solve(fitted, legality, max_leaves, held_out)
-    trees = [optima.tree(count) for count in range(1, max_leaves + 1)]
-    found = {}
-    for group, problems in fold.items():
-        places = [int(index) for index in np.flatnonzero(problems)]
-        scores = {
-            tree: sum(_scored(matrix, index, tree) * int(matrix.weight[index]) for index in places)
-            for tree in {*trees}
-            if tree is not None
-        }
-        found[group] = tuple(None if tree is None else scores[tree] for tree in trees)
-    return found
+    matrix: TimingMatrix, weight: NDArray[np.int64], problems: NDArray[np.bool_], trees: Sequence[Tree | None]
+) -> tuple[int | None, ...]:
+    """Weighted regret on the problems of a group, for each tree; None where there is no such tree."""
+    places = [int(index) for index in np.flatnonzero(problems)]
+    scores = {
+        tree: sum(_scored(matrix, index, tree) * int(weight[index]) for index in places)
+        for tree in {*trees}
+        if tree is not None
+    }
+    return tuple(None if tree is None else scores[tree] for tree in trees)
 
 
 def _scored(matrix: TimingMatrix, index: int, tree: Tree) -> int:

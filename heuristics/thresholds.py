@@ -4,20 +4,32 @@ In: two neighbouring sizes of the grid. Out: the threshold. The data cannot tell
 the roundest is taken: a power of two, else a multiple of 1024, 512, 256, 128, 64, 100 or 10, else any; among equally
 round ones the nearest to the geometric middle, and the smaller of two as near.
 
-Of hidden sizes any integer of the gap may be taken, as blocks of columns are powers of two: what is true of the smaller
-size ends there. Rows know no such end, and where all measured row counts are powers of two the roundest integer of a
-gap is its end, so that everything in between would go with one side. So row thresholds keep to the middle half of the
-gap, by ratio.
+Some hidden sizes are unlike their neighbours: tiles fill a row of a power of two columns, and chunks one of a multiple
+of 4096, without a rest. What is true of such a size is true of it alone, so the gap beside it goes with its other end.
+(On the recorded H200 at 64 shapes of no grid, in three dtypes: 64 leaves lose 0.41 % backward so, 6.4 % at worst, and
+0.80 and 25 % with the roundest integer of each gap.) Between two sizes that are both so, or both not, any integer of
+the gap may be taken, as blocks of columns are powers of two: what is true of the smaller size ends there. Rows know no
+such end, and where all measured row counts are powers of two the roundest integer of a gap is its end, so that
+everything in between would go with one side. So row thresholds keep to the middle half of the gap, by ratio.
 """
 
 from math import isqrt
 
+# Columns of the longest chunk.
+_CHUNK = 4096
 _ROUND = (1024, 512, 256, 128, 64, 100, 10, 1)
 
 
 def hidden_threshold(low: int, high: int) -> int:
     """T of `hidden <= T`, with low <= T < high."""
+    if _is_filled(low) != _is_filled(high):
+        return low if _is_filled(low) else high - 1
     return roundest(low, high - 1, low * high)
+
+
+def _is_filled(hidden: int) -> bool:
+    """Whether tiles or chunks fill a row without a rest."""
+    return hidden & (hidden - 1) == 0 or hidden % _CHUNK == 0
 
 
 def rows_threshold(low: int, high: int) -> int:

@@ -37,7 +37,7 @@
 # Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, sharing costs
 #           0.64 %, NVIDIA H200 mean 0.84 % worst 18.9 % (left out unknown)
 # Format:   3
-# Body:     sha256:669829a3af0470c3be5e233a88eac607708b1c6e500ffd5d608089ec64b70ac2
+# Body:     sha256:6ec8926a75cbd998c799a08d8410244715b768f76ef0ab8fc323f6ae8965a3b7
 
 """Launch configs by operator, dtype, shape and GPU; `lookup` finds one."""
 
@@ -261,7 +261,7 @@ def rms_norm_backward_bfloat16(
                 return ROW_WARPS_8_COLUMNS_32
             return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
         return ROW_WARPS_8_COLUMNS_64
-    if hidden <= 21504:
+    if hidden <= 20480:
         return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
     if hidden <= 28672:
         return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
@@ -302,13 +302,13 @@ def rms_norm_backward_float32(
         if 3 * rows >= 5 * sms:
             if hidden <= 12288:
                 return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-            if hidden <= 15872:
+            if hidden <= 16383:
                 return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
             return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
         if hidden <= 16384:
             return ROW_WARPS_8_COLUMNS_64
         return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-    if hidden <= 30720:
+    if hidden <= 32767:
         return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
     return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
 
@@ -331,7 +331,7 @@ def rms_norm_backward_no_dweight_bfloat16(
         return ROW_WARPS_4_COLUMNS_16
     if hidden <= 8192:
         return ROW_WARPS_8_COLUMNS_16
-    if hidden <= 21504:
+    if hidden <= 24575:
         return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 32768:
         return BLOCK_ROW_2_WARPS_16_COLUMNS_16
@@ -344,7 +344,7 @@ def rms_norm_backward_no_dweight_float32(
     sms: int,
     l2_bytes: int,
 ) -> Config:
-    if hidden <= 100:
+    if hidden <= 127:
         return BLOCK_ROW_16_WARPS_4_COLUMNS_16
     if hidden <= 128:
         return BLOCK_ROW_16_WARPS_8_COLUMNS_16
@@ -362,7 +362,7 @@ def rms_norm_backward_no_dweight_float32(
         if hidden <= 4096:
             return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
         return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-    if hidden <= 13312:
+    if hidden <= 12288:
         return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
     if hidden <= 16384:
         return BLOCK_ROW_2_WARPS_8_COLUMNS_16
@@ -383,11 +383,11 @@ def rms_norm_forward_bfloat16(
         if hidden <= 256:
             return BLOCK_ROW_2_WARPS_1
         return ROW_WARPS_4
-    if hidden <= 15872:
+    if hidden <= 16383:
         if 4 * rows >= 9 * sms:
-            if hidden <= 3584:
+            if hidden <= 4095:
                 return ROW_WARPS_4
-            if hidden <= 7168:
+            if hidden <= 8191:
                 return SPLIT_2048_WARPS_8
             return SPLIT_4096_WARPS_16
         if hidden <= 8192:
@@ -405,7 +405,7 @@ def rms_norm_forward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) ->
         if hidden <= 64:
             return BLOCK_ROW_2_WARPS_1
         return ROW_WARPS_1
-    if hidden <= 3584:
+    if hidden <= 4095:
         return ROW_WARPS_4
     if hidden <= 8192:
         return ROW_WARPS_8

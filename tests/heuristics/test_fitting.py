@@ -48,7 +48,8 @@ def test_the_number_of_leaves_bounds_the_tree_and_costs_regret(evidence: Evidenc
     found = [fit(evidence, FitOptions(leaves=count)).functions[0].figures for count in (1, 2, 3)]
     assert [figures.leaves for figures in found] == [1, 2, 3]
     assert found[0].loss.mean > found[1].loss.mean > found[2].loss.mean
-    assert all(figures.cross_validated is None for figures in found)
+    # What they lose between sizes is told though it decides nothing.
+    assert found[0].cross_validated > found[2].cross_validated > 0 and found[2].plain_validated > 0
 
 
 def test_a_shared_function_is_legal_for_every_dtype_it_serves(measured, penalty, spec: OperatorSpec) -> None:

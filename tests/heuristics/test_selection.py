@@ -107,8 +107,8 @@ def test_the_axis_that_asks_for_more_leaves_decides() -> None:
     best = [50_000] * 4
     bad = [value + 50_000 for value in best]
     few, many = folds(best, best, best), folds(bad, bad, best)
-    found = Validated((few, many))
-    assert found.chosen() == Validated((many, few)).chosen() == 3
+    found = Validated((few, many), ())
+    assert found.chosen() == Validated((many, few), ()).chosen() == 3
     assert found.inside(2) == 100_000
     assert found.outside(1) == 10**6
 
@@ -120,7 +120,7 @@ def test_more_leaves_are_tried_where_a_large_grid_asks_for_the_last(
     def asks_for(matrix: TimingMatrix, legality: Legality, max_leaves: int, max_configs: int | None) -> Validated:
         # All numbers of leaves from the chosen one on are equal in every group.
         lost = tuple(None if chosen is None else int(leaves < chosen) for leaves in range(1, max_leaves + 1))
-        return Validated((Folds((1,) * 6, (lost,) * 6),))
+        return Validated((Folds((1,) * 6, (lost,) * 6),), ())
 
     monkeypatch.setattr("normtune.heuristics.selection.cross_validated", asks_for)
     shapes = tuple((rows, 64) for rows in range(1, problems + 1))

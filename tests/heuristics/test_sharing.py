@@ -20,14 +20,14 @@ def donor(leaves: int, problems: int) -> SimpleNamespace:
     [
         (418, 32, 418, 32),  # measured as widely: as many
         (500, 32, 418, 32),  # never more
-        (62, 32, 418, 12),  # one for five problems
-        (300, 32, 418, 32),  # five problems each are there
+        (62, 32, 418, 6),  # one for ten problems
+        (330, 32, 418, 32),  # ten problems each are there
         (12, 6, 12, 6),  # a small grid measured as widely
         (6, 6, 12, 3),  # as many problems each as the donor's, where that is more
         (2, 6, 40, 1),
     ],
 )
-def test_leaves_for_as_many_problems_each_or_for_five(problems: int, leaves: int, lent: int, allowed: int) -> None:
+def test_leaves_for_as_many_problems_each_or_for_ten(problems: int, leaves: int, lent: int, allowed: int) -> None:
     assert leaves_of_its_own(of(problems), donor(leaves, lent)) == allowed
 
 

@@ -15,22 +15,35 @@ def test_thresholds_lie_in_the_gap(gap: tuple[int, int]) -> None:
     assert low < rows_threshold(low, high) <= high
 
 
+def is_filled(hidden: int) -> bool:
+    return hidden & (hidden - 1) == 0 or hidden % 4096 == 0
+
+
 @given(GAPS)
-def test_a_power_of_two_is_taken_where_there_is_one(gap: tuple[int, int]) -> None:
+def test_the_gap_beside_a_filled_row_goes_with_the_other_size(gap: tuple[int, int]) -> None:
     low, high = gap
     found = hidden_threshold(low, high)
-    exists = any(low <= 1 << bit < high for bit in range(32))
-    assert (found & (found - 1) == 0) == exists
+    if is_filled(low) != is_filled(high):
+        assert found == (low if is_filled(low) else high - 1)
+    else:
+        exists = any(low <= 1 << bit < high for bit in range(32))
+        assert (found & (found - 1) == 0) == exists
 
 
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [
         (512, 768, 512),
-        (768, 1024, 768),
-        (896, 1024, 896),
+        (640, 768, 640),
+        (768, 1024, 1023),
+        (896, 1024, 1023),
+        (25600, 28672, 28671),
+        (28672, 29568, 28672),
+        (24576, 28672, 26624),
+        (12288, 12800, 12288),
         (5120, 6144, 5120),
         (12288, 16384, 14336),
+        (4096, 8192, 4096),
         (4100, 4200, 4160),
     ],
 )
