@@ -61,7 +61,12 @@ def test_what_is_written_is_formatted(name: str, width: int, tmp_path: Path) -> 
     path = tmp_path / "table.py"
     for table in TABLES:
         shutil.copy(table, path)
-        assert formatted(name, width, path) == table.read_text()
+        text = formatted(name, width, path)
+        # What is so deep that 88 columns break it, 100 need not.
+        if width == form.WIDTH:
+            assert text == table.read_text()
+        header, body = parse(text, table.name)
+        assert body_hash(body) == header.body
     text = GOLDEN.read_text()
     assert max(map(len, text.split("\n"))) <= 88
 
