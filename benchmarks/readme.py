@@ -172,8 +172,8 @@ def losses() -> list[str]:
                 f"| {name} | {dtype} | {function} | {found[0].problems if found[0] else 0} | {' | '.join(shown)} |"
             )
     told = (
-        f"Means are low by at most {_percent(luck, 2)} %, as half of the rounds choose a shape's best and the other half "
-        "scores it; a mean below 0 is one of about 0."
+        f"Means are low by at most {_percent(luck, 2)} %, as half of the rounds choose a shape's best and the other "
+        "half scores it; a mean below 0 is one of about 0."
     )
     return [*lines, "", *textwrap.wrap(told, 120), ""]
 
