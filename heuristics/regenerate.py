@@ -5,11 +5,10 @@ from that folder, whatever the layout; and those words as one line.
 """
 
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from normtune.heuristics.options import FitOptions, seen_from
+from normtune.heuristics.options import FitOptions, quoted, seen_from
 
 # A store that is no file: its URL may have a password.
 _STORE_VARIABLE = "$NORMTUNE_STORE"
@@ -61,8 +60,8 @@ def places(table: Path, data: Path | None, in_folders: bool = False) -> list[str
 
 
 def line(command: Sequence[str]) -> str:
-    """A command as one types it."""
-    return " ".join(word if word == _STORE_VARIABLE else shlex.quote(word) for word in command)
+    """A command as one types it, in printable ASCII; `options.words_of` takes it apart again."""
+    return " ".join(word if word == _STORE_VARIABLE else quoted(word) for word in command)
 
 
 def without_store(options: FitOptions, table: Path, data: Path | None) -> list[str]:

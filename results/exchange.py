@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
 from normtune.results.atomic import check_place, replaced
+from normtune.results.checks import check_runs
 from normtune.results.frame import TEXTS, Evidence, flatten, split
 from normtune.results.runs import from_plain, to_plain
 
@@ -107,8 +108,10 @@ def read_parquet(path: Path) -> Evidence:
         if found != FORMAT:
             raise NormtuneError(f"{path} has format {str(found)[:20]!r}, this normtune reads {FORMAT}: update normtune")
         columns = {name: _column(table, name) for name in (*TEXTS, "rows", "hidden", *_ARRAYS)}
-        return Evidence.from_columns(columns, [from_plain(run) for run in head["runs"]])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        runs = [from_plain(run) for run in head["runs"]]
+        check_runs(runs)
+        return Evidence.from_columns(columns, runs)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         why = " ".join(str(error).split())[:_MOST_CHARACTERS]
         raise NormtuneError(f"{path} holds what normtune does not write ({why}): export it again") from None
 
