@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from normtune.heuristics.header import Known
-from normtune.heuristics.options import MOST_LEAVES, FitOptions
+from normtune.heuristics.options import FitOptions
+from normtune.kernels.problem import join_key
 
 if TYPE_CHECKING:
     from normtune.results.frame import Evidence
 
-# Seconds on a core of 2024 for a measurement and a leaf: the recorded H200, with 64 leaves, takes a minute.
-_SECONDS = 4e-6
-# As often as a fit whose leaves are given is one that has to choose them, by cross-validation.
-_CHOOSING = 6
+# For a measurement and a leaf, on two cores: the 131304 of the recorded H200 take 40 s with 64 leaves, 10 s with 20.
+_SECONDS = 8e-6
+# So many times as long where leaves are chosen by cross-validation: 173 s for the same.
+_CHOOSING = 4
 _BRIEF = 3.0
 
 
@@ -29,14 +30,15 @@ def work(evidence: "Evidence", options: FitOptions, known: Mapping[tuple[str, st
         source: what to call the evidence.
     """
     from normtune.heuristics.fitting import used
+    from normtune.heuristics.selection import MAX_LEAVES
 
     data = used(evidence, options.operators)
     seconds = 0.0
     for operator, variant, dtype in data.kinds():
         measurements = len(data.part(operator, variant, dtype))
-        found = known.get((f"{operator}:{variant}" if variant else operator, dtype))
-        leaves = found.leaves if found else options.leaves or MOST_LEAVES
-        seconds += _SECONDS * measurements * max(leaves, 1) * (1 if found else _CHOOSING)
+        found = known.get((join_key(operator, variant), dtype))
+        leaves = (found and found.leaves) or options.leaves or MAX_LEAVES[1]
+        seconds += _SECONDS * measurements * leaves * (1 if found or options.leaves else _CHOOSING)
     if seconds < _BRIEF:
         return None
     return (
