@@ -25,6 +25,8 @@ from normtune.results.runs import from_plain, to_plain
 # Raised when a reader must know more to understand a file.
 FORMAT = 1
 _METADATA = b"normtune"
+# The recorded H200 has 131304.
+MOST_ROWS = 10_000_000
 # What a message takes of a text that somebody else wrote.
 _MOST_CHARACTERS = 200
 _ARRAYS = ("rounds", "samples")
@@ -93,6 +95,7 @@ def read_parquet(path: Path) -> Evidence:
         if not path.is_file():
             why = "is no regular file" if path.exists() else "does not exist"
             raise UsageError(f"{path} {why}: expected a Parquet file that `normtune data export` wrote")
+        _check_size(path)
         table = pq.read_table(path, page_checksum_verification=True)
     except PermissionError as error:
         raise NormtuneError(f"{path} cannot be read ({error.strerror}): see to its permissions, or copy it") from None
@@ -114,6 +117,19 @@ def read_parquet(path: Path) -> Evidence:
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         why = " ".join(str(error).split())[:_MOST_CHARACTERS]
         raise NormtuneError(f"{path} holds what normtune does not write ({why}): export it again") from None
+
+
+def _check_size(path: Path) -> None:
+    """Refuse a small file that says it holds more than memory does: equal values take no room in Parquet.
+
+    Its columns are not asked: of a damaged one Arrow ends the process, where reading the table raises an error.
+
+    Raises:
+        NormtuneError: it does.
+    """
+    rows = pq.read_metadata(path).num_rows
+    if rows > MOST_ROWS:
+        raise NormtuneError(f"{path} has {rows} measurements, at most {MOST_ROWS} are read: export fewer in a file")
 
 
 def is_export(path: Path) -> bool:

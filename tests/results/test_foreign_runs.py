@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.results import exchange
 from normtune.results.commands import app
 from normtune.results.exchange import read_parquet, write_parquet
 from normtune.results.foreign import evidence_of
@@ -75,6 +76,14 @@ def test_a_device_that_is_no_gpu_is_refused(make, make_run, tmp_path, field, val
     with pytest.raises(NormtuneError, match=f"{field} of a device is ") as caught:
         read_parquet(tmp_path / "odd.parquet")
     assert len(str(caught.value)) < 400
+
+
+def test_a_small_file_of_very_many_rows_is_not_read(make, make_run, tmp_path, monkeypatch):
+    write_parquet(Evidence.from_measurements([make(run=make_run(1))], [make_run(1)]), tmp_path / "data.parquet")
+    monkeypatch.setattr(exchange, "MOST_ROWS", 0)
+    monkeypatch.setattr(exchange.pq, "read_table", None)
+    with pytest.raises(NormtuneError, match=r"data\.parquet has 1 measurements, at most 0 are read: export fewer"):
+        read_parquet(tmp_path / "data.parquet")
 
 
 def test_what_is_said_steers_no_terminal(capsys):
