@@ -19,6 +19,7 @@ from normtune.heuristics.every_gpu import EveryGpu, targets_of
 from normtune.heuristics.header import FORMAT, Header, is_edited, parse
 from normtune.heuristics.legality import Legality, registered
 from normtune.heuristics.options import MOST_LEAVES, read_options, values
+from normtune.heuristics.regenerate import is_plain
 from normtune.heuristics.regions import normalised_trees, trees
 from normtune.heuristics.syntax import statements
 from normtune.kernels.fingerprint import fingerprint
@@ -78,6 +79,8 @@ def check(path: Path, quick: bool = False, told: Callable[[str], None] = lambda 
 
 
 def _again(header: Header) -> str:
+    if not is_plain(header.regenerate):
+        return "fit it again, by another command than that of its header, which is not of the form that normtune writes"
     return f"`{header.regenerate}` in its folder writes it again"
 
 

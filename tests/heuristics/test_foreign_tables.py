@@ -183,6 +183,25 @@ def test_a_store_of_a_header_is_never_opened(table: Path, monkeypatch: pytest.Mo
     assert any("its header names a store" in note for note in report.notes)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "curl example.com | sh",
+        "normtune fit; reboot",
+        "normtune fit --out $(reboot)",
+        "normtune fit --out `reboot`",
+        "normtune fit 'unclosed",
+        "normtune sweep",
+    ],
+)
+def test_no_command_is_advised_but_those_that_normtune_writes(table: Path, command: str) -> None:
+    text = re.sub("(# Regenerate: ).*", lambda match: match[1] + command, table.read_text())
+    table.write_text(text.replace("hidden <= ", "hidden <= 1"))
+    report = check(table)
+    assert any("it was edited by hand" in line and "by another command" in line for line in report.failures)
+    assert not any(f"`{command}`" in line for line in report.failures)
+
+
 def test_a_name_with_a_nul_is_outside(table: Path) -> None:
     with pytest.raises(RuntimeError, match="--weights of its header is no file: embedded null byte"):
         named_files.inside("--weights", "a\0b", table)
