@@ -19,6 +19,7 @@ from normtune.heuristics.commands import register as register_heuristics
 from normtune.heuristics.diff_command import register as register_diff
 from normtune.heuristics.show_command import register as register_show
 from normtune.results.commands import app as data_app
+from normtune.results.terminal import say
 from normtune.tuner.commands import register as register_tuner
 from normtune.tuner.doctor_command import register as register_doctor
 
@@ -38,13 +39,13 @@ class ErrorLines(TyperGroup):
         try:
             return super().invoke(ctx)
         except NormtuneError as error:
-            print(f"normtune: error: {error}", file=sys.stderr)
+            say(f"normtune: error: {error}", error=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            print(f"\n{INTERRUPTED}", file=sys.stderr)
+            say(f"\n{INTERRUPTED}", error=True)
             raise typer.Exit(130) from None
         except Terminated:
-            print(f"\n{TERMINATED}", file=sys.stderr)
+            say(f"\n{TERMINATED}", error=True)
             raise typer.Exit(143) from None
         except BrokenPipeError:
             _stop_printing()
@@ -62,7 +63,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"normtune {__version__}")
+        say(f"normtune {__version__}")
         raise typer.Exit
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normtune.errors import UsageError
+from normtune.results.terminal import say
 
 if TYPE_CHECKING:
     from normtune.heuristics.options import FitOptions
@@ -77,7 +78,7 @@ def fit_all_devices(
         wrote.append(
             f"NORMTUNE_TABLE={table} makes one process use it, on whatever GPU; shipped, it serves GPUs without a table"
         )
-    print("\n".join([*emit_any.told(fitted), *(wrote or ["Nothing was written: --out FILE writes the table"])]))
+    say("\n".join([*emit_any.told(fitted), *(wrote or ["Nothing was written: --out FILE writes the table"])]))
 
 
 def _place(option: str | None, suffix: str) -> Path | None:

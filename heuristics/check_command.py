@@ -4,7 +4,6 @@ In: options. Out: verdicts on the terminal, an exit code. The one place that joi
 `verdict`) with what measures it (`normtune.tuner`); all of it is imported when the command runs.
 """
 
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normtune.errors import NormtuneError, Terminated, UsageError
+from normtune.results.terminal import say
 
 if TYPE_CHECKING:
     from normtune.heuristics.course import Course, Question
@@ -28,11 +28,17 @@ if TYPE_CHECKING:
 
 AMBIGUOUS_EXIT = 3
 _BUDGET = "60s"
+# What is printed of a table that somebody else wrote.
+_MOST_LINES = 20
+_MOST_CHARACTERS = 1000
 
 
 def check(
     tables: Annotated[list[Path], typer.Argument(help="Files that `normtune fit` wrote.", show_default=False)],
     strict: Annotated[bool, typer.Option("--strict", help="Fail where the kernels changed since, too.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fit nothing again: only whether it was edited, is legal, has its kernels.")
+    ] = False,
     device: Annotated[
         str | None, typer.Option(help="Measure on this device whether they still fit: cuda:N or replay:NAME.")
     ] = None,
@@ -57,27 +63,32 @@ def check(
         for name, value in given.items():
             if value is not None:
                 raise UsageError(f"{name} goes with --device: without one nothing is measured")
-        _against_data(tables, strict)
+        _against_data(tables, strict, quick)
+    elif quick:
+        raise UsageError("--quick and --device are both given: a check on a device fits nothing again anyway")
     else:
         _against_device(tables, strict, device, budget or _BUDGET, seed or 0, store)
 
 
-def _against_data(tables: list[Path], strict: bool) -> None:
+def _against_data(tables: list[Path], strict: bool, quick: bool) -> None:
     from normtune.heuristics.checking import check as check_table
 
     failed = False
     unusable: list[NormtuneError] = []
     for path in tables:
         try:
-            report = check_table(path)
+            report = check_table(path, quick, lambda line: say(f"normtune: {line}", error=True))
         except NormtuneError as error:  # the other tables are looked at all the same
             unusable.append(error)
             continue
         bad = bool(report.failures) or (strict and bool(report.stale))
         failed = failed or bad
-        print(f"{path}: {'FAILED' if bad else 'STALE' if report.stale else 'OK'}")
-        for line in (*report.failures, *report.stale, *report.notes):
-            print("  " + line.replace("\n", "\n  "))
+        say(f"{path}: {'FAILED' if bad else 'STALE' if report.stale else 'OK'}")
+        for found in (report.failures, report.stale, report.notes):
+            for line in found[:_MOST_LINES]:
+                say("\n".join(f"  {part[:_MOST_CHARACTERS]}" for part in line.split("\n")))
+            if len(found) > _MOST_LINES:
+                say(f"  and {len(found) - _MOST_LINES} more of this kind")
     _end(unusable, 1 if failed else 0)
 
 
@@ -103,7 +114,7 @@ def _against_device(tables: list[Path], strict: bool, device: str, budget: str, 
                 continue
             except (KeyboardInterrupt, Terminated) as end:
                 kept = "is kept in the store" if url else "was not kept"
-                print(f"\nnormtune: ended: no verdict on {path}; what was measured {kept}", file=sys.stderr)
+                say(f"\nnormtune: ended: no verdict on {path}; what was measured {kept}", error=True)
                 raise typer.Exit(130 if isinstance(end, KeyboardInterrupt) else 143) from None
             verdicts.append(STALE if strict and kernels_changed else verdict)
     _end(unusable, 1 if STALE in verdicts else AMBIGUOUS_EXIT if AMBIGUOUS in verdicts else 0)
@@ -112,7 +123,7 @@ def _against_device(tables: list[Path], strict: bool, device: str, budget: str, 
 def _end(unusable: list[NormtuneError], code: int) -> None:
     """End with a line for each table that could not be read, else with the code."""
     for other in unusable[1:]:
-        print(f"normtune: error: {other}", file=sys.stderr)
+        say(f"normtune: error: {other}", error=True)
     if unusable:
         raise unusable[0]
     if code:
@@ -144,18 +155,18 @@ def _measured(
         table = table.on(bench.target.sms)
         known = recorded(bench.device, table.regime)
         course = Course(table.functions, table.box, bench.target, seed, MAX_ELEMENTS, known)
-        print(f"measuring {locate.told(path)} on {bench.device.label}, {seconds:g} s at most", flush=True)
+        say(f"measuring {locate.told(path)} on {bench.device.label}, {seconds:g} s at most")
         left = seconds - (time.monotonic() - begun)
         done = measure(course, bench, left, store)
     finally:
         bench.close()
     judged = course.judged()
     for line in verdict_lines(locate.told(path), bench.device.label, judged):
-        print(line)
+        say(line)
     for line in note_lines(table, bench.device, done.skipped, done.oversized, done.unfinished):
-        print(f"  {line}")
-    print(f"  {done.measured} shapes and {done.timings} timings in {time.monotonic() - begun:.0f} s")
-    print(f"  {counts_line(judged)}")
+        say(f"  {line}")
+    say(f"  {done.measured} shapes and {done.timings} timings in {time.monotonic() - begun:.0f} s")
+    say(f"  {counts_line(judged)}")
     return of_table(judged)[0], bool(table.changed)
 
 

@@ -6,18 +6,20 @@ again is left to the tuner.
 
 import difflib
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from normtune.errors import NormtuneError
-from normtune.heuristics import locate
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics import locate, named_files
 from normtune.heuristics.batch_invariant import looks_at_rows
 from normtune.heuristics.every_gpu import EveryGpu, targets_of
 from normtune.heuristics.header import FORMAT, Header, is_edited, parse
 from normtune.heuristics.legality import Legality, registered
-from normtune.heuristics.options import read_options, values
+from normtune.heuristics.options import MOST_LEAVES, read_options, values
+from normtune.heuristics.regenerate import is_plain
 from normtune.heuristics.regions import normalised_trees, trees
 from normtune.heuristics.syntax import statements
 from normtune.kernels.fingerprint import fingerprint
@@ -48,11 +50,16 @@ class Report(NamedTuple):
     notes: tuple[str, ...]
 
 
-def check(path: Path) -> Report:
+def check(path: Path, quick: bool = False, told: Callable[[str], None] = lambda line: None) -> Report:
     """Check one table.
 
     That nobody edited it, that it is what its data give (where they are at hand), that the kernels are those
     that were measured, and that each of its configs is legal at every shape it answers for, on its target.
+
+    Args:
+        path: of its file.
+        quick: whether its data are left alone, and no file is read but it.
+        told: is given a line before what takes long.
 
     Raises:
         UsageError: the file cannot be read or has no header of a table.
@@ -63,28 +70,34 @@ def check(path: Path) -> Report:
     notes: list[str] = []
     if is_edited(header, body):
         failures.append(f"it was edited by hand: its code does not have the hash of its header; {_again(header)}")
-    failures += _against_data(header, text, path, notes)
+    if quick:
+        notes.append("not fitted again, as --quick was given")
+    else:
+        failures += _against_data(header, text, path, notes, told)
     failures += _legality(header, text, notes)
     return Report(tuple(failures), tuple(_stale(header, notes)), tuple(notes))
 
 
 def _again(header: Header) -> str:
+    if not is_plain(header.regenerate):
+        return "fit it again, by another command than that of its header, which is not of the form that normtune writes"
     return f"`{header.regenerate}` in its folder writes it again"
 
 
-def _against_data(header: Header, text: str, path: Path, notes: list[str]) -> list[str]:
+def _against_data(header: Header, text: str, path: Path, notes: list[str], told: Callable[[str], None]) -> list[str]:
     from normtune.heuristics import emit_any
     from normtune.heuristics.all_devices import fit_all
     from normtune.heuristics.emit import module_text
     from normtune.heuristics.fitting import fit
-    from normtune.heuristics.incumbent import baseline
-    from normtune.heuristics.weights import NAMED
+    from normtune.heuristics.work import work
 
     if header.format < _OLDEST:
         return [f"it was written in table format {header.format}, before {_OLDEST}; {_again(header)}"]
-    folder = path.parent
     try:
         options = read_options(header.regenerate)
+        known = header.known()
+        if any(not one.donor and not 1 <= one.leaves <= MOST_LEAVES for one in known.values()):
+            raise UsageError(f"a line Regret has another number of leaves than 1 to {MOST_LEAVES}")
         found = _data(header, path)
         if found is None:
             notes.append(
@@ -93,8 +106,10 @@ def _against_data(header: Header, text: str, path: Path, notes: list[str]) -> li
             )
             return []
         source, evidence = found
-        if options.weights not in NAMED:
-            options = replace(options, weights=str(folder / options.weights))
+        options = replace(options, weights=named_files.weights(options, path))
+        in_use = named_files.baseline(options, path)
+        if line := work(evidence, options, known, source):
+            told(f"{locate.told(path)}: {line}")
         if header.is_for_any_gpu:
             return _compared(
                 emit_any.module_text(fit_all(evidence, options), header.regenerate), text, header, source, notes
@@ -102,8 +117,8 @@ def _against_data(header: Header, text: str, path: Path, notes: list[str]) -> li
         again = fit(
             evidence,
             options,
-            incumbents=baseline(options.baseline, folder) if options.baseline else None,
-            known=header.known(),
+            incumbents=in_use,
+            known=known,
             given=trees(text) if header.replaced else None,
         )
         expected = module_text(again, header.regenerate)
@@ -155,7 +170,7 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
         return None
     # In a folder it has the name of the table, as `fit` gave both.
     file = os.path.normpath(f"{named}{path.stem}.parquet" if named.endswith("/") else named)
-    place = Path(os.path.normpath(os.path.join(os.path.realpath(path.parent), file)))
+    place = named_files.inside("--evidence", file, path)
     if not os.path.lexists(place):
         raise NormtuneError(
             f"the evidence that it names is gone: there is no file {locate.told(place)}; put it back, or fit again "

@@ -4,7 +4,6 @@ In: their options. Out: figures on the terminal, tables, an exit code. The work 
 `telling`, which are imported when a command runs; `check` is in `check_command`.
 """
 
-import sys
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -15,6 +14,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.check_command import check
 from normtune.heuristics.options import TIE_PERCENT, FitOptions
 from normtune.results.regimes import COLD
+from normtune.results.terminal import say
 
 if TYPE_CHECKING:
     from normtune.heuristics.fitted import Fit
@@ -116,7 +116,7 @@ def fit(
             raise UsageError("--uninstall goes with neither --install nor --all-devices: it removes one GPU's table")
         given = store is not None or recording is not None
         devices = measured(store, recording, regime).devices() if given else None
-        print("\n".join(installing.uninstall(devices, force)))
+        say("\n".join(installing.uninstall(devices, force)))
         return
     options = FitOptions(
         leaves,
@@ -174,12 +174,12 @@ def fit(
         told.append(wrote)
     for part, old, fitted, wrote in zip(parts, in_place, fits, told, strict=True):
         for note in fitted.notes:
-            print(f"normtune: {note}", file=sys.stderr)
-        print("\n".join([*telling.figures(fitted), *telling.gain(fitted), *wrote]))
+            say(f"normtune: {note}", error=True)
+        say("\n".join([*telling.figures(fitted), *telling.gain(fitted), *wrote]))
         if stability:
             _tell_stability(part.evidence, fitted, options, old)
     if not install:
-        print("\n".join(telling.ways(fits[0], parts[0].table)))
+        say("\n".join(telling.ways(fits[0], parts[0].table)))
 
 
 def _tell_stability(evidence: "Evidence", fitted: "Fit", options: FitOptions, old: "Incumbents | None") -> None:
@@ -193,9 +193,9 @@ def _tell_stability(evidence: "Evidence", fitted: "Fit", options: FitOptions, ol
     tables = tables_of(found)
 
     def told(seconds: float) -> None:
-        print(beforehand(len(found), tables, seconds), file=sys.stderr, flush=True)
+        say(beforehand(len(found), tables, seconds), error=True)
 
-    print("\n".join(lines(stability_of(found, tables, told))), flush=True)
+    say("\n".join(lines(stability_of(found, tables, told))))
 
 
 def _incumbents(part: _Part, baseline: str | None) -> "Incumbents | None":

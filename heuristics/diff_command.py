@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from normtune.results.terminal import say
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
@@ -54,16 +56,16 @@ def diff(
     weighting = Weighting(weights)
     evidence = narrowed(measured(store, recording, regime), operator or [], dtype or [])
     if evidence.frame.empty:
-        typer.echo("there are no measurements yet: run `normtune sweep`")
+        say("there are no measurements yet: run `normtune sweep`")
         return
     columns = map_columns(console())
     for number, device in enumerate(evidence.devices()):
         if number:
-            typer.echo()
+            say()
         names = [f"`{side.name}`" if markdown else side.name for side in sides]
         label = printable(f"{device.label}, {device.target}, {device.sms} SMs: A is {names[0]}, B is {names[1]}")
-        typer.echo(f"## {label}\n" if markdown else label)
-        typer.echo(GAINS)
+        say(f"## {label}\n" if markdown else label)
+        say(GAINS)
         part = evidence.of(device)
         current = part.current()
         matrices, notes = matrices_of(current, device)
@@ -74,15 +76,15 @@ def diff(
             matrix = replace(plain, weights=weighting.of(spec, plain.variant, plain.dtype, plain.problems))
             found.append(difference(matrix, target, *sides, best_times(current, matrix).best))
         for note in (*outdated(part, current), *notes):
-            typer.echo(f"\n{note}")
+            say(f"\n{note}")
         for lines in (
             summary_lines(found, markdown),
             *(difference_lines(one, columns, device.l2_bytes, markdown) for one in found),
         ):
-            typer.echo()
+            say()
             for line in lines:
-                typer.echo(line)
+                say(line)
         for line in against_liger(found):
-            typer.echo(line)
+            say(line)
     for note in weighting.notes():
-        typer.echo(f"\n{note}")
+        say(f"\n{note}")

@@ -53,11 +53,11 @@ def header_of(fit: FromData, regenerate: str, gpu: tuple[str, str, int], regret:
     rows_from, rows_to, hidden_from, hidden_to = fit.measured
     device, target, sms = gpu
     return Header(
-        regenerate=_plain(regenerate),
+        regenerate=regenerate,
         device=device,
         target=target,
         sms=sms,
-        software=_plain(", ".join(f"{name} {fit.software.get(name, 'unknown')}" for name in ("triton", "torch"))),
+        software=", ".join(f"{name} {fit.software.get(name, 'unknown')}" for name in ("triton", "torch")),
         data=f"{fit.digest} ({fit.extent})",
         kernels=fit.fingerprints,
         measured=f"rows {rows_from} to {rows_to}, hidden {hidden_from} to {hidden_to}",
@@ -247,8 +247,3 @@ def _check_unique(names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise NormtuneError(f"two operators or configs would both be named {name} in the code: rename one")
-
-
-def _plain(text: str) -> str:
-    """Text that fits in one comment line."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

@@ -20,7 +20,7 @@ from normtune.heuristics.tree import choose
 from normtune.heuristics.writing import check_evidence, check_table, write_table
 from normtune.kernels.config import Config
 from normtune.kernels.problem import split_key
-from normtune.kernels.target import TARGETS, target_for
+from normtune.kernels.target import MOST_SMS, TARGETS, target_for
 from normtune.results.exchange import write_parquet
 from normtune.results.foreign import evidence_of
 from normtune.results.frame import Evidence
@@ -162,6 +162,8 @@ def _device(name: str | None, target: str | None, sms: int | None, l2_bytes: int
     for argument, number in (("sms", sms), ("l2_bytes", l2_bytes)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, Integral) or number < 1):
             raise UsageError(f"{argument} is {number!r}: expected a positive integer")
+    if sms is not None and sms > MOST_SMS:
+        raise UsageError(f"sms is {str(sms)[:20]}: expected at most {MOST_SMS}")
     known = TARGETS.get(str(target))
     if known is None and sms is None:
         raise UsageError(f"sms is None: expected the number of multiprocessors, as no GPU of {target!r} is known")

@@ -19,6 +19,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.header import Header, parse
 from normtune.heuristics.normalised import boxes_on
 from normtune.heuristics.regions import normalised_trees, trees
+from normtune.heuristics.syntax import parsed
 from normtune.heuristics.tree import regions
 from normtune.kernels.config import Config
 from normtune.kernels.gpu_name import plain_name
@@ -237,7 +238,7 @@ def load(path: str | os.PathLike[str]) -> Table:
     names: dict[str, object] = {"__name__": f"normtune.heuristics.tables._{slug(Path(path).stem)}", "__file__": name}
     try:
         (normalised_trees if header.is_for_any_gpu else trees)(text)
-        exec(compile(text, name, "exec"), names)
+        exec(compile(parsed(text), name, "exec"), names)
         tables, lookup = names["TABLES"], names["lookup"]
     except NormtuneError as error:
         raise UsageError(f"table {name} cannot be used: {error}; fit it again") from None

@@ -6,6 +6,7 @@ What they do is the business of `fitting`.
 
 import math
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -138,6 +139,10 @@ _VALUES = {
     "--regime": "regime",
 }
 _BATCH_INVARIANT = "--batch-invariant"
+# All that may stand in a header: these, and where measurements are and files go.
+_KNOWN = frozenset(
+    (*_VALUES, _BATCH_INVARIANT, "--operator", "--store", "--recording", "--out", "--evidence", "--install")
+) | {"--all-devices"}
 _NUMBERS = {"leaves": int, "max_configs": int, "max_slowdown": float, "tie_percent": float}
 
 
@@ -154,13 +159,51 @@ def read_options(command: str) -> FitOptions:
         UsageError: a value is out of range, or the command cannot be taken apart.
     """
     given = values(command)
+    for word in words_of(command):
+        if word.startswith("--") and word not in _KNOWN:
+            raise UsageError(
+                f"its command has the option {word[:40]!r}, which is none of `normtune fit` that a table needs"
+            )
     found: dict[str, object] = {}
     for option, attribute in _VALUES.items():
         if option in given:
             text = given[option][-1]
             found[attribute] = _NUMBERS[attribute](text) if attribute in _NUMBERS else text
-    operators, invariant = tuple(given.get("--operator", ())), _BATCH_INVARIANT in shlex.split(command)
+    operators, invariant = tuple(given.get("--operator", ())), _BATCH_INVARIANT in words_of(command)
     return FitOptions(operators=operators, batch_invariant=invariant, **found)  # type: ignore[arg-type]
+
+
+def quoted(word: str) -> str:
+    """A word of a command as one types it, in printable ASCII: what is none in the $'...' of POSIX shells."""
+    if word.isascii() and word.isprintable() and not _is_escaped(word):
+        return shlex.quote(word)
+    plain = {*range(32, 127)} - set(b"'\\")
+    return "$'" + "".join(chr(byte) if byte in plain else f"\\x{byte:02x}" for byte in os.fsencode(word)) + "'"
+
+
+def words_of(command: str) -> list[str]:
+    """The words of a command.
+
+    Raises:
+        UsageError: it cannot be taken apart.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(
+            f"the command {command[:80]!r} of a header cannot be read ({error}): fit the table again"
+        ) from None
+    return [_unescaped(word) if _is_escaped(word) else word for word in words]
+
+
+def _is_escaped(word: str) -> bool:
+    """Whether shlex, which does not know $'...', left this of one."""
+    return word.startswith("$") and "\\" in word
+
+
+def _unescaped(word: str) -> str:
+    content = os.fsencode(word.removeprefix("$"))
+    return os.fsdecode(re.sub(rb"\\x([0-9a-f]{2})", lambda match: bytes.fromhex(match[1].decode()), content))
 
 
 def values(command: str) -> dict[str, Sequence[str]]:
@@ -170,11 +213,7 @@ def values(command: str) -> dict[str, Sequence[str]]:
         UsageError: the command cannot be taken apart.
     """
     found: dict[str, list[str]] = {}
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise UsageError(f"the command {command!r} of a header cannot be read ({error}): fit the table again") from None
-    for name, value in pairwise(words):
+    for name, value in pairwise(words_of(command)):
         if name.startswith("--"):
             found.setdefault(name, []).append(value)
     return {name: tuple(given) for name, given in found.items()}

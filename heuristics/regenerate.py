@@ -5,11 +5,11 @@ from that folder, whatever the layout; and those words as one line.
 """
 
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from normtune.heuristics.options import FitOptions, seen_from
+from normtune.errors import UsageError
+from normtune.heuristics.options import FitOptions, quoted, seen_from, words_of
 
 # A store that is no file: its URL may have a password.
 _STORE_VARIABLE = "$NORMTUNE_STORE"
@@ -61,8 +61,17 @@ def places(table: Path, data: Path | None, in_folders: bool = False) -> list[str
 
 
 def line(command: Sequence[str]) -> str:
-    """A command as one types it."""
-    return " ".join(word if word == _STORE_VARIABLE else shlex.quote(word) for word in command)
+    """A command as one types it, in printable ASCII; `options.words_of` takes it apart again."""
+    return " ".join(word if word == _STORE_VARIABLE else quoted(word) for word in command)
+
+
+def is_plain(command: str) -> bool:
+    """Whether a header's command is one that `line` writes: a shell runs `normtune fit` of it and nothing else."""
+    try:
+        found = words_of(command)
+    except UsageError:
+        return False
+    return found[:2] == ["normtune", "fit"] and line(found) == command
 
 
 def without_store(options: FitOptions, table: Path, data: Path | None) -> list[str]:

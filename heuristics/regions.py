@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 from normtune.errors import NormtuneError
 from normtune.heuristics import form
 from normtune.heuristics.normalised import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
+from normtune.heuristics.syntax import parsed
 from normtune.heuristics.tree import Leaf, Split, Tree
 from normtune.kernels.config import Config
 
@@ -41,7 +42,7 @@ def _read(
     text: str, of: form.Form, read: "Callable[[list[ast.stmt], dict[str, Config]], Kind]"
 ) -> "dict[tuple[str, str], Kind]":
     try:
-        return _trees(ast.parse(text), of, read)
+        return _trees(parsed(text), of, read)
     # Nesting too deep for Python's parser shows as one of the last two.
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         told = " ".join(str(error).split()) or type(error).__name__

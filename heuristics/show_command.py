@@ -12,6 +12,7 @@ import typer
 
 from normtune.errors import UsageError
 from normtune.results.regimes import COLD, WARM, check_regime
+from normtune.results.terminal import say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +80,7 @@ def show(
         _check_list(where, sort)
     evidence = narrowed(measured(store, recording, regime), operator or [], dtype or [])
     if evidence.frame.empty:
-        typer.echo("there are no measurements yet: run `normtune sweep`")
+        say("there are no measurements yet: run `normtune sweep`")
         return
     screen = console()
     taken = "" if regime == COLD else f", {regime}"
@@ -115,7 +116,7 @@ def _show_flips(
     check_regime(regimes[1])
     whole = narrowed(measured(store, recording, None), operators, dtypes)
     if whole.frame.empty:
-        typer.echo("there are no measurements yet: run `normtune sweep`")
+        say("there are no measurements yet: run `normtune sweep`")
         return
     source = f"recording {recording}" if recording else "the store"
     parts = [in_regime(whole, name, source) for name in regimes]
@@ -132,9 +133,7 @@ def _show_flips(
             for line in flip_lines(name, both, map_columns(screen)):
                 screen.print(line, soft_wrap=True)
     if not shown:
-        typer.echo(
-            f"no shape was measured both {regimes[0]} and {regimes[1]} on one device: sweep the same shapes twice"
-        )
+        say(f"no shape was measured both {regimes[0]} and {regimes[1]} on one device: sweep the same shapes twice")
 
 
 def _load(path: Path) -> "Table":

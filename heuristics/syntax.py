@@ -7,11 +7,23 @@ has comments.
 import ast
 import io
 import tokenize
+import warnings
 
 # Absent or empty on some versions of Python, or said by the spelling alone.
 _UNSAID = ("ctx", "kind", "type_comment", "type_ignores")
 # What Python's parser raises; nesting too deep for it, or for a walk over the tree, shows as one of the last two.
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+def parsed(code: str) -> ast.Module:
+    """The syntax tree of code that may be anybody's, of which Python's parser would quote odd characters on stderr.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: it is no Python.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(code)
 
 
 def syntax(code: str) -> str:
@@ -21,7 +33,7 @@ def syntax(code: str) -> str:
     the same. What is no Python is itself.
     """
     try:
-        return _plain(ast.parse(code))
+        return _plain(parsed(code))
     except UNREADABLE:
         return code
 
@@ -29,7 +41,7 @@ def syntax(code: str) -> str:
 def statements(code: str) -> list[str]:
     """The lines of the code as Python itself would write them, without comments, to be compared."""
     try:
-        module = ast.parse(code)
+        module = parsed(code)
         for node in ast.walk(module):
             if (
                 isinstance(node, ast.Expr)

@@ -3,10 +3,14 @@
 In: nothing. Out: `Target` and the targets that are known by name. Knows no kernel and asks no device.
 """
 
+import re
 from functools import cache
 from typing import NamedTuple
 
 from normtune.errors import UsageError
+
+# The largest GPU has 304 multiprocessors: more are no GPU's.
+MOST_SMS = 4096
 
 
 class Target(NamedTuple):
@@ -71,7 +75,8 @@ def target_for(name: str, sms: int) -> Target:
         return TARGETS[name]._replace(sms=sms)
     number = name.removeprefix("sm_")
     known = {int(other[3:]): target for other, target in TARGETS.items() if other.startswith("sm_")}
-    older = [other for other in known if number.isdecimal() and other < int(number)]
+    is_number = re.fullmatch(r"[0-9]{2,4}", number) is not None
+    older = [other for other in known if is_number and other < int(number)]
     if number == name or not older:
         raise UsageError(f"unknown target {name!r}: expected one of {', '.join(TARGETS)}, or a newer sm_NN")
     return known[max(older)]._replace(name=name, sms=sms)

@@ -1,20 +1,45 @@
 """What stored measurements must hold, wherever they come from.
 
-In: the columns of measurements. Out: nothing, or a ValueError that says which value is wrong. Called before anything
-is stored or handed on, so that the fit can rely on it.
+In: the columns of measurements, and runs. Out: nothing, or a ValueError that says which value is wrong. Called before
+anything is stored or handed on, so that the fit can rely on it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
-from normtune.results.records import COPY, STATUSES
+from normtune.kernels.target import MOST_SMS
+from normtune.results.records import COPY, STATUSES, Run
+from normtune.results.regimes import REGIMES
 
 _LEAST = {"block_row": 1, "num_warps": 1, "num_stages": 1, "programs_per_sm": 0, "block_col": 0}
 _MOST = 1 << 20
+_MOST_BYTES = 1 << 50
+
+
+def check_runs(runs: Iterable[Run]) -> None:
+    """Check runs that come from elsewhere.
+
+    Args:
+        runs: that are to be stored or fitted.
+
+    Raises:
+        ValueError: a regime is not known here, or a number of a device is no GPU's.
+    """
+    for run in runs:
+        if run.regime not in REGIMES:
+            raise ValueError(f"a run has times of regime {run.regime[:40]!r}, known are {', '.join(REGIMES)}")
+        device = run.device
+        if not 1 <= device.sms <= MOST_SMS:
+            raise ValueError(f"sms of a device is {str(device.sms)[:20]}, expected 1 to {MOST_SMS}")
+        for name in ("l2_bytes", "memory_bytes"):
+            if not 0 <= getattr(device, name) <= _MOST_BYTES:
+                raise ValueError(
+                    f"{name} of a device is {str(getattr(device, name))[:20]}, expected 0 to {_MOST_BYTES}"
+                )
 
 
 def check_columns(columns: Mapping[str, Sequence[Any]]) -> None:

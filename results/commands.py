@@ -11,6 +11,7 @@ import typer
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.regimes import COLD, check_regime
+from normtune.results.terminal import say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,7 +34,7 @@ def list_(store: StoreOption = None) -> None:
 
     evidence = measured(store, regime=None)
     if evidence.frame.empty:
-        typer.echo("the store holds no measurements yet: run `normtune sweep`")
+        say("the store holds no measurements yet: run `normtune sweep`")
         return
     console().print(_overview(evidence))
 
@@ -81,7 +82,7 @@ def export(
         write(evidence, out)
         runs = f"{len(evidence.runs)} run{'s' * (len(evidence.runs) != 1)}"
         lines.append(f"{out}: {len(evidence.frame)} measurements of {runs}, {evidence.digest()}")
-    typer.echo("\n".join(lines))
+    say("\n".join(lines))
 
 
 @app.command("import")
@@ -102,7 +103,7 @@ def import_(
                 added = opened.merge(evidence)
             except ValueError as error:
                 raise NormtuneError(f"cannot import {path}: {error}") from None
-            typer.echo(f"{path}: {len(evidence.frame)} measurements, {added} new")
+            say(f"{path}: {len(evidence.frame)} measurements, {added} new")
 
 
 def _overview(evidence: "Evidence") -> "Table":

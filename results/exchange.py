@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
 from normtune.results.atomic import check_place, replaced
+from normtune.results.checks import check_runs
 from normtune.results.frame import TEXTS, Evidence, flatten, split
 from normtune.results.runs import from_plain, to_plain
 
 # Raised when a reader must know more to understand a file.
 FORMAT = 1
 _METADATA = b"normtune"
+# The recorded H200 has 131304.
+MOST_ROWS = 10_000_000
 # What a message takes of a text that somebody else wrote.
 _MOST_CHARACTERS = 200
 _ARRAYS = ("rounds", "samples")
@@ -92,6 +95,7 @@ def read_parquet(path: Path) -> Evidence:
         if not path.is_file():
             why = "is no regular file" if path.exists() else "does not exist"
             raise UsageError(f"{path} {why}: expected a Parquet file that `normtune data export` wrote")
+        _check_size(path)
         table = pq.read_table(path, page_checksum_verification=True)
     except PermissionError as error:
         raise NormtuneError(f"{path} cannot be read ({error.strerror}): see to its permissions, or copy it") from None
@@ -107,10 +111,25 @@ def read_parquet(path: Path) -> Evidence:
         if found != FORMAT:
             raise NormtuneError(f"{path} has format {str(found)[:20]!r}, this normtune reads {FORMAT}: update normtune")
         columns = {name: _column(table, name) for name in (*TEXTS, "rows", "hidden", *_ARRAYS)}
-        return Evidence.from_columns(columns, [from_plain(run) for run in head["runs"]])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        runs = [from_plain(run) for run in head["runs"]]
+        check_runs(runs)
+        return Evidence.from_columns(columns, runs)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         why = " ".join(str(error).split())[:_MOST_CHARACTERS]
         raise NormtuneError(f"{path} holds what normtune does not write ({why}): export it again") from None
+
+
+def _check_size(path: Path) -> None:
+    """Refuse a small file that says it holds more than memory does: equal values take no room in Parquet.
+
+    Its columns are not asked: of a damaged one Arrow ends the process, where reading the table raises an error.
+
+    Raises:
+        NormtuneError: it does.
+    """
+    rows = pq.read_metadata(path).num_rows
+    if rows > MOST_ROWS:
+        raise NormtuneError(f"{path} has {rows} measurements, at most {MOST_ROWS} are read: export fewer in a file")
 
 
 def is_export(path: Path) -> bool:

@@ -17,6 +17,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem, split_key
+from normtune.results.checks import check_runs
 from normtune.results.frame import Evidence
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Measurement, Run
 
@@ -84,9 +85,11 @@ def evidence_of(data: object, device: Device) -> Evidence:
         key = (problem, config, run) if column == "nanoseconds" and rounds else place
         found = cells.setdefault(key, (Measurement(problem, config, run, mark, "ok", "", *_none()), []))[1]
         found += _samples(column, times[place], rounds[place] if rounds else None, place)
+    of_frame = _runs(frame, runs, device)
     try:
+        check_runs(of_frame)
         return Evidence.from_measurements(
-            [_filled(measurement, pairs) for measurement, pairs in cells.values()], _runs(frame, runs, device)
+            [_filled(measurement, pairs) for measurement, pairs in cells.values()], of_frame
         )
     except ValueError as error:
         raise UsageError(f"the DataFrame cannot be fitted: {error}") from None

@@ -120,7 +120,11 @@ class Evidence:
 
     def regime(self, name: str) -> "Evidence":
         """Only what was taken in this regime. What reads measurements from a store or a recording goes through it."""
-        runs = [run.id for run in self.runs if run.regime == name]
+        return self.in_regimes([name])
+
+    def in_regimes(self, names: Collection[str]) -> "Evidence":
+        """Only what was taken in one of these regimes."""
+        runs = [run.id for run in self.runs if run.regime in names]
         return self if len(runs) == len(self.runs) else self._where(self.frame["run"].isin(runs))
 
     def fingerprints(self) -> dict[str, str]:

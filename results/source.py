@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from normtune.errors import UsageError
-from normtune.results.regimes import COLD, check_regime
+from normtune.results.regimes import COLD, REGIMES, check_regime
+from normtune.results.terminal import say
 
 if TYPE_CHECKING:
     from normtune.results.frame import Evidence
@@ -39,8 +40,22 @@ def measured(store: str | None, recording: str | None = None, regime: str | None
         from normtune.results.store import Store, resolve_url
 
         with Store.open(resolve_url(store), create=False) as opened:
-            found = opened.load(regime=None)
+            found = _of_known_regimes(opened.load(regime=None))
     return found if regime is None else in_regime(found, regime, f"recording {recording}" if recording else "the store")
+
+
+def _of_known_regimes(evidence: "Evidence") -> "Evidence":
+    """What was measured in the regimes that are known here; what is left out is told on stderr."""
+    odd = [name for name in evidence.regimes() if name not in REGIMES]
+    if not odd:
+        return evidence
+    runs = sum(run.regime in odd for run in evidence.runs)
+    say(
+        f"normtune: left out {runs} run{'s' * (runs > 1)} of the store, with times of regime "
+        f"{', '.join(repr(name[:40]) for name in odd[:3])}; known are {', '.join(REGIMES)}",
+        error=True,
+    )
+    return evidence.in_regimes(REGIMES)
 
 
 def in_regime(evidence: "Evidence", regime: str, source: str) -> "Evidence":

@@ -151,6 +151,7 @@ def test_few_configs_with_their_certificate(store: str, count: int) -> None:
 
 
 def test_weights_of_a_file_decide_and_are_found_from_the_tables_folder(store: str, penalty) -> None:
+    Path(".git").mkdir()
     Path("library").mkdir()
     Path("mine.csv").write_text("rows,hidden,weight\n65536,64,5\n65536,512,1\n")
     fit("--leaves", "1", out="all.py")
@@ -168,11 +169,12 @@ def test_weights_of_a_file_decide_and_are_found_from_the_tables_folder(store: st
     Path("mine.csv").unlink()
     result = invoke("check", "library/table.py")
     assert result.exit_code == 1
-    assert "mine.csv does not exist" in result.output
+    assert "mine.csv, which does not exist" in result.output
 
 
 def test_a_table_as_baseline_is_found_from_the_tables_folder(store: str, penalty) -> None:
     """One leaf is slower than three, and one was asked for: that is told. Three are not, and all is as it was."""
+    Path(".git").mkdir()
     Path("library").mkdir()
     fit("--leaves", "3", "--tie", "0", out="best.py")
     succeed(

@@ -192,6 +192,7 @@ def committed(store) -> Path:
     """A table and its evidence as a repository has them, without the store."""
     store("NVIDIA A")
     Path("repo/lib").mkdir(parents=True)
+    Path("repo/.git").mkdir()
     Path("repo/data").mkdir()
     fit("--out", "repo/lib/heuristics.py", "--evidence", "repo/data/it's h200.parquet")
     shutil.move("repo", "elsewhere")
@@ -248,11 +249,12 @@ def check_odd(path: Path, text: str) -> tuple[str, ...]:
         ("../../etc/passwd", "../../etc/passwd"),
         ("", "unnamed GPU"),
         ("\n\t\0", "unnamed GPU"),
-        ("ГПУ № 1", "ГПУ № 1"),
+        ("ГПУ № 1", "??? ? 1"),
         ("X" * 300, "X" * 80),
         ("long name " * 30, ("long name " * 8).strip()),
         ("A, sm_80, 7 SMs", "A, sm_80, 7 SMs"),
         ("\x1b[31mred\u2028\u202e", "[31mred"),
+        ("GPU™ \x9b2J", "GPU? 2J"),
     ],
 )
 def test_a_hostile_gpu_name_stays_sane(store, name: str, shown: str) -> None:

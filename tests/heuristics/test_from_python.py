@@ -128,6 +128,7 @@ def test_a_baseline_and_weights_are_named_from_the_tables_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("library").mkdir()
+    Path(".git").mkdir()
     Path("mine.csv").write_text("rows,hidden,weight\n4096,128,3\n1,64,1\n")
     frame = framed(evidence)
     heuristics.fit(frame, **GPU, leaves=2).save("old.py")

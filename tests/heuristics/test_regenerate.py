@@ -29,6 +29,7 @@ def succeed(*arguments: str) -> str:
 def repository(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with stores of one GPU and of two, weights, a table to compare with, a package and a link to it."""
     root = tmp_path / "repository"
+    (tmp_path / ".git").mkdir()
     for folder in ("mylib/heuristics", "stores", "data"):
         (root / folder).mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()

@@ -12,7 +12,15 @@ import typer.main
 
 from normtune import __version__, cli
 
-DOCUMENTS = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "docs/design.md", "docs/fitting.md", "docs/performance.md")
+DOCUMENTS = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "SECURITY.md",
+    "docs/design.md",
+    "docs/fitting.md",
+    "docs/performance.md",
+)
 
 
 def commands() -> Iterator[tuple[str, frozenset[str]]]:

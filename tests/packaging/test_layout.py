@@ -119,6 +119,20 @@ def test_only_kernels_tables_and_rules_name_an_operator(modules: dict[str, ast.M
     assert not naming
 
 
+def test_what_is_printed_goes_through_one_place(modules: dict[str, ast.Module], root: Path) -> None:
+    """Where control characters of foreign texts end; the tuner's texts are its own."""
+    prints = set()
+    for path, tree in {**modules, "cli.py": ast.parse((root / "cli.py").read_text())}.items():
+        if path.startswith("tuner/") or path == "results/terminal.py":
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "typer.echo", "Console"):
+                prints.add((path, node.lineno))
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.stdout.write", "sys.stderr.write"):
+                prints.add((path, node.lineno))
+    assert not prints
+
+
 def test_modules_are_small_and_say_what_they_do(root: Path, modules: dict[str, ast.Module]) -> None:
     hand_written = {path: tree for path, tree in modules.items() if not path.startswith("heuristics/tables/")}
     assert not [path for path, tree in hand_written.items() if not ast.get_docstring(tree)]
