@@ -250,6 +250,15 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
         if not _is_store(connection, name):
             schema.metadata.create_all(connection)
             connection.execute(schema.schema.insert().values(version=schema.SCHEMA_VERSION))
+        elif stored_version(connection) < schema.CHECKSUM_VERSION:
+            column = sa.schema.CreateColumn(schema.measurement.c.checksum).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {schema.measurement.name} ADD COLUMN {column}")
+            connection.execute(schema.schema.update().values(version=schema.SCHEMA_VERSION))
+
+
+def stored_version(connection: sa.Connection) -> int:
+    """The version of the schema of a store; 0 where it does not say."""
+    return connection.execute(sa.select(sa.func.max(schema.schema.c.version))).scalar() or 0
 
 
 def _is_store(connection: sa.Connection, name: str) -> bool:
@@ -260,13 +269,13 @@ def _is_store(connection: sa.Connection, name: str) -> bool:
     """
     tables = set(sa.inspect(connection).get_table_names())
     if schema.schema.name in tables:
-        version = connection.execute(sa.select(sa.func.max(schema.schema.c.version))).scalar()
-        if version is not None and version > schema.SCHEMA_VERSION:
+        version = stored_version(connection)
+        if version > schema.SCHEMA_VERSION:
             raise NormtuneError(
                 f"the store {name} has schema {version}, this normtune knows {schema.SCHEMA_VERSION}: update normtune"
             )
         missing = sorted(set(schema.metadata.tables) - tables)
-        if version is None or version < schema.SCHEMA_VERSION or missing:
+        if version < 1 or missing:
             raise NormtuneError(f"the store {name} is damaged (schema {version}, tables missing: {missing})")
         return True
     # A SQLite file with any table is somebody's; a PostgreSQL database is shared, there only our names count.

@@ -6,6 +6,7 @@ In: a connection and values. Out: rows written or read. Whole transactions and w
 
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,28 @@ def content_key(run: str, problem: tuple[Any, ...], config: str, first_round: in
     """16 bytes that name a measurement wherever it is stored; `first_round` is -1 for a failure."""
     text = json.dumps([run, *problem, config, first_round], separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def checksum(run: str, problem: str, values: Sequence[Any], rounds: bytes, samples: bytes) -> int:
+    """CRC-32 of a measurement and of what it is a measurement of.
+
+    Args:
+        run: id of the run.
+        problem: its fields, as `problem_text` joins them.
+        values: config, fingerprint, status, reason, median, low and high.
+        rounds: as they are stored.
+        samples: as they are stored.
+
+    Raises:
+        TypeError: one of the values has another type, as damage leaves it.
+    """
+    text = "\0".join((run, problem, *map(str, values)))
+    return zlib.crc32(samples, zlib.crc32(rounds, zlib.crc32(text.encode("utf-8", "surrogateescape"))))
+
+
+def problem_text(values: Sequence[Any]) -> str:
+    """The fields of a problem in one text."""
+    return " ".join(map(str, values))
 
 
 def add_runs(connection: sa.Connection, runs: Sequence[Run]) -> None:
@@ -127,6 +150,8 @@ def add_measurements(
         shapes, *parts, firsts, strict=True
     ):
         median, low, high = summary(samples) if len(samples) else (None, None, None)
+        blobs = {"samples": samples.astype("<i4").tobytes(), "rounds": rounds.astype("<i4").tobytes()}
+        told = (config, fingerprint, status, reason, median, low, high)
         values.append(
             {
                 "key": content_key(run, problem, config, first),
@@ -139,8 +164,8 @@ def add_measurements(
                 "median": median,
                 "low": low,
                 "high": high,
-                "samples": samples.astype("<i4").tobytes(),
-                "rounds": rounds.astype("<i4").tobytes(),
+                **blobs,
+                "checksum": checksum(run, problem_text(problem), told, **blobs),
             }
         )
     insert_new(connection, schema.measurement, values)

@@ -18,7 +18,9 @@ from sqlalchemy import (
 )
 
 # Raised by whoever changes a table; a store of a greater number is left alone.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+# The first version whose measurements have a checksum; an older store is read as it is, and altered to be written.
+CHECKSUM_VERSION = 2
 
 metadata = MetaData()
 
@@ -70,5 +72,6 @@ measurement = Table(
     Column("high", Integer),
     Column("samples", LargeBinary, nullable=False),  # little-endian int32, ns
     Column("rounds", LargeBinary, nullable=False),  # little-endian int32, one for each sample
+    Column("checksum", BigInteger),  # see rows.checksum; null where a store of version 1 was
     Index("measurement_of_run", "run_id"),
 )

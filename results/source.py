@@ -13,6 +13,7 @@ from normtune.results.terminal import say
 
 if TYPE_CHECKING:
     from normtune.results.frame import Evidence
+    from normtune.results.store import Store
 
 
 def measured(store: str | None, recording: str | None = None, regime: str | None = COLD) -> "Evidence":
@@ -41,7 +42,14 @@ def measured(store: str | None, recording: str | None = None, regime: str | None
 
         with Store.open(resolve_url(store), create=False) as opened:
             found = _of_known_regimes(opened.load(regime=None))
+        warn_of_damage(opened)
     return found if regime is None else in_regime(found, regime, f"recording {recording}" if recording else "the store")
+
+
+def warn_of_damage(store: "Store") -> None:
+    """Say on stderr what was left out of a store as damaged, if anything was."""
+    if store.damage:
+        say(f"normtune: warning: {store.damage}; a sweep over their problems measures them again", error=True)
 
 
 def _of_known_regimes(evidence: "Evidence") -> "Evidence":

@@ -8,6 +8,7 @@ process that is killed loses at most the transaction in hand.
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -18,28 +19,24 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results import rows, schema
 from normtune.results.checks import check_columns
-from normtune.results.connect import DEFAULT_STORE, WRITE, connect, damaged, resolve_url, told, translated
+from normtune.results.connect import (
+    DEFAULT_STORE,
+    WRITE,
+    connect,
+    damaged,
+    resolve_url,
+    sqlite_path,
+    stored_version,
+    told,
+    translated,
+)
 from normtune.results.frame import COLUMNS, Evidence, columns_of
+from normtune.results.presence import Presence
+from normtune.results.reading import Coverage, Snapshot, damage_line, wanted_runs
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.regimes import COLD
 
 __all__ = ["DEFAULT_STORE", "Coverage", "Store", "Tally", "resolve_url"]
-
-
-class Coverage(NamedTuple):
-    """What is known of one config on one problem, over all runs on devices of one kind.
-
-    Attributes:
-        status: of the newest measurement.
-        fingerprint: of the kernels of the newest measurement.
-        samples: number of samples under that fingerprint, all runs together.
-        median_ns: median of the newest `ok` measurement under that fingerprint, ns; None where there is none.
-    """
-
-    status: str
-    fingerprint: str
-    samples: int
-    median_ns: int | None
 
 
 class Tally(NamedTuple):
@@ -52,10 +49,17 @@ class Tally(NamedTuple):
 
 
 class Store:
-    """An open store; a context manager that closes it. For one thread."""
+    """An open store; a context manager that closes it. For one thread.
+
+    Attributes:
+        damaged: how many measurements `coverage` or `load` last left out because their checksum says that
+            they are damaged, by the text of their problem.
+    """
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
+        self._presence = Presence(sqlite_path(engine.url))
+        self.damaged: Mapping[str, int] = {}
         # Numbers of committed rows.
         self._problems: rows.Numbers = {}
         self._configs: rows.Numbers = {}
@@ -86,6 +90,21 @@ class Store:
     def close(self) -> None:
         """Close the connections; SQLite then folds its journal into the file."""
         self._engine.dispose()
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return told(self._engine.url)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the file of a SQLite store lies."""
+        return self._presence.folder
+
+    @property
+    def damage(self) -> str:
+        """A line on what was left out as damaged, empty where nothing was."""
+        return damage_line(self.name, self.damaged) if self.damaged else ""
 
     def begin_run(self, run: Run) -> None:
         """Store a run, before its measurements. A run that is known already stays as it is.
@@ -143,6 +162,18 @@ class Store:
         with self._reading() as connection:
             return [run for _, run in rows.stored_runs(connection)]
 
+    def recount(self, run: str) -> int:
+        """How many measurements of a run a new connection finds, once SQLite has folded its journal into the file.
+
+        Raises:
+            NormtuneError: the database failed, or its file is not the one that was opened.
+        """
+        self.close()
+        self._presence.check()
+        with self._reading() as connection:
+            runs = {number: one for number, one in wanted_runs(connection).items() if one.id == run}
+            return Snapshot(connection, stored_version(connection), runs).count()
+
     def tally(self) -> list[Tally]:
         """How many measurements there are by device, operator and fingerprint, without loading them.
 
@@ -169,44 +200,10 @@ class Store:
         Only what was measured in one regime: what another one found is neither done in this one nor an anchor.
 
         Newest is the measurement of the run that started last; within a run and second, the one that was stored last.
+        What is damaged is not known.
         """
-        table = schema.measurement
         with self._reading() as connection:
-            wanted = [
-                number
-                for number, run in rows.stored_runs(connection)
-                if run.device.kind == device.kind and run.regime == regime
-            ]
-            problems = rows.stored_numbers(connection, schema.problem, rows.PROBLEM_FIELDS)
-            configs = rows.stored_numbers(connection, schema.config, ("config",))
-            size = sa.func.length(table.c.samples)
-            found = connection.execute(
-                sa.select(
-                    table.c.problem_id, table.c.config_id, table.c.fingerprint, table.c.status, table.c.median, size
-                )
-                .join(schema.run, schema.run.c.id == table.c.run_id)
-                .where(table.c.run_id.in_(wanted))
-                .order_by(schema.run.c.started, table.c.id)
-            ).all()
-            samples: Counter[tuple[int, int, str]] = Counter()
-            medians: dict[tuple[int, int, str], int] = {}
-            newest: dict[tuple[int, int], tuple[str, str]] = {}
-            for problem, config, fingerprint, status, median, size in found:
-                newest[problem, config] = (status, fingerprint)
-                samples[problem, config, fingerprint] += size // 4
-                if median is not None:
-                    medians[problem, config, fingerprint] = median
-            problem_of = {number: Problem(*values) for number, values in problems.items()}
-            config_of = {number: Config.from_json(text) for number, (text,) in configs.items()}
-            return {
-                (problem_of[problem], config_of[config]): Coverage(
-                    status,
-                    fingerprint,
-                    samples[problem, config, fingerprint],
-                    medians.get((problem, config, fingerprint)),
-                )
-                for (problem, config), (status, fingerprint) in newest.items()
-            }
+            return self._snapshot(connection, wanted_runs(connection, device.kind, regime=regime)).coverage()
 
     def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> Evidence:
         """All measurements, 300,000 of them in a few seconds.
@@ -216,36 +213,16 @@ class Store:
             regime: in which they were measured; None for all, as for a copy of the store.
 
         Raises:
-            NormtuneError: the database failed, or what it holds breaks a rule of `checks`.
+            NormtuneError: the database failed, or what it holds breaks a rule of `checks`. Single measurements that are
+                damaged are left out: see `damaged`.
         """
-        table = schema.measurement
         with self._reading() as connection:
-            runs = {
-                number: run
-                for number, run in rows.stored_runs(connection)
-                if (devices is None or run.device.label in devices) and regime in (None, run.regime)
-            }
-            problems = rows.stored_numbers(connection, schema.problem, rows.PROBLEM_FIELDS)
-            configs = rows.stored_numbers(connection, schema.config, ("config",))
-            found = connection.execute(
-                sa.select(
-                    *(table.c.run_id, table.c.problem_id, table.c.config_id),
-                    *(table.c.fingerprint, table.c.status, table.c.reason, table.c.rounds, table.c.samples),
-                ).where(table.c.run_id.in_(list(runs)))
-            ).all()
-            run, problem, config, fingerprint, status, reason, rounds, samples = _transposed(found, 8)
-            shapes = _transposed([problems[number] for number in problem], len(rows.PROBLEM_FIELDS))
-            columns: dict[str, Sequence[Any]] = {
-                **dict(zip(rows.PROBLEM_FIELDS, shapes, strict=True)),
-                "config": [configs[number][0] for number in config],
-                "run": [runs[number].id for number in run],
-                "fingerprint": fingerprint,
-                "status": status,
-                "reason": reason,
-                "rounds": rows.arrays_of(rounds),
-                "samples": rows.arrays_of(samples),
-            }
-            return Evidence.from_columns(columns, runs.values())
+            return self._snapshot(connection, wanted_runs(connection, devices=devices, regime=regime)).evidence()
+
+    def _snapshot(self, connection: sa.Connection, runs: Mapping[int, Run]) -> Snapshot:
+        found = Snapshot(connection, stored_version(connection), runs)
+        self.damaged = found.damaged
+        return found
 
     def _insert(
         self, connection: sa.Connection, columns: Mapping[str, Sequence[Any]]
@@ -281,16 +258,13 @@ class Store:
         """A transaction, committed at the end or rolled back.
 
         Raises:
-            NormtuneError: the database failed.
+            NormtuneError: the database failed, or its file is not the one that was opened.
         """
+        self._presence.check()
         with (
             translated(self._engine.url),
             self._engine.connect().execution_options(**WRITE) as connection,
             connection.begin(),
         ):
             yield connection
-
-
-def _transposed(found: Sequence[Sequence[Any]], width: int) -> list[tuple[Any, ...]]:
-    """Columns of rows; as many empty ones where there is no row."""
-    return list(zip(*found, strict=True)) if found else [()] * width
+        self._presence.check()

@@ -68,6 +68,9 @@ def sweep(
     ] = COLD,
     budget: Annotated[str | None, typer.Option(help="Stop in time, everything stored, as 90s, 8m, 1h.")] = None,
     stale: Annotated[bool, typer.Option("--stale", help="Only what is stored under kernels changed since.")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Measure again what is stored as crashed or timed out.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end and nothing else.")] = False,
@@ -95,9 +98,9 @@ def sweep(
     wanted = _wanted(operator or [], dtype or ["bfloat16"], chosen.grid, asked, shapes)
     with terminable():
         if dry_run:
-            _dry_run(device, regime, store, wanted, chosen, quiet, as_json)
+            _dry_run(device, regime, store, wanted, chosen, retry_failed, quiet, as_json)
         else:
-            _sweep(device, regime, store, wanted, chosen, stale, begun, quiet, as_json)
+            _sweep(device, regime, store, wanted, chosen, stale, retry_failed, begun, quiet, as_json)
 
 
 class _Wanted(NamedTuple):
@@ -190,10 +193,12 @@ def _sweep(
     wanted: _Wanted,
     effort: Effort,
     stale: bool,
+    retry_failed: bool,
     begun: float,
     quiet: bool,
     as_json: bool,
 ) -> None:
+    from normtune.results.source import warn_of_damage
     from normtune.results.store import Store, resolve_url
     from normtune.tuner.device import open_device
     from normtune.tuner.face import face_of
@@ -217,8 +222,9 @@ def _sweep(
             chosen = fitting(whole, bench.free_bytes)
             starting = time.monotonic() - begun
             left = None if effort.budget_seconds is None else effort.budget_seconds - starting
-            summary = run_sweep(bench, opened, chosen, effort.strategy, left, face)
+            summary = run_sweep(bench, opened, chosen, effort.strategy, left, face, retry_failed=retry_failed)
             summary.starting_seconds += starting
+        warn_of_damage(opened)
         face.say(*end_lines(summary, effort.budget_seconds))
         if as_json:
             print(json.dumps(plain_sweep(bench, face.outlook, summary), indent=1))
@@ -232,6 +238,7 @@ def _dry_run(
     store: str | None,
     wanted: _Wanted,
     effort: Effort,
+    retry_failed: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -251,7 +258,7 @@ def _dry_run(
         with ExitStack() as stack:
             exists = path is None or path.exists()
             opened = stack.enter_context(Store.open(url, create=False)) if exists else None
-            outlook = look_ahead(bench, opened, chosen, effort.strategy, effort.budget_seconds)
+            outlook = look_ahead(bench, opened, chosen, effort.strategy, effort.budget_seconds, retry_failed)
         face = face_of(bench.device.label, quiet or as_json)
         face.say(device_line(bench), *plan_lines(outlook), *pruned_lines(chosen), "a dry run: nothing is measured")
         if as_json:

@@ -2,7 +2,8 @@
 
 In: (problem, launch) pairs, one a binary, and a target. Out: what the compiler reported for each, or why it failed;
 the binaries themselves end up in Triton's disk cache, where the later launch of the same arguments finds them. The
-pool's processes import triton but never torch and open no CUDA context. A compiler that hangs or dies costs its binary.
+pool's processes import triton but never torch and open no CUDA context. A compiler that hangs or dies twice costs its
+binary.
 """
 
 import os
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from pebble import ProcessExpired, ProcessPool
@@ -18,10 +20,12 @@ from normtune.errors import NormtuneError
 from normtune.kernels.call import warmup
 from normtune.kernels.operator import Launch, operator
 from normtune.kernels.problem import Problem
-from normtune.tuner.processes import SPAWN, belong_to_parent, told_exit
+from normtune.tuner.processes import SPAWN, Scratch, belong_to_parent, start_tracker, told_exit, use_scratch
 
 # No binary of the full space took more than 6 s on a core of the H200's host.
 COMPILE_SECONDS = 60.0
+# Somebody may have killed the compiler, or the machine may have slept: the second time convicts.
+TRIES = 2
 # What `nice` adds to compilers beside a process that drives a GPU: they take what it leaves.
 BESIDE_A_GPU = 10
 
@@ -79,7 +83,7 @@ class CompilePool:
         target: `sm_90`, `gfx942`, ...
         workers: processes; default one a core.
         keep_assembly: whether `Compiled.binaries` is filled (PTX or AMD assembly, much text).
-        seconds: after so many a compile is given up.
+        seconds: after so many a compile is tried again, or given up.
         told: called as (done, total) whenever a job is done, from another thread.
         nice: how far the processes stand back behind others, as for `os.nice`.
     """
@@ -102,19 +106,23 @@ class CompilePool:
         if not jobs:
             return
         workers = min(workers or default_workers(), len(jobs))
-        self._pool = ProcessPool(workers, initializer=_activate, initargs=(target, nice), context=SPAWN)
-        for job in jobs:
-            future = self._pool.schedule(_compile, args=(job, keep_assembly), timeout=seconds)
-            self._futures[compile_class(job.problem, job.launch)] = future
-            self._jobs[future] = job
+        start_tracker()
+        self._scratch = Scratch()
+        initial = (target, nice, self._scratch.path)
+        self._pool = ProcessPool(workers, initializer=_activate, initargs=initial, context=SPAWN)
+        self._keep_assembly = keep_assembly
 
         def count(_: object) -> None:
             self._done += 1
             if told:
                 told(self._done, len(jobs))
 
-        for scheduled in self._futures.values():
-            scheduled.add_done_callback(count)
+        for job in jobs:
+            future: Future[Compiled] = Future()
+            future.add_done_callback(count)
+            self._futures[compile_class(job.problem, job.launch)] = future
+            self._jobs[future] = job
+            self._try(job, future, TRIES)
 
     def __iter__(self) -> Iterator[Compiled]:
         """All results, as they are done.
@@ -138,10 +146,31 @@ class CompilePool:
         return self._result(future) if future.done() else None
 
     def close(self) -> None:
-        """End the processes; what is not compiled by then stays so."""
+        """End the processes and remove their temporary files; what is not compiled by then stays so."""
         if self._pool is not None:
-            self._pool.stop()  # type: ignore[no-untyped-call]
-            self._pool.join()
+            try:
+                self._pool.stop()  # type: ignore[no-untyped-call]
+                self._pool.join()
+            finally:
+                self._scratch.remove()
+
+    def _try(self, job: Job, future: Future[Compiled], tries: int) -> None:
+        """Compile a job, so many times at most; whoever is killed or has no time is tried again behind the others."""
+
+        def tried(attempt: Future[Compiled]) -> None:
+            try:
+                future.set_result(attempt.result())
+            except (ProcessExpired, TimeoutError) as error:
+                if tries > 1:
+                    with suppress(RuntimeError):  # the pool ends
+                        return self._try(job, future, tries - 1)
+                future.set_exception(error)
+            except BaseException as error:
+                future.set_exception(error)
+
+        assert self._pool is not None
+        attempt = self._pool.schedule(_compile, args=(job, self._keep_assembly), timeout=self._seconds)
+        attempt.add_done_callback(tried)
 
     def _result(self, future: Future[Compiled]) -> Compiled:
         try:
@@ -193,9 +222,14 @@ def gpu_target(name: str) -> Any:
     return GPUTarget("hip", name, 64)
 
 
-def _activate(target: str, nice: int) -> None:
-    """Make `target` the active target of this process, which stands back behind others by `nice`."""
+def _activate(target: str, nice: int, scratch: str) -> None:
+    """Make `target` the active target of this process, which stands back behind others by `nice`.
+
+    Triton removes the files that it hands to the assembler at the end of a compile, which may never come: they go into
+    the folder `scratch`.
+    """
     belong_to_parent()
+    use_scratch(scratch)
     os.nice(nice)
     from triton.runtime.driver import driver
 

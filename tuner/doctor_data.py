@@ -46,10 +46,15 @@ def store(machine: Machine) -> Iterable[Finding]:
             return
         with Store.open(url, create=False) as opened:
             tallies = opened.tally()
+            opened.load(regime=None)
+            damage = opened.damage
     except NormtuneError as error:
         yield Finding(PROBLEM, "store", str(error))
         return
     yield from _held(name, tallies)
+    if damage:
+        advice = "`normtune sweep` measures these again, `normtune data export --regime all` writes what is whole"
+        yield Finding(WARNING, "store", damage, advice)
     if path is not None:
         why = unwritable(path.parent) or ("" if os.access(path, os.W_OK) else "no permission")
         if why:

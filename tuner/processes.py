@@ -1,18 +1,25 @@
-"""Processes of our own: how they begin, and that they end with whoever began them.
+"""Processes of our own: how they begin, that they end with whoever began them, and that they leave nothing behind.
 
-In: nothing. Out: the context that compilers and the worker are started from, and what each of them does first.
+In: nothing. Out: the context that compilers and the worker are started from, what each of them does first, and a folder
+for the temporary files of those that are killed.
 """
 
 import ctypes
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
+import tempfile
+import time
+from multiprocessing import resource_tracker
 
 # Spawned, because a forked child of a process with a CUDA context or threads may hang.
 SPAWN = multiprocessing.get_context("spawn")
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_QUIET = "ignore:resource_tracker"
+_REMOVE_SECONDS = 2.0
 
 
 def belong_to_parent() -> None:
@@ -27,6 +34,44 @@ def belong_to_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent is not None and os.getppid() != parent.pid:
         os._exit(1)
+
+
+def start_tracker() -> None:
+    """Start multiprocessing's own process that removes semaphores, before anything else does.
+
+    Where this process is killed, it does so, and would warn of it on a terminal that has its prompt back.
+    """
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = f"{before},{_QUIET}" if before else _QUIET
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = before
+
+
+class Scratch:
+    """A folder for the temporary files of processes that may be killed before they remove them.
+
+    Attributes:
+        path: of the folder.
+    """
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="normtune-")
+
+    def remove(self) -> None:
+        """Remove it; what a killed process started, as an assembler, may write there for a moment."""
+        deadline = time.monotonic() + _REMOVE_SECONDS
+        while os.path.exists(self.path) and time.monotonic() < deadline:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def use_scratch(path: str) -> None:
+    """Put the temporary files of this process, and of those that it starts, into a folder."""
+    os.environ["TMPDIR"] = tempfile.tempdir = path
 
 
 def told_exit(code: int | None) -> str:

@@ -15,9 +15,9 @@ from typing import Protocol
 from normtune.kernels.config import Config
 from normtune.results.store import Store
 from normtune.tuner.device import Bench, Outcome, SkippedError
-from normtune.tuner.interrupts import shielded
 from normtune.tuner.keeping import begun_run, measurements
 from normtune.tuner.planning import Plan, Task, fitting
+from normtune.tuner.rescue import Keeper
 
 # 6 rounds for all configs, 16 for those that may be the best.
 STRATEGY = "adaptive"
@@ -80,12 +80,13 @@ def recheck(
         clock: seconds.
 
     Raises:
-        NormtuneError: the device cannot be used any more, or its free memory holds none of the tasks.
+        NormtuneError: the device or the store cannot be used any more, or its free memory holds none of the tasks.
     """
     begun = clock()
     end = math.inf if budget_seconds is None else begun + budget_seconds
     told = Recheck()
     run = begun_run(bench, STRATEGY)
+    keeper = Keeper(store, run) if store else None
     try:
         plan = fitting(Plan(tuple(tasks), {}), bench.free_bytes)
         told.oversized = len(plan.oversized)
@@ -106,11 +107,8 @@ def recheck(
             except SkippedError as error:
                 told.skipped[str(error)] += 1
                 continue
-            if store:
-                with shielded():
-                    if not told.measured:
-                        store.begin_run(run)
-                    store.add(measurements(task, outcomes, run.id))
+            if keeper:
+                keeper.add(measurements(task, outcomes, run.id))
             longest = max(longest if told.measured else 0.0, clock() - start)
             told.measured += 1
             told.timings += sum(len(outcome.nanoseconds) for outcome in outcomes.values())
@@ -118,9 +116,8 @@ def recheck(
     finally:
         phases = bench.phases()
         protocol = {**run.protocol, **phases.protocol} | bench.close()
-        if store and told.measured:
-            with shielded():
-                store.update_run(run._replace(protocol=protocol))
+        if keeper:
+            keeper.end(protocol)
         told.seconds = clock() - begun
     return told
 

@@ -20,18 +20,22 @@ Stored = Mapping[tuple[Problem, Config], Coverage]
 
 _ROUNDS = {"adaptive": ROUNDS_PER_BLOCK * FIRST_BLOCKS, "exhaustive": ROUNDS_PER_BLOCK * ALL_BLOCKS}
 
+# Failures that somebody else may have caused: who kills processes, or lets the machine sleep.
+_MAY_PASS = ("crashed", "timeout")
 
-def missing(plan: Plan, stored: Stored, strategy: str) -> list[Task]:
+
+def missing(plan: Plan, stored: Stored, strategy: str, retry_failed: bool = False) -> list[Task]:
     """The tasks that the store does not hold yet, each with its missing candidates and its incumbent.
 
     A candidate is done when it has as many rounds as the strategy gives at least, or failed, under the present
-    kernels. A problem that lacks some candidates has its best stored one timed again beside them, as an anchor.
+    kernels; with `retry_failed` not when its process died or took too long, which others may have caused. A problem
+    that lacks some candidates has its best stored one timed again beside them, as an anchor.
     """
     tasks = []
     for task in plan.tasks:
         current = fingerprint(operator(task.problem.operator))
         found = {c: stored.get((task.problem, c.config)) for c in task.candidates}
-        done = {c: known for c, known in found.items() if known and _is_done(known, current, strategy)}
+        done = {c: known for c, known in found.items() if known and _is_done(known, current, strategy, retry_failed)}
         lacking = [c for c in task.candidates if c not in done]
         if not lacking:
             continue
@@ -65,7 +69,7 @@ def known_medians(stored: Stored, names: set[str]) -> dict[Problem, dict[Config,
     return found
 
 
-def _is_done(known: Coverage, current: str, strategy: str) -> bool:
-    if known.fingerprint != current:
+def _is_done(known: Coverage, current: str, strategy: str, retry_failed: bool) -> bool:
+    if known.fingerprint != current or (retry_failed and known.status in _MAY_PASS):
         return False
     return known.status != "ok" or known.samples >= _ROUNDS[strategy]

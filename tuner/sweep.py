@@ -18,9 +18,9 @@ from normtune.results.store import Store
 from normtune.tuner.agenda import Agenda
 from normtune.tuner.device import Bench, Outcome, Phases, SkippedError
 from normtune.tuner.estimate import Estimate, Pace, corrected, new_binaries, python_seconds
-from normtune.tuner.interrupts import shielded
 from normtune.tuner.keeping import begun_run, measurements
 from normtune.tuner.planning import Plan, Task
+from normtune.tuner.rescue import Keeper
 from normtune.tuner.resume import Stored, known_medians, missing
 from normtune.tuner.summary import Best, Summary
 
@@ -81,6 +81,7 @@ def sweep(
     budget_seconds: float | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
+    retry_failed: bool = False,
 ) -> Summary:
     """Measure what the plan wants and the store lacks; the bench is closed at the end.
 
@@ -92,10 +93,15 @@ def sweep(
         budget_seconds: no problem is begun that would end later; None for no limit.
         progress: told of each step.
         clock: seconds, for the budget.
+        retry_failed: whether what is stored as crashed or timed out is measured again.
+
+    Raises:
+        NormtuneError: the device or the store failed, or the store does not hold what it was given; what was measured
+            is in the store, or in the file that the message names.
     """
     begun = clock()
     stored = store.coverage(bench.device, bench.regime)
-    tasks = missing(plan, stored, strategy)
+    tasks = missing(plan, stored, strategy, retry_failed)
     summary = Summary(known=len(plan.tasks) - len(tasks))
     if not tasks:
         summary.phases = bench.phases()
@@ -110,7 +116,7 @@ def sweep(
     summary.starting_seconds = planned - begun
     going = _Going(bench, agenda, pace, outlook.tasks, begun, budget_seconds, clock)
     summary.left, summary.left_seconds = len(tasks), outlook.estimate.seconds
-    run = begun_run(bench, strategy)
+    keeper = Keeper(store, begun_run(bench, strategy))
     try:
         if going.has_time():
             bench.prepare(outlook.tasks, progress.compiling if progress else None)
@@ -123,10 +129,7 @@ def sweep(
                 summary.skipped[str(error)] += 1
                 going.skipped(task)
             else:
-                with shielded():
-                    if not summary.problems:
-                        store.begin_run(run)
-                    store.add(measurements(task, outcomes, run.id))
+                keeper.add(measurements(task, outcomes, keeper.run.id))
                 best = summary.add(task.problem, outcomes)
                 going.measured(task, outcomes, clock() - start)
             summary.left, summary.left_seconds = len(agenda), going.left_seconds()
@@ -134,20 +137,22 @@ def sweep(
                 progress.measured(task.problem, best, summary, summary.left, summary.left_seconds)
     finally:
         summary.phases = bench.phases()
-        protocol = _protocol(strategy, summary.phases, machine, going.estimated) | bench.close()
-        if summary.problems:
-            with shielded():
-                store.update_run(run._replace(protocol=protocol))
+        keeper.end(_protocol(strategy, summary.phases, machine, going.estimated) | bench.close())
         summary.seconds = clock() - planned
     return summary
 
 
 def look_ahead(
-    bench: Bench, store: Store | None, plan: Plan, strategy: str, budget_seconds: float | None = None
+    bench: Bench,
+    store: Store | None,
+    plan: Plan,
+    strategy: str,
+    budget_seconds: float | None = None,
+    retry_failed: bool = False,
 ) -> Outlook:
     """What a sweep of the plan would do, by what is in the store, if there is one; measures nothing but the machine."""
     stored: Stored = store.coverage(bench.device, bench.regime) if store else {}
-    tasks = missing(plan, stored, strategy)
+    tasks = missing(plan, stored, strategy, retry_failed)
     agenda = Agenda(tasks, known_medians(stored, {task.problem.operator for task in tasks}))
     return _outlook(plan, agenda, _pace(bench, store, strategy)[0], budget_seconds)
 

@@ -7,6 +7,7 @@ device did. What is done then is left to `bench`.
 
 import os
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,11 +17,12 @@ from typing import Any
 
 from normtune.errors import NormtuneError
 from normtune.tuner.engine import DeviceLostError, Engine, Identity, NoMemoryError
-from normtune.tuner.processes import SPAWN, belong_to_parent, told_exit
+from normtune.tuner.processes import SPAWN, belong_to_parent, start_tracker, told_exit
 
 # Importing torch from a slow disk and opening the first CUDA context may take this long.
 START_SECONDS = 180.0
 _END_SECONDS = 10.0
+_POLL_SECONDS = 1.0
 
 Opener = tuple[str, str, tuple[Any, ...]]
 
@@ -57,6 +59,7 @@ class Worker:
         # Without a name: whatever kills this process leaves no file behind.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the worker lives)
         log = f"/proc/{os.getpid()}/fd/{self._log.fileno()}"
+        start_tracker()
         self._connection, theirs = SPAWN.Pipe()
         self._process = SPAWN.Process(target=_serve, args=(theirs, opener, log), name="normtune-worker", daemon=True)
         self._process.start()
@@ -69,7 +72,7 @@ class Worker:
         Args:
             step: name of a method of `Engine`.
             arguments: of that method.
-            seconds: how long to wait.
+            seconds: how long to wait, not counting time in which the machine slept.
 
         Raises:
             WorkerLostError: the process is gone: this worker must not be called again.
@@ -102,7 +105,7 @@ class Worker:
 
     def _answer(self, seconds: float) -> Any:
         try:
-            if not self._connection.poll(seconds):
+            if not answers(self._connection, seconds):
                 self._end(0.0)
                 raise WorkerLostError("timeout", f"no answer for {seconds:g} s", certain=True)
             kind, value = self._connection.recv()
@@ -135,6 +138,21 @@ class Worker:
         with self._log:
             self._log.seek(0)
             return ": ".join([told, *self._log.read().decode("utf-8", "replace").strip().splitlines()[-1:]])
+
+
+def answers(connection: Connection, seconds: float) -> bool:
+    """Wait for a message, so many seconds in which this process ran; whether there is one.
+
+    A wait that took far longer than it was to take is no time that the other process had: the machine slept, or both
+    were stopped.
+    """
+    while seconds > 0:
+        start = time.monotonic()
+        if connection.poll(min(seconds, _POLL_SECONDS)):
+            return True
+        taken = time.monotonic() - start
+        seconds -= taken if taken < 3 * _POLL_SECONDS else 0.0
+    return False
 
 
 def _serve(connection: Connection, opener: Opener, log: str) -> None:

@@ -1,6 +1,7 @@
 """Compiling ahead of time, for GPUs that are not here, within their limits."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import pytest
 from normtune.kernels.operator import Launch, operators
 from normtune.kernels.problem import ITEMSIZE
 from normtune.kernels.target import TARGETS
+from normtune.tuner import compiling
 from normtune.tuner.compiling import Compiled, CompilePool, Job, compile_all, compile_class, jobs_of
 from normtune.tuner.planning import plan, problems
 
@@ -127,11 +129,11 @@ def test_who_asks_just_before_a_binary_is_done_is_not_told_that_it_took_too_long
 
 
 TORCHLESS = """
-import sys
+import sys, tempfile
 from normtune.kernels.target import TARGETS
 from normtune.tuner import compiling
 from normtune.tuner.planning import plan, problems
-compiling._activate("sm_90", 0)
+compiling._activate("sm_90", 0, tempfile.mkdtemp())
 for job in plan(problems([], ["bfloat16"], [(64, 256)]), "quick", TARGETS["sm_90"]).jobs()[::8]:
     print(compiling._compile(job, False).status, "torch" in sys.modules)
 import torch
@@ -162,6 +164,7 @@ from pathlib import Path
 sys.path[:0] = [{tests!r}, {operator!r}, {folder!r}]
 import hostile_spec, hostile_sweep
 from normtune.kernels.target import TARGETS
+from normtune.tuner import compiling
 from normtune.tuner.compiling import CompilePool
 from normtune.tuner.planning import plan, problems
 if __name__ == "__main__":
@@ -190,3 +193,96 @@ def test_a_compiler_that_hangs_or_dies_costs_its_binary(tmp_path):
         ("kill_compiler", "crashed", "the compiler's process died (exit code 9)"),
     ]
     assert [name for name, status, _ in found if status == "ok"] == ["none"] * 4
+
+
+ONCE = """
+import os, signal, time
+from pathlib import Path
+from normtune.tuner import compiling
+from normtune.tuner.compiling import Compiled
+
+def compile_job(job, keep_assembly):
+    attempts = Path({folder!r}) / str(job.problem.hidden)
+    with attempts.open("a") as file:
+        file.write("x")
+    if len(attempts.read_text()) <= {faults}:
+        {fault}
+    return Compiled(job, "ok")
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"), [("os.kill(os.getpid(), signal.SIGKILL)", "crashed"), ("time.sleep(600)", "timeout")]
+)
+@pytest.mark.parametrize("faults", [1, 2])
+def test_a_compiler_that_fails_once_is_tried_again_and_the_second_time_convicts(
+    tmp_path, monkeypatch, fault, status, faults
+):
+    name = f"once_{status}_{faults}"
+    (tmp_path / f"{name}.py").write_text(ONCE.format(folder=str(tmp_path), fault=fault, faults=faults))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(compiling, "_compile", __import__(name).compile_job)
+    spec = next(iter(operators().values()))
+    shapes = [spec.problem(8, hidden, "bfloat16") for hidden in (64, 256, 1024)]
+    jobs = jobs_of(
+        (problem, spec.resolve(spec.default_config(problem, TARGETS["sm_90"]), problem, TARGETS["sm_90"], None))
+        for problem in shapes
+    )
+    counts = []
+    pool = CompilePool(jobs, "sm_90", 2, seconds=2.0, told=lambda done, total: counts.append((done, total)))
+    found = [compiled.status for compiled in pool]
+    pool.close()
+    assert found == ["ok" if faults == 1 else status] * 3
+    assert sorted(counts) == [(1, 3), (2, 3), (3, 3)]
+    assert [len((tmp_path / str(problem.hidden)).read_text()) for problem in shapes] == [2, 2, 2]
+
+
+INTERRUPTED = """
+from normtune.errors import Terminated
+from normtune.kernels.target import TARGETS
+from normtune.tuner.compiling import compile_all
+from normtune.tuner.interrupts import terminable
+from normtune.tuner.planning import plan, problems
+if __name__ == "__main__":
+    jobs = plan(problems([], ["bfloat16"], [(4096, 1024)]), "full", TARGETS["sm_80"]).jobs()
+    try:
+        with terminable():
+            list(compile_all(jobs, "sm_80", workers=2))
+    except (KeyboardInterrupt, Terminated) as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize(("end", "told"), [("SIGINT", "KeyboardInterrupt"), ("SIGTERM", "Terminated"), ("SIGKILL", "")])
+def test_who_is_ended_leaves_no_files_of_the_compiler_and_no_warning(tmp_path, end, told):
+    script, temporary = tmp_path / "compile.py", tmp_path / "temporary"
+    script.write_text(INTERRUPTED)
+    temporary.mkdir()
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(temporary)}
+    with (tmp_path / "stderr").open("w+") as errors:
+        pool = subprocess.Popen(
+            [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=errors, env=environment, text=True
+        )
+        while pool.poll() is None and not list(temporary.glob("**/*.ptx")):
+            time.sleep(0.001)
+        pool.send_signal(getattr(signal, end))
+        # Of who is killed the resource tracker holds the pipe until it is done.
+        assert pool.communicate(timeout=30)[0].strip() == told
+        deadline = time.monotonic() + 10
+        while _any_lives_with(temporary) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        errors.seek(0)
+        assert errors.read() == ""
+    if told:
+        assert not list(temporary.iterdir())
+
+
+def _any_lives_with(temporary):
+    """Whether a process lives that was started with this folder for its temporary files."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"TMPDIR={temporary}".encode() in path.read_bytes() and _runs(path.parent.name):
+                return True
+        except OSError:
+            continue
+    return False

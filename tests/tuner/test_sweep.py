@@ -352,3 +352,22 @@ def test_a_killed_sweep_keeps_whole_problems_and_resumes(tmp_path, small_plan, e
         assert all(sizes[name] == size for name, size in found.items())
         rest = sweep(MadeUp(), store, small_plan, "adaptive")
         assert (rest.known, rest.problems) == (len(found), 8 - len(found))
+
+
+def test_what_may_have_failed_by_chance_is_measured_again_when_asked(store, small_plan):
+    crashed, timeout, wrong = [c.config for c in small_plan.tasks[0].candidates[:3]]
+    failures = {
+        crashed: Outcome("crashed", "killed"),
+        timeout: Outcome("timeout", "slept"),
+        wrong: Outcome("wrong_result", "y is wrong"),
+    }
+    sweep(MadeUp(failures), store, small_plan, "adaptive")
+    bench = MadeUp()
+    assert sweep(bench, store, small_plan, "adaptive").problems == 0
+    assert look_ahead(bench, store, small_plan, "adaptive", retry_failed=True).cells > 0
+    summary = sweep(bench, store, small_plan, "adaptive", retry_failed=True)
+    asked = {c.config for task in bench.measured for c in task.candidates}
+    assert summary.problems == 4 and {crashed, timeout} <= asked and wrong not in asked
+    assert sweep(MadeUp(), store, small_plan, "adaptive", retry_failed=True).problems == 0
+    newest = {config: known.status for (_, config), known in store.coverage(DEVICE).items()}
+    assert (newest[crashed], newest[timeout], newest[wrong]) == ("ok", "ok", "wrong_result")

@@ -1,0 +1,108 @@
+"""Faults at random moments of a sweep: what its last line and its exit code say is true of the files."""
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from normtune.results.exchange import read_parquet
+from normtune.results.store import Store
+
+SWEEP = [sys.executable, "-m", "normtune", "sweep", "--device", "replay:nvidia-h200", "--operator", "rms_norm_forward"]
+SWEEP += ["--rows", "1,4,16,64,256,1024,4096", "--hidden", "256,512,768,1024,2048,4096,8192"]
+# So many measurements are in a store that a sweep has filled.
+CELLS: list[int] = []
+
+
+def replaced(path):
+    other = path.with_name("other.db")
+    with Store.open(f"sqlite:///{other}"):
+        pass
+    other.replace(path)
+
+
+def worker_killed(sweep):
+    for child in Path(f"/proc/{sweep.pid}/task/{sweep.pid}/children").read_text().split():
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(int(child), signal.SIGKILL)
+
+
+FAULTS = {
+    "removed": lambda sweep, path: path.unlink(),
+    "replaced": lambda sweep, path: replaced(path),
+    "truncated": lambda sweep, path: os.truncate(path, path.stat().st_size // 2),
+    "emptied": lambda sweep, path: os.truncate(path, 0),
+    "folder": lambda sweep, path: shutil.rmtree(path.parent),
+    "journal": lambda sweep, path: Path(f"{path}-wal").unlink(),
+    "worker": lambda sweep, path: worker_killed(sweep),
+    "killed": lambda sweep, path: sweep.kill(),
+    "interrupted": lambda sweep, path: sweep.send_signal(signal.SIGINT),
+    "terminated": lambda sweep, path: sweep.send_signal(signal.SIGTERM),
+}
+
+
+def start(path):
+    return subprocess.Popen(
+        [*SWEEP, "--store", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=path.parent.parent,
+        env={**os.environ, "TMPDIR": str(path.parent.parent)},
+    )
+
+
+def held(path):
+    with Store.open(f"sqlite:///{path}", create=False) as store:
+        found = len(store.load().frame)
+        assert not store.damaged
+    return found
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "folder").mkdir()
+    found = tmp_path / "folder" / "store.db"
+    if not CELLS:
+        whole = start(found)
+        whole.communicate(timeout=120)
+        CELLS.append(held(found))
+        found.unlink()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(int(os.environ.get("NORMTUNE_TEST_FAULTS", "2"))))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_a_sweep_says_at_its_end_is_true(path, fault, seed):
+    draw = random.Random(f"{fault} {seed}")
+    sweep = start(path)
+    tenths = draw.randrange(70)
+    for line in sweep.stdout:
+        if line[:3].strip().isdecimal() and int(line[:3]) >= tenths:
+            break
+    time.sleep(draw.uniform(0.0, 0.1))
+    FAULTS[fault](sweep, path)
+    out, errors = sweep.communicate(timeout=120)
+    assert "Traceback" not in errors, errors
+    if fault in ("journal", "worker"):
+        assert sweep.returncode == 0 and "complete: " in out and not errors, errors
+        assert held(path) == CELLS[0]
+    elif fault in ("killed", "interrupted", "terminated"):
+        assert sweep.returncode in (130, 143, -9)
+        again = start(path)
+        _, errors = again.communicate(timeout=120)
+        assert again.returncode == 0 and held(path) == CELLS[0], errors
+    else:
+        assert sweep.returncode == 1 and "complete" not in out, errors
+        (line,) = errors.strip().splitlines()
+        told = re.search(r"the (\d+) measurements of this run are in (\S+):", line)
+        assert told, line
+        assert len(read_parquet(Path(told[2])).frame) == int(told[1]) > 0

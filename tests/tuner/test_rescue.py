@@ -1,0 +1,181 @@
+"""A store that goes away while a sweep fills it: told, and everything measured is in a file that can be imported."""
+
+import os
+import random
+import shutil
+import sqlite3
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from typer.testing import CliRunner
+
+from normtune import cli
+from normtune.errors import NormtuneError
+from normtune.results import schema
+from normtune.results.connect import parse
+from normtune.results.exchange import read_parquet
+from normtune.results.store import Store
+from normtune.tuner.grids import shapes
+from normtune.tuner.planning import plan, problems
+from normtune.tuner.sweep import sweep
+
+sys.path.insert(0, str(Path(__file__).parent))
+from test_sweep import TARGET, MadeUp
+
+
+@pytest.fixture
+def wide_plan():
+    return plan(problems([], ["bfloat16"], shapes("default", [1, 8, 64, 512], [64, 128, 256])), "default", TARGET)
+
+
+class Disturbed(MadeUp):
+    """A bench that does something to the store after so many problems."""
+
+    def __init__(self, problems, disturb):
+        super().__init__()
+        self.problems, self.disturb = problems, disturb
+
+    def measure(self, task, strategy):
+        outcomes = super().measure(task, strategy)
+        if len(self.measured) == self.problems:
+            self.disturb()
+        return outcomes
+
+
+def removed(path):
+    path.unlink()
+
+
+def replaced(path):
+    other = path.with_name("other.db")
+    with Store.open(f"sqlite:///{other}"):
+        pass
+    other.replace(path)
+
+
+def truncated(path):
+    os.truncate(path, random.Random(path.stat().st_size).randrange(path.stat().st_size))
+
+
+def emptied(path):
+    os.truncate(path, 0)
+
+
+def folder_removed(path):
+    shutil.rmtree(path.parent)
+
+
+def rescued(error):
+    """The file that a message names."""
+    text = str(error)
+    assert "\n" not in text and "normtune data import" in text, text
+    return Path(text.partition(" are in ")[2].partition(": `")[0])
+
+
+@pytest.mark.parametrize("disturb", [removed, replaced, truncated, emptied, folder_removed])
+@pytest.mark.parametrize("after", [1, 5, 24])
+def test_a_store_that_goes_away_is_told_and_nothing_is_lost(tmp_path, wide_plan, disturb, after, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    working = tmp_path / "working"
+    working.mkdir()
+    monkeypatch.chdir(working)
+    path = folder / "store.db"
+    with Store.open(f"sqlite:///{path}") as store:
+        with Store.open(f"sqlite:///{path}") as first:  # folds its journal into the file, as a long sweep does
+            sweep(MadeUp(), first, plan(problems([], ["float32"], [(1, 64)]), "default", TARGET), "adaptive")
+        bench = Disturbed(after, lambda: disturb(path))
+        with pytest.raises(NormtuneError, match=r"store\.db") as caught:
+            sweep(bench, store, wide_plan, "adaptive")
+    assert len(bench.measured) in (after, after + 1)
+    file = rescued(caught.value)
+    assert file.parent == (working if disturb is folder_removed else folder)
+    expected = sum(len(task.candidates) + 1 for task in bench.measured)
+    assert len(read_parquet(file).frame) == expected
+    done = CliRunner().invoke(cli.app, ["data", "import", str(file), "--store", str(tmp_path / "new.db")])
+    assert f"{expected} measurements, {expected} new" in done.output
+
+
+def test_a_journal_that_goes_away_costs_nothing(tmp_path, wide_plan):
+    path = tmp_path / "store.db"
+    with Store.open(f"sqlite:///{path}") as store:
+        summary = sweep(Disturbed(5, Path(f"{path}-wal").unlink), store, wide_plan, "adaptive")
+    assert summary.problems == len(wide_plan.tasks)
+    with Store.open(f"sqlite:///{path}", create=False) as store:
+        assert len(store.load().frame) == wide_plan.cells() + len(wide_plan.tasks)
+
+
+def test_a_store_that_is_vacuumed_meanwhile_is_the_same_store(tmp_path, wide_plan):
+    path = tmp_path / "store.db"
+
+    def shrink():
+        connection = sqlite3.connect(path)
+        connection.execute("DROP TABLE ballast")
+        before = path.stat().st_size
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        connection.close()
+        assert path.stat().st_size < before
+
+    with Store.open(f"sqlite:///{path}"):
+        pass
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE ballast AS SELECT zeroblob(1000000) AS x")
+    connection.commit()
+    connection.close()
+    with Store.open(f"sqlite:///{path}") as store:
+        assert sweep(Disturbed(5, shrink), store, wide_plan, "adaptive").problems == len(wide_plan.tasks)
+
+
+def test_rows_that_go_away_are_counted_at_the_end(tmp_path, wide_plan):
+    path = tmp_path / "store.db"
+
+    def delete():
+        with sqlite3.connect(path) as connection:
+            connection.execute("DELETE FROM measurement WHERE id <= 7")
+        connection.close()
+
+    with Store.open(f"sqlite:///{path}") as store, pytest.raises(NormtuneError, match=r"holds \d+ of the") as caught:
+        sweep(Disturbed(5, delete), store, wide_plan, "adaptive")
+    held = read_parquet(rescued(caught.value))
+    with Store.open(f"sqlite:///{path}") as store:
+        assert store.merge(held) == 7
+
+
+def test_an_interrupted_sweep_whose_store_is_gone_does_not_say_that_all_is_stored(tmp_path, wide_plan):
+    path = tmp_path / "store.db"
+
+    def disturb():
+        path.unlink()
+        raise KeyboardInterrupt
+
+    with Store.open(f"sqlite:///{path}") as store, pytest.raises(NormtuneError, match="was removed") as caught:
+        sweep(Disturbed(5, disturb), store, wide_plan, "adaptive")
+    assert len(read_parquet(rescued(caught.value)).frame)
+
+
+@pytest.mark.parametrize("statement", ["DROP TABLE measurement CASCADE", "TRUNCATE run CASCADE"])
+def test_a_table_of_postgresql_that_goes_away_is_told_and_nothing_is_lost(tmp_path, wide_plan, statement, monkeypatch):
+    server = os.environ.get("NORMTUNE_TEST_POSTGRES")
+    if not server:
+        pytest.skip("NORMTUNE_TEST_POSTGRES names no PostgreSQL database")
+    monkeypatch.chdir(tmp_path)
+    engine = sa.create_engine(parse(server))
+
+    def disturb():
+        with engine.begin() as connection:
+            connection.exec_driver_sql(statement)
+
+    schema.metadata.drop_all(engine)
+    try:
+        with Store.open(server) as store, pytest.raises(NormtuneError) as caught:
+            sweep(Disturbed(5, disturb), store, wide_plan, "adaptive")
+    finally:
+        schema.metadata.drop_all(engine)
+        engine.dispose()
+    file = rescued(caught.value)
+    assert file.parent == tmp_path and len(read_parquet(file).frame)

@@ -1,0 +1,91 @@
+"""The measurements of one run, held in memory until the store is seen to hold them.
+
+In: a store, a run and its measurements. Out: rows in the store, counted at the end by reading them again; or, where the
+store fails or goes away, a Parquet file beside it that `normtune data import` reads, and an error that names it.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from normtune.errors import NormtuneError
+from normtune.results.records import Measurement, Run
+from normtune.results.store import Store
+from normtune.tuner.interrupts import shielded
+
+
+class Keeper:
+    """A run on its way into a store.
+
+    Args:
+        store: where it goes.
+        run: the run, not stored yet.
+    """
+
+    def __init__(self, store: Store, run: Run) -> None:
+        self._store = store
+        self._held: list[Measurement] = []
+        self._failed = False
+        self.run = run
+
+    def add(self, measurements: Sequence[Measurement]) -> None:
+        """Store the measurements of a problem, and the run before the first ones.
+
+        Raises:
+            NormtuneError: the store failed or is gone; all of the run is in the file that the message names.
+        """
+        with shielded():
+            first = not self._held
+            self._held += measurements
+            try:
+                if first:
+                    self._store.begin_run(self.run)
+                self._store.add(measurements)
+            except (NormtuneError, ValueError) as error:
+                raise self._rescued(error) from None
+
+    def end(self, protocol: Mapping[str, Any]) -> None:
+        """Store the protocol of the run, if anything was measured, and see that the store holds all of it.
+
+        Raises:
+            NormtuneError: it does not; all of the run is in the file that the message names.
+        """
+        if not self._held or self._failed:
+            return
+        with shielded():
+            try:
+                self._store.update_run(self.run._replace(protocol=dict(protocol)))
+                found = self._store.recount(self.run.id)
+                if found != len(self._held):
+                    raise NormtuneError(
+                        f"the store {self._store.name} holds {found} of the {len(self._held)} measurements of this run"
+                    )
+            # A run that the store does not know any more is a ValueError.
+            except (NormtuneError, ValueError) as error:
+                raise self._rescued(error) from None
+
+    def _rescued(self, error: Exception) -> NormtuneError:
+        """An error that says where all of the run is now."""
+        from normtune.results.exchange import write_parquet
+        from normtune.results.frame import Evidence
+
+        self._failed = True
+        evidence = Evidence.from_measurements(self._held, [self.run])
+        count = f"the {len(self._held)} measurements of this run"
+        for folder in self._folders():
+            path = folder / f"normtune-rescue-{self.run.id[:12]}.parquet"
+            with suppress(NormtuneError, OSError):
+                write_parquet(evidence, path)
+                return NormtuneError(f"{error}; {count} are in {path}: `normtune data import {path}` stores them")
+        return NormtuneError(f"{error}; {count} could be written nowhere and are lost")
+
+    def _folders(self) -> list[Path]:
+        """Where a file may be put, the best place first."""
+        found = [self._store.folder] if self._store.folder else []
+        with suppress(OSError):  # the working folder may be gone, too
+            found.append(Path.cwd())
+        with suppress(OSError):
+            found.append(Path(tempfile.gettempdir()))
+        return found
