@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from normtune.results.terminal import printable
+
 if TYPE_CHECKING:
     from normtune.tuner.doctor import Finding
 
@@ -56,9 +58,9 @@ def lines(findings: "list[Finding]", colour: bool) -> list[str]:
     printed = []
     for level, topic, found, advice in findings:
         shown = typer.style(f"{level:8}", fg=_COLOURS[level]) if colour else f"{level:8}"
-        printed.append(f"{shown} {topic:9} {found}")
+        printed.append(f"{shown} {topic:9} {printable(found)}")
         if advice:
-            printed.append(f"{'':18} {advice}")
+            printed.append(f"{'':18} {printable(advice)}")
     return printed
 
 

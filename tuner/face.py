@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from normtune.kernels.problem import Problem
+from normtune.results import terminal
 from normtune.tuner.summary import Best, Summary
 from normtune.tuner.sweep import Outlook
 from normtune.tuner.telling import about, best_text, plan_lines
@@ -63,7 +64,7 @@ class Lines(Silent):
     def say(self, *lines: str) -> None:
         """Print."""
         for line in lines:
-            print(line, flush=True)
+            terminal.say(line)
 
     def planned(self, outlook: Outlook) -> None:
         """The clock of the timings begins."""
@@ -118,7 +119,7 @@ class Screen(Silent):
     def say(self, *lines: str) -> None:
         """Print above the display."""
         for line in lines:
-            self._console.print(line, markup=False, highlight=False)
+            self._console.print(terminal.printable(line), markup=False, highlight=False)
 
     def planned(self, outlook: Outlook) -> None:
         """The display begins."""

@@ -323,3 +323,8 @@ def test_json_holds_what_the_lines_say(place: Path) -> None:
     assert (levels.count("problem"), levels.count("warning")) == (2, told["warnings"])
     assert any(finding["found"].startswith("mine.db is not there yet") for finding in told["findings"])
     assert not (place / "mine.db").exists()
+
+
+def test_what_a_file_says_reaches_the_terminal_without_control_characters() -> None:
+    (told, advice) = lines([Finding(WARNING, "store", "of \x1b]0;evil\x07GPU", "see\x1b[2J")], colour=False)
+    assert "\x1b" not in told + advice and "\x07" not in told and "of \N{REPLACEMENT CHARACTER}]0;evil" in told
