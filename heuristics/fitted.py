@@ -110,9 +110,14 @@ class Fit(FromData):
     weights: str = "decades"
     together: tuple[Together, ...] = ()
 
+    def with_data(self) -> list[tuple[str, str, Figures]]:
+        """(key, dtype, figures) of all that was measured, with a function of its own or with another's."""
+        own = [(one.key, one.dtype, one.figures) for one in self.functions]
+        return own + [(one.key, one.dtype, one.figures) for one in self.shared]
+
     def without_data(self) -> list[tuple[str, str, str]]:
         """(key, dtype, dtype of the function it takes) of all that is served without measurements of its own."""
-        measured = {(one.key, one.dtype) for one in self.functions} | {(one.key, one.dtype) for one in self.shared}
+        measured = {(key, dtype) for key, dtype, _ in self.with_data()}
         return [
             (one.key, dtype, one.dtype)
             for one in self.functions

@@ -7,6 +7,8 @@ The optimum comes first. Of the trees that lose at most the tie more, the plaine
 than what is in use, it gives way (`guard`). What that costs is measured against the optimum, and printed.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from normtune.errors import NormtuneError
@@ -66,27 +68,19 @@ def fit_function(
     while asked is None and known is None and options.leaves is None and most < MOST_LEAVES:
         most = min(2 * most, MOST_LEAVES)
         task, optima, asked = sought(matrix, legality, options, known, most, most, solver)
-    tree = optima.tree(asked) if asked else None
-    if tree is None or asked is None:
+    best = _within_tie(matrix, optima, asked, options)
+    if best is None or asked is None:
         raise NormtuneError(no_tree(task, legality, options, most))
 
-    best = optima.least(asked)
-    if best is None:
-        raise AssertionError("a tree has a cost")
-    # All that is preferred to the least loss shares one tie.
-    budget = best + options.tie * int(matrix.weight.sum())
-    count = optima.fewest(budget) or asked
     # The tree of an earlier fit is only given where it was what it was because of the table before it.
     kept, replacing = 0, given is not None
     if given is not None:
         tree = given
     else:
-        tree = optima.tree(count) or tree
-        plain = tidied(optima, tree, budget)
-        tree = plain
+        plain = tree = tidied(optima, best.tree, best.budget)
         old = _old(task, legality, incumbent.tree) if incumbent and incumbent.tree else None
         if old:
-            tree = tidied(optima, tree, budget, old)
+            tree = tidied(optima, tree, best.budget, old)
         if incumbent:
             unguarded, (tree, kept) = tree, guarded(task.matrix, task.found, tree, incumbent.choice)
             if (known and known.strict) or _is_beyond(matrix, tree, options, bound, incumbent):
@@ -97,13 +91,21 @@ def fit_function(
                 else:
                     tree = unguarded
             replacing = incumbent.tree is not None and tree != plain
-    slow = still_slower(matrix, tree, incumbent.choice) if incumbent and not known else None
+    shown = min(best.leaves, tried)
+    told = known or Known(
+        asked,
+        validated and validated.inside(shown),
+        extrapolated=validated and validated.outside(shown),
+        kept=kept,
+        slower=still_slower(matrix, tree, incumbent.choice) if incumbent else None,
+        plain_validated=validated and validated.plain_inside(shown),
+    )
     found = _figures(task, optima, tree, asked)._replace(
-        kept=known.kept if known else kept,
-        cross_validated=known.cross_validated if known else validated and validated.inside(min(count, tried)),
-        plain_validated=known.plain_validated if known else validated and validated.plain_inside(min(count, tried)),
-        extrapolated=known.extrapolated if known else validated and validated.outside(min(count, tried)),
-        slower=known.slower if known else slow,
+        kept=told.kept,
+        cross_validated=told.cross_validated,
+        plain_validated=told.plain_validated,
+        extrapolated=told.extrapolated,
+        slower=told.slower,
     )
     return Function(
         operator=matrix.operator,
@@ -114,6 +116,27 @@ def fit_function(
         dtypes=legality.dtypes,
         replacing=replacing,
     )
+
+
+class _Within(NamedTuple):
+    """The tree of fewest leaves within the tie of an optimum, its leaves, and the most that a plainer one may cost."""
+
+    tree: Tree
+    leaves: int
+    budget: int
+
+
+def _within_tie(matrix: TimingMatrix, optima: Optima, asked: int | None, options: FitOptions) -> _Within | None:
+    """What is as good as the optimum of so many leaves, as all that is preferred shares one tie; None without one."""
+    best = optima.least(asked) if asked else None
+    if best is None:
+        return None
+    budget = best + options.tie * int(matrix.weight.sum())
+    fewest = optima.fewest(budget)
+    tree = optima.tree(fewest) if fewest else None
+    if fewest is None or tree is None:
+        raise AssertionError("the optimum itself is within its tie")
+    return _Within(tree, fewest, budget)
 
 
 def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = False) -> Figures:
@@ -175,12 +198,10 @@ def _nowhere_slower(
         task, optima, asked = sought(strict, legality, options, known, enough, most, Solver())
     except NormtuneError:
         return None
-    best = optima.least(asked) if asked else None
-    tree = optima.tree(asked) if asked else None
-    if asked is None or best is None or tree is None:
+    best = _within_tie(matrix, optima, asked, options)
+    if best is None or asked is None:
         return None
-    budget = best + options.tie * int(matrix.weight.sum())
-    tree = tidied(optima, optima.tree(optima.fewest(budget) or asked) or tree, budget)
+    tree = tidied(optima, best.tree, best.budget)
     return task._replace(matrix=matrix, limits=task.limits + NOWHERE_SLOWER), optima, asked, tree
 
 

@@ -76,8 +76,13 @@ def guarded(matrix: TimingMatrix, found: Bins, tree: Tree, incumbent: Choice) ->
 
 def slower(matrix: TimingMatrix, chosen: Choice, incumbent: Choice) -> list[int]:
     """The problems on which the choice is slower than the incumbent's: by the test, and by at least `SLOWER`."""
+    return [*_slower_by(matrix, chosen, incumbent)]
+
+
+def _slower_by(matrix: TimingMatrix, chosen: Choice, incumbent: Choice) -> dict[int, float]:
+    """The problems of `slower`, in order, with their mean log-ratios, millionths."""
     if matrix.rounds is None:
-        return []
+        return {}
     places = {config: place for place, config in enumerate(matrix.configs)}
     tested: list[tuple[int, float, float]] = []
     for index, shape in enumerate(matrix.problems):
@@ -87,13 +92,13 @@ def slower(matrix: TimingMatrix, chosen: Choice, incumbent: Choice) -> list[int]
         means = block_ratios(matrix.rounds, index, ours, theirs)
         if len(means) >= _LEAST_BLOCKS:
             tested.append((index, float(means.mean()), p_value(means)))
-    slow: list[int] = []
+    slow: dict[int, float] = {}
     for rank, (index, ratio, p) in enumerate(sorted(tested, key=lambda one: (one[2], one[0]))):
         if p * (len(tested) - rank) > LEVEL:  # Holm: the first that is not rejected ends it
             break
         if ratio >= SLOWER:
-            slow.append(index)
-    return sorted(slow)
+            slow[index] = ratio
+    return dict(sorted(slow.items()))
 
 
 class Slower(NamedTuple):
@@ -110,17 +115,8 @@ class Slower(NamedTuple):
 
 def still_slower(matrix: TimingMatrix, tree: Tree, incumbent: Choice) -> Slower | None:
     """Where a tree is slower than the incumbent, by the test of `slower`; None where it is nowhere so."""
-    found = slower(matrix, lambda rows, hidden: choose(tree, rows, hidden), incumbent)
-    if not found or matrix.rounds is None:
-        return None
-    places = {config: place for place, config in enumerate(matrix.configs)}
-    pairs = [(index, choose(tree, *matrix.problems[index]), incumbent(*matrix.problems[index])) for index in found]
-    ratios = [
-        block_ratios(matrix.rounds, index, places[ours], places[theirs]).mean()
-        for index, ours, theirs in pairs
-        if theirs
-    ]
-    return Slower(len(found), round(max(ratios)))
+    found = _slower_by(matrix, lambda rows, hidden: choose(tree, rows, hidden), incumbent)
+    return Slower(len(found), round(max(found.values()))) if found else None
 
 
 def slower_cells(matrix: TimingMatrix, incumbent: Choice) -> NDArray[np.bool_]:

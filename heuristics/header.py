@@ -31,7 +31,7 @@ _FORMAT = re.compile(r"[1-9][0-9]{0,8}")
 _LINE = re.compile(r"# ([A-Z][a-z]+): +(\S.*)")
 _MORE = re.compile(r"# {11}(\S.*)")
 _DEVICE = re.compile(r"(.+), (\S+), ([1-9][0-9]{0,8}) SMs")
-_MEASURED = re.compile(r"rows ([0-9]+) to ([0-9]+), hidden ([0-9]+) to ([0-9]+)")
+MEASURED = re.compile(r"rows ([0-9]+) to ([0-9]+), hidden ([0-9]+) to ([0-9]+)")
 _COUNT = re.compile(r"([0-9]+) measurements")
 # Of a size or a number of measurements.
 _MOST_DIGITS = 12
@@ -120,9 +120,9 @@ class Header(NamedTuple):
         for line in self.regret:
             if match := _REGRET.fullmatch(line):
                 key, dtype, leaves, asked, kept, *shares = match.groups()
-                inside, plain, outside = (None if share is None else _millionths(share) for share in shares)
+                inside, plain, outside = (None if share is None else micrologs_of(share) for share in shares)
                 slow = _SLOWER.search(line)
-                slower = None if slow is None else (int(slow[1]), _millionths(slow[2]))
+                slower = None if slow is None else (int(slow[1]), micrologs_of(slow[2]))
                 found[key, dtype] = Known(
                     int(asked or leaves), inside, None, outside, int(kept or 0), NOWHERE_SLOWER in line, slower, plain
                 )
@@ -240,7 +240,7 @@ def parse(text: str, source: str) -> tuple[Header, str]:
     return header, "\n".join(lines[end:])
 
 
-def _millionths(percent: str) -> int:
+def micrologs_of(percent: str | float) -> int:
     """Percent of slowdown as millionths of a logarithm."""
     return round(1e6 * math.log1p(float(percent) / 100))
 
@@ -277,7 +277,7 @@ def _measured(text: str) -> str:
     Raises:
         ValueError: a size is none, or a range is empty.
     """
-    for found in _MEASURED.findall(text):
+    for found in MEASURED.findall(text):
         least_rows, most_rows, least_hidden, most_hidden = (int(size[: _MOST_DIGITS + 1]) for size in found)
         if not (1 <= least_rows <= most_rows <= MAX_ROWS and 1 <= least_hidden <= most_hidden <= MAX_ROWS):
             raise ValueError(f"Measured is {text!r}, expected rows A to B, hidden C to D of 1 to {MAX_ROWS}")

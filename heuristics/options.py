@@ -15,6 +15,7 @@ from numbers import Integral, Real
 from pathlib import Path
 
 from normtune.errors import UsageError
+from normtune.heuristics.header import micrologs_of
 from normtune.results.regimes import COLD, check_regime
 
 OBJECTIVES = ("mean", "worst")
@@ -91,7 +92,7 @@ class FitOptions:
     @property
     def tie(self) -> int:
         """The tie in millionths of log-slowdown."""
-        return round(1e6 * math.log1p(self.tie_percent / 100))
+        return micrologs_of(self.tie_percent)
 
     @property
     def cap(self) -> int | None:

@@ -4,7 +4,6 @@ In: the path of a table. Out: `Suspect`: its functions, the sizes it was measure
 since. Whether it still fits is found out by `course`.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,9 +11,8 @@ from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics import locate
-from normtune.heuristics.header import Header, is_edited, parse
+from normtune.heuristics.header import MEASURED, Header, is_edited, micrologs_of, parse
 from normtune.heuristics.legality import registered
-from normtune.heuristics.micrologs import MILLION
 from normtune.heuristics.normalised import NormalisedTree, on_sms
 from normtune.heuristics.options import values
 from normtune.heuristics.regions import normalised_trees, trees
@@ -24,7 +22,6 @@ from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_batch_invariant, split_key
 from normtune.results.regimes import COLD
 
-_MEASURED = re.compile(r"rows (\d+) to (\d+), hidden (\d+) to (\d+)")
 _REGRET = re.compile(r"(\S+) (\S+): (.*)")
 _WORST = re.compile(r"\bworst (-?[\d.]+) %")
 # What a header may say of the mean loss, the best promise first: off the grid before on it, and shapes counted alike,
@@ -134,7 +131,7 @@ def read(path: Path) -> Suspect:
         found, notes = functions(header, _bound(normalised, 1) if normalised else trees(text))
     except NormtuneError as error:
         raise UsageError(f"table {name} cannot be checked: {error}; fit it again") from None
-    box = _MEASURED.search(header.measured)
+    box = MEASURED.search(header.measured)
     if not found or not box:
         why = "; ".join(notes) if box else f"its header says that it was measured on {header.measured!r}"
         raise UsageError(f"table {name} cannot be checked: {why or 'it has no functions'}; fit it again")
@@ -172,12 +169,8 @@ def _promise(text: str) -> Promise:
     worst = _WORST.search(text)
     for figure, pattern in _MEANS:
         if mean := pattern.search(text):
-            return Promise(_micrologs(mean[1]), worst and _micrologs(worst[1]), figure)
+            return Promise(micrologs_of(mean[1]), worst and micrologs_of(worst[1]), figure)
     return Promise()
-
-
-def _micrologs(percents: str) -> int:
-    return round(MILLION * math.log1p(float(percents) / 100))
 
 
 def _bound(found: Mapping[tuple[str, str], NormalisedTree], sms: int) -> dict[tuple[str, str], Tree]:

@@ -53,7 +53,7 @@ def figures(fit: Fit) -> Iterable[str]:
     yield "gap: what the best tree of as many leaves on this grid, proved, loses less"
     for key, dtype in [(one.key, one.dtype) for one in fit.functions if one.figures.joined]:
         yield f"  {key} {dtype}: more than {MAX_BINS} pairs of sizes; the nearest are not told apart, nothing is proved"
-    lucky = max(found.loss.luck for found in (*(f.figures for f in fit.functions), *(o.figures for o in fit.shared)))
+    lucky = max(found.loss.luck for _, _, found in fit.with_data())
     if lucky:
         yield f"means are low by at most {percent_up(lucky)}, as half of the blocks choose a shape's best and the"
         yield "others score it; a mean below 0 is one of about 0"
@@ -101,8 +101,7 @@ def _batch_invariant(fit: Fit) -> Iterable[str]:
 
 def gain(fit: Fit) -> Iterable[str]:
     """How much faster the table makes each operator than the rule that Liger-Kernel ships: see `gain_lines`."""
-    own = [(one.key, one.figures.gain) for one in fit.functions]
-    yield from gain_lines([*own, *((one.key, one.figures.gain) for one in fit.shared)])
+    yield from gain_lines((key, found.gain) for key, _, found in fit.with_data())
 
 
 def gain_lines(gains: Iterable[tuple[str, Gain | None]]) -> Iterable[str]:

@@ -15,6 +15,7 @@ import typer
 
 from normtune.errors import UsageError
 from normtune.results.regimes import COLD, check_regime
+from normtune.results.terminal import say
 from normtune.tuner.interrupts import terminable
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ def _sweep(
         warn_of_damage(opened)
         face.say(*end_lines(summary, effort.budget_seconds))
         if as_json:
-            print(json.dumps(plain_sweep(bench, face.outlook, summary), indent=1))
+            say(json.dumps(plain_sweep(bench, face.outlook, summary), indent=1))
     finally:
         bench.close()
 
@@ -262,6 +263,6 @@ def _dry_run(
         face = face_of(bench.device.label, quiet or as_json)
         face.say(device_line(bench), *plan_lines(outlook), *pruned_lines(chosen), "a dry run: nothing is measured")
         if as_json:
-            print(json.dumps(plain_sweep(bench, outlook, None), indent=1))
+            say(json.dumps(plain_sweep(bench, outlook, None), indent=1))
     finally:
         bench.close()

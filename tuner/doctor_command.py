@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normtune.results.terminal import printable
+from normtune.results.terminal import printable, say
 
 if TYPE_CHECKING:
     from normtune.tuner.doctor import Finding
@@ -39,11 +39,11 @@ def doctor(
     warnings = sum(finding.level == WARNING for finding in findings)
     if as_json:
         found = [finding._asdict() for finding in findings]
-        typer.echo(json.dumps({"problems": problems, "warnings": warnings, "findings": found}, indent=1))
+        say(json.dumps({"problems": problems, "warnings": warnings, "findings": found}, indent=1))
     else:
         for line in lines(findings, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")):
             typer.echo(line, color=True)
-        typer.echo(_verdict(problems, warnings))
+        say(_verdict(problems, warnings))
     if problems:
         raise typer.Exit(1)
 

@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,17 +14,13 @@ import pytest
 from normtune.results.exchange import read_parquet
 from normtune.results.store import Store
 
+sys.path.insert(0, str(Path(__file__).parent))
+from store_faults import emptied, folder_removed, removed, replaced
+
 SWEEP = [sys.executable, "-m", "normtune", "sweep", "--device", "replay:nvidia-h200", "--operator", "rms_norm_forward"]
 SWEEP += ["--rows", "1,4,16,64,256,1024,4096", "--hidden", "256,512,768,1024,2048,4096,8192"]
 # So many measurements are in a store that a sweep has filled.
 CELLS: list[int] = []
-
-
-def replaced(path):
-    other = path.with_name("other.db")
-    with Store.open(f"sqlite:///{other}"):
-        pass
-    other.replace(path)
 
 
 def worker_killed(sweep):
@@ -35,11 +30,11 @@ def worker_killed(sweep):
 
 
 FAULTS = {
-    "removed": lambda sweep, path: path.unlink(),
+    "removed": lambda sweep, path: removed(path),
     "replaced": lambda sweep, path: replaced(path),
     "truncated": lambda sweep, path: os.truncate(path, path.stat().st_size // 2),
-    "emptied": lambda sweep, path: os.truncate(path, 0),
-    "folder": lambda sweep, path: shutil.rmtree(path.parent),
+    "emptied": lambda sweep, path: emptied(path),
+    "folder": lambda sweep, path: folder_removed(path),
     "journal": lambda sweep, path: Path(f"{path}-wal").unlink(),
     "worker": lambda sweep, path: worker_killed(sweep),
     "killed": lambda sweep, path: sweep.kill(),

@@ -2,7 +2,6 @@
 
 import os
 import random
-import shutil
 import sqlite3
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from normtune.tuner.planning import plan, problems
 from normtune.tuner.sweep import sweep
 
 sys.path.insert(0, str(Path(__file__).parent))
+from store_faults import emptied, folder_removed, removed, replaced
 from test_sweep import TARGET, MadeUp
 
 
@@ -45,27 +45,8 @@ class Disturbed(MadeUp):
         return outcomes
 
 
-def removed(path):
-    path.unlink()
-
-
-def replaced(path):
-    other = path.with_name("other.db")
-    with Store.open(f"sqlite:///{other}"):
-        pass
-    other.replace(path)
-
-
 def truncated(path):
     os.truncate(path, random.Random(path.stat().st_size).randrange(path.stat().st_size))
-
-
-def emptied(path):
-    os.truncate(path, 0)
-
-
-def folder_removed(path):
-    shutil.rmtree(path.parent)
 
 
 def rescued(error):
