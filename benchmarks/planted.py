@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from normtune.heuristics import locate, suspect
+from normtune.heuristics import suspect
 from normtune.heuristics.course import Answer, Course, Question
 from normtune.heuristics.probes import leaf_of
 from normtune.heuristics.rules import liger
 from normtune.heuristics.suspect import Checked, Suspect
-from normtune.heuristics.tree import Leaf, Split, Tree, choose
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import ROUNDS_PER_BLOCK

@@ -131,10 +131,11 @@ def host() -> list[str]:
 
 def losses() -> list[str]:
     """What the functions of the shipped table lose on the recording and at held-out shapes, beside Liger's rule."""
-    from normtune.heuristics import figures, regions
-    from normtune.heuristics.matrix import timing_matrix
+    from normtune.heuristics import figures
+    from normtune.heuristics.regret.matrix import timing_matrix
     from normtune.heuristics.rules import liger
-    from normtune.heuristics.tree import leaves
+    from normtune.heuristics.tablefile import parse
+    from normtune.heuristics.tablefile.tree import leaves
     from normtune.kernels.operator import operator
     from normtune.kernels.target import target_for
     from normtune.results.exchange import read_parquet
@@ -142,7 +143,7 @@ def losses() -> list[str]:
     (device,) = _evidence().devices()
     target = target_for(device.target, device.sms)
     header, source = _table()
-    trees, known = regions.trees(source.read_text("utf-8")), header.known()
+    trees, known = parse.trees(source.read_text("utf-8")), header.known()
     evidences = (_evidence(), read_parquet(HELD_OUT))
     lines = [
         "",
@@ -180,7 +181,7 @@ def losses() -> list[str]:
 
 def _percent(value: int | None, digits: int) -> str:
     """A regret in millionths as percent; empty where there is none."""
-    from normtune.heuristics.micrologs import percent
+    from normtune.heuristics.regret.fixed_log import percent
 
     return "" if value is None else percent(value, digits).removesuffix(" %")
 
@@ -268,7 +269,7 @@ def _evidence() -> Any:
 
 def _table() -> tuple[Any, Path]:
     """Header and file of the table that ships for the recorded GPU."""
-    from normtune.heuristics import locate
+    from normtune.heuristics.tablefile import locate
 
     (device,) = _evidence().devices()
     path = against_copy.shipped_for(device.name)

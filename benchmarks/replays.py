@@ -15,11 +15,11 @@ from normtune.benchmarks.planted import Plant
 from normtune.heuristics import suspect
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.matrix import TimingMatrix, timing_matrix
-from normtune.heuristics.micrologs import MILLION
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.regret.fixed_log import MILLION
+from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.suspect import Checked, Suspect
-from normtune.heuristics.tree import choose
+from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import Problem

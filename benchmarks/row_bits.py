@@ -98,7 +98,7 @@ def by_class(name: str, dtype: str) -> tuple[float, float]:
     """(mean, worst) loss of the best class for each hidden size, percent, on what was timed at all of its rows."""
     from math import expm1
 
-    from normtune.heuristics.matrix import timing_matrix
+    from normtune.heuristics.regret.matrix import timing_matrix
     from normtune.kernels.operator import operator
     from normtune.kernels.target import target_for
     from normtune.results.recording import load_recording

@@ -44,10 +44,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.benchmarks.planted import FRESH, KINDS, PlantedCourse
-from normtune.heuristics import locate, suspect
+from normtune.heuristics import suspect
 from normtune.heuristics.check_command import measure
 from normtune.heuristics.probes import population
 from normtune.heuristics.suspect import Checked, Suspect
+from normtune.heuristics.tablefile import locate
 from normtune.heuristics.verdict import AMBIGUOUS, OK, OK_ERROR, STALE, STALE_ERROR, UNMEASURED, of_table
 from normtune.tuner.device import Bench, open_device
 from normtune.tuner.grids import MAX_ELEMENTS

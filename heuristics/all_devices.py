@@ -17,14 +17,14 @@ from normtune.heuristics.every_gpu import EveryGpu, targets_of
 from normtune.heuristics.fitted_any import AnyGpuFit, AnyGpuFunction, AnyGpuShared
 from normtune.heuristics.fitting import check_operators
 from normtune.heuristics.joint import Joint, Part
-from normtune.heuristics.legality import all_variants
-from normtune.heuristics.matrices import older
-from normtune.heuristics.matrix import timing_matrix
-from normtune.heuristics.normalised import leaves_of
 from normtune.heuristics.options import FitOptions
 from normtune.heuristics.parallel import in_order, processes_for
+from normtune.heuristics.regret.build import older
+from normtune.heuristics.regret.legality import all_variants
+from normtune.heuristics.regret.matrix import timing_matrix
+from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.serving import SHARING_COST
-from normtune.heuristics.weights import Weighting
+from normtune.heuristics.tablefile.relative_tree import leaves_of
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device

@@ -17,9 +17,9 @@ from normtune.errors import NormtuneError
 from normtune.heuristics.every_gpu import EveryGpu
 from normtune.heuristics.fitted_any import Lost, OnDevice
 from normtune.heuristics.joint import Joint, Part
-from normtune.heuristics.legality import all_variants
-from normtune.heuristics.normalised import BYTES_PER_L2, ROWS_PER_SM, NormalisedTree, choose_on
-from normtune.heuristics.tree import counted_leaves
+from normtune.heuristics.regret.legality import all_variants
+from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM, NormalisedTree, choose_on
+from normtune.heuristics.tablefile.tree import counted_leaves
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import join_key
 

@@ -21,15 +21,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.best_times import BestTimes
-from normtune.heuristics.grid import Axis
-from normtune.heuristics.legality import Legality
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.micrologs import micrologs
-from normtune.heuristics.optimum import Optima
-from normtune.heuristics.selection import Validated, validated
-from normtune.heuristics.solving import Bins, bins, losses
-from normtune.heuristics.tree import Split, Tree
+from normtune.heuristics.regret.best_times import BestTimes
+from normtune.heuristics.regret.fixed_log import micrologs
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.solver.bins import Bins, bins, losses
+from normtune.heuristics.solver.cross_validation import Validated, validated
+from normtune.heuristics.solver.grid import Axis
+from normtune.heuristics.solver.optimum import Optima
+from normtune.heuristics.tablefile.tree import Split, Tree
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Problem
 

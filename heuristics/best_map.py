@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.heuristics.figures import Loss, summarise
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.micrologs import percent
+from normtune.heuristics.regret.fixed_log import percent
+from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.config import Config
 
 if TYPE_CHECKING:

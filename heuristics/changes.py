@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
-from normtune.heuristics.tree import Region, Tree, regions
+from normtune.heuristics.tablefile.tree import Region, Tree, regions
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
 

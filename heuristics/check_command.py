@@ -142,8 +142,9 @@ def _measured(
         UsageError: the table or the device cannot be used.
         NormtuneError: the device fails.
     """
-    from normtune.heuristics import locate, suspect
+    from normtune.heuristics import suspect
     from normtune.heuristics.course import Course
+    from normtune.heuristics.tablefile import locate
     from normtune.heuristics.verdict import of_table
     from normtune.heuristics.verdict_text import counts_line, note_lines, verdict_lines
     from normtune.tuner.device import open_device

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics import locate, named_files
+from normtune.heuristics import named_files
 from normtune.heuristics.batch_invariant import looks_at_rows
 from normtune.heuristics.every_gpu import EveryGpu, targets_of
-from normtune.heuristics.header import FORMAT, Header, is_edited, parse
-from normtune.heuristics.legality import Legality, registered
 from normtune.heuristics.options import MOST_LEAVES, read_options, values
 from normtune.heuristics.regenerate import is_plain
-from normtune.heuristics.regions import normalised_trees, trees
-from normtune.heuristics.syntax import statements
+from normtune.heuristics.regret.legality import Legality, registered
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import FORMAT, Header, is_edited, parse
+from normtune.heuristics.tablefile.parse import normalised_trees, trees
+from normtune.heuristics.tablefile.syntax import statements
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_batch_invariant

@@ -229,7 +229,8 @@ def _parts(
     Raises:
         UsageError: two devices would get the same file.
     """
-    from normtune.heuristics import locate, writing
+    from normtune.heuristics import writing
+    from normtune.heuristics.tablefile import locate
 
     devices = measured.select(operators).devices()
     if len(devices) > 1 and (writing.is_folder(out) if out else install):

@@ -6,14 +6,14 @@ In: a timing matrix, what is legal and what the user asked for. Out: `Task`, and
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.header import Known
-from normtune.heuristics.legality import Legality
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.micrologs import ratio
-from normtune.heuristics.optimum import Optima
 from normtune.heuristics.options import FitOptions
-from normtune.heuristics.solving import Bins, Few, Solver, bins, few_configs, least_worst
-from normtune.heuristics.tree import counted_leaves
+from normtune.heuristics.regret.fixed_log import ratio
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.solver.bins import Bins, Few, Solver, bins, few_configs, least_worst
+from normtune.heuristics.solver.optimum import Optima
+from normtune.heuristics.tablefile.header import Known
+from normtune.heuristics.tablefile.tree import counted_leaves
 
 
 class Task(NamedTuple):

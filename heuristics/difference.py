@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from normtune.heuristics.changes import Rectangle, rectangles
 from normtune.heuristics.figures import Loss, summarise
 from normtune.heuristics.gains import Gain, Pair, gain
-from normtune.heuristics.matrix import MISSING, TimingMatrix
+from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.heuristics.sides import Side, Tuned
 from normtune.heuristics.traffic import PARTS, part
 from normtune.kernels.config import Config

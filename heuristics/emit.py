@@ -10,15 +10,15 @@ import re
 from collections.abc import Iterable, Sequence
 
 from normtune.errors import NormtuneError
-from normtune.heuristics import form
 from normtune.heuristics.batch_invariant import Cost
 from normtune.heuristics.figures import Figures
 from normtune.heuristics.fitted import Fit, FromData, Function
 from normtune.heuristics.fitted_any import AnyGpuFunction
-from normtune.heuristics.header import Header, body_hash
-from normtune.heuristics.micrologs import percent, percent_up
-from normtune.heuristics.normalised import ROWS_PER_SM, NormalisedTree
-from normtune.heuristics.tree import Leaf, Split, Tree, counted_leaves
+from normtune.heuristics.regret.fixed_log import percent, percent_up
+from normtune.heuristics.tablefile import template
+from normtune.heuristics.tablefile.header import Header, body_hash
+from normtune.heuristics.tablefile.relative_tree import ROWS_PER_SM, NormalisedTree
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, counted_leaves
 from normtune.kernels.config import Config
 from normtune.kernels.problem import split_batch_invariant
 
@@ -138,7 +138,7 @@ def _lost(found: Figures) -> list[str]:
     return [*parts, f"means low by at most {percent_up(loss.luck)}"] if loss.luck else parts
 
 
-def body_text(functions: Sequence[Function | AnyGpuFunction], of: form.Form = form.ONE_GPU) -> str:
+def body_text(functions: Sequence[Function | AnyGpuFunction], of: template.Form = template.ONE_GPU) -> str:
     """All that follows the header.
 
     Args:
@@ -152,11 +152,11 @@ def body_text(functions: Sequence[Function | AnyGpuFunction], of: form.Form = fo
     _check_unique([_constant(config) for config in configs])
     _check_unique([_function(one) for one in functions])
     constants = "\n".join(
-        form.in_parentheses(f"{_constant(config)} = Config", _arguments(config), "") for config in configs
+        template.in_parentheses(f"{_constant(config)} = Config", _arguments(config), "") for config in configs
     )
     code = "\n\n\n".join("\n".join([of.function(_function(one)), *_branches(one.tree, 1)]) for one in functions)
     entries = "\n".join(
-        form.in_parentheses("    ", [json.dumps(one.key), json.dumps(dtype)], f": {_function(one)},")
+        template.in_parentheses("    ", [json.dumps(one.key), json.dumps(dtype)], f": {_function(one)},")
         for one in functions
         for dtype in one.dtypes
     )
@@ -184,7 +184,7 @@ def _branches(tree: Tree | NormalisedTree, depth: int) -> list[str]:
 def _returned(indent: str, name: str) -> list[str]:
     """A leaf; formatters put a name into parentheses where that alone brings it within the width."""
     gained = len("return ") - len("    ")
-    if form.WIDTH < len(f"{indent}return {name}") <= form.WIDTH + gained:
+    if template.WIDTH < len(f"{indent}return {name}") <= template.WIDTH + gained:
         return [f"{indent}return (", f"{indent}    {name}", f"{indent})"]
     return [f"{indent}return {name}"]
 
@@ -207,7 +207,7 @@ def _arguments(config: Config) -> list[str]:
     names = list(Config._fields)
     while len(values) > 3 and values[-1] == Config._field_defaults.get(names[len(values) - 1]):
         values.pop()
-    return [form.literal(value) for value in values]
+    return [template.literal(value) for value in values]
 
 
 def _constant(config: Config) -> str:

@@ -6,12 +6,12 @@ code are made as in `emit`, of which this is the other form.
 
 from collections.abc import Iterable, Sequence
 
-from normtune.heuristics import form
 from normtune.heuristics.emit import body_text, header_of
 from normtune.heuristics.fitted_any import AnyGpuFit, Lost, OnDevice
-from normtune.heuristics.header import ANY_GPU
-from normtune.heuristics.micrologs import percent
-from normtune.heuristics.tree import counted_leaves
+from normtune.heuristics.regret.fixed_log import percent
+from normtune.heuristics.tablefile import template
+from normtune.heuristics.tablefile.header import ANY_GPU
+from normtune.heuristics.tablefile.tree import counted_leaves
 from normtune.results.records import Device
 
 
@@ -25,7 +25,7 @@ def module_text(fit: AnyGpuFit, regenerate: str) -> str:
     Raises:
         NormtuneError: two operators or configs would get the same name in the code.
     """
-    body = body_text(fit.functions, form.ANY_GPU)
+    body = body_text(fit.functions, template.ANY_GPU)
     header = header_of(fit, regenerate, (ANY_GPU, "", 0), _regret(fit), body)
     header = header._replace(fitted=tuple(map(described, fit.devices)))
     return f"{header.text()}\n{body}"

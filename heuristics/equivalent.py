@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.legality import Legality
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.tree import Leaf, Region, Split, Tree, choose
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.tablefile.tree import Leaf, Region, Split, Tree, choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
 

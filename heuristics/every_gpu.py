@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.errors import UsageError
-from normtune.heuristics.legality import Legality
-from normtune.heuristics.normalised import Box, NormalisedTree, boxes_on
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.tablefile.relative_tree import Box, NormalisedTree, boxes_on
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS

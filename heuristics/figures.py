@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.solving import losses
-from normtune.heuristics.tree import Tree
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.solver.bins import losses
+from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.config import Config
 
 # (operator, rows, hidden) to a config, or None where it has none.

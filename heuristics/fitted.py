@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from normtune.heuristics.batch_invariant import Cost
 from normtune.heuristics.figures import Figures
+from normtune.heuristics.tablefile.tree import Tree
 from normtune.heuristics.together import Together
-from normtune.heuristics.tree import Tree
 from normtune.kernels.problem import join_key
 from normtune.results.records import Device
 from normtune.results.regimes import COLD

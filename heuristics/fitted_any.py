@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from normtune.heuristics.fitted import FromData
-from normtune.heuristics.normalised import NormalisedTree
+from normtune.heuristics.tablefile.relative_tree import NormalisedTree
 from normtune.kernels.problem import join_key
 from normtune.results.records import Device
 

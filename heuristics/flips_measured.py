@@ -11,10 +11,10 @@ from normtune.heuristics.figures import Loss, summarise
 from normtune.heuristics.fitting import fit
 from normtune.heuristics.flips import Shape, flips
 from normtune.heuristics.flips_text import Direction
-from normtune.heuristics.matrices import matrices_of
-from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.options import FitOptions
-from normtune.heuristics.tree import Tree, choose
+from normtune.heuristics.regret.build import matrices_of
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.tablefile.tree import Tree, choose
 
 if TYPE_CHECKING:
     from normtune.results.frame import Evidence

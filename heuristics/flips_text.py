@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from normtune.heuristics.best_map import plane_lines
 from normtune.heuristics.figures import Loss
 from normtune.heuristics.flips import LEVEL, Flips, Shape
-from normtune.heuristics.micrologs import percent
+from normtune.heuristics.regret.fixed_log import percent
 
 if TYPE_CHECKING:
     from rich.text import Text

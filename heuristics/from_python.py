@@ -16,7 +16,7 @@ from normtune.heuristics.fitted import Fit, Function, Shared
 from normtune.heuristics.fitting import fit as fit_evidence
 from normtune.heuristics.fitting import used
 from normtune.heuristics.options import FitOptions
-from normtune.heuristics.tree import choose
+from normtune.heuristics.tablefile.tree import choose
 from normtune.heuristics.writing import check_evidence, check_table, write_table
 from normtune.kernels.config import Config
 from normtune.kernels.problem import split_key

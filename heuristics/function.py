@@ -17,17 +17,17 @@ from normtune.heuristics.conditions import Task, no_tree, sought
 from normtune.heuristics.figures import Figures
 from normtune.heuristics.fitted import Function
 from normtune.heuristics.guard import guarded, slower_cells, still_slower
-from normtune.heuristics.header import NOWHERE_SLOWER, Known
 from normtune.heuristics.incumbent import Incumbent
-from normtune.heuristics.legality import Legality
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.optimum import Optima, Sums
 from normtune.heuristics.options import MOST_LEAVES, FitOptions
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
-from normtune.heuristics.selection import FEW_FOLDS, MAX_LEAVES, cross_validated, selected
-from normtune.heuristics.solving import Solver, losses
-from normtune.heuristics.tidy import Old, cost_of, tidied
-from normtune.heuristics.tree import Tree, choose, configs_of, distinct, leaves
+from normtune.heuristics.solver.bins import Solver, losses
+from normtune.heuristics.solver.cross_validation import FEW_FOLDS, MAX_LEAVES, cross_validated, selected
+from normtune.heuristics.solver.optimum import Optima, Sums
+from normtune.heuristics.solver.simplify import Old, cost_of, tidied
+from normtune.heuristics.tablefile.header import NOWHERE_SLOWER, Known
+from normtune.heuristics.tablefile.tree import Tree, choose, configs_of, distinct, leaves
 
 
 def fit_function(

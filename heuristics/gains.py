@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.heuristics.guard import block_ratios
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.micrologs import MILLION
+from normtune.heuristics.regret.fixed_log import MILLION
+from normtune.heuristics.regret.matrix import TimingMatrix
 
 CONFIDENCE = 0.95
 

@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from normtune.heuristics.grid import Rectangle
-from normtune.heuristics.levels import block_of
-from normtune.heuristics.matrix import MISSING, Rounds, TimingMatrix
-from normtune.heuristics.optimum import Optima
-from normtune.heuristics.solving import Bins
-from normtune.heuristics.tidy import boxes, replaced
-from normtune.heuristics.tree import Tree, choose, configs_of
+from normtune.heuristics.regret.effects import block_of
+from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
+from normtune.heuristics.solver.bins import Bins
+from normtune.heuristics.solver.grid import Rectangle
+from normtune.heuristics.solver.optimum import Optima
+from normtune.heuristics.solver.simplify import boxes, replaced
+from normtune.heuristics.tablefile.tree import Tree, choose, configs_of
 from normtune.kernels.config import Config
 
 LEVEL = 0.05

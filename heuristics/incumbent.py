@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from normtune.errors import UsageError
-from normtune.heuristics import locate
-from normtune.heuristics.regions import trees
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.rules.rule import Rule
-from normtune.heuristics.tree import Tree, choose
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.parse import trees
+from normtune.heuristics.tablefile.tree import Tree, choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem, join_key, split_key
 from normtune.kernels.target import Target

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics import locate, writing
+from normtune.heuristics import writing
+from normtune.heuristics.tablefile import locate
 from normtune.kernels.gpu_name import plain_name
 from normtune.results.records import REPLAY_PREFIX, Device
 

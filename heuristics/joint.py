@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.heuristics.every_gpu import EveryGpu
-from normtune.heuristics.grid import Axis, axis, coarsened
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.normalised import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
-from normtune.heuristics.optimum import MAX_BINS, Optima
-from normtune.heuristics.thresholds import middle_half, roundest
-from normtune.heuristics.tree import Leaf, Tree
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.solver.grid import Axis, axis, coarsened
+from normtune.heuristics.solver.optimum import MAX_BINS, Optima
+from normtune.heuristics.solver.thresholds import middle_half, roundest
+from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
+from normtune.heuristics.tablefile.tree import Leaf, Tree
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.target import Target

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.micrologs import MILLION
+from normtune.heuristics.regret.fixed_log import MILLION
+from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import Problem

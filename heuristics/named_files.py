@@ -9,12 +9,12 @@ import os
 from pathlib import Path
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics import locate
 from normtune.heuristics.incumbent import Incumbents
 from normtune.heuristics.incumbent import baseline as incumbents
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.regret.weights import NAMED, Weighting
 from normtune.heuristics.rules import RULES
-from normtune.heuristics.weights import NAMED, Weighting
+from normtune.heuristics.tablefile import locate
 
 
 def inside(option: str, name: str, table: Path) -> Path:

@@ -15,7 +15,7 @@ from numbers import Integral, Real
 from pathlib import Path
 
 from normtune.errors import UsageError
-from normtune.heuristics.header import micrologs_of
+from normtune.heuristics.tablefile.header import micrologs_of
 from normtune.results.regimes import COLD, check_regime
 
 OBJECTIVES = ("mean", "worst")
@@ -101,8 +101,8 @@ class FitOptions:
 
     def seen_from(self, folder: Path) -> "FitOptions":
         """The same, with files named from a folder, as the header of a table there does."""
+        from normtune.heuristics.regret.weights import NAMED
         from normtune.heuristics.rules import RULES
-        from normtune.heuristics.weights import NAMED
 
         weights, baseline = self.weights, self.baseline
         if weights not in NAMED:

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from normtune.heuristics.suspect import Box
-from normtune.heuristics.tree import Split, Tree, choose, leaves
+from normtune.heuristics.tablefile.tree import Split, Tree, choose, leaves
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem

@@ -12,13 +12,13 @@ from normtune.errors import NormtuneError
 from normtune.heuristics.fitted import Fit, Function
 from normtune.heuristics.fitting import used
 from normtune.heuristics.function import fit_function
-from normtune.heuristics.header import Known
 from normtune.heuristics.incumbent import Incumbent, Incumbents
-from normtune.heuristics.legality import Legality, all_variants
-from normtune.heuristics.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.options import FitOptions
-from normtune.heuristics.tree import Tree
-from normtune.heuristics.weights import Weighting
+from normtune.heuristics.regret.legality import Legality, all_variants
+from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
+from normtune.heuristics.regret.weights import Weighting
+from normtune.heuristics.tablefile.header import Known
+from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import split_key
 from normtune.kernels.target import target_for

@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.levels import block_of
-from normtune.heuristics.matrix import MISSING, Rounds, TimingMatrix
+from normtune.heuristics.regret.effects import block_of
+from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
 from normtune.results.records import ROUNDS_PER_BLOCK
 
 _NONE = np.iinfo(np.int64).max

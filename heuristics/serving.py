@@ -18,17 +18,17 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.coverage import answers
 from normtune.heuristics.fitted import Function, Shared
 from normtune.heuristics.function import fit_function
-from normtune.heuristics.header import Known
 from normtune.heuristics.incumbent import Incumbent, Incumbents
-from normtune.heuristics.legality import Legality, all_variants
-from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.regret.legality import Legality, all_variants
+from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.sharing import extra, offer
-from normtune.heuristics.solving import Solver
-from normtune.heuristics.tree import Tree
+from normtune.heuristics.solver.bins import Solver
+from normtune.heuristics.solver.coverage import answers
+from normtune.heuristics.tablefile.header import Known
+from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.target import Target
 

@@ -10,11 +10,11 @@ from normtune.heuristics import figures
 from normtune.heuristics.fitted import Function, Shared
 from normtune.heuristics.function import figures_of, least_measured
 from normtune.heuristics.guard import Choice, slower
-from normtune.heuristics.legality import Legality
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.optimum import Optima
-from normtune.heuristics.solving import Solver, bins, losses
-from normtune.heuristics.tree import Tree, choose
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.solver.bins import Solver, bins, losses
+from normtune.heuristics.solver.optimum import Optima
+from normtune.heuristics.tablefile.tree import Tree, choose
 
 
 class Offer(NamedTuple):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
     from normtune.heuristics.best_map import BestMap
-    from normtune.heuristics.locate import Table
-    from normtune.heuristics.matrix import TimingMatrix
+    from normtune.heuristics.regret.matrix import TimingMatrix
+    from normtune.heuristics.tablefile.locate import Table
     from normtune.results.frame import Evidence
 
 LIMIT = 40
@@ -60,7 +60,7 @@ def show(
 
     Without --where, --sort or --limit it is a map: hidden down, rows across, a letter for each config.
     """
-    from normtune.heuristics.matrices import matrices_of, outdated
+    from normtune.heuristics.regret.build import matrices_of, outdated
     from normtune.results.source import measured, narrowed
     from normtune.results.terminal import console, printable
 
@@ -137,14 +137,14 @@ def _show_flips(
 
 
 def _load(path: Path) -> "Table":
-    from normtune.heuristics.locate import load
+    from normtune.heuristics.tablefile.locate import load
 
     return load(path)
 
 
 def _print_map(screen: "Console", current: "Evidence", matrix: "TimingMatrix", table: "Table | None") -> None:
     from normtune.heuristics.best_map import best_map, legend_lines, map_lines, table_map
-    from normtune.heuristics.micrologs import percent
+    from normtune.heuristics.regret.fixed_log import percent
     from normtune.results.terminal import map_columns
 
     mine = current.select([matrix.key], [matrix.dtype]).frame
@@ -170,7 +170,7 @@ def _print_map(screen: "Console", current: "Evidence", matrix: "TimingMatrix", t
 
 def _print_worst(screen: "Console", matrix: "TimingMatrix", found: "BestMap") -> None:
     """The shapes at which a table loses most, each with the config that is best there."""
-    from normtune.heuristics.micrologs import percent
+    from normtune.heuristics.regret.fixed_log import percent
 
     for (rows, hidden), loss in found.worst(_WORST):
         place = matrix.problems.index((rows, hidden))

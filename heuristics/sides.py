@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import UsageError
-from normtune.heuristics.locate import by_name, load, read, told
-from normtune.heuristics.normalised import on_sms
-from normtune.heuristics.regions import normalised_trees, trees
 from normtune.heuristics.rules import AUTOTUNED, RULES
-from normtune.heuristics.tree import Tree
+from normtune.heuristics.tablefile.locate import by_name, load, read, told
+from normtune.heuristics.tablefile.parse import normalised_trees, trees
+from normtune.heuristics.tablefile.relative_tree import on_sms
+from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem, split_key
 from normtune.kernels.target import Target

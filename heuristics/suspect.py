@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics import locate
-from normtune.heuristics.header import MEASURED, Header, is_edited, micrologs_of, parse
-from normtune.heuristics.legality import registered
-from normtune.heuristics.normalised import NormalisedTree, on_sms
 from normtune.heuristics.options import values
-from normtune.heuristics.regions import normalised_trees, trees
-from normtune.heuristics.tree import Tree
+from normtune.heuristics.regret.legality import registered
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import MEASURED, Header, is_edited, micrologs_of, parse
+from normtune.heuristics.tablefile.parse import normalised_trees, trees
+from normtune.heuristics.tablefile.relative_tree import NormalisedTree, on_sms
+from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_batch_invariant, split_key

@@ -12,9 +12,9 @@ from pathlib import Path
 from normtune.heuristics import together
 from normtune.heuristics.figures import Figures, Gain
 from normtune.heuristics.fitted import Fit
-from normtune.heuristics.micrologs import MILLION, percent, percent_up
-from normtune.heuristics.optimum import MAX_BINS
+from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up
 from normtune.heuristics.rules import liger
+from normtune.heuristics.solver.optimum import MAX_BINS
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.problem import split_key
 from normtune.results.records import REPLAY_PREFIX

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.best_times import best_times
 from normtune.heuristics.figures import Rule
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.micrologs import MILLION, percent
-from normtune.heuristics.tree import Tree, choose
+from normtune.heuristics.regret.best_times import best_times
+from normtune.heuristics.regret.fixed_log import MILLION, percent
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.tablefile.tree import Tree, choose
 
 if TYPE_CHECKING:
     from normtune.results.frame import Evidence

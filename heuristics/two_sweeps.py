@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitted import Fit
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.legality import all_variants
-from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.options import FitOptions
 from normtune.heuristics.refit import Case, cases, refitted, server, weighted
+from normtune.heuristics.regret.legality import all_variants
+from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.resampling import Blocks
 from normtune.heuristics.sharing import extra
-from normtune.heuristics.tree import Tree, choose
+from normtune.heuristics.tablefile.tree import Tree, choose
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import join_key
 

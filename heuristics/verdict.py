@@ -41,9 +41,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from normtune.heuristics.levels import Level, Samples, block_of, levels
-from normtune.heuristics.micrologs import MILLION
 from normtune.heuristics.probes import MATTERS
+from normtune.heuristics.regret.effects import Level, Samples, block_of, levels
+from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.suspect import Checked, Promise
 from normtune.kernels.config import Config
 from normtune.results.statistics import halves, summary

@@ -6,7 +6,7 @@ In: functions, their judgements, and what stood in the way. Out: lines.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from normtune.heuristics.micrologs import percent
+from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.suspect import Checked, Promise, Suspect
 from normtune.heuristics.verdict import (
     AMBIGUOUS,

@@ -6,8 +6,8 @@ In: measurements and options. Out: a line, or none where it is done before anybo
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from normtune.heuristics.header import Known
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.tablefile.header import Known
 from normtune.kernels.problem import join_key
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def work(evidence: "Evidence", options: FitOptions, known: Mapping[tuple[str, st
         source: what to call the evidence.
     """
     from normtune.heuristics.fitting import used
-    from normtune.heuristics.selection import MAX_LEAVES
+    from normtune.heuristics.solver.cross_validation import MAX_LEAVES
 
     data = used(evidence, options.operators)
     seconds = 0.0

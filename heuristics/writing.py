@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normtune.errors import UsageError
-from normtune.heuristics import locate, regenerate
-from normtune.heuristics.header import FIRST_LINE, is_edited, parse
-from normtune.heuristics.syntax import has_comments
+from normtune.heuristics import regenerate
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import FIRST_LINE, is_edited, parse
+from normtune.heuristics.tablefile.syntax import has_comments
 from normtune.results.atomic import check_place, replaced
 
 if TYPE_CHECKING:

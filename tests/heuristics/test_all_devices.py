@@ -11,17 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics import emit_any, locate
+from normtune.heuristics import emit_any
 from normtune.heuristics.all_devices import fit_all
 from normtune.heuristics.checking import check
 from normtune.heuristics.every_gpu import EveryGpu, targets_of
 from normtune.heuristics.joint import Joint, Part, between
-from normtune.heuristics.legality import all_variants
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.normalised import BYTES_PER_L2, ROWS_PER_SM, Cut, choose_on
 from normtune.heuristics.options import FitOptions
-from normtune.heuristics.regions import normalised_trees
-from normtune.heuristics.tree import Leaf
+from normtune.heuristics.regret.legality import all_variants
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.parse import normalised_trees
+from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM, Cut, choose_on
+from normtune.heuristics.tablefile.tree import Leaf
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, split_key

@@ -8,13 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics import form, locate
 from normtune.heuristics.emit import body_text
 from normtune.heuristics.fitted_any import AnyGpuFunction
-from normtune.heuristics.header import body_hash, parse
-from normtune.heuristics.normalised import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree, choose_on
-from normtune.heuristics.regions import normalised_trees, trees
-from normtune.heuristics.tree import Leaf
+from normtune.heuristics.tablefile import locate, template
+from normtune.heuristics.tablefile.header import body_hash, parse
+from normtune.heuristics.tablefile.parse import normalised_trees, trees
+from normtune.heuristics.tablefile.relative_tree import (
+    BYTES_PER_L2,
+    HIDDEN,
+    ROWS_PER_SM,
+    Cut,
+    NormalisedTree,
+    choose_on,
+)
+from normtune.heuristics.tablefile.tree import Leaf
 from normtune.kernels.config import Config
 
 SHIPPED = locate.SHIPPED / locate.ANY_GPU
@@ -30,7 +37,7 @@ def cuts(parts: st.SearchStrategy[NormalisedTree]) -> st.SearchStrategy[Normalis
 
 
 def written(tree: NormalisedTree) -> str:
-    return body_text([AnyGpuFunction("toy", "", "bfloat16", tree, 1, (), ("bfloat16",))], form.ANY_GPU)
+    return body_text([AnyGpuFunction("toy", "", "bfloat16", tree, 1, (), ("bfloat16",))], template.ANY_GPU)
 
 
 @given(st.recursive(leaves, cuts, max_leaves=8), numbers, st.integers(1, 65536), st.integers(1, 400), numbers)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from normtune.heuristics.batch_invariant import bounded, cost_of, fit_batch_invariant, looks_at_rows, works_alike
-from normtune.heuristics.best_times import BestTimes, best_times
-from normtune.heuristics.legality import Legality
-from normtune.heuristics.matrix import TimingMatrix, timing_matrix
-from normtune.heuristics.solving import losses, solve
-from normtune.heuristics.tree import Leaf, Split, choose, leaves, regions
+from normtune.heuristics.regret.best_times import BestTimes, best_times
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
+from normtune.heuristics.solver.bins import losses, solve
+from normtune.heuristics.tablefile.tree import Leaf, Split, choose, leaves, regions
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch
 from normtune.kernels.problem import MAX_ROWS, Problem

@@ -13,11 +13,12 @@ from normtune import cli
 from normtune.benchmarks import planted, staleness
 from normtune.benchmarks.replays import Replay
 from normtune.errors import Terminated
-from normtune.heuristics import check_command, locate, suspect
+from normtune.heuristics import check_command, suspect
 from normtune.heuristics.course import Course, Question
-from normtune.heuristics.header import body_hash, parse
 from normtune.heuristics.rules import liger
-from normtune.heuristics.tree import choose, configs_of
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import body_hash, parse
+from normtune.heuristics.tablefile.tree import choose, configs_of
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS

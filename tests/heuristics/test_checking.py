@@ -6,8 +6,8 @@ from normtune.errors import UsageError
 from normtune.heuristics.checking import check
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.header import body_hash, parse
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import OperatorSpec
 from normtune.results import recording

@@ -8,7 +8,7 @@ import pytest
 
 from normtune.heuristics.course import MOST_SHAPES, Course, Question
 from normtune.heuristics.suspect import Box, Checked, Promise
-from normtune.heuristics.tree import Leaf, Split, Tree
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
 from normtune.heuristics.verdict import LEAST_SHAPES, OK, STALE, UNMEASURED, Judgement
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec

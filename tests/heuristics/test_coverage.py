@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from normtune.errors import NormtuneError
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.legality import Legality, all_variants
 from normtune.heuristics.options import FitOptions
-from normtune.heuristics.regions import trees
-from normtune.heuristics.tree import choose, distinct
+from normtune.heuristics.regret.legality import Legality, all_variants
+from normtune.heuristics.tablefile.parse import trees
+from normtune.heuristics.tablefile.tree import choose, distinct
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS

@@ -19,10 +19,10 @@ from normtune.heuristics.emit import module_text
 from normtune.heuristics.figures import Loss
 from normtune.heuristics.fitting import fit
 from normtune.heuristics.gains import Interval
-from normtune.heuristics.matrix import Rounds, TimingMatrix
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
 from normtune.heuristics.sides import Side, Tuned, side
-from normtune.heuristics.tree import Leaf, Split, Tree, choose
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import TARGETS

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from normtune import __version__
 from normtune.errors import NormtuneError
-from normtune.heuristics import locate
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitted import Fit
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.header import body_hash, parse
-from normtune.heuristics.legality import all_variants
 from normtune.heuristics.options import FitOptions
-from normtune.heuristics.regions import trees
-from normtune.heuristics.tree import Leaf, choose, regions
+from normtune.heuristics.regret.legality import all_variants
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import body_hash, parse
+from normtune.heuristics.tablefile.parse import trees
+from normtune.heuristics.tablefile.tree import Leaf, choose, regions
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem

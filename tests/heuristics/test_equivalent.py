@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from normtune.heuristics.equivalent import Box, equivalent
-from normtune.heuristics.legality import Legality
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.tree import Leaf, Split
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.target import TARGETS

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from normtune.heuristics.figures import Loss, of_rule, of_tree, summarise
-from normtune.heuristics.matrix import TimingMatrix
+from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
-from normtune.heuristics.tree import Leaf, Split
+from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.config import Config
 
 NARROW, WIDE = Config("row", 1, 4), Config("row", 1, 8)

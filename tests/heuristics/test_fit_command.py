@@ -6,8 +6,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import UsageError
-from normtune.heuristics import locate
 from normtune.heuristics.commands import register
+from normtune.heuristics.tablefile import locate
 from normtune.results import recording
 from normtune.results.frame import Evidence
 from normtune.results.store import Store

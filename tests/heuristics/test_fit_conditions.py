@@ -9,11 +9,11 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics import locate
 from normtune.heuristics.commands import register
-from normtune.heuristics.header import FORMAT, body_hash, parse
-from normtune.heuristics.regions import trees
-from normtune.heuristics.tree import choose, distinct, leaves
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import FORMAT, body_hash, parse
+from normtune.heuristics.tablefile.parse import trees
+from normtune.heuristics.tablefile.tree import choose, distinct, leaves
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results.store import Store
 

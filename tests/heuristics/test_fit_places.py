@@ -15,9 +15,9 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics import locate
 from normtune.heuristics.checking import check
 from normtune.heuristics.commands import register
+from normtune.heuristics.tablefile import locate
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results.exchange import read_parquet
 from normtune.results.store import Store

@@ -7,10 +7,10 @@ from typer.testing import CliRunner
 
 from normtune.cli import app
 from normtune.errors import UsageError
-from normtune.heuristics import locate
 from normtune.heuristics.fitting import fit
 from normtune.heuristics.options import FitOptions, read_options
-from normtune.heuristics.tree import choose
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results import recording

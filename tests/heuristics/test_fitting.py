@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics import solving
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.header import Known, parse
-from normtune.heuristics.legality import Legality
-from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.solver import bins
+from normtune.heuristics.tablefile.header import Known, parse
+from normtune.heuristics.tablefile.tree import Leaf, Split, choose
 from normtune.heuristics.telling import figures
-from normtune.heuristics.tree import Leaf, Split, choose
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
@@ -263,7 +263,7 @@ def test_of_too_many_sizes_the_nearest_are_not_told_apart_and_nothing_is_proved(
     def by_hidden(config, problem):
         return 0.0 if config.num_warps == (4 if problem.hidden <= 512 else 16) else 0.2
 
-    monkeypatch.setattr(solving, "MAX_BINS", most)
+    monkeypatch.setattr(bins, "MAX_BINS", most)
     configs = [Config("row", 1, 4), Config("row", 1, 16)]
     shapes = {(count, 64) for count in range(1, 41)} | {(1, 64 * count) for count in range(1, 41)}
     found = fit(measured(("", "bfloat16", by_hidden), shapes=sorted(shapes), configs=configs), FitOptions(leaves=2))
@@ -292,7 +292,7 @@ def test_a_planted_tree_is_found_on_sixty_by_thirty_two_sizes(spec):
     regret = np.where(np.arange(3) == best[:, None], 0, 300_000)
     matrix = TimingMatrix("toy", "", "bfloat16", problems, configs, regret, np.ones(regret.shape, np.bool_))
     legality = Legality(spec, TARGETS["sm_90"], ("bfloat16",), ("",))
-    optima = solving.solve(matrix, legality, 5)
+    optima = bins.solve(matrix, legality, 5)
     assert len(problems) == 60 * 32
     assert [optima.least_measured(count) == 0 for count in (4, 5)] == [False, True]
 

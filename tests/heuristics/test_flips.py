@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from normtune.errors import UsageError
 from normtune.heuristics.flips import flips
 from normtune.heuristics.flips_measured import directions
-from normtune.heuristics.matrix import timing_matrix
+from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.show_command import register
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint

@@ -22,12 +22,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError
-from normtune.heuristics import fitting, locate
+from normtune.heuristics import fitting
 from normtune.heuristics.commands import register
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.header import body_hash, parse
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results import recording
 from normtune.results.commands import app as data_app

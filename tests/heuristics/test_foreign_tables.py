@@ -8,13 +8,14 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import UsageError
-from normtune.heuristics import locate, named_files, options, regenerate
+from normtune.heuristics import named_files, options, regenerate
 from normtune.heuristics.checking import check
 from normtune.heuristics.commands import register
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.header import body_hash, parse
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results import recording
 from normtune.results.exchange import write_parquet

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.heuristics import form, locate, syntax
 from normtune.heuristics.checking import check
 from normtune.heuristics.emit import body_text, module_text
 from normtune.heuristics.fitted_any import AnyGpuFunction
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.header import body_hash, parse
-from normtune.heuristics.normalised import ROWS_PER_SM, Cut, NormalisedTree
 from normtune.heuristics.options import FitOptions
-from normtune.heuristics.tree import Leaf
+from normtune.heuristics.tablefile import locate, syntax, template
+from normtune.heuristics.tablefile.header import body_hash, parse
+from normtune.heuristics.tablefile.relative_tree import ROWS_PER_SM, Cut, NormalisedTree
+from normtune.heuristics.tablefile.tree import Leaf
 from normtune.heuristics.writing import check_table
 from normtune.kernels.config import Config
 from normtune.results import recording
@@ -63,7 +63,7 @@ def test_what_is_written_is_formatted(name: str, width: int, tmp_path: Path) -> 
         shutil.copy(table, path)
         text = formatted(name, width, path)
         # What is so deep that 88 columns break it, 100 need not.
-        if width == form.WIDTH:
+        if width == template.WIDTH:
             assert text == table.read_text()
         header, body = parse(text, table.name)
         assert body_hash(body) == header.body
@@ -75,10 +75,10 @@ def test_what_is_written_is_formatted(name: str, width: int, tmp_path: Path) -> 
 def test_long_names_in_deep_trees_are_formatted(name: str, tmp_path: Path) -> None:
     path = tmp_path / "table.py"
     function = AnyGpuFunction("long_operator" * 4, "no_thing", "bfloat16", deep(10), 1, (), ("bfloat16", "float16"))
-    text = body_text([function], form.ANY_GPU).lstrip()
+    text = body_text([function], template.ANY_GPU).lstrip()
     assert "return (\n" in text
     path.write_text(text)
-    assert formatted(name, form.WIDTH, path) == text
+    assert formatted(name, template.WIDTH, path) == text
 
 
 @pytest.mark.parametrize("name", FORMATTERS)

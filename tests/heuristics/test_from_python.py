@@ -9,10 +9,10 @@ import pytest
 
 from normtune import heuristics
 from normtune.errors import UsageError
-from normtune.heuristics import locate
 from normtune.heuristics.checking import check
 from normtune.heuristics.fitting import fit as fit_evidence
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.target import TARGETS

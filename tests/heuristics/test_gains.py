@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from normtune.heuristics.gains import Gain, Interval, Pair, gain
-from normtune.heuristics.matrix import MISSING, Rounds, TimingMatrix
+from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
 from normtune.kernels.config import Config
 
 SLOW, FAST = Config("row", 1, 4), Config("row", 1, 8)

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from normtune.heuristics.grid import axis
 from normtune.heuristics.guard import LEVEL, SLOWER, block_ratios, guarded, p_value, slower
-from normtune.heuristics.matrix import MISSING, Rounds, TimingMatrix
-from normtune.heuristics.solving import Bins
-from normtune.heuristics.tree import Leaf, Split, Tree, choose
+from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
+from normtune.heuristics.solver.bins import Bins
+from normtune.heuristics.solver.grid import axis
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.config import Config
 from normtune.results.records import ROUNDS_PER_BLOCK
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
-from normtune.heuristics.header import FORMAT, Header, Known, parse
+from normtune.heuristics.tablefile.header import FORMAT, Header, Known, parse
 
 HEADER = Header(
     regenerate="normtune fit --recording test --out table.py",
@@ -49,7 +49,7 @@ def test_long_lines_are_wrapped_and_read_as_one() -> None:
 
 @given(st.integers(0, 200_000))
 def test_a_cross_validated_figure_is_read_so_that_it_prints_alike(regret: int) -> None:
-    from normtune.heuristics.micrologs import percent
+    from normtune.heuristics.regret.fixed_log import percent
 
     line = f"a bfloat16: 3 leaves, mean 0.10 %, worst 1.0 %, cross-validated {percent(regret)}, optimum 0.10 %"
     known = HEADER._replace(regret=(line,)).known()["a", "bfloat16"]

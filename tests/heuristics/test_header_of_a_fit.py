@@ -7,11 +7,11 @@ import pytest
 from normtune.errors import NormtuneError
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.header import Known, parse
 from normtune.heuristics.incumbent import Incumbents
 from normtune.heuristics.options import FitOptions, read_options
-from normtune.heuristics.regions import trees
 from normtune.heuristics.rules import RULES
+from normtune.heuristics.tablefile.header import Known, parse
+from normtune.heuristics.tablefile.parse import trees
 from normtune.results.frame import Evidence
 
 SHAPES = [(rows, hidden) for rows in (1, 3, 64, 100, 1024, 5000) for hidden in (64, 96, 128, 256, 700, 1024, 4096)]

@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 
 from normtune.heuristics.figures import Loss, of_tree
-from normtune.heuristics.locate import SHIPPED, read
-from normtune.heuristics.matrix import timing_matrix
-from normtune.heuristics.regions import trees
-from normtune.heuristics.solving import losses
+from normtune.heuristics.regret.matrix import timing_matrix
+from normtune.heuristics.solver.bins import losses
+from normtune.heuristics.tablefile.locate import SHIPPED, read
+from normtune.heuristics.tablefile.parse import trees
 from normtune.kernels.operator import operator
 from normtune.kernels.target import target_for
 from normtune.results.csv_file import positive, read_lines

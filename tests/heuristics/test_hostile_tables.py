@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.heuristics import locate
 from normtune.heuristics.checking import check
-from normtune.heuristics.header import body_hash, parse
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import body_hash, parse
 
 SHIPPED = locate.SHIPPED / "nvidia_h200.py"
 FIRST = "def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:\n"

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from normtune.heuristics import locate, telling
+from normtune.heuristics import telling
 from normtune.heuristics.batch_invariant import looks_at_rows
 from normtune.heuristics.checking import check
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.header import body_hash, parse
 from normtune.heuristics.options import FitOptions, read_options
-from normtune.heuristics.regions import trees
-from normtune.heuristics.tree import choose
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import body_hash, parse
+from normtune.heuristics.tablefile.parse import trees
+from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results import recording

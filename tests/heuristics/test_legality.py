@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normtune.heuristics.legality import Legality
+from normtune.heuristics.regret.legality import Legality
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch, operator
 from normtune.kernels.target import TARGETS

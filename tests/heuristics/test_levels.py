@@ -1,6 +1,6 @@
 import numpy as np
 
-from normtune.heuristics.levels import Samples, block_of, levels
+from normtune.heuristics.regret.effects import Samples, block_of, levels
 from normtune.kernels.config import Config
 from normtune.results.records import COPY
 

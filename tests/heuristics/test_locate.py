@@ -9,20 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
-from normtune.heuristics import form, locate
-from normtune.heuristics.header import ANY_GPU, Header, body_hash
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import ANY_GPU, Header, body_hash
+from normtune.heuristics.tablefile.template import ONE_GPU
 
 # A table whose one config has the name of its GPU for a schedule.
 BODY = (
-    f"{form.ONE_GPU.opening()}\n\n\nONE = Config(NAME)\n\n\n{form.ONE_GPU.function('only')}\n    return ONE\n\n\n"
-    f'{form.ONE_GPU.tables()} {{\n    ("a", "b"): only,\n}}\n{form.ONE_GPU.closing()}'
+    f"{ONE_GPU.opening()}\n\n\nONE = Config(NAME)\n\n\n{ONE_GPU.function('only')}\n    return ONE\n\n\n"
+    f'{ONE_GPU.tables()} {{\n    ("a", "b"): only,\n}}\n{ONE_GPU.closing()}'
 )
 # The same for any GPU: `few` below 2 rows a multiprocessor, `small` from there to half of the L2 cache, else `large`.
 ANY_BODY = (
-    f'{form.ANY_GPU.opening()}\n\n\nFEW = Config("few")\nSMALL = Config("small")\nLARGE = Config("large")\n\n\n'
-    f"{form.ANY_GPU.function('only')}\n    if rows >= 2 * sms:\n        if 4 * rows * hidden >= l2_bytes:\n"
+    f'{template.ANY_GPU.opening()}\n\n\nFEW = Config("few")\nSMALL = Config("small")\nLARGE = Config("large")\n\n\n'
+    f"{template.ANY_GPU.function('only')}\n    if rows >= 2 * sms:\n        if 4 * rows * hidden >= l2_bytes:\n"
     "            return LARGE\n        return SMALL\n    return FEW\n\n\n"
-    f'{form.ANY_GPU.tables()} {{\n    ("a", "b"): only,\n}}\n{form.ANY_GPU.closing()}'
+    f'{template.ANY_GPU.tables()} {{\n    ("a", "b"): only,\n}}\n{template.ANY_GPU.closing()}'
 )
 
 

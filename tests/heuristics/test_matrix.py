@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normtune.heuristics.matrix import MISSING, timing_matrix
+from normtune.heuristics.regret.matrix import MISSING, timing_matrix
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem

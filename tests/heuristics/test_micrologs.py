@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normtune.heuristics.micrologs import micrologs, percent
+from normtune.heuristics.regret.fixed_log import micrologs, percent
 
 getcontext().prec = 30
 

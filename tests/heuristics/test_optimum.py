@@ -3,10 +3,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from normtune.heuristics import optimum
-from normtune.heuristics.grid import axis
-from normtune.heuristics.optimum import Optima
-from normtune.heuristics.tree import Leaf, Split, Tree, choose, leaves, regions
+from normtune.heuristics.solver import optimum
+from normtune.heuristics.solver.grid import axis
+from normtune.heuristics.solver.optimum import Optima
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose, leaves, regions
 from normtune.kernels.config import Config
 
 CONFIGS = tuple(Config("row", 1, warps) for warps in (1, 2, 4))

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normtune.heuristics.grid import axis
-from normtune.heuristics.legality import Legality
-from normtune.heuristics.matrix import TimingMatrix, timing_matrix
-from normtune.heuristics.solving import least_worst, solve
-from normtune.heuristics.tree import choose, leaves, regions
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
+from normtune.heuristics.solver.bins import least_worst, solve
+from normtune.heuristics.solver.grid import axis
+from normtune.heuristics.tablefile.tree import choose, leaves, regions
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec, operator
 from normtune.kernels.problem import Problem

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from normtune.heuristics.portfolio import Portfolio, fewest, portfolio
+from normtune.heuristics.solver.portfolio import Portfolio, fewest, portfolio
 
 BARRED = 10**9
 

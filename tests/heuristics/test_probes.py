@@ -19,7 +19,7 @@ from normtune.heuristics.probes import (
     spread,
 )
 from normtune.heuristics.suspect import Box
-from normtune.heuristics.tree import Leaf, Split, Tree, choose, configs_of, leaves
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose, configs_of, leaves
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from normtune.heuristics.fitted import Fit
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.legality import all_variants
 from normtune.heuristics.options import FitOptions
-from normtune.heuristics.tree import choose, regions
+from normtune.heuristics.regret.legality import all_variants
+from normtune.heuristics.tablefile.tree import choose, regions
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import TARGETS

@@ -9,8 +9,8 @@ import typer
 from typer.testing import CliRunner
 
 from normtune import heuristics
-from normtune.heuristics import locate
 from normtune.heuristics.commands import register
+from normtune.heuristics.tablefile import locate
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results.store import Store
 

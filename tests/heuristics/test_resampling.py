@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from normtune.heuristics.guard import block_ratios
-from normtune.heuristics.matrix import MISSING, Rounds, TimingMatrix, timing_matrix
+from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix, timing_matrix
 from normtune.heuristics.resampling import Blocks
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator

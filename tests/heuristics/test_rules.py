@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from normtune.heuristics.rules import AUTOTUNED, RULES, liger
 from normtune.heuristics.rules.te_rocm import _BACKWARD_LADDER, _FORWARD_LADDER, rows_per_program
-from normtune.heuristics.tree import choose
+from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import MAX_ROWS, Problem

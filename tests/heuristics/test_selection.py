@@ -3,11 +3,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normtune.heuristics.legality import Legality, all_variants
-from normtune.heuristics.matrix import WEIGHT, TimingMatrix
-from normtune.heuristics.selection import EXCESS, MAX_LEAVES, Folds, Validated, cross_validated, left_out, selected
-from normtune.heuristics.solving import losses, solve
-from normtune.heuristics.tree import Leaf, Split, choose
+from normtune.heuristics.regret.legality import Legality, all_variants
+from normtune.heuristics.regret.matrix import WEIGHT, TimingMatrix
+from normtune.heuristics.solver.bins import losses, solve
+from normtune.heuristics.solver.cross_validation import (
+    EXCESS,
+    MAX_LEAVES,
+    Folds,
+    Validated,
+    cross_validated,
+    left_out,
+    selected,
+)
+from normtune.heuristics.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.target import TARGETS
@@ -122,7 +130,7 @@ def test_more_leaves_are_tried_where_a_large_grid_asks_for_the_last(
         lost = tuple(None if chosen is None else int(leaves < chosen) for leaves in range(1, max_leaves + 1))
         return Validated((Folds((1,) * 6, (lost,) * 6),), ())
 
-    monkeypatch.setattr("normtune.heuristics.selection.cross_validated", asks_for)
+    monkeypatch.setattr("normtune.heuristics.solver.cross_validation.cross_validated", asks_for)
     shapes = tuple((rows, 64) for rows in range(1, problems + 1))
     regret = np.zeros((problems, 3), np.int64)
     one = TimingMatrix("toy", "", "bfloat16", shapes, CONFIGS, regret, np.ones(regret.shape, np.bool_))

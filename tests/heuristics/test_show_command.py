@@ -8,12 +8,13 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics import listing, locate
+from normtune.heuristics import listing
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.matrix import timing_matrix
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.show_command import register
+from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.problem import Problem

@@ -16,7 +16,7 @@ from normtune.heuristics.options import FitOptions
 from normtune.heuristics.refit import cases, refitted, server
 from normtune.heuristics.stability import Held, Spread, Stability, share_of, stability, tables_of
 from normtune.heuristics.stability_text import beforehand, lines
-from normtune.heuristics.tree import Leaf, Split
+from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.results.frame import Evidence

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.heuristics import locate, suspect
-from normtune.heuristics.header import Header, parse
-from normtune.heuristics.normalised import choose_on
-from normtune.heuristics.regions import normalised_trees, trees
-from normtune.heuristics.tree import choose
+from normtune.heuristics import suspect
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import Header, parse
+from normtune.heuristics.tablefile.parse import normalised_trees, trees
+from normtune.heuristics.tablefile.relative_tree import choose_on
+from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.problem import split_batch_invariant, split_key
 
 SHIPPED = sorted(locate.shipped())

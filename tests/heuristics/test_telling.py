@@ -7,11 +7,11 @@ from normtune.heuristics import figures, telling
 from normtune.heuristics.figures import Gain
 from normtune.heuristics.fitted import Fit
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
-from normtune.heuristics.solving import losses
-from normtune.heuristics.tree import Leaf, Split
+from normtune.heuristics.solver.bins import losses
+from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normtune.heuristics.grid import axis
-from normtune.heuristics.optimum import Optima, Sums
-from normtune.heuristics.thresholds import roundness
-from normtune.heuristics.tidy import Old, boxes, cost_of, replaced, tidied
-from normtune.heuristics.tree import Leaf, Split, Tree, choose, configs_of, distinct, leaves
+from normtune.heuristics.solver.grid import axis
+from normtune.heuristics.solver.optimum import Optima, Sums
+from normtune.heuristics.solver.simplify import Old, boxes, cost_of, replaced, tidied
+from normtune.heuristics.solver.thresholds import roundness
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose, configs_of, distinct, leaves
 from normtune.kernels.config import Config
 
 CONFIGS = tuple(Config("row", 1, warps) for warps in (1, 2, 4, 8))

@@ -7,10 +7,10 @@ import pytest
 
 from normtune.heuristics import telling
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.matrix import TimingMatrix
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.heuristics.together import Side, lines, together
-from normtune.heuristics.tree import Leaf, Split
 from normtune.kernels.config import Config
 from normtune.results.frame import Evidence
 from normtune.results.recording import load_recording

@@ -6,10 +6,10 @@ import pytest
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.emit import module_text
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.matrix import timing_matrix
 from normtune.heuristics.options import FitOptions
+from normtune.heuristics.regret.matrix import timing_matrix
+from normtune.heuristics.tablefile.tree import Leaf
 from normtune.heuristics.telling import figures
-from normtune.heuristics.tree import Leaf
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS

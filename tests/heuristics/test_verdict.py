@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from normtune.heuristics import verdict
-from normtune.heuristics.levels import Samples
-from normtune.heuristics.micrologs import micrologs
+from normtune.heuristics.regret.effects import Samples
+from normtune.heuristics.regret.fixed_log import micrologs
 from normtune.heuristics.suspect import Checked, Promise
-from normtune.heuristics.tree import Leaf
+from normtune.heuristics.tablefile.tree import Leaf
 from normtune.heuristics.verdict import (
     AMBIGUOUS,
     OK,

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
-from normtune.heuristics.matrix import WEIGHT
-from normtune.heuristics.weights import Weighting
+from normtune.heuristics.regret.matrix import WEIGHT
+from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.operator import OperatorSpec
 
 # `toy` in bfloat16 moves 2 bytes an element: 8 and 80 bytes, 800 and 8000, 8 MB.

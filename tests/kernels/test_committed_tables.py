@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import pytest
 
-from normtune.heuristics import locate
+from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, split_batch_invariant, split_key

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from normtune.heuristics.fitting import fit
-from normtune.heuristics.matrix import timing_matrix
 from normtune.heuristics.options import FitOptions
-from normtune.heuristics.solving import losses
+from normtune.heuristics.regret.matrix import timing_matrix
+from normtune.heuristics.solver.bins import losses
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from normtune.heuristics import locate
+from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator

@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError
-from normtune.heuristics import locate
 from normtune.heuristics.function import fit_function
 from normtune.heuristics.incumbent import Incumbent
-from normtune.heuristics.legality import Legality, all_variants
-from normtune.heuristics.matrix import Rounds, TimingMatrix
 from normtune.heuristics.options import FitOptions
-from normtune.heuristics.regions import trees
-from normtune.heuristics.tree import Leaf, Split, Tree, choose, regions
+from normtune.heuristics.regret.legality import Legality, all_variants
+from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.parse import trees
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose, regions
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key

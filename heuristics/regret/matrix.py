@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.levels import Level, Samples, levels, unused
-from normtune.heuristics.micrologs import micrologs
+from normtune.heuristics.regret.effects import Level, Samples, levels, unused
+from normtune.heuristics.regret.fixed_log import micrologs
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
 from normtune.kernels.problem import Problem, join_key

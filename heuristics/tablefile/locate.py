@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.header import Header, parse
-from normtune.heuristics.normalised import boxes_on
-from normtune.heuristics.regions import normalised_trees, trees
-from normtune.heuristics.syntax import parsed
-from normtune.heuristics.tree import regions
+from normtune.heuristics.tablefile.header import Header, parse
+from normtune.heuristics.tablefile.parse import normalised_trees, trees
+from normtune.heuristics.tablefile.relative_tree import boxes_on
+from normtune.heuristics.tablefile.syntax import parsed
+from normtune.heuristics.tablefile.tree import regions
 from normtune.kernels.config import Config
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, split_key

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.grid import Axis
-from normtune.heuristics.legality import Legality
-from normtune.heuristics.matrix import TimingMatrix
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.solver.grid import Axis
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 

@@ -16,9 +16,9 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.grid import Axis, Ranges, Rectangle
-from normtune.heuristics.partitions import Cut, Partitions
-from normtune.heuristics.tree import Leaf, Split, Tree
+from normtune.heuristics.solver.dynamic_program import Cut, Partitions
+from normtune.heuristics.solver.grid import Axis, Ranges, Rectangle
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
 from normtune.kernels.config import Config
 
 # The price of what may not be: more than any sum of costs, and as often as there may be bins it still fits an int64.

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from normtune.heuristics.grid import Axis, Rectangle
-from normtune.heuristics.optimum import BARRED, Optima, Sums
-from normtune.heuristics.portfolio import fewest
-from normtune.heuristics.thresholds import roundness
-from normtune.heuristics.tree import Leaf, Split, Tree, configs_of, distinct, leaves
+from normtune.heuristics.solver.grid import Axis, Rectangle
+from normtune.heuristics.solver.optimum import BARRED, Optima, Sums
+from normtune.heuristics.solver.portfolio import fewest
+from normtune.heuristics.solver.thresholds import roundness
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, configs_of, distinct, leaves
 from normtune.kernels.config import Config
 
 

@@ -9,7 +9,7 @@ launch.
 from collections.abc import Iterator
 from typing import NamedTuple, Union
 
-from normtune.heuristics.tree import Leaf, Split, Tree
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
 from normtune.kernels.config import Config
 
 HIDDEN = "hidden"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from normtune.errors import UsageError
-from normtune.heuristics.legality import registered
-from normtune.heuristics.matrix import MISSING, TimingMatrix, timing_matrix
+from normtune.heuristics.regret.legality import registered
+from normtune.heuristics.regret.matrix import MISSING, TimingMatrix, timing_matrix
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import join_key

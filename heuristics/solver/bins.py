@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.coverage import default_configs, separated
-from normtune.heuristics.grid import Axis, axis, coarsened
-from normtune.heuristics.legality import Legality
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.optimum import MAX_BINS, Optima
-from normtune.heuristics.portfolio import portfolio
-from normtune.heuristics.tree import Tree, choose
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.solver.coverage import default_configs, separated
+from normtune.heuristics.solver.grid import Axis, axis, coarsened
+from normtune.heuristics.solver.optimum import MAX_BINS, Optima
+from normtune.heuristics.solver.portfolio import portfolio
+from normtune.heuristics.tablefile.tree import Tree, choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
 

@@ -11,10 +11,10 @@ from functools import cache
 from typing import NamedTuple, TypeVar
 
 from normtune.errors import NormtuneError
-from normtune.heuristics import form
-from normtune.heuristics.normalised import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
-from normtune.heuristics.syntax import parsed
-from normtune.heuristics.tree import Leaf, Split, Tree
+from normtune.heuristics.tablefile import template
+from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
+from normtune.heuristics.tablefile.syntax import parsed
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
 from normtune.kernels.config import Config
 
 Kind = TypeVar("Kind", Tree, NormalisedTree)
@@ -26,7 +26,7 @@ def trees(text: str) -> dict[tuple[str, str], Tree]:
     Raises:
         NormtuneError: the code has a form that normtune does not write.
     """
-    return _read(text, form.ONE_GPU, _tree)
+    return _read(text, template.ONE_GPU, _tree)
 
 
 def normalised_trees(text: str) -> dict[tuple[str, str], NormalisedTree]:
@@ -35,11 +35,11 @@ def normalised_trees(text: str) -> dict[tuple[str, str], NormalisedTree]:
     Raises:
         NormtuneError: the code has a form that normtune does not write.
     """
-    return _read(text, form.ANY_GPU, _normalised_tree)
+    return _read(text, template.ANY_GPU, _normalised_tree)
 
 
 def _read(
-    text: str, of: form.Form, read: "Callable[[list[ast.stmt], dict[str, Config]], Kind]"
+    text: str, of: template.Form, read: "Callable[[list[ast.stmt], dict[str, Config]], Kind]"
 ) -> "dict[tuple[str, str], Kind]":
     try:
         return _trees(parsed(text), of, read)
@@ -79,7 +79,7 @@ class _Frame(NamedTuple):
 
 
 @cache
-def _frame(of: form.Form) -> _Frame:
+def _frame(of: template.Form) -> _Frame:
     module = ast.parse(of.opening() + of.closing())
     function, tables = ast.parse(f"{of.function('f')}\n    pass\n{of.tables()} {{}}").body
     if not isinstance(function, ast.FunctionDef) or not isinstance(tables, ast.AnnAssign) or not function.returns:
@@ -105,7 +105,7 @@ def _syntax(node: ast.stmt) -> str:
 
 
 def _trees(
-    module: ast.Module, of: form.Form, read: "Callable[[list[ast.stmt], dict[str, Config]], Kind]"
+    module: ast.Module, of: template.Form, read: "Callable[[list[ast.stmt], dict[str, Config]], Kind]"
 ) -> "dict[tuple[str, str], Kind]":
     """The trees of a module.
 

@@ -30,10 +30,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.legality import Legality
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.solving import few_configs, solve
-from normtune.heuristics.tree import Tree, choose
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.solver.bins import few_configs, solve
+from normtune.heuristics.tablefile.tree import Tree, choose
 
 # The most leaves that are tried at first, and then.
 MAX_LEAVES = 24, 40

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from normtune.heuristics.thresholds import hidden_threshold, rows_threshold
+from normtune.heuristics.solver.thresholds import hidden_threshold, rows_threshold
 
 
 class Axis(NamedTuple):

@@ -172,7 +172,7 @@ def body_hash(body: str, format: int = FORMAT) -> str:
         body: what follows the header.
         format: of the table; before 3 it is the hash of the text.
     """
-    from normtune.heuristics.syntax import syntax
+    from normtune.heuristics.tablefile.syntax import syntax
 
     return "sha256:" + hashlib.sha256((syntax(body) if format >= _BY_SYNTAX else body).encode()).hexdigest()
 

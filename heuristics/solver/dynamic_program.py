@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from normtune.heuristics.grid import Ranges, Rectangle
+from normtune.heuristics.solver.grid import Ranges, Rectangle
 
 _EXACT_SINGLE = float(1 << 24)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.matrix import TimingMatrix
+from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.results.records import COPY
 from normtune.results.statistics import summary
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.errors import UsageError
-from normtune.heuristics.matrix import WEIGHT
+from normtune.heuristics.regret.matrix import WEIGHT
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem, split_key
 from normtune.results.csv_file import Line, positive, read_lines

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.tree import Region, Tree, regions
+from normtune.heuristics.tablefile.tree import Region, Tree, regions
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, operators
 from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key
