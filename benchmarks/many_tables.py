@@ -50,8 +50,8 @@ def main() -> None:
     samples = sum(map(len, evidence.frame["samples"]))
     print(f"{len(evidence.frame)} measurements, {samples} samples, made in {made:.1f} s")
 
-    from normtune.heuristics import fitting, parallel
-    from normtune.heuristics.options import FitOptions
+    from normtune.heuristics.fitting import parallel, pipeline
+    from normtune.heuristics.fitting.options import FitOptions
 
     profile = cProfile.Profile()
     start, busy = time.perf_counter(), _busy()
@@ -59,7 +59,7 @@ def main() -> None:
         if options.profile:
             parallel._MANY = len(evidence.frame) + 1  # in this process, where the profiler sees it
             profile.enable()
-        fitted = fitting.fit(evidence, FitOptions(leaves=options.leaves))
+        fitted = pipeline.fit(evidence, FitOptions(leaves=options.leaves))
         profile.disable()
     seconds, busy = time.perf_counter() - start, _busy() - busy
     tables = len(fitted.functions) + len(fitted.shared)

@@ -131,7 +131,7 @@ def host() -> list[str]:
 
 def losses() -> list[str]:
     """What the functions of the shipped table lose on the recording and at held-out shapes, beside Liger's rule."""
-    from normtune.heuristics import figures
+    from normtune.heuristics.fitting import figures
     from normtune.heuristics.regret.matrix import timing_matrix
     from normtune.heuristics.rules import liger
     from normtune.heuristics.tablefile import parse

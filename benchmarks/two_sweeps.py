@@ -25,7 +25,7 @@ ABOVE_FLOOR = 3_000  # millionths: 0.3 %
 
 def main() -> None:
     """Fit, cross and print."""
-    from normtune.heuristics.options import FitOptions
+    from normtune.heuristics.fitting.options import FitOptions
     from normtune.heuristics.two_sweeps import crossed, swept
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -80,7 +80,7 @@ def _line(one: "Crossed") -> str:
 
 def _read(store: str) -> "Evidence":
     """The cold times of the newest kernels in a store, a file or a recording."""
-    from normtune.heuristics.fitting import used
+    from normtune.heuristics.fitting.pipeline import used
     from normtune.results.exchange import read_parquet
     from normtune.results.recording import recordings
     from normtune.results.source import measured

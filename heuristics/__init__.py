@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normtune.heuristics.checking import check
-    from normtune.heuristics.emit import module_text
-    from normtune.heuristics.from_python import Table, fit
+    from normtune.heuristics.fitting.api import Table, fit
+    from normtune.heuristics.fitting.module import module_text
 
 __all__ = ["Table", "check", "fit", "module_text"]
 

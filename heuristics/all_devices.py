@@ -15,15 +15,15 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu_function import Choice, Kind, chosen, figures_on, lost_on, most_leaves
 from normtune.heuristics.every_gpu import EveryGpu, targets_of
 from normtune.heuristics.fitted_any import AnyGpuFit, AnyGpuFunction, AnyGpuShared
-from normtune.heuristics.fitting import check_operators
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.parallel import in_order, processes_for
+from normtune.heuristics.fitting.pipeline import check_operators
+from normtune.heuristics.fitting.serving import SHARING_COST
 from normtune.heuristics.joint import Joint, Part
-from normtune.heuristics.options import FitOptions
-from normtune.heuristics.parallel import in_order, processes_for
 from normtune.heuristics.regret.build import older
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.regret.weights import Weighting
-from normtune.heuristics.serving import SHARING_COST
 from normtune.heuristics.tablefile.relative_tree import leaves_of
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.target import Target, target_for

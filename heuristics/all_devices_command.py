@@ -12,7 +12,7 @@ from normtune.errors import UsageError
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
-    from normtune.heuristics.options import FitOptions
+    from normtune.heuristics.fitting.options import FitOptions
     from normtune.results.frame import Evidence
 
 _STEM = "any_gpu"
@@ -55,25 +55,26 @@ def fit_all_devices(
         UsageError: a file cannot be written, or an option is for the table of one GPU.
         NormtuneError: there is nothing to fit.
     """
-    from normtune.heuristics import emit_any, regenerate, writing
+    from normtune.heuristics import emit_any
     from normtune.heuristics.all_devices import fit_all
-    from normtune.heuristics.fitting import used
+    from normtune.heuristics.fitting import regenerate, write
+    from normtune.heuristics.fitting.pipeline import used
     from normtune.results.exchange import write_parquet
 
     table, data = _place(out, ".py"), _place(evidence, ".parquet")
     if data and not table:
         raise UsageError("--evidence is given without --out: the table that is to name it is written nowhere")
     if table:
-        writing.check_table(table, force)
+        write.check_table(table, force)
     if data:
-        writing.check_evidence(data, force)
+        write.check_evidence(data, force)
     fitted = fit_all(measured, options)
     wrote = []
     if data and table:
         write_parquet(used(measured, options.operators), data)
         wrote.append(f"wrote {data}")
     if table:
-        writing.write_table(fitted, table, command(table, ["--all-devices", *regenerate.places(table, data)]))
+        write.write_table(fitted, table, command(table, ["--all-devices", *regenerate.places(table, data)]))
         wrote.append(f"wrote {table}")
         wrote.append(
             f"NORMTUNE_TABLE={table} makes one process use it, on whatever GPU; shipped, it serves GPUs without a table"
@@ -83,11 +84,11 @@ def fit_all_devices(
 
 def _place(option: str | None, suffix: str) -> Path | None:
     """The file of an option, in a folder under the name of the shared table; folders are made."""
-    from normtune.heuristics import writing
+    from normtune.heuristics.fitting import write
 
     if option is None:
         return None
-    if not writing.is_folder(option):
+    if not write.is_folder(option):
         return Path(option)
-    writing.make_folder(Path(option))
+    write.make_folder(Path(option))
     return Path(option) / f"{_STEM}{suffix}"

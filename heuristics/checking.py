@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics import named_files
-from normtune.heuristics.batch_invariant import looks_at_rows
 from normtune.heuristics.every_gpu import EveryGpu, targets_of
-from normtune.heuristics.options import MOST_LEAVES, read_options, values
-from normtune.heuristics.regenerate import is_plain
+from normtune.heuristics.fitting.batch_invariant import looks_at_rows
+from normtune.heuristics.fitting.options import MOST_LEAVES, read_options, values
+from normtune.heuristics.fitting.regenerate import is_plain
 from normtune.heuristics.regret.legality import Legality, registered
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import FORMAT, Header, is_edited, parse
@@ -88,9 +88,9 @@ def _again(header: Header) -> str:
 def _against_data(header: Header, text: str, path: Path, notes: list[str], told: Callable[[str], None]) -> list[str]:
     from normtune.heuristics import emit_any
     from normtune.heuristics.all_devices import fit_all
-    from normtune.heuristics.emit import module_text
-    from normtune.heuristics.fitting import fit
-    from normtune.heuristics.work import work
+    from normtune.heuristics.fitting.duration import work
+    from normtune.heuristics.fitting.module import module_text
+    from normtune.heuristics.fitting.pipeline import fit
 
     if header.format < _OLDEST:
         return [f"it was written in table format {header.format}, before {_OLDEST}; {_again(header)}"]

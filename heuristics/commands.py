@@ -12,13 +12,13 @@ import typer
 
 from normtune.errors import UsageError
 from normtune.heuristics.check_command import check
-from normtune.heuristics.options import TIE_PERCENT, FitOptions
+from normtune.heuristics.fitting.options import TIE_PERCENT, FitOptions
 from normtune.results.regimes import COLD
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
-    from normtune.heuristics.fitted import Fit
-    from normtune.heuristics.incumbent import Incumbents
+    from normtune.heuristics.fitting.baseline import Incumbents
+    from normtune.heuristics.fitting.result import Fit
     from normtune.results.frame import Evidence
     from normtune.results.records import Device
 
@@ -98,10 +98,11 @@ def fit(
     ] = False,
 ) -> None:
     """Fit the table that loses least, print what it loses, and write it with --out or --install."""
-    from normtune.heuristics import installing, regenerate, telling, writing
-    from normtune.heuristics.fitting import fit as fit_table
-    from normtune.heuristics.fitting import used
-    from normtune.heuristics.incumbent import baseline as in_use
+    from normtune.heuristics import installing
+    from normtune.heuristics.fitting import regenerate, report, write
+    from normtune.heuristics.fitting.baseline import baseline as in_use
+    from normtune.heuristics.fitting.pipeline import fit as fit_table
+    from normtune.heuristics.fitting.pipeline import used
     from normtune.kernels.gpu_name import plain_name
     from normtune.results.exchange import write_parquet
     from normtune.results.source import measured
@@ -164,22 +165,22 @@ def fit(
             wrote.append(f"wrote {part.data}")
         if part.table:
             places = regenerate.places(part.table, part.data, len(parts) > 1)
-            writing.write_table(fitted, part.table, command(part.table, places))
+            write.write_table(fitted, part.table, command(part.table, places))
             wrote.append(f"wrote {part.table}")
         if part.installed:
             before = installing.displaced(fitted.device)
-            writing.write_table(fitted, part.installed, command(part.installed, ["--install"]))
+            write.write_table(fitted, part.installed, command(part.installed, ["--install"]))
             name = plain_name(fitted.device.name)
             wrote.append(f"installed {part.installed}: kernels on {name} use it from now on, in place of {before}")
         told.append(wrote)
     for part, old, fitted, wrote in zip(parts, in_place, fits, told, strict=True):
         for note in fitted.notes:
             say(f"normtune: {note}", error=True)
-        say("\n".join([*telling.figures(fitted), *telling.gain(fitted), *wrote]))
+        say("\n".join([*report.figures(fitted), *report.gain(fitted), *wrote]))
         if stability:
             _tell_stability(part.evidence, fitted, options, old)
     if not install:
-        say("\n".join(telling.ways(fits[0], parts[0].table)))
+        say("\n".join(report.ways(fits[0], parts[0].table)))
 
 
 def _tell_stability(evidence: "Evidence", fitted: "Fit", options: FitOptions, old: "Incumbents | None") -> None:
@@ -203,8 +204,8 @@ def _incumbents(part: _Part, baseline: str | None) -> "Incumbents | None":
 
     A file that is to be overwritten whatever it is, and is no table, is none.
     """
-    from normtune.heuristics.incumbent import baseline as in_use
-    from normtune.heuristics.incumbent import of_file
+    from normtune.heuristics.fitting.baseline import baseline as in_use
+    from normtune.heuristics.fitting.baseline import of_file
 
     if baseline is not None:
         for path in (part.table, part.installed):
@@ -229,18 +230,18 @@ def _parts(
     Raises:
         UsageError: two devices would get the same file.
     """
-    from normtune.heuristics import writing
+    from normtune.heuristics.fitting import write
     from normtune.heuristics.tablefile import locate
 
     devices = measured.select(operators).devices()
-    if len(devices) > 1 and (writing.is_folder(out) if out else install):
+    if len(devices) > 1 and (write.is_folder(out) if out else install):
         evidences = [measured.of(device) for device in devices]
     else:
         devices, evidences = devices[:1], [measured]
     if not devices:
         return [_Part(measured, None, None, None, None)]
-    tables = writing.files(out, devices, ".py") if out else []
-    data = writing.files(evidence, devices, ".parquet") if evidence else []
+    tables = write.files(out, devices, ".py") if out else []
+    data = write.files(evidence, devices, ".parquet") if evidence else []
     installed = [locate.installed_path(device.name) for device in devices] if install else []
     for option, paths in (("--evidence", data), ("--install", installed)):
         if len(set(paths)) < len(paths):
@@ -255,16 +256,16 @@ def _check_places(part: _Part, out: str | None, evidence: str | None, force: boo
     Raises:
         UsageError: a file cannot be written.
     """
-    from normtune.heuristics import writing
+    from normtune.heuristics.fitting import write
 
     for option, path in ((out, part.table), (evidence, part.data)):
-        if option and path and writing.is_folder(option):
-            writing.make_folder(path.parent)
+        if option and path and write.is_folder(option):
+            write.make_folder(path.parent)
     if part.installed:
         advice = "set XDG_DATA_HOME to a folder that can be written"
-        writing.make_folder(part.installed.parent, parents=True, advice=advice)
+        write.make_folder(part.installed.parent, parents=True, advice=advice)
     for path in (part.table, part.installed):
         if path:
-            writing.check_table(path, force)
+            write.check_table(path, force)
     if part.data:
-        writing.check_evidence(part.data, force)
+        write.check_evidence(part.data, force)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.heuristics.changes import Rectangle, rectangles
-from normtune.heuristics.figures import Loss, summarise
+from normtune.heuristics.fitting.figures import Loss, summarise
 from normtune.heuristics.gains import Gain, Pair, gain
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.heuristics.sides import Side, Tuned

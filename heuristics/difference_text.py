@@ -11,11 +11,11 @@ from itertools import chain
 from normtune.heuristics.best_map import NEAR, plane_lines
 from normtune.heuristics.changes import Rectangle
 from normtune.heuristics.difference import Change, Choice, Difference, parts_of
-from normtune.heuristics.figures import Loss, gain
+from normtune.heuristics.fitting.figures import Loss, gain
+from normtune.heuristics.fitting.report import gain_lines
 from normtune.heuristics.gains import CONFIDENCE, Gain, Interval
 from normtune.heuristics.regret.fixed_log import MILLION, percent
 from normtune.heuristics.rules import liger
-from normtune.heuristics.telling import gain_lines
 from normtune.heuristics.traffic import name as part_name
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator

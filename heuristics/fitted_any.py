@@ -7,7 +7,7 @@ In: values. Out: `AnyGpuFunction` and `AnyGpuFit`. How they are found is in `all
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from normtune.heuristics.fitted import FromData
+from normtune.heuristics.fitting.result import FromData
 from normtune.heuristics.tablefile.relative_tree import NormalisedTree
 from normtune.kernels.problem import join_key
 from normtune.results.records import Device

@@ -7,11 +7,11 @@ configs of each do in the other, and what the tables fitted to each lose in the 
 from typing import TYPE_CHECKING
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.figures import Loss, summarise
-from normtune.heuristics.fitting import fit
+from normtune.heuristics.fitting.figures import Loss, summarise
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.flips import Shape, flips
 from normtune.heuristics.flips_text import Direction
-from normtune.heuristics.options import FitOptions
 from normtune.heuristics.regret.build import matrices_of
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.tablefile.tree import Tree, choose

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.heuristics.best_map import plane_lines
-from normtune.heuristics.figures import Loss
+from normtune.heuristics.fitting.figures import Loss
 from normtune.heuristics.flips import LEVEL, Flips, Shape
 from normtune.heuristics.regret.fixed_log import percent
 

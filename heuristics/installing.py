@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics import writing
+from normtune.heuristics.fitting import write
 from normtune.heuristics.tablefile import locate
 from normtune.kernels.gpu_name import plain_name
 from normtune.results.records import REPLAY_PREFIX, Device
@@ -92,7 +92,7 @@ def uninstall(devices: list[Device] | None, force: bool) -> list[str]:
         others = f"installed is {_listed(there)}" if there else "nothing is installed"
         raise NormtuneError(f"no table is installed{of}, so none is removed; {others}")
     for path in found:
-        if not force and (why := writing.not_as_written(path)):
+        if not force and (why := write.not_as_written(path)):
             raise UsageError(f"cannot remove {locate.told(path)}: {why}; --force removes it")
     return [line for path in found for line in _removed(path, wanted)]
 

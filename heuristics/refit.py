@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitted import Fit, Function
-from normtune.heuristics.fitting import used
-from normtune.heuristics.function import fit_function
-from normtune.heuristics.incumbent import Incumbent, Incumbents
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting.baseline import Incumbent, Incumbents
+from normtune.heuristics.fitting.function import fit_function
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import used
+from normtune.heuristics.fitting.result import Fit, Function
 from normtune.heuristics.regret.legality import Legality, all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import Weighting

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.heuristics.equivalent import Box, Cut, equivalent, splits
-from normtune.heuristics.parallel import MOST_PROCESSES, in_order
+from normtune.heuristics.fitting.parallel import MOST_PROCESSES, in_order
 from normtune.heuristics.refit import Case, refitted
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.resampling import Blocks

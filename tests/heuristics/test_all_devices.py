@@ -15,8 +15,8 @@ from normtune.heuristics import emit_any
 from normtune.heuristics.all_devices import fit_all
 from normtune.heuristics.checking import check
 from normtune.heuristics.every_gpu import EveryGpu, targets_of
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.joint import Joint, Part, between
-from normtune.heuristics.options import FitOptions
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.tablefile import locate

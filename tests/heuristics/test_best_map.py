@@ -8,7 +8,7 @@ from rich.console import Console
 
 from normtune.heuristics import best_map as maps
 from normtune.heuristics.best_map import best_map, legend_lines, map_lines, size_label, table_map
-from normtune.heuristics.figures import Loss
+from normtune.heuristics.fitting.figures import Loss
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.config import Config
 

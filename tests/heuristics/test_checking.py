@@ -4,9 +4,9 @@ import pytest
 
 from normtune.errors import UsageError
 from normtune.heuristics.checking import check
-from normtune.heuristics.emit import module_text
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import OperatorSpec
@@ -46,7 +46,7 @@ def test_a_table_of_a_recording_is_fitted_again_byte_for_byte(recorded: Evidence
 
 
 def test_a_refit_does_not_cross_validate(recorded: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from normtune.heuristics import function
+    from normtune.heuristics.fitting import function
 
     path = write(tmp_path / "table.py", module_text(fit(recorded), COMMAND))
 

@@ -15,11 +15,11 @@ from normtune.heuristics.changes import Rectangle
 from normtune.heuristics.diff_command import register
 from normtune.heuristics.difference import Choice, Difference, difference, parts_of
 from normtune.heuristics.difference_text import difference_lines, mark, summary_lines
-from normtune.heuristics.emit import module_text
-from normtune.heuristics.figures import Loss
-from normtune.heuristics.fitting import fit
+from normtune.heuristics.fitting.figures import Loss
+from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.gains import Interval
-from normtune.heuristics.options import FitOptions
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
 from normtune.heuristics.sides import Side, Tuned, side
 from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose

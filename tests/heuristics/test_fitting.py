@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.emit import module_text
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.report import figures
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver import bins
 from normtune.heuristics.tablefile.header import Known, parse
 from normtune.heuristics.tablefile.tree import Leaf, Split, choose
-from normtune.heuristics.telling import figures
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem

@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from normtune.heuristics import fitting, parallel
-from normtune.heuristics.emit import module_text
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting import parallel, pipeline
+from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
 from normtune.kernels import operator as door
 from normtune.results.frame import Evidence
 
@@ -35,7 +35,7 @@ def test_operators_in_processes_of_their_own_give_the_same_table(three: Evidence
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(parallel, "_MANY", 1)
     parent, seen = os.getpid(), []
-    monkeypatch.setattr(fitting, "_matrices", _told(fitting._matrices, seen, parent))
+    monkeypatch.setattr(pipeline, "_matrices", _told(pipeline._matrices, seen, parent))
     there = fit(three, options)
     assert seen == [], "operators were fitted in this process"
     assert there == here

@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError
-from normtune.heuristics import fitting
 from normtune.heuristics.commands import register
-from normtune.heuristics.emit import module_text
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting import pipeline
+from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint
@@ -176,7 +176,7 @@ def table(measured: Evidence, monkeypatch: pytest.MonkeyPatch) -> str:
     def refuse(*arguments: object, **others: object) -> None:
         raise NormtuneError("not fitted here")
 
-    monkeypatch.setattr(fitting, "fit", refuse)
+    monkeypatch.setattr(pipeline, "fit", refuse)
     Path("table.py").write_text(text)
     return text
 

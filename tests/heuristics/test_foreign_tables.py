@@ -8,12 +8,13 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import UsageError
-from normtune.heuristics import named_files, options, regenerate
+from normtune.heuristics import named_files
 from normtune.heuristics.checking import check
 from normtune.heuristics.commands import register
-from normtune.heuristics.emit import module_text
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting import options, regenerate
+from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint
@@ -222,7 +223,7 @@ def test_a_name_with_a_nul_is_outside(table: Path) -> None:
 def test_a_header_that_asks_for_what_there_is_not_is_refused(
     table: Path, words: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from normtune.heuristics import function
+    from normtune.heuristics.fitting import function
 
     def refuse(*arguments: object) -> None:
         raise AssertionError("fitted")
@@ -240,12 +241,13 @@ def test_a_header_decides_no_number_of_leaves_beyond_those_of_a_fit(table: Path)
 
 
 def test_a_long_fit_is_announced_and_a_quick_check_fits_nothing(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from normtune.heuristics import checking, work
+    from normtune.heuristics import checking
+    from normtune.heuristics.fitting import duration
 
     said: list[str] = []
     assert check(table, told=said.append).failures == ()
     assert said == []
-    monkeypatch.setattr(work, "_SECONDS", 1.0)
+    monkeypatch.setattr(duration, "_SECONDS", 1.0)
     done = CliRunner().invoke(_app(), ["check", str(table)])
     (line,) = done.stderr.splitlines()
     assert re.fullmatch(

@@ -10,15 +10,15 @@ import pytest
 
 from normtune.errors import UsageError
 from normtune.heuristics.checking import check
-from normtune.heuristics.emit import body_text, module_text
 from normtune.heuristics.fitted_any import AnyGpuFunction
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting.module import body_text, module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.write import check_table
 from normtune.heuristics.tablefile import locate, syntax, template
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.heuristics.tablefile.relative_tree import ROWS_PER_SM, Cut, NormalisedTree
 from normtune.heuristics.tablefile.tree import Leaf
-from normtune.heuristics.writing import check_table
 from normtune.kernels.config import Config
 from normtune.results import recording
 from normtune.results.frame import Evidence

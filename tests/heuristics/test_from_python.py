@@ -10,8 +10,8 @@ import pytest
 from normtune import heuristics
 from normtune.errors import UsageError
 from normtune.heuristics.checking import check
-from normtune.heuristics.fitting import fit as fit_evidence
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint

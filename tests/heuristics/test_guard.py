@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from normtune.heuristics.guard import LEVEL, SLOWER, block_ratios, guarded, p_value, slower
+from normtune.heuristics.fitting.guard import LEVEL, SLOWER, block_ratios, guarded, p_value, slower
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
 from normtune.heuristics.solver.bins import Bins
 from normtune.heuristics.solver.grid import axis

@@ -5,10 +5,10 @@ import random
 import pytest
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.emit import module_text
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.incumbent import Incumbents
-from normtune.heuristics.options import FitOptions, read_options
+from normtune.heuristics.fitting.baseline import Incumbents
+from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.options import FitOptions, read_options
+from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.tablefile.header import Known, parse
 from normtune.heuristics.tablefile.parse import trees

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.heuristics.emit import module_text
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.incumbent import Incumbents, baseline, of_file
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting.baseline import Incumbents, baseline, of_file
+from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.report import figures
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import NOWHERE_SLOWER, parse
 from normtune.heuristics.tablefile.parse import trees
 from normtune.heuristics.tablefile.tree import Leaf, Split, choose, distinct, leaves
-from normtune.heuristics.telling import figures
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from normtune.heuristics import telling
-from normtune.heuristics.batch_invariant import looks_at_rows
 from normtune.heuristics.checking import check
-from normtune.heuristics.emit import module_text
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.options import FitOptions, read_options
+from normtune.heuristics.fitting import report
+from normtune.heuristics.fitting.batch_invariant import looks_at_rows
+from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.options import FitOptions, read_options
+from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.heuristics.tablefile.parse import trees
@@ -133,8 +133,8 @@ def test_fewer_leaves_may_be_asked_for(recorded):
 
 def test_costs_are_printed(recorded):
     fitted = fit(recorded, OPTIONS)
-    printed = "\n".join(telling.figures(fitted))
+    printed = "\n".join(report.figures(fitted))
     first = next(one for one in fitted.functions if one.beside)
     assert "batch-invariant, so the same config for all rows, which costs on average and at worst" in printed
     assert "% toy:batch_invariant bfloat16\n" in printed and first.key == "toy:batch_invariant"
-    assert "batch-invariant" not in "\n".join(telling.figures(fit(recorded)))
+    assert "batch-invariant" not in "\n".join(report.figures(fit(recorded)))

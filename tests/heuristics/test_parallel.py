@@ -4,7 +4,7 @@ import signal
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.parallel import in_order
+from normtune.heuristics.fitting.parallel import in_order
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normtune.heuristics.fitted import Fit
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.tablefile.tree import choose, regions
 from normtune.kernels.operator import operator, operators

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from normtune.heuristics.guard import block_ratios
+from normtune.heuristics.fitting.guard import block_ratios
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix, timing_matrix
 from normtune.heuristics.resampling import Blocks
 from normtune.kernels.config import Config

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from normtune.heuristics.sharing import least_legal, leaves_of_its_own
+from normtune.heuristics.fitting.sharing import least_legal, leaves_of_its_own
 
 
 def of(problems: int) -> SimpleNamespace:

@@ -9,9 +9,9 @@ from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics import listing
-from normtune.heuristics.emit import module_text
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.show_command import register
 from normtune.heuristics.tablefile import locate

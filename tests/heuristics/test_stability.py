@@ -11,8 +11,8 @@ from normtune.errors import UsageError
 from normtune.heuristics import stability as module
 from normtune.heuristics.commands import register
 from normtune.heuristics.equivalent import Box, Cut, splits
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.refit import cases, refitted, server
 from normtune.heuristics.stability import Held, Spread, Stability, share_of, stability, tables_of
 from normtune.heuristics.stability_text import beforehand, lines

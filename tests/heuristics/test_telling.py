@@ -3,11 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normtune.heuristics import figures, telling
-from normtune.heuristics.figures import Gain
-from normtune.heuristics.fitted import Fit
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting import figures, report
+from normtune.heuristics.fitting.figures import Gain
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.bins import losses
@@ -72,7 +72,7 @@ def test_launches_of_the_rule_are_the_two_that_it_switches_between() -> None:
     ],
 )
 def test_a_gain_in_words(evidence: Evidence, gain: Gain, told: str, others: str) -> None:
-    assert list(telling.gain(with_gains(fit(evidence, FitOptions(leaves=2)), a=gain))) == [
+    assert list(report.gain(with_gains(fit(evidence, FitOptions(leaves=2)), a=gain))) == [
         "On average, against the rule of Liger-Kernel 0.8.5 on normtune's kernels (its own are compared in README):",
         f"  a: {told} by the best switch between Liger's launches, {others} by other launches",
     ]
@@ -81,18 +81,18 @@ def test_a_gain_in_words(evidence: Evidence, gain: Gain, told: str, others: str)
 def test_variants_are_told_of_only_where_no_plain_operator_was_measured(evidence: Evidence) -> None:
     fitted = fit(evidence, FitOptions(leaves=2))
     ten = Gain(95_310, 95_310, 1, 0)
-    assert [line.split(" (")[0] for line in telling.gain(with_gains(fitted, a__v=ten, b=ten))][1:] == [
+    assert [line.split(" (")[0] for line in report.gain(with_gains(fitted, a__v=ten, b=ten))][1:] == [
         "  b: 10 % faster"
     ]
-    assert [line.split(" (")[0] for line in telling.gain(with_gains(fitted, a__v=ten))][1:] == ["  a:v: 10 % faster"]
-    assert list(telling.gain(with_gains(fitted, a=None))) == []
+    assert [line.split(" (")[0] for line in report.gain(with_gains(fitted, a__v=ten))][1:] == ["  a:v: 10 % faster"]
+    assert list(report.gain(with_gains(fitted, a=None))) == []
 
 
 def test_dtypes_of_an_operator_are_told_of_together(evidence: Evidence) -> None:
     fitted = with_gains(fit(evidence, FitOptions(leaves=2)), a=Gain(0, 0, 3, 0))
     one = fitted.functions[0]
     more = replace(one, dtype="float32", figures=one.figures._replace(gain=Gain(4 * 95_310, 200_000, 1, 0)))
-    _, line = telling.gain(replace(fitted, functions=(one, more)))
+    _, line = report.gain(replace(fitted, functions=(one, more)))
     assert line.startswith("  a: 10 % faster (up to 22 %):")
 
 
@@ -119,13 +119,13 @@ def test_after_a_quick_sweep_the_gain_is_right() -> None:
     (function,) = fitted.functions
     assert function.figures.gain is not None
     assert function.figures.gain.problems == len(tried)
-    assert list(telling.gain(fitted))[1].startswith("  rms_norm_forward: 25 % faster (up to 25 %): +")
+    assert list(report.gain(fitted))[1].startswith("  rms_norm_forward: 25 % faster (up to 25 %): +")
 
 
 def test_figures_fit_80_columns_and_name_what_is_shared(measure, penalty, run) -> None:
     cells = [cell for dtype in ("bfloat16", "float16") for cell in measure(penalty, SHAPES, dtype=dtype)]
     fitted = fit(Evidence.from_measurements(cells, [run]), FitOptions(leaves=3))
-    lines = list(telling.figures(fitted))
+    lines = list(report.figures(fitted))
     assert max(map(len, lines)) <= 80
     (place,) = (number for number, line in enumerate(lines) if line == "toy")
     own, shared = lines[place + 1].split(), lines[place + 2].split()
@@ -135,5 +135,5 @@ def test_figures_fit_80_columns_and_name_what_is_shared(measure, penalty, run) -
 
 
 def test_the_path_of_a_table_is_quoted_for_the_shell(evidence: Evidence, tmp_path) -> None:
-    ways = list(telling.ways(fit(evidence, FitOptions(leaves=2)), tmp_path / "a table.py"))
+    ways = list(report.ways(fit(evidence, FitOptions(leaves=2)), tmp_path / "a table.py"))
     assert f"  NORMTUNE_TABLE='{tmp_path}/a table.py': one process uses it" in ways

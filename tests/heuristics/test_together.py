@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from normtune.heuristics import telling
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting import report
+from normtune.heuristics.fitting.forward_backward import Side, lines, together
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.tablefile.tree import Leaf, Split
-from normtune.heuristics.together import Side, lines, together
 from normtune.kernels.config import Config
 from normtune.results.frame import Evidence
 from normtune.results.recording import load_recording
@@ -90,7 +90,7 @@ def test_a_fit_of_measurements_has_the_figures_of_both_dtypes():
     assert all(abs(one.loss) < 1000 and 200_000 < one.rule < 1_000_000 for one in fitted.together)
     alone = fit(evidence, FitOptions(leaves=9, operators=("rms_norm_forward",)))
     assert alone.together == ()
-    printed = list(telling.figures(fitted))
+    printed = list(report.figures(fitted))
     assert any(line.startswith("  rms_norm float32: ") and line.endswith(" on 8 shapes") for line in printed)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from normtune.benchmarks.two_sweeps import main
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.two_sweeps import crossed, swept
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem

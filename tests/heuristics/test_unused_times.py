@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.emit import module_text
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.report import figures
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.tablefile.tree import Leaf
-from normtune.heuristics.telling import figures
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS

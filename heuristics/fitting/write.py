@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normtune.errors import UsageError
-from normtune.heuristics import regenerate
+from normtune.heuristics.fitting import regenerate
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import FIRST_LINE, is_edited, parse
 from normtune.heuristics.tablefile.syntax import has_comments
 from normtune.results.atomic import check_place, replaced
 
 if TYPE_CHECKING:
-    from normtune.heuristics.fitted import Fit
     from normtune.heuristics.fitted_any import AnyGpuFit
+    from normtune.heuristics.fitting.result import Fit
     from normtune.results.records import Device
 
 
@@ -119,11 +119,12 @@ def write_table(fit: "Fit | AnyGpuFit", path: Path, command: Sequence[str]) -> N
         UsageError: its folder does not exist.
         NormtuneError: it cannot be written.
     """
-    from normtune.heuristics import emit, emit_any
+    from normtune.heuristics import emit_any
     from normtune.heuristics.fitted_any import AnyGpuFit
+    from normtune.heuristics.fitting import module
 
     line = regenerate.line(command)
-    text = emit_any.module_text(fit, line) if isinstance(fit, AnyGpuFit) else emit.module_text(fit, line)
+    text = emit_any.module_text(fit, line) if isinstance(fit, AnyGpuFit) else module.module_text(fit, line)
     with replaced(path) as temporary:
         temporary.write_text(text, "utf-8", newline="\n")
 

@@ -9,20 +9,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitted import Fit, Function, Shared
-from normtune.heuristics.incumbent import Incumbents
-from normtune.heuristics.invariant_functions import invariant_functions
-from normtune.heuristics.options import FitOptions
-from normtune.heuristics.parallel import in_order, processes_for
+from normtune.heuristics.fitting.baseline import Incumbents
+from normtune.heuristics.fitting.forward_backward import Side, sides_of, together
+from normtune.heuristics.fitting.invariant_functions import invariant_functions
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.parallel import in_order, processes_for
+from normtune.heuristics.fitting.result import Fit, Function, Shared
+from normtune.heuristics.fitting.serving import Asked, functions_of
 from normtune.heuristics.regret.build import check_times, older
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.rules import liger
-from normtune.heuristics.serving import Asked, functions_of
 from normtune.heuristics.tablefile.header import Known
 from normtune.heuristics.tablefile.tree import Tree
-from normtune.heuristics.together import Side, sides_of, together
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import join_key, split_key
 from normtune.kernels.target import Target, target_for

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from normtune.errors import NormtuneError
-from normtune.heuristics import figures
-from normtune.heuristics.conditions import Task, no_tree, sought
-from normtune.heuristics.figures import Figures
-from normtune.heuristics.fitted import Function
-from normtune.heuristics.guard import guarded, slower_cells, still_slower
-from normtune.heuristics.incumbent import Incumbent
-from normtune.heuristics.options import MOST_LEAVES, FitOptions
+from normtune.heuristics.fitting import figures
+from normtune.heuristics.fitting.baseline import Incumbent
+from normtune.heuristics.fitting.conditions import Task, no_tree, sought
+from normtune.heuristics.fitting.figures import Figures
+from normtune.heuristics.fitting.guard import guarded, slower_cells, still_slower
+from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
+from normtune.heuristics.fitting.result import Function
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger

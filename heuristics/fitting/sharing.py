@@ -6,10 +6,10 @@ Whether the cost is low enough is decided in `serving`.
 
 from typing import NamedTuple
 
-from normtune.heuristics import figures
-from normtune.heuristics.fitted import Function, Shared
-from normtune.heuristics.function import figures_of, least_measured
-from normtune.heuristics.guard import Choice, slower
+from normtune.heuristics.fitting import figures
+from normtune.heuristics.fitting.function import figures_of, least_measured
+from normtune.heuristics.fitting.guard import Choice, slower
+from normtune.heuristics.fitting.result import Function, Shared
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import Solver, bins, losses

@@ -6,7 +6,7 @@ In: measurements and options. Out: a line, or none where it is done before anybo
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.tablefile.header import Known
 from normtune.kernels.problem import join_key
 
@@ -29,7 +29,7 @@ def work(evidence: "Evidence", options: FitOptions, known: Mapping[tuple[str, st
         known: what an earlier fit decided, by operator key and dtype.
         source: what to call the evidence.
     """
-    from normtune.heuristics.fitting import used
+    from normtune.heuristics.fitting.pipeline import used
     from normtune.heuristics.solver.cross_validation import MAX_LEAVES
 
     data = used(evidence, options.operators)

@@ -7,10 +7,10 @@ found is in `fitting`, how they are written in `emit`.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from normtune.heuristics.batch_invariant import Cost
-from normtune.heuristics.figures import Figures
+from normtune.heuristics.fitting.batch_invariant import Cost
+from normtune.heuristics.fitting.figures import Figures
+from normtune.heuristics.fitting.forward_backward import Together
 from normtune.heuristics.tablefile.tree import Tree
-from normtune.heuristics.together import Together
 from normtune.kernels.problem import join_key
 from normtune.results.records import Device
 from normtune.results.regimes import COLD

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Sequence
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.batch_invariant import Cost
-from normtune.heuristics.figures import Figures
-from normtune.heuristics.fitted import Fit, FromData, Function
 from normtune.heuristics.fitted_any import AnyGpuFunction
+from normtune.heuristics.fitting.batch_invariant import Cost
+from normtune.heuristics.fitting.figures import Figures
+from normtune.heuristics.fitting.result import Fit, FromData, Function
 from normtune.heuristics.regret.fixed_log import percent, percent_up
 from normtune.heuristics.tablefile import template
 from normtune.heuristics.tablefile.header import Header, body_hash

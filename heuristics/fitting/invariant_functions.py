@@ -8,14 +8,14 @@ rows. How one is fitted is in `batch_invariant`.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from normtune.heuristics.batch_invariant import bounded, fit_batch_invariant
-from normtune.heuristics.figures import of_tree
-from normtune.heuristics.fitted import Function, Shared
-from normtune.heuristics.function import figures_of, least_measured
+from normtune.heuristics.fitting.batch_invariant import bounded, fit_batch_invariant
+from normtune.heuristics.fitting.figures import of_tree
+from normtune.heuristics.fitting.function import figures_of, least_measured
+from normtune.heuristics.fitting.result import Function, Shared
+from normtune.heuristics.fitting.sharing import extra
 from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.legality import Legality, all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.sharing import extra
 from normtune.heuristics.tablefile.tree import leaves
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import batch_invariant_key, split_key

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from normtune.errors import UsageError
-from normtune.heuristics.options import FitOptions, quoted, seen_from, words_of
+from normtune.heuristics.fitting.options import FitOptions, quoted, seen_from, words_of
 
 # A store that is no file: its URL may have a password.
 _STORE_VARIABLE = "$NORMTUNE_STORE"

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normtune.errors import UsageError
-from normtune.heuristics import emit, incumbent, regenerate
-from normtune.heuristics.fitted import Fit, Function, Shared
-from normtune.heuristics.fitting import fit as fit_evidence
-from normtune.heuristics.fitting import used
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting import baseline, module, regenerate
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit as fit_evidence
+from normtune.heuristics.fitting.pipeline import used
+from normtune.heuristics.fitting.result import Fit, Function, Shared
+from normtune.heuristics.fitting.write import check_evidence, check_table, write_table
 from normtune.heuristics.tablefile.tree import choose
-from normtune.heuristics.writing import check_evidence, check_table, write_table
 from normtune.kernels.config import Config
 from normtune.kernels.problem import split_key
 from normtune.kernels.target import MOST_SMS, TARGETS, target_for
@@ -71,7 +71,7 @@ class Table:
 
     def text(self) -> str:
         """The table as Python, a module that stands alone, with the header that `save` writes."""
-        return emit.module_text(
+        return module.module_text(
             self.fit, regenerate.line(regenerate.without_store(self.options, Path("heuristics.py"), None))
         )
 
@@ -140,7 +140,7 @@ def fit(
         raise UsageError("evidence says what its GPU is: leave name, target, sms and l2_bytes out")
     evidence = data if isinstance(data, Evidence) else evidence_of(data, _device(name, target, sms, l2_bytes))
     evidence = in_regime(evidence, asked.regime, "the DataFrame" if evidence is not data else "the evidence")
-    in_use = incumbent.baseline(asked.baseline, Path()) if asked.baseline is not None else None
+    in_use = baseline.baseline(asked.baseline, Path()) if asked.baseline is not None else None
     found = fit_evidence(evidence, asked, incumbents=in_use)
     return Table(
         device=found.device,

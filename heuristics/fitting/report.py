@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from normtune.heuristics import together
-from normtune.heuristics.figures import Figures, Gain
-from normtune.heuristics.fitted import Fit
+from normtune.heuristics.fitting import forward_backward
+from normtune.heuristics.fitting.figures import Figures, Gain
+from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.optimum import MAX_BINS
@@ -58,7 +58,7 @@ def figures(fit: Fit) -> Iterable[str]:
         yield f"means are low by at most {percent_up(lucky)}, as half of the blocks choose a shape's best and the"
         yield "others score it; a mean below 0 is one of about 0"
     yield from _beyond(fit)
-    yield from together.lines(fit.together, "Liger")
+    yield from forward_backward.lines(fit.together, "Liger")
     yield from _batch_invariant(fit)
     for one in fit.functions:
         if one.figures.kept:

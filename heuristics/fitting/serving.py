@@ -18,13 +18,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitted import Function, Shared
-from normtune.heuristics.function import fit_function
-from normtune.heuristics.incumbent import Incumbent, Incumbents
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting.baseline import Incumbent, Incumbents
+from normtune.heuristics.fitting.function import fit_function
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.result import Function, Shared
+from normtune.heuristics.fitting.sharing import extra, offer
 from normtune.heuristics.regret.legality import Legality, all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.sharing import extra, offer
 from normtune.heuristics.solver.bins import Solver
 from normtune.heuristics.solver.coverage import answers
 from normtune.heuristics.tablefile.header import Known

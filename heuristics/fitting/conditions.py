@@ -6,7 +6,7 @@ In: a timing matrix, what is legal and what the user asked for. Out: `Task`, and
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.fixed_log import ratio
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
