@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics import named_files
-from normtune.heuristics.every_gpu import EveryGpu, targets_of
+from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.fitting.batch_invariant import looks_at_rows
 from normtune.heuristics.fitting.options import MOST_LEAVES, read_options, values
 from normtune.heuristics.fitting.regenerate import is_plain
@@ -86,8 +86,8 @@ def _again(header: Header) -> str:
 
 
 def _against_data(header: Header, text: str, path: Path, notes: list[str], told: Callable[[str], None]) -> list[str]:
-    from normtune.heuristics import emit_any
-    from normtune.heuristics.all_devices import fit_all
+    from normtune.heuristics.any_gpu import module
+    from normtune.heuristics.any_gpu.pipeline import fit_all
     from normtune.heuristics.fitting.duration import work
     from normtune.heuristics.fitting.module import module_text
     from normtune.heuristics.fitting.pipeline import fit
@@ -113,7 +113,7 @@ def _against_data(header: Header, text: str, path: Path, notes: list[str], told:
             told(f"{locate.told(path)}: {line}")
         if header.is_for_any_gpu:
             return _compared(
-                emit_any.module_text(fit_all(evidence, options), header.regenerate), text, header, source, notes
+                module.module_text(fit_all(evidence, options), header.regenerate), text, header, source, notes
             )
         again = fit(
             evidence,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitted_any import AnyGpuFunction
+from normtune.heuristics.any_gpu.result import AnyGpuFunction
 from normtune.heuristics.fitting.batch_invariant import Cost
 from normtune.heuristics.fitting.figures import Figures
 from normtune.heuristics.fitting.result import Fit, FromData, Function

@@ -18,7 +18,7 @@ from normtune.heuristics.tablefile.syntax import has_comments
 from normtune.results.atomic import check_place, replaced
 
 if TYPE_CHECKING:
-    from normtune.heuristics.fitted_any import AnyGpuFit
+    from normtune.heuristics.any_gpu.result import AnyGpuFit
     from normtune.heuristics.fitting.result import Fit
     from normtune.results.records import Device
 
@@ -119,12 +119,12 @@ def write_table(fit: "Fit | AnyGpuFit", path: Path, command: Sequence[str]) -> N
         UsageError: its folder does not exist.
         NormtuneError: it cannot be written.
     """
-    from normtune.heuristics import emit_any
-    from normtune.heuristics.fitted_any import AnyGpuFit
+    from normtune.heuristics.any_gpu import module
+    from normtune.heuristics.any_gpu.result import AnyGpuFit
     from normtune.heuristics.fitting import module
 
     line = regenerate.line(command)
-    text = emit_any.module_text(fit, line) if isinstance(fit, AnyGpuFit) else module.module_text(fit, line)
+    text = module.module_text(fit, line) if isinstance(fit, AnyGpuFit) else module.module_text(fit, line)
     with replaced(path) as temporary:
         temporary.write_text(text, "utf-8", newline="\n")
 

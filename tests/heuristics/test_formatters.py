@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
+from normtune.heuristics.any_gpu.result import AnyGpuFunction
 from normtune.heuristics.checking import check
-from normtune.heuristics.fitted_any import AnyGpuFunction
 from normtune.heuristics.fitting.module import body_text, module_text
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.every_gpu import EveryGpu
-from normtune.heuristics.fitted_any import Lost, OnDevice
-from normtune.heuristics.joint import Joint, Part
+from normtune.heuristics.any_gpu.joint import Joint, Part
+from normtune.heuristics.any_gpu.legality import EveryGpu
+from normtune.heuristics.any_gpu.result import Lost, OnDevice
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM, NormalisedTree, choose_on
 from normtune.heuristics.tablefile.tree import counted_leaves

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.every_gpu import EveryGpu
+from normtune.heuristics.any_gpu.legality import EveryGpu
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.grid import Axis, axis, coarsened
 from normtune.heuristics.solver.optimum import MAX_BINS, Optima

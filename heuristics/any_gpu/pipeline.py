@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.any_gpu_function import Choice, Kind, chosen, figures_on, lost_on, most_leaves
-from normtune.heuristics.every_gpu import EveryGpu, targets_of
-from normtune.heuristics.fitted_any import AnyGpuFit, AnyGpuFunction, AnyGpuShared
+from normtune.heuristics.any_gpu.function import Choice, Kind, chosen, figures_on, lost_on, most_leaves
+from normtune.heuristics.any_gpu.joint import Joint, Part
+from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
+from normtune.heuristics.any_gpu.result import AnyGpuFit, AnyGpuFunction, AnyGpuShared
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.parallel import in_order, processes_for
 from normtune.heuristics.fitting.pipeline import check_operators
 from normtune.heuristics.fitting.serving import SHARING_COST
-from normtune.heuristics.joint import Joint, Part
 from normtune.heuristics.regret.build import older
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import timing_matrix
