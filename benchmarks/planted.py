@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from normtune.heuristics import suspect
-from normtune.heuristics.course import Answer, Course, Question
-from normtune.heuristics.probes import leaf_of
+from normtune.heuristics.checking import subject
+from normtune.heuristics.checking.session import Answer, Course, Question
+from normtune.heuristics.checking.shapes import leaf_of
+from normtune.heuristics.checking.subject import Checked, Suspect
 from normtune.heuristics.rules import liger
-from normtune.heuristics.suspect import Checked, Suspect
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.config import Config
@@ -147,7 +147,7 @@ def _dtype(one: Checked, shapes: Sequence[tuple[int, int]], table: Suspect, rng:
 
 def _any_gpu(one: Checked) -> Tree:
     """The table for any GPU, on 132 multiprocessors."""
-    shared = suspect.read(locate.SHIPPED / "any_gpu.py").on(132)
+    shared = subject.read(locate.SHIPPED / "any_gpu.py").on(132)
     return next(other.tree for other in shared.functions if (one.key, one.dtype) in other.served)
 
 

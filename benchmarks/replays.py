@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from normtune.benchmarks.planted import Plant
-from normtune.heuristics import suspect
+from normtune.heuristics.checking import subject
+from normtune.heuristics.checking.subject import Checked, Suspect
 from normtune.heuristics.fitting.module import module_text
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
-from normtune.heuristics.suspect import Checked, Suspect
 from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, operator
@@ -186,7 +186,7 @@ def half_table(recording: Evidence, half: int, leaves: int | None) -> Suspect:
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"half_{half}.py"
         path.write_text(module_text(found, f"normtune fit --out {path.name}"))
-        return suspect.read(path)
+        return subject.read(path)
 
 
 def _halves(evidence: Evidence, operator: str, variant: str, dtype: str) -> dict[tuple[int, int], int]:

@@ -44,12 +44,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.benchmarks.planted import FRESH, KINDS, PlantedCourse
-from normtune.heuristics import suspect
 from normtune.heuristics.check_command import measure
-from normtune.heuristics.probes import population
-from normtune.heuristics.suspect import Checked, Suspect
+from normtune.heuristics.checking import subject
+from normtune.heuristics.checking.shapes import population
+from normtune.heuristics.checking.subject import Checked, Suspect
+from normtune.heuristics.checking.verdict import AMBIGUOUS, OK, OK_ERROR, STALE, STALE_ERROR, UNMEASURED, of_table
 from normtune.heuristics.tablefile import locate
-from normtune.heuristics.verdict import AMBIGUOUS, OK, OK_ERROR, STALE, STALE_ERROR, UNMEASURED, of_table
 from normtune.tuner.device import Bench, open_device
 from normtune.tuner.grids import MAX_ELEMENTS
 
@@ -137,7 +137,7 @@ def main() -> None:
         with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
             checks = [check for part in pool.map(work, PARTS) for check in part]
     else:
-        case = Case(options.table.name, suspect.read(options.table), None, None)
+        case = Case(options.table.name, subject.read(options.table), None, None)
         checks = []
         for kind in kinds:
             for seed in range(options.first_seed, options.first_seed + options.repeats):
@@ -166,7 +166,7 @@ def replay_of(part: Part, name: str, kinds: Sequence[str], options: argparse.Nam
 
     if part.evidence:
         replay = Replay(part.evidence.name, read_parquet(part.evidence))
-        case, kinds = Case(part.evidence.name, suspect.read(_H200), replay, None), [FRESH]
+        case, kinds = Case(part.evidence.name, subject.read(_H200), replay, None), [FRESH]
     else:
         recording = load_recording(name)
         table = half_table(recording, part.half, part.leaves)

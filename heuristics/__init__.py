@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from normtune.heuristics.checking import check
+    from normtune.heuristics.checking.offline import check
     from normtune.heuristics.fitting.api import Table, fit
     from normtune.heuristics.fitting.module import module_text
 

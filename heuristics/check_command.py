@@ -16,8 +16,8 @@ from normtune.errors import NormtuneError, Terminated, UsageError
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
-    from normtune.heuristics.course import Course, Question
-    from normtune.heuristics.suspect import Checked
+    from normtune.heuristics.checking.session import Course, Question
+    from normtune.heuristics.checking.subject import Checked
     from normtune.kernels.config import Config
     from normtune.kernels.problem import Problem
     from normtune.results.records import Device
@@ -71,7 +71,7 @@ def check(
 
 
 def _against_data(tables: list[Path], strict: bool, quick: bool) -> None:
-    from normtune.heuristics.checking import check as check_table
+    from normtune.heuristics.checking.offline import check as check_table
 
     failed = False
     unusable: list[NormtuneError] = []
@@ -95,7 +95,7 @@ def _against_data(tables: list[Path], strict: bool, quick: bool) -> None:
 def _against_device(tables: list[Path], strict: bool, device: str, budget: str, seed: int, store: str | None) -> None:
     from contextlib import nullcontext
 
-    from normtune.heuristics.verdict import AMBIGUOUS, STALE
+    from normtune.heuristics.checking.verdict import AMBIGUOUS, STALE
     from normtune.results.store import Store, resolve_url
     from normtune.tuner.commands import parse_budget
     from normtune.tuner.interrupts import terminable
@@ -142,15 +142,15 @@ def _measured(
         UsageError: the table or the device cannot be used.
         NormtuneError: the device fails.
     """
-    from normtune.heuristics import suspect
-    from normtune.heuristics.course import Course
+    from normtune.heuristics.checking import subject
+    from normtune.heuristics.checking.report import counts_line, note_lines, verdict_lines
+    from normtune.heuristics.checking.session import Course
+    from normtune.heuristics.checking.verdict import of_table
     from normtune.heuristics.tablefile import locate
-    from normtune.heuristics.verdict import of_table
-    from normtune.heuristics.verdict_text import counts_line, note_lines, verdict_lines
     from normtune.tuner.device import open_device
     from normtune.tuner.grids import MAX_ELEMENTS
 
-    table = suspect.read(path)
+    table = subject.read(path)
     bench = open_device(device, table.regime)
     try:
         table = table.on(bench.target.sms)

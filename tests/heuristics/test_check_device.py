@@ -13,8 +13,9 @@ from normtune import cli
 from normtune.benchmarks import planted, staleness
 from normtune.benchmarks.replays import Replay
 from normtune.errors import Terminated
-from normtune.heuristics import check_command, suspect
-from normtune.heuristics.course import Course, Question
+from normtune.heuristics import check_command
+from normtune.heuristics.checking import subject
+from normtune.heuristics.checking.session import Course, Question
 from normtune.heuristics.rules import liger
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
@@ -73,14 +74,14 @@ def test_the_shipped_table_still_fits_and_nothing_is_kept(table: Path) -> None:
     result = check("--device", REPLAY, str(shared(table)))
     assert (result.exit_code, verdict(result)) == (0, "OK")
     lines = result.stdout.splitlines()
-    for one in suspect.read(table).functions:
+    for one in subject.read(table).functions:
         place = lines.index(f"  {one.key} {one.dtype}: OK")
         assert re.fullmatch(
             r"    \d+ shapes lose -?[\d.]+ % \(-?[\d.]+ % to [\d.]+ %\), promised -?[\d.]+ %, plain "
             r"cross-validated \(OK under [\d.]+ %, stale over [\d.]+ %\)",
             lines[place + 1],
         )
-    assert lines[-1] == f"  {len(suspect.read(table).functions)} of {len(suspect.read(table).functions)} functions OK"
+    assert lines[-1] == f"  {len(subject.read(table).functions)} of {len(subject.read(table).functions)} functions OK"
     assert "    answers for rms_norm_forward float16, too" in lines
     assert re.search(r"^    \d+ x \d+: loses [\d.]+ % \(-?[\d.]+ % to [\d.]+ %\) with \w+", result.stdout, re.MULTILINE)
     assert [path.name for path in table.parent.iterdir()] == ["heuristics.py"]
@@ -228,7 +229,7 @@ def replay() -> Replay:
 
 
 def checks_of(replay: Replay, kind: str, count: int) -> list[dict[str, object]]:
-    case = staleness.Case("shipped", suspect.read(H200), replay, None)
+    case = staleness.Case("shipped", subject.read(H200), replay, None)
     return [staleness.replayed(case, kind, seed, 44) for seed in range(2000, 2000 + count)]
 
 
@@ -248,7 +249,7 @@ def test_planted_functions_are_not_called_ok(kind: str, replay: Replay) -> None:
 
 
 def test_what_is_planted_is_what_it_says() -> None:
-    table = suspect.read(H200)
+    table = subject.read(H200)
     one = next(one for one in table.functions if one.key == "rms_norm_backward")
     for rows, hidden in ((1, 64), (32768, 256), (32767, 256), (65536, 257), (4096, 16384), (262144, 64)):
         assert choose(planted.of_liger(one), rows, hidden) == liger.choose("rms_norm_backward", rows, hidden)
@@ -257,7 +258,7 @@ def test_what_is_planted_is_what_it_says() -> None:
 
 
 def test_swapped_configs_answer_in_each_others_place() -> None:
-    table = suspect.read(H200)
+    table = subject.read(H200)
     one = table.functions[0]
     shapes = [(rows, hidden) for rows in (1, 64, 4096, 65536) for hidden in (64, 512, 4096, 16384)]
     tree = planted.KINDS["swapped"](one, shapes, table, random.Random(0)).tree
@@ -278,7 +279,7 @@ def test_a_slow_config_is_slow_as_a_rival_and_drops_out_of_the_race() -> None:
 
 
 def test_a_slow_leaf_is_slow_where_it_answers() -> None:
-    table = suspect.read(H200)
+    table = subject.read(H200)
     one = table.functions[0]
     plant = planted.KINDS["leaf_50"](one, [(1, 64)], table, random.Random(0))
     assert plant.slow == choose(one.tree, 1, 64)

@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.checking import check
+from normtune.heuristics.checking.offline import check
 from normtune.heuristics.commands import register
 from normtune.heuristics.tablefile import locate
 from normtune.kernels.fingerprint import fingerprint

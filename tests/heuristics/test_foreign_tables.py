@@ -8,8 +8,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import UsageError
-from normtune.heuristics import named_files
-from normtune.heuristics.checking import check
+from normtune.heuristics.checking import named_files
+from normtune.heuristics.checking.offline import check
 from normtune.heuristics.commands import register
 from normtune.heuristics.fitting import options, regenerate
 from normtune.heuristics.fitting.module import module_text
@@ -241,7 +241,7 @@ def test_a_header_decides_no_number_of_leaves_beyond_those_of_a_fit(table: Path)
 
 
 def test_a_long_fit_is_announced_and_a_quick_check_fits_nothing(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from normtune.heuristics import checking
+    from normtune.heuristics.checking import offline
     from normtune.heuristics.fitting import duration
 
     said: list[str] = []
@@ -259,7 +259,7 @@ def test_a_long_fit_is_announced_and_a_quick_check_fits_nothing(table: Path, mon
     def refuse(*arguments: object) -> None:
         raise AssertionError("fitted")
 
-    monkeypatch.setattr(checking, "_against_data", refuse)
+    monkeypatch.setattr(offline, "_against_data", refuse)
     quick = invoked("check", "--quick", table)
     assert quick.exit_code == 0
     assert "not fitted again, as --quick was given" in quick.output

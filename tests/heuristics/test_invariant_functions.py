@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from normtune.heuristics.checking import check
+from normtune.heuristics.checking.offline import check
 from normtune.heuristics.fitting import report
 from normtune.heuristics.fitting.batch_invariant import looks_at_rows
 from normtune.heuristics.fitting.module import module_text

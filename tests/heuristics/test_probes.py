@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normtune.heuristics.probes import (
+from normtune.heuristics.checking.shapes import (
     BESIDE,
     MATTERS,
     NEIGHBOURS,
@@ -18,7 +18,7 @@ from normtune.heuristics.probes import (
     sample,
     spread,
 )
-from normtune.heuristics.suspect import Box
+from normtune.heuristics.checking.subject import Box
 from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose, configs_of, leaves
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec

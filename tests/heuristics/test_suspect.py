@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.heuristics import suspect
+from normtune.heuristics.checking import subject
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import Header, parse
 from normtune.heuristics.tablefile.parse import normalised_trees, trees
@@ -20,7 +20,7 @@ H200 = locate.SHIPPED / "nvidia_h200.py"
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_entry_of_a_shipped_table_is_served_by_a_checked_function(path: Path) -> None:
-    table = suspect.read(path)
+    table = subject.read(path)
     served = [entry for one in table.functions for entry in one.served]
     assert sorted(served) == sorted(locate.load(path).tables)
     known = table.header.known()
@@ -35,7 +35,7 @@ def percents(micrologs: int | None) -> float | None:
 
 
 def test_the_promise_is_that_of_the_header() -> None:
-    table = suspect.read(H200)
+    table = subject.read(H200)
     for one in table.functions:
         (line,) = [text for text in table.header.regret if text.startswith(f"{one.key} {one.dtype}: ")]
         assert f"{one.promise.figure} {percents(one.promise.mean):.2f} %" in line.replace("-0.00", "0.00")
@@ -63,14 +63,14 @@ def test_the_promise_is_that_of_the_header() -> None:
 def test_the_promise_is_the_best_that_the_header_says(line: str, figure: str, mean: float, worst: float | None) -> None:
     header, _ = parse(H200.read_text(), "table")
     changed = header._replace(regret=(f"rms_norm_forward bfloat16: {line}",))
-    found, _ = suspect.functions(changed, trees(H200.read_text()))
+    found, _ = subject.functions(changed, trees(H200.read_text()))
     promise = {(one.key, one.dtype): one.promise for one in found}["rms_norm_forward", "bfloat16"]
     assert (promise.figure, percents(promise.mean), percents(promise.worst)) == (figure, mean, worst)
     assert promise.is_off_grid == ("cross" in figure)
 
 
 def test_plain_functions_are_neither_of_variants_nor_batch_invariant() -> None:
-    plain = [one for one in suspect.read(H200).functions if one.is_plain]
+    plain = [one for one in subject.read(H200).functions if one.is_plain]
     assert {one.key for one in plain} == {"rms_norm_forward", "rms_norm_backward"}
     assert len(plain) == 5
 
@@ -85,9 +85,9 @@ def edited(tmp_path: Path, change: Callable[[Header], Header], code: tuple[str, 
 def test_what_changed_since_is_told(tmp_path: Path) -> None:
     kernels = {"rms_norm_forward": "sha256:old", "gone": "sha256:old"}
     path = edited(tmp_path, lambda header: header._replace(kernels={**header.kernels, **kernels}))
-    assert suspect.read(path).changed == ("rms_norm_forward",)
+    assert subject.read(path).changed == ("rms_norm_forward",)
     path = edited(tmp_path, lambda header: header, ("hidden <= 256", "hidden <= 320"))
-    assert suspect.read(path).notes == ("its code was edited since it was fitted",)
+    assert subject.read(path).notes == ("its code was edited since it was fitted",)
 
 
 def test_entries_of_operators_that_are_not_here_are_told(tmp_path: Path) -> None:
@@ -96,25 +96,25 @@ def test_entries_of_operators_that_are_not_here_are_told(tmp_path: Path) -> None
         lambda header: header,
         ('("rms_norm_forward", "float16")', '("rms_norm_sideways", "float16")'),
     )
-    assert suspect.read(path).notes[0] == "rms_norm_sideways float16 is not checked: there is no such operator here"
+    assert subject.read(path).notes[0] == "rms_norm_sideways float16 is not checked: there is no such operator here"
 
 
 def test_a_command_that_is_none_is_told(tmp_path: Path) -> None:
     path = edited(tmp_path, lambda header: header._replace(regenerate="normtune fit --weights 'mine.csv"))
     with pytest.raises(UsageError, match=r"cannot be read \(No closing quotation\): fit the table again"):
-        suspect.read(path).regime  # noqa: B018 - the property is what is asked
+        subject.read(path).regime  # noqa: B018 - the property is what is asked
 
 
 @pytest.mark.parametrize(("option", "regime"), [("", "cold"), ("--regime warm", "warm")])
 def test_the_regime_is_that_of_the_command(tmp_path: Path, option: str, regime: str) -> None:
     path = edited(tmp_path, lambda header: header._replace(regenerate=f"normtune fit {option} --out table.py"))
-    assert suspect.read(path).regime == regime
+    assert subject.read(path).regime == regime
 
 
 def test_a_table_without_a_box_cannot_be_checked(tmp_path: Path) -> None:
     path = edited(tmp_path, lambda header: header._replace(measured="everything"))
     with pytest.raises(UsageError, match="measured on 'everything'; fit it again"):
-        suspect.read(path)
+        subject.read(path)
 
 
 @pytest.mark.parametrize("sms", [1, 36, 132, 148])
@@ -123,7 +123,7 @@ def test_a_table_for_any_gpu_is_bound_to_one(sms: int) -> None:
     if not path.exists():
         pytest.skip("no such table ships")
     normalised = normalised_trees(path.read_text())
-    table = suspect.read(path).on(sms)
+    table = subject.read(path).on(sms)
     for one in table.functions:
         for rows in (1, 2, 31, 100, 132, 1000, 4096, 33_333, 262_144):
             for hidden in (64, 100, 1024, 5000, 32768):

@@ -6,12 +6,9 @@ import random
 import numpy as np
 import pytest
 
-from normtune.heuristics import verdict
-from normtune.heuristics.regret.effects import Samples
-from normtune.heuristics.regret.fixed_log import micrologs
-from normtune.heuristics.suspect import Checked, Promise
-from normtune.heuristics.tablefile.tree import Leaf
-from normtune.heuristics.verdict import (
+from normtune.heuristics.checking import verdict
+from normtune.heuristics.checking.subject import Checked, Promise
+from normtune.heuristics.checking.verdict import (
     AMBIGUOUS,
     OK,
     STALE,
@@ -25,6 +22,9 @@ from normtune.heuristics.verdict import (
     ok_under,
     stale_over,
 )
+from normtune.heuristics.regret.effects import Samples
+from normtune.heuristics.regret.fixed_log import micrologs
+from normtune.heuristics.tablefile.tree import Leaf
 from normtune.kernels.config import Config
 
 MINE, RIVAL, SLOW = (Config("row", 1, warps) for warps in (4, 8, 16))

@@ -41,10 +41,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from normtune.heuristics.probes import MATTERS
+from normtune.heuristics.checking.shapes import MATTERS
+from normtune.heuristics.checking.subject import Checked, Promise
 from normtune.heuristics.regret.effects import Level, Samples, block_of, levels
 from normtune.heuristics.regret.fixed_log import MILLION
-from normtune.heuristics.suspect import Checked, Promise
 from normtune.kernels.config import Config
 from normtune.results.statistics import halves, summary
 

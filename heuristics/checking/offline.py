@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics import named_files
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
+from normtune.heuristics.checking import named_files
 from normtune.heuristics.fitting.batch_invariant import looks_at_rows
 from normtune.heuristics.fitting.options import MOST_LEAVES, read_options, values
 from normtune.heuristics.fitting.regenerate import is_plain

@@ -6,9 +6,8 @@ In: functions, their judgements, and what stood in the way. Out: lines.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from normtune.heuristics.regret.fixed_log import percent
-from normtune.heuristics.suspect import Checked, Promise, Suspect
-from normtune.heuristics.verdict import (
+from normtune.heuristics.checking.subject import Checked, Promise, Suspect
+from normtune.heuristics.checking.verdict import (
     AMBIGUOUS,
     OK,
     OK_ERROR,
@@ -20,6 +19,7 @@ from normtune.heuristics.verdict import (
     ok_under,
     stale_over,
 )
+from normtune.heuristics.regret.fixed_log import percent
 from normtune.kernels.gpu_name import plain_name
 from normtune.results.records import Device
 

@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from normtune.heuristics.suspect import Box
+from normtune.heuristics.checking.subject import Box
 from normtune.heuristics.tablefile.tree import Split, Tree, choose, leaves
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
