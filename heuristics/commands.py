@@ -185,10 +185,10 @@ def fit(
 
 def _tell_stability(evidence: "Evidence", fitted: "Fit", options: FitOptions, old: "Incumbents | None") -> None:
     """Print how far a table would change, and before that, on stderr, how long it takes."""
-    from normtune.heuristics.refit import cases
-    from normtune.heuristics.stability import stability as stability_of
-    from normtune.heuristics.stability import tables_of
-    from normtune.heuristics.stability_text import beforehand, lines
+    from normtune.heuristics.stability.refit import cases
+    from normtune.heuristics.stability.report import beforehand, lines
+    from normtune.heuristics.stability.spread import stability as stability_of
+    from normtune.heuristics.stability.spread import tables_of
 
     found = cases(evidence, fitted, options, old)
     tables = tables_of(found)

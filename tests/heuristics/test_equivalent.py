@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from normtune.heuristics.equivalent import Box, equivalent
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.stability.equivalent import Box, equivalent
 from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS

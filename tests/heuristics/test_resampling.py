@@ -5,7 +5,7 @@ import pytest
 
 from normtune.heuristics.fitting.guard import block_ratios
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix, timing_matrix
-from normtune.heuristics.resampling import Blocks
+from normtune.heuristics.stability.bootstrap import Blocks
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS

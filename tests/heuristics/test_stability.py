@@ -8,14 +8,14 @@ import typer
 from typer.testing import CliRunner
 
 from normtune.errors import UsageError
-from normtune.heuristics import stability as module
 from normtune.heuristics.commands import register
-from normtune.heuristics.equivalent import Box, Cut, splits
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.refit import cases, refitted, server
-from normtune.heuristics.stability import Held, Spread, Stability, share_of, stability, tables_of
-from normtune.heuristics.stability_text import beforehand, lines
+from normtune.heuristics.stability import spread as module
+from normtune.heuristics.stability.equivalent import Box, Cut, splits
+from normtune.heuristics.stability.refit import cases, refitted, server
+from normtune.heuristics.stability.report import beforehand, lines
+from normtune.heuristics.stability.spread import Held, Spread, Stability, share_of, stability, tables_of
 from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Problem

@@ -11,7 +11,7 @@ import pytest
 from normtune.benchmarks.two_sweeps import main
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.options import FitOptions
-from normtune.heuristics.two_sweeps import crossed, swept
+from normtune.heuristics.stability.two_sweeps import crossed, swept
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.exchange import write_parquet

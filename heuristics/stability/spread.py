@@ -19,12 +19,12 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.equivalent import Box, Cut, equivalent, splits
 from normtune.heuristics.fitting.parallel import MOST_PROCESSES, in_order
-from normtune.heuristics.refit import Case, refitted
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.resampling import Blocks
 from normtune.heuristics.solver.bins import losses
+from normtune.heuristics.stability.bootstrap import Blocks
+from normtune.heuristics.stability.equivalent import Box, Cut, equivalent, splits
+from normtune.heuristics.stability.refit import Case, refitted
 from normtune.heuristics.tablefile.tree import Split, Tree, choose, leaves
 
 # As many tables as are solved in two minutes on two cores, a step in 2.1 ns: never more than 100, nor fewer than 20.

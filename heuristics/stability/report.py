@@ -6,9 +6,9 @@ pipe.
 
 from collections.abc import Iterator, Sequence
 
-from normtune.heuristics.equivalent import Box, Cut
 from normtune.heuristics.regret.fixed_log import percent
-from normtune.heuristics.stability import SHARE, Stability
+from normtune.heuristics.stability.equivalent import Box, Cut
+from normtune.heuristics.stability.spread import SHARE, Stability
 from normtune.heuristics.tablefile.tree import counted_leaves
 from normtune.kernels.problem import MAX_ROWS
 

@@ -17,10 +17,10 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.fitting.sharing import extra
-from normtune.heuristics.refit import Case, cases, refitted, server, weighted
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.resampling import Blocks
+from normtune.heuristics.stability.bootstrap import Blocks
+from normtune.heuristics.stability.refit import Case, cases, refitted, server, weighted
 from normtune.heuristics.tablefile.tree import Tree, choose
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import join_key
