@@ -41,12 +41,12 @@ def diff(
 
     A config has a time only where it, or one that launches the same, was measured.
     """
-    from normtune.heuristics.difference import difference
-    from normtune.heuristics.difference_text import GAINS, against_liger, difference_lines, summary_lines
+    from normtune.heuristics.comparing.difference import difference
+    from normtune.heuristics.comparing.report import GAINS, against_liger, difference_lines, summary_lines
+    from normtune.heuristics.comparing.sides import contender
     from normtune.heuristics.regret.best_times import best_times
     from normtune.heuristics.regret.build import matrices_of, outdated
     from normtune.heuristics.regret.weights import Weighting
-    from normtune.heuristics.sides import contender
     from normtune.kernels.operator import operator as registered
     from normtune.kernels.target import target_for
     from normtune.results.source import measured, narrowed

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normtune.heuristics.changes import Rectangle, rectangles
+from normtune.heuristics.comparing.regions import Rectangle, rectangles
 from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS

@@ -11,17 +11,17 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.changes import Rectangle
+from normtune.heuristics.comparing.difference import Choice, Difference, difference, parts_of
+from normtune.heuristics.comparing.gains import Interval
+from normtune.heuristics.comparing.regions import Rectangle
+from normtune.heuristics.comparing.report import difference_lines, mark, summary_lines
+from normtune.heuristics.comparing.sides import Side, Tuned, side
 from normtune.heuristics.diff_command import register
-from normtune.heuristics.difference import Choice, Difference, difference, parts_of
-from normtune.heuristics.difference_text import difference_lines, mark, summary_lines
 from normtune.heuristics.fitting.figures import Loss
 from normtune.heuristics.fitting.module import module_text
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.gains import Interval
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
-from normtune.heuristics.sides import Side, Tuned, side
 from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Problem

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from normtune.heuristics.gains import Gain, Interval, Pair, gain
+from normtune.heuristics.comparing.gains import Gain, Interval, Pair, gain
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
 from normtune.kernels.config import Config
 

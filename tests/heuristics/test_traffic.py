@@ -2,7 +2,7 @@
 
 import pytest
 
-from normtune.heuristics.traffic import name, part
+from normtune.heuristics.comparing.traffic import name, part
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 

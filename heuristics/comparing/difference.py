@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.changes import Rectangle, rectangles
+from normtune.heuristics.comparing.gains import Gain, Pair, gain
+from normtune.heuristics.comparing.regions import Rectangle, rectangles
+from normtune.heuristics.comparing.sides import Side, Tuned
+from normtune.heuristics.comparing.traffic import PARTS, part
 from normtune.heuristics.fitting.figures import Loss, summarise
-from normtune.heuristics.gains import Gain, Pair, gain
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
-from normtune.heuristics.sides import Side, Tuned
-from normtune.heuristics.traffic import PARTS, part
 from normtune.kernels.config import Config
 from normtune.kernels.operator import Launch, operator
 from normtune.kernels.problem import Problem
