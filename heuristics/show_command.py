@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    from normtune.heuristics.best_map import BestMap
     from normtune.heuristics.regret.matrix import TimingMatrix
+    from normtune.heuristics.showing.config_map import BestMap
     from normtune.heuristics.tablefile.locate import Table
     from normtune.results.frame import Evidence
 
@@ -106,8 +106,8 @@ def _show_flips(
     store: str | None, recording: str | None, operators: list[str], dtypes: list[str], regimes: tuple[str, str]
 ) -> None:
     """Where the best configs of two regimes are not good in the other, device by device."""
-    from normtune.heuristics.flips_measured import directions
-    from normtune.heuristics.flips_text import flip_lines
+    from normtune.heuristics.showing.flips_measured import directions
+    from normtune.heuristics.showing.flips_report import flip_lines
     from normtune.results.source import in_regime, measured, narrowed
     from normtune.results.terminal import console, map_columns, printable
 
@@ -143,8 +143,8 @@ def _load(path: Path) -> "Table":
 
 
 def _print_map(screen: "Console", current: "Evidence", matrix: "TimingMatrix", table: "Table | None") -> None:
-    from normtune.heuristics.best_map import best_map, legend_lines, map_lines, table_map
     from normtune.heuristics.regret.fixed_log import percent
+    from normtune.heuristics.showing.config_map import best_map, legend_lines, map_lines, table_map
     from normtune.results.terminal import map_columns
 
     mine = current.select([matrix.key], [matrix.dtype]).frame
@@ -185,8 +185,8 @@ def _print_worst(screen: "Console", matrix: "TimingMatrix", found: "BestMap") ->
 
 def _check_list(query: str | None, sort: str | None) -> None:
     """Refuse a filter or an order that cannot be, before anything is read."""
-    from normtune.heuristics.listing import COLUMNS
-    from normtune.heuristics.where import check
+    from normtune.heuristics.showing.listing import COLUMNS
+    from normtune.heuristics.showing.query import check
 
     if query is not None:
         check(query, COLUMNS)
@@ -198,8 +198,8 @@ def _list(
     current: "Evidence", matrices: "list[TimingMatrix]", query: str | None, sort: str | None, limit: int
 ) -> "list[RichTable | str]":
     """The measurements that were asked for, and how many are left out."""
-    from normtune.heuristics.listing import listing
-    from normtune.heuristics.where import where
+    from normtune.heuristics.showing.listing import listing
+    from normtune.heuristics.showing.query import where
 
     frame = listing(current, matrices)
     found = where(frame, query) if query is not None else frame

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from normtune.heuristics.best_map import NEAR, plane_lines
 from normtune.heuristics.comparing.difference import Change, Choice, Difference, parts_of
 from normtune.heuristics.comparing.gains import CONFIDENCE, Gain, Interval
 from normtune.heuristics.comparing.regions import Rectangle
@@ -17,6 +16,7 @@ from normtune.heuristics.fitting.figures import Loss, gain
 from normtune.heuristics.fitting.report import gain_lines
 from normtune.heuristics.regret.fixed_log import MILLION, percent
 from normtune.heuristics.rules import liger
+from normtune.heuristics.showing.config_map import NEAR, plane_lines
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import MAX_ROWS

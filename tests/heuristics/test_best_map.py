@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from normtune.heuristics import best_map as maps
-from normtune.heuristics.best_map import best_map, legend_lines, map_lines, size_label, table_map
 from normtune.heuristics.fitting.figures import Loss
 from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.showing import config_map as maps
+from normtune.heuristics.showing.config_map import best_map, legend_lines, map_lines, size_label, table_map
 from normtune.kernels.config import Config
 
 A, B, C = (Config("row", 1, warps) for warps in (1, 2, 4))

@@ -8,10 +8,10 @@ import typer
 from typer.testing import CliRunner
 
 from normtune.errors import UsageError
-from normtune.heuristics.flips import flips
-from normtune.heuristics.flips_measured import directions
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.show_command import register
+from normtune.heuristics.showing.flips import flips
+from normtune.heuristics.showing.flips_measured import directions
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.target import TARGETS

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from normtune.errors import UsageError
-from normtune.heuristics.where import check, where
+from normtune.heuristics.showing.query import check, where
 
 FRAME = pd.DataFrame(
     {

@@ -10,10 +10,10 @@ from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.figures import Loss, summarise
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.flips import Shape, flips
-from normtune.heuristics.flips_text import Direction
 from normtune.heuristics.regret.build import matrices_of
 from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.showing.flips import Shape, flips
+from normtune.heuristics.showing.flips_report import Direction
 from normtune.heuristics.tablefile.tree import Tree, choose
 
 if TYPE_CHECKING:

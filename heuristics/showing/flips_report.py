@@ -6,10 +6,10 @@ In: `Flips` from one regime to another and back, and what the tables of both los
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from normtune.heuristics.best_map import plane_lines
 from normtune.heuristics.fitting.figures import Loss
-from normtune.heuristics.flips import LEVEL, Flips, Shape
 from normtune.heuristics.regret.fixed_log import percent
+from normtune.heuristics.showing.config_map import plane_lines
+from normtune.heuristics.showing.flips import LEVEL, Flips, Shape
 
 if TYPE_CHECKING:
     from rich.text import Text
