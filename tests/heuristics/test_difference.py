@@ -11,12 +11,12 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.commands.diff import register
 from normtune.heuristics.comparing.difference import Choice, Difference, difference, parts_of
 from normtune.heuristics.comparing.gains import Interval
 from normtune.heuristics.comparing.regions import Rectangle
 from normtune.heuristics.comparing.report import difference_lines, mark, summary_lines
 from normtune.heuristics.comparing.sides import Side, Tuned, side
-from normtune.heuristics.diff_command import register
 from normtune.heuristics.fitting.figures import Loss
 from normtune.heuristics.fitting.module import module_text
 from normtune.heuristics.fitting.options import FitOptions

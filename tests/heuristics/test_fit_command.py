@@ -6,7 +6,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import UsageError
-from normtune.heuristics.commands import register
+from normtune.heuristics.commands.fit import register
 from normtune.heuristics.tablefile import locate
 from normtune.results import recording
 from normtune.results.frame import Evidence

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.commands import register
+from normtune.heuristics.commands.fit import register
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import FORMAT, body_hash, parse
 from normtune.heuristics.tablefile.parse import trees

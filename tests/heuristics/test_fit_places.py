@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.checking.offline import check
-from normtune.heuristics.commands import register
+from normtune.heuristics.commands.fit import register
 from normtune.heuristics.tablefile import locate
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results.exchange import read_parquet

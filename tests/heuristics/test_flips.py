@@ -8,8 +8,8 @@ import typer
 from typer.testing import CliRunner
 
 from normtune.errors import UsageError
+from normtune.heuristics.commands.show import register
 from normtune.heuristics.regret.matrix import timing_matrix
-from normtune.heuristics.show_command import register
 from normtune.heuristics.showing.flips import flips
 from normtune.heuristics.showing.flips_measured import directions
 from normtune.kernels.config import Config

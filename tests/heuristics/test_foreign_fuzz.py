@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.commands import register
+from normtune.heuristics.commands.fit import register
 from normtune.heuristics.fitting import pipeline
 from normtune.heuristics.fitting.module import module_text
 from normtune.heuristics.fitting.options import FitOptions

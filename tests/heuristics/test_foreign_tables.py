@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from normtune.errors import UsageError
 from normtune.heuristics.checking import named_files
 from normtune.heuristics.checking.offline import check
-from normtune.heuristics.commands import register
+from normtune.heuristics.commands.fit import register
 from normtune.heuristics.fitting import options, regenerate
 from normtune.heuristics.fitting.module import module_text
 from normtune.heuristics.fitting.options import FitOptions

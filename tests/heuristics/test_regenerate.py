@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from normtune import heuristics
-from normtune.heuristics.commands import register
+from normtune.heuristics.commands.fit import register
 from normtune.heuristics.tablefile import locate
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results.store import Store

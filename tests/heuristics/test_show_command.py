@@ -8,11 +8,11 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.commands.show import register
 from normtune.heuristics.fitting.module import module_text
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import timing_matrix
-from normtune.heuristics.show_command import register
 from normtune.heuristics.showing import listing
 from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import Config

@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from normtune.errors import UsageError
-from normtune.heuristics.commands import register
+from normtune.heuristics.commands.fit import register
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.stability import spread as module

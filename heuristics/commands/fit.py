@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from normtune.errors import UsageError
-from normtune.heuristics.check_command import check
+from normtune.heuristics.commands.check import check
 from normtune.heuristics.fitting.options import TIE_PERCENT, FitOptions
 from normtune.results.regimes import COLD
 from normtune.results.terminal import say
@@ -98,7 +98,7 @@ def fit(
     ] = False,
 ) -> None:
     """Fit the table that loses least, print what it loses, and write it with --out or --install."""
-    from normtune.heuristics import installing
+    from normtune.heuristics.commands import installing
     from normtune.heuristics.fitting import regenerate, report, write
     from normtune.heuristics.fitting.baseline import baseline as in_use
     from normtune.heuristics.fitting.pipeline import fit as fit_table
@@ -136,7 +136,7 @@ def fit(
         return regenerate.words(regenerate.source(store, recording, table.parent), options, table, place)
 
     if all_devices:
-        from normtune.heuristics.all_devices_command import fit_all_devices, measured_everywhere
+        from normtune.heuristics.commands.fit_any_gpu import fit_all_devices, measured_everywhere
 
         if install:
             raise UsageError("--install and --all-devices are both given: what is installed is the table of one GPU")
