@@ -49,8 +49,8 @@ def main() -> None:
 
 def measured() -> dict[str, Any]:
     """Measure all cells on the first GPU."""
-    from normtune.tuner.compiling import compile_all
-    from normtune.tuner.cuda import CudaEngine
+    from normtune.tuner.device.compiling import compile_all
+    from normtune.tuner.device.cuda import CudaEngine
     from normtune.tuner.planning import Plan
 
     engine = CudaEngine(0)

@@ -19,7 +19,7 @@ from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import ROUNDS_PER_BLOCK
-from normtune.tuner.device import Outcome
+from normtune.tuner.device.open import Outcome
 from normtune.tuner.racing import CLOSE, FIRST_BLOCKS
 
 _SIZES = [1 << power for power in range(6, 17)]

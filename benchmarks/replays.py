@@ -24,10 +24,10 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import Problem
 from normtune.results.frame import Evidence
-from normtune.tuner.device import Outcome, Phases, Speed
+from normtune.tuner.device.open import Outcome, Phases, Speed
+from normtune.tuner.device.replay import Blocks, ReplayEngine
 from normtune.tuner.planning import Task
 from normtune.tuner.racing import race
-from normtune.tuner.replay import Blocks, ReplayEngine
 
 
 class Truth(NamedTuple):

@@ -50,7 +50,7 @@ from normtune.heuristics.checking.subject import Checked, Suspect
 from normtune.heuristics.checking.verdict import AMBIGUOUS, OK, OK_ERROR, STALE, STALE_ERROR, UNMEASURED, of_table
 from normtune.heuristics.commands.check import measure
 from normtune.heuristics.tablefile import locate
-from normtune.tuner.device import Bench, open_device
+from normtune.tuner.device.open import Bench, open_device
 from normtune.tuner.grids import MAX_ELEMENTS
 
 if TYPE_CHECKING:  # a GPU is checked without pyarrow

@@ -201,7 +201,7 @@ def _sweep(
 ) -> None:
     from normtune.results.source import warn_of_damage
     from normtune.results.store import Store, resolve_url
-    from normtune.tuner.device import open_device
+    from normtune.tuner.device.open import open_device
     from normtune.tuner.face import face_of
     from normtune.tuner.planning import fitting
     from normtune.tuner.resume import stale_plan
@@ -245,7 +245,7 @@ def _dry_run(
 ) -> None:
     from normtune.results.connect import parse, resolve_url, sqlite_path
     from normtune.results.store import Store
-    from normtune.tuner.device import open_device_to_plan
+    from normtune.tuner.device.open import open_device_to_plan
     from normtune.tuner.face import face_of
     from normtune.tuner.planning import fitting
     from normtune.tuner.sweep import look_ahead

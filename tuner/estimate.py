@@ -17,8 +17,8 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Run
 from normtune.results.regimes import COLD, EAGER, WARM
-from normtune.tuner.compiling import compile_class
-from normtune.tuner.engine import Speed
+from normtune.tuner.device.compiling import compile_class
+from normtune.tuner.device.engine import Speed
 from normtune.tuner.planning import Task
 from normtune.tuner.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
 from normtune.tuner.racing import ALL_BLOCKS, FIRST_BLOCKS

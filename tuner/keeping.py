@@ -14,7 +14,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.results.records import Measurement, Run
-from normtune.tuner.device import Bench, Outcome
+from normtune.tuner.device.open import Bench, Outcome
 from normtune.tuner.planning import Task
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from normtune.kernels.config import Config
 from normtune.results.store import Store
-from normtune.tuner.device import Bench, Outcome, SkippedError
+from normtune.tuner.device.open import Bench, Outcome, SkippedError
 from normtune.tuner.keeping import begun_run, measurements
 from normtune.tuner.planning import Plan, Task, fitting
 from normtune.tuner.rescue import Keeper

@@ -16,7 +16,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.store import Store
 from normtune.tuner.agenda import Agenda
-from normtune.tuner.device import Bench, Outcome, Phases, SkippedError
+from normtune.tuner.device.open import Bench, Outcome, Phases, SkippedError
 from normtune.tuner.estimate import Estimate, Pace, corrected, new_binaries, python_seconds
 from normtune.tuner.keeping import begun_run, measurements
 from normtune.tuner.planning import Plan, Task

@@ -11,7 +11,7 @@ from typing import Any
 from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import EAGER, WARM
 from normtune.results.terminal import printable
-from normtune.tuner.device import Bench
+from normtune.tuner.device.open import Bench
 from normtune.tuner.footprint import peak_bytes
 from normtune.tuner.grids import MAX_ELEMENTS
 from normtune.tuner.planning import QUICK_REASON, Plan

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from normtune.kernels.problem import Problem
     from normtune.results.records import Device
     from normtune.results.store import Store
-    from normtune.tuner.device import Bench, Outcome
+    from normtune.tuner.device.open import Bench, Outcome
     from normtune.tuner.planning import Task
     from normtune.tuner.recheck import Recheck
 
@@ -147,7 +147,7 @@ def _measured(
     from normtune.heuristics.checking.session import Course
     from normtune.heuristics.checking.verdict import of_table
     from normtune.heuristics.tablefile import locate
-    from normtune.tuner.device import open_device
+    from normtune.tuner.device.open import open_device
     from normtune.tuner.grids import MAX_ELEMENTS
 
     table = subject.read(path)

@@ -25,7 +25,7 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
 from normtune.results.recording import load_recording
 from normtune.results.store import Store
-from normtune.tuner.device import Outcome
+from normtune.tuner.device.open import Outcome
 from normtune.tuner.recheck import Recheck
 
 H200 = locate.SHIPPED / "nvidia_h200.py"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from normtune.errors import UsageError
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import ANY_GPU, Header, body_hash
-from normtune.heuristics.tablefile.template import ONE_GPU
+from normtune.heuristics.tablefile.template import ANY_GPU, ONE_GPU
 
 # A table whose one config has the name of its GPU for a schedule.
 BODY = (
@@ -20,10 +20,10 @@ BODY = (
 )
 # The same for any GPU: `few` below 2 rows a multiprocessor, `small` from there to half of the L2 cache, else `large`.
 ANY_BODY = (
-    f'{template.ANY_GPU.opening()}\n\n\nFEW = Config("few")\nSMALL = Config("small")\nLARGE = Config("large")\n\n\n'
-    f"{template.ANY_GPU.function('only')}\n    if rows >= 2 * sms:\n        if 4 * rows * hidden >= l2_bytes:\n"
+    f'{ANY_GPU.opening()}\n\n\nFEW = Config("few")\nSMALL = Config("small")\nLARGE = Config("large")\n\n\n'
+    f"{ANY_GPU.function('only')}\n    if rows >= 2 * sms:\n        if 4 * rows * hidden >= l2_bytes:\n"
     "            return LARGE\n        return SMALL\n    return FEW\n\n\n"
-    f'{template.ANY_GPU.tables()} {{\n    ("a", "b"): only,\n}}\n{template.ANY_GPU.closing()}'
+    f'{ANY_GPU.tables()} {{\n    ("a", "b"): only,\n}}\n{ANY_GPU.closing()}'
 )
 
 

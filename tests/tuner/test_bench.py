@@ -16,10 +16,10 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.results.records import COPY
-from normtune.tuner import bench as bench_module
-from normtune.tuner import worker as worker_module
-from normtune.tuner.bench import WorkerBench
-from normtune.tuner.device import SkippedError
+from normtune.tuner.device import bench as bench_module
+from normtune.tuner.device import worker as worker_module
+from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.device.open import SkippedError
 from normtune.tuner.planning import Task, candidates
 
 SPEC = operator("rms_norm_forward")
@@ -204,7 +204,7 @@ def test_a_killed_sweep_leaves_no_worker(opened, tmp_path):
     script.write_text(
         "import sys, time\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from normtune.tuner.bench import WorkerBench\n"
+        "from normtune.tuner.device.bench import WorkerBench\n"
         "if __name__ == '__main__':\n"
         f"    bench = WorkerBench(('hostile_engine', 'HostileEngine', ((), {str(tmp_path)!r})))\n"
         "    print('ready', flush=True)\n"

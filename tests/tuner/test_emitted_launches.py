@@ -23,7 +23,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key
 from normtune.kernels.target import TARGETS, Target, target_for
-from normtune.tuner.compiling import compile_all, compile_class, jobs_of
+from normtune.tuner.device.compiling import compile_all, compile_class, jobs_of
 from normtune.tuner.grids import GRIDS, shapes
 from normtune.tuner.planning import plan, problems
 

@@ -9,7 +9,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.results.recording import load_recording
 from normtune.results.records import COPY, Device, Run
-from normtune.tuner.engine import Speed
+from normtune.tuner.device.engine import Speed
 from normtune.tuner.estimate import H200, Pace, corrected, new_binaries
 from normtune.tuner.grids import shapes
 from normtune.tuner.planning import plan, problems

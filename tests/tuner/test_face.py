@@ -11,7 +11,7 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
 from normtune.results.records import COPY
 from normtune.tuner import face
-from normtune.tuner.device import Outcome, Phases
+from normtune.tuner.device.open import Outcome, Phases
 from normtune.tuner.estimate import Estimate
 from normtune.tuner.planning import Plan, fitting, plan, problems
 from normtune.tuner.summary import Best, Summary, best_of
@@ -209,7 +209,7 @@ def test_what_is_silent_says_nothing_and_keeps_the_plan(capsys):
 
 
 def test_json_holds_what_the_lines_tell(summary):
-    from normtune.tuner.absent import AbsentBench
+    from normtune.tuner.device.absent import AbsentBench
 
     told = plain_sweep(AbsentBench(), outlook_of(plan(problems([], ["bfloat16"], [(1, 64)]), "quick", TARGET)), summary)
     assert told["plan"]["problems"] == 2 and told["plan"]["expected_seconds"] == 40.0

@@ -9,7 +9,7 @@ from normtune.heuristics.rules import liger
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.target import TARGETS
-from normtune.tuner.compiling import compile_class
+from normtune.tuner.device.compiling import compile_class
 from normtune.tuner.footprint import peak_bytes
 from normtune.tuner.grids import shapes
 from normtune.tuner.planning import QUICK_CONFIGS, candidates, fitting, plan, problems, quick_candidates

@@ -7,7 +7,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.target import TARGETS
 from normtune.results.records import COPY, Device
 from normtune.results.store import Store
-from normtune.tuner.device import Outcome, Phases, SkippedError
+from normtune.tuner.device.open import Outcome, Phases, SkippedError
 from normtune.tuner.planning import plan, problems
 from normtune.tuner.racing import race
 from normtune.tuner.recheck import recheck

@@ -8,7 +8,7 @@ from normtune.kernels.operator import operator
 from normtune.results.records import COPY
 from normtune.results.regimes import REGIMES
 from normtune.results.store import Store
-from normtune.tuner.device import open_device
+from normtune.tuner.device.open import open_device
 from normtune.tuner.planning import candidates, plan, problems
 from normtune.tuner.sweep import sweep
 from normtune.tuner.timing import CudaSession
@@ -20,7 +20,7 @@ KEYS = ("rms_norm_forward", "rms_norm_forward:no_rstd", "rms_norm_backward", "rm
 
 @pytest.fixture(scope="module")
 def engine():
-    from normtune.tuner.cuda import CudaEngine
+    from normtune.tuner.device.cuda import CudaEngine
 
     opened = CudaEngine(0)
     yield opened

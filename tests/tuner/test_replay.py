@@ -11,7 +11,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.results.frame import Evidence
 from normtune.results.records import COPY, Device, Measurement, Run
-from normtune.tuner import replay
+from normtune.tuner.device import replay
 from normtune.tuner.planning import candidates
 from normtune.tuner.racing import race
 

@@ -13,7 +13,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.results.records import COPY, Device
 from normtune.results.store import Store
-from normtune.tuner.device import Outcome, Phases, SkippedError, Speed
+from normtune.tuner.device.open import Outcome, Phases, SkippedError, Speed
 from normtune.tuner.estimate import Pace
 from normtune.tuner.grids import shapes
 from normtune.tuner.planning import plan, problems

@@ -12,8 +12,8 @@ from normtune.errors import UsageError
 from normtune.results.recording import load_recording, write_recording
 from normtune.results.records import COPY
 from normtune.results.store import Store
-from normtune.tuner import replay
-from normtune.tuner.device import open_device_to_plan
+from normtune.tuner.device import replay
+from normtune.tuner.device.open import open_device_to_plan
 from normtune.tuner.estimate import H200, Pace, corrected
 from normtune.tuner.grids import shapes
 from normtune.tuner.planning import plan, problems

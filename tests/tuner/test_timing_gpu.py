@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(scope="module")
 def engine():
-    from normtune.tuner.cuda import CudaEngine
+    from normtune.tuner.device.cuda import CudaEngine
 
     opened = CudaEngine(0)
     yield opened

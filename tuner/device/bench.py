@@ -13,7 +13,7 @@ from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import COPY
-from normtune.tuner.compiling import (
+from normtune.tuner.device.compiling import (
     BESIDE_A_GPU,
     COMPILE_SECONDS,
     Compiled,
@@ -21,11 +21,11 @@ from normtune.tuner.compiling import (
     compile_class,
     default_workers,
 )
-from normtune.tuner.device import Phases, SkippedError
-from normtune.tuner.engine import Block, NoMemoryError, Outcome, Speed
+from normtune.tuner.device.engine import Block, NoMemoryError, Outcome, Speed
+from normtune.tuner.device.open import Phases, SkippedError
+from normtune.tuner.device.worker import Opener, Worker, WorkerLostError
 from normtune.tuner.planning import Candidate, Plan, Task
 from normtune.tuner.racing import close_to_best, race
-from normtune.tuner.worker import Opener, Worker, WorkerLostError
 
 # Configs within 3 % of the best have many calls compared: whoever wins here, alone or in a table, is among them.
 LIKELY = 1.03

@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from normtune.errors import NormtuneError
-from normtune.tuner.engine import DeviceLostError, Engine, Identity, NoMemoryError
-from normtune.tuner.processes import SPAWN, belong_to_parent, start_tracker, told_exit
+from normtune.tuner.device.engine import DeviceLostError, Engine, Identity, NoMemoryError
+from normtune.tuner.device.processes import SPAWN, belong_to_parent, start_tracker, told_exit
 
 # Importing torch from a slow disk and opening the first CUDA context may take this long.
 START_SECONDS = 180.0

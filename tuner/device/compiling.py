@@ -20,7 +20,7 @@ from normtune.errors import NormtuneError
 from normtune.kernels.call import warmup
 from normtune.kernels.operator import Launch, operator
 from normtune.kernels.problem import Problem
-from normtune.tuner.processes import SPAWN, Scratch, belong_to_parent, start_tracker, told_exit, use_scratch
+from normtune.tuner.device.processes import SPAWN, Scratch, belong_to_parent, start_tracker, told_exit, use_scratch
 
 # No binary of the full space took more than 6 s on a core of the H200's host.
 COMPILE_SECONDS = 60.0

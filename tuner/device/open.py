@@ -11,7 +11,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.target import Target
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
-from normtune.tuner.engine import Engine, Outcome, Speed
+from normtune.tuner.device.engine import Engine, Outcome, Speed
 from normtune.tuner.planning import Task
 
 __all__ = ["Bench", "Outcome", "Phases", "SkippedError", "Speed", "open_device", "open_device_to_plan"]
@@ -96,14 +96,14 @@ def open_device(name: str | None, regime: str = COLD) -> Bench:
         UsageError: the name is of no known form, no such recording is shipped, or it has no times of that regime.
         NoDeviceError: there is no such GPU.
     """
-    from normtune.tuner.bench import WorkerBench
+    from normtune.tuner.device.bench import WorkerBench
 
     kind, _, rest = (name or "cuda:0").partition(":")
     if kind == "replay":
-        return WorkerBench(("normtune.tuner.replay", "ReplayEngine", (rest, regime)))
+        return WorkerBench(("normtune.tuner.device.replay", "ReplayEngine", (rest, regime)))
     if kind != "cuda" or (rest and not rest.isdecimal()):
         raise UsageError(f"unknown device {name!r}: expected cuda:N or replay:NAME, as in cuda:0 or replay:nvidia-h200")
-    return WorkerBench(("normtune.tuner.device", "open_cuda", (int(rest or 0), name, regime)))
+    return WorkerBench(("normtune.tuner.device.open", "open_cuda", (int(rest or 0), name, regime)))
 
 
 def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
@@ -129,7 +129,7 @@ def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
     if index >= found:
         known = ", ".join(f"cuda:{number}" for number in range(found))
         raise NoDeviceError(f"there is no device {name!r}: torch finds {known}")
-    from normtune.tuner.cuda import CudaEngine
+    from normtune.tuner.device.cuda import CudaEngine
 
     return CudaEngine(index, regime)
 
@@ -149,6 +149,6 @@ def open_device_to_plan(name: str | None, regime: str = COLD) -> Bench:
     except NoDeviceError:
         if name is not None:
             raise
-    from normtune.tuner.absent import AbsentBench
+    from normtune.tuner.device.absent import AbsentBench
 
     return AbsentBench(regime)
