@@ -120,7 +120,7 @@ def plan(engine, name: str, rows: int, hidden: int) -> Trial:
 def measure(engine, trial: Trial) -> dict[str, object]:
     """Median nanoseconds by label, in the same rounds, and the two configs."""
     from normtune.kernels.operator import operator
-    from normtune.tuner.timing import CudaSession
+    from normtune.tuner.timing.timing import CudaSession
 
     problem = trial.task.problem
     for candidate in trial.task.candidates:

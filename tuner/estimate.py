@@ -20,8 +20,8 @@ from normtune.results.regimes import COLD, EAGER, WARM
 from normtune.tuner.device.compiling import compile_class
 from normtune.tuner.device.engine import Speed
 from normtune.tuner.planning import Task
-from normtune.tuner.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
 from normtune.tuner.racing import ALL_BLOCKS, FIRST_BLOCKS
+from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
 
 # What is assumed where a sweep is planned for a GPU that is not here.
 H200 = Speed(4.0e12, 3.0e-4, 16)

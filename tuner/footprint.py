@@ -6,7 +6,7 @@ by the device.
 
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
-from normtune.tuner.protocol import timed_launches
+from normtune.tuner.timing.protocol import timed_launches
 
 # The reference in float64: inputs, results, tolerances and what is in between, bytes an element of the largest tensor.
 # Measured as torch's peak on an H200.

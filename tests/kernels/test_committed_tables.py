@@ -117,7 +117,7 @@ def test_configs_compile_ahead_of_time_in_every_dtype_and_variant_that_uses_them
 def test_configs_are_right_in_float32(spec, problem, candidate, monkeypatch, counted_loops):
     import torch
 
-    from normtune.tuner import gate as gates
+    from normtune.tuner.timing import gate as gates
 
     monkeypatch.setattr(gates, "CALLS", 2)  # interpreted programs run one after another: no race is lost
     monkeypatch.setattr(gates, "GATE_PASSES", 2)  # and there is no pipeline to be filled

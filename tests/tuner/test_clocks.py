@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from normtune.tuner.clocks import ClockWatch
+from normtune.tuner.timing.clocks import ClockWatch
 
 
 def test_without_nvml_there_is_a_reason_and_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_the_latest_sample_and_the_summary(monkeypatch: pytest.MonkeyPatch) -> N
         NVML_TEMPERATURE_GPU=0,
     )
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.setattr("normtune.tuner.clocks._PERIOD_SECONDS", 0.001)
+    monkeypatch.setattr("normtune.tuner.timing.clocks._PERIOD_SECONDS", 0.001)
     watch = ClockWatch("abc")
     watch.start()
     watch._thread.join(10)

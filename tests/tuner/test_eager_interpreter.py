@@ -9,11 +9,11 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import split_key
 from normtune.kernels.target import TARGETS
 from normtune.results.records import COPY
-from normtune.tuner import memory
-from normtune.tuner.arena import Arena
-from normtune.tuner.gate import LaunchFailedError
 from normtune.tuner.planning import candidates
-from normtune.tuner.timing import CudaSession
+from normtune.tuner.timing import memory
+from normtune.tuner.timing.arena import Arena
+from normtune.tuner.timing.gate import LaunchFailedError
+from normtune.tuner.timing.timing import CudaSession
 
 pytestmark = pytest.mark.interpreter
 

@@ -256,7 +256,7 @@ def test_what_no_sweep_gates_passes_the_gate(table: str, key: str, dtype: str) -
     """No grid has hidden sizes that are no multiple of 16, nor has each tile a size that needs a mask."""
     import torch
 
-    from normtune.tuner.gate import gate
+    from normtune.tuner.timing.gate import gate
 
     header = locate.load(locate.SHIPPED / f"{table}.py").header
     known = gated(header.target, header.sms, "recording")
@@ -283,7 +283,7 @@ def test_float32_weights_pass_the_gate(table: str, key: str, dtype: str) -> None
     """They are other binaries than those that a sweep gates."""
     import torch
 
-    from normtune.tuner.gate import gate
+    from normtune.tuner.timing.gate import gate
 
     found = {wanted: (rows, hidden) for rows, hidden, wanted in launches_of(table, key, dtype, WIDE_WEIGHTS)}
     target, tried = tried_here(table, key, dtype, found.values())

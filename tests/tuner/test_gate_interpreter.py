@@ -10,8 +10,8 @@ import torch
 from normtune.kernels.call import KernelCall
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
-from normtune.tuner.gate import GATE_PASSES, LaunchFailedError, WrongResultError, compare, gate, gate_launch
 from normtune.tuner.planning import candidates
+from normtune.tuner.timing.gate import GATE_PASSES, LaunchFailedError, WrongResultError, compare, gate, gate_launch
 
 pytestmark = pytest.mark.interpreter
 
@@ -22,8 +22,8 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def few_calls(monkeypatch):
     """The interpreter takes a tenth of a second for each, and has no pipeline to be filled."""
-    monkeypatch.setattr("normtune.tuner.gate.CALLS", 3)
-    monkeypatch.setattr("normtune.tuner.gate.GATE_PASSES", 2)
+    monkeypatch.setattr("normtune.tuner.timing.gate.CALLS", 3)
+    monkeypatch.setattr("normtune.tuner.timing.gate.GATE_PASSES", 2)
 
 
 @pytest.mark.parametrize("key", ["rms_norm_forward", "rms_norm_backward"])
@@ -122,7 +122,7 @@ def test_wrong_kernels_are_stopped(harm, message, few_calls, monkeypatch):
     problem = spec.problem(64, 48, "float32")
     kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
     gate(sabotaged(spec, lambda tensors: None), problem, kept[0], TARGET, CPU)
-    monkeypatch.setattr("normtune.tuner.gate.CALLS", 1)  # what is added to an input shows in the next output
+    monkeypatch.setattr("normtune.tuner.timing.gate.CALLS", 1)  # what is added to an input shows in the next output
     with pytest.raises(WrongResultError, match=message):
         gate(sabotaged(spec, harm), problem, kept[0], TARGET, CPU)
     gate(spec, problem, kept[0], TARGET, CPU)  # the next one gets inputs as they were

@@ -11,7 +11,7 @@ from normtune.results.store import Store
 from normtune.tuner.device.open import open_device
 from normtune.tuner.planning import candidates, plan, problems
 from normtune.tuner.sweep import sweep
-from normtune.tuner.timing import CudaSession
+from normtune.tuner.timing.timing import CudaSession
 
 pytestmark = pytest.mark.gpu
 

@@ -10,10 +10,10 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.results.records import COPY
-from normtune.tuner import eager, timing
-from normtune.tuner.arena import Arena
 from normtune.tuner.planning import candidates
-from normtune.tuner.protocol import timed_launches
+from normtune.tuner.timing import eager, timing
+from normtune.tuner.timing.arena import Arena
+from normtune.tuner.timing.protocol import timed_launches
 
 SPEC = operator("rms_norm_forward")
 PROBLEM = SPEC.problem(64, 128, "float32")

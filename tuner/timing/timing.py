@@ -30,12 +30,12 @@ from normtune.kernels.operator import Launch, OperatorSpec
 from normtune.kernels.problem import Buffer, Problem
 from normtune.results.records import COPY, ROUNDS_PER_BLOCK
 from normtune.results.regimes import COLD, EAGER, WARM
-from normtune.tuner import memory
-from normtune.tuner.arena import Arena
-from normtune.tuner.capture import capture
-from normtune.tuner.eager import Run, Streamed
-from normtune.tuner.gate import CALLS, CALLS_BYTES, EPS, OFFSET, LaunchFailedError, check_calls, failure, launch
-from normtune.tuner.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
+from normtune.tuner.timing import memory
+from normtune.tuner.timing.arena import Arena
+from normtune.tuner.timing.capture import capture
+from normtune.tuner.timing.eager import Run, Streamed
+from normtune.tuner.timing.gate import CALLS, CALLS_BYTES, EPS, OFFSET, LaunchFailedError, check_calls, failure, launch
+from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
 
 SENTINEL_TOLERANCE = 0.02
 SENTINEL_WINDOW = 64
