@@ -227,8 +227,8 @@ def tool() -> list[str]:
 def _of_other_spaces(measurements: int) -> str:
     """What is to be said of a sweep whose plan was another than today's; a copy is measured at each problem."""
     from normtune.kernels.target import TARGETS
-    from normtune.tuner.grids import shapes
-    from normtune.tuner.planning import plan, problems
+    from normtune.tuner.plan.grids import shapes
+    from normtune.tuner.plan.plan import plan, problems
 
     today = plan(problems([], ["bfloat16"], shapes("default")), "default", TARGETS["sm_90"])
     count = today.cells() + len(today.tasks)

@@ -26,8 +26,8 @@ from normtune.kernels.problem import Problem
 from normtune.results.frame import Evidence
 from normtune.tuner.device.open import Outcome, Phases, Speed
 from normtune.tuner.device.replay import Blocks, ReplayEngine
-from normtune.tuner.planning import Task
-from normtune.tuner.racing import race
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.search.rounds import race
 
 
 class Truth(NamedTuple):

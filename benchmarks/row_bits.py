@@ -59,7 +59,7 @@ def compared(name: str, dtype: str, rows: int, hidden: int, device: str) -> dict
     from normtune.kernels.device import describe
     from normtune.kernels.operator import operator
     from normtune.kernels.target import TARGETS
-    from normtune.tuner.planning import candidates
+    from normtune.tuner.plan.plan import candidates
 
     spec, place = operator(name), torch.device(device)
     target = describe(place.index or 0) if place.type == "cuda" else TARGETS["sm_80"]

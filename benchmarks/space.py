@@ -26,7 +26,7 @@ def main() -> None:
     from normtune.kernels.operator import operator
     from normtune.kernels.target import target_for
     from normtune.results.exchange import read_parquet
-    from normtune.tuner.planning import candidates
+    from normtune.tuner.plan.plan import candidates
 
     evidence = read_parquet(options.measurements)
     (device,) = evidence.devices()

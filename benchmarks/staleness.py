@@ -51,7 +51,7 @@ from normtune.heuristics.checking.verdict import AMBIGUOUS, OK, OK_ERROR, STALE,
 from normtune.heuristics.commands.check import measure
 from normtune.heuristics.tablefile import locate
 from normtune.tuner.device.open import Bench, open_device
-from normtune.tuner.grids import MAX_ELEMENTS
+from normtune.tuner.plan.grids import MAX_ELEMENTS
 
 if TYPE_CHECKING:  # a GPU is checked without pyarrow
     from normtune.benchmarks.replays import Replay

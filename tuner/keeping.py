@@ -15,7 +15,7 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.results.records import Measurement, Run
 from normtune.tuner.device.open import Bench, Outcome
-from normtune.tuner.planning import Task
+from normtune.tuner.plan.plan import Task
 
 
 def begun_run(bench: Bench, strategy: str) -> Run:

@@ -12,9 +12,9 @@ from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import EAGER, WARM
 from normtune.results.terminal import printable
 from normtune.tuner.device.open import Bench
-from normtune.tuner.footprint import peak_bytes
-from normtune.tuner.grids import MAX_ELEMENTS
-from normtune.tuner.planning import QUICK_REASON, Plan
+from normtune.tuner.plan.footprint import peak_bytes
+from normtune.tuner.plan.grids import MAX_ELEMENTS
+from normtune.tuner.plan.plan import QUICK_REASON, Plan
 from normtune.tuner.summary import LARGE_BYTES, Best, Summary
 from normtune.tuner.sweep import Outlook
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from normtune.results.records import Device
     from normtune.results.store import Store
     from normtune.tuner.device.open import Bench, Outcome
-    from normtune.tuner.planning import Task
+    from normtune.tuner.plan.plan import Task
     from normtune.tuner.recheck import Recheck
 
 AMBIGUOUS_EXIT = 3
@@ -148,7 +148,7 @@ def _measured(
     from normtune.heuristics.checking.verdict import of_table
     from normtune.heuristics.tablefile import locate
     from normtune.tuner.device.open import open_device
-    from normtune.tuner.grids import MAX_ELEMENTS
+    from normtune.tuner.plan.grids import MAX_ELEMENTS
 
     table = subject.read(path)
     bench = open_device(device, table.regime)
@@ -200,7 +200,7 @@ def measure(course: "Course", bench: "Bench", seconds: float | None, store: "Sto
         NormtuneError: the device fails.
     """
     from normtune.kernels.operator import operator
-    from normtune.tuner.planning import Task, candidates
+    from normtune.tuner.plan.plan import Task, candidates
     from normtune.tuner.recheck import recheck
 
     of_problem: dict[Problem, list[Question]] = {}

@@ -29,7 +29,7 @@ from normtune.kernels.target import target_for
 from normtune.results.csv_file import positive, read_lines
 from normtune.results.exchange import read_parquet
 from normtune.results.frame import Evidence
-from normtune.tuner.grids import GRIDS
+from normtune.tuner.plan.grids import GRIDS
 
 HERE = Path(__file__).parent
 PERCENT = 10_000  # millionths of a logarithm, nearly

@@ -17,7 +17,7 @@ from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import TARGETS
 from normtune.results.frame import Evidence
 from normtune.results.records import COPY, Device, Measurement, Run
-from normtune.tuner.planning import plan, problems
+from normtune.tuner.plan.plan import plan, problems
 
 TARGET = TARGETS["sm_90"]
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096, 65536) for hidden in (64, 512, 1000, 4096, 8192, 32768)]

@@ -17,7 +17,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.results.frame import Evidence
 from normtune.results.records import COPY, Device, Measurement, Run
-from normtune.tuner.planning import plan, problems
+from normtune.tuner.plan.plan import plan, problems
 
 SHAPES = [(rows, hidden) for rows in (1, 4096, 65536) for hidden in (64, 1024, 4096)]
 RULE = Config("row", 1, 4)

@@ -10,7 +10,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, split_batch_invariant, split_key
 from normtune.kernels.target import TARGETS, target_for
 from normtune.tuner.device.compiling import compile_all, jobs_of
-from normtune.tuner.planning import Candidate
+from normtune.tuner.plan.plan import Candidate
 
 TABLES = {path.stem: locate.load(path) for path in locate.shipped()}
 ROWS = (*(2**power for power in range(19)), 3, 100, 5000, MAX_ROWS)

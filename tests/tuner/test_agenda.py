@@ -16,9 +16,9 @@ from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.results.frame import Evidence
 from normtune.results.recording import load_recording
-from normtune.tuner.agenda import Agenda, covering
-from normtune.tuner.grids import shapes
-from normtune.tuner.planning import Task, plan, problems
+from normtune.tuner.plan.agenda import Agenda, covering
+from normtune.tuner.plan.grids import shapes
+from normtune.tuner.plan.plan import Task, plan, problems
 
 TARGET = TARGETS["sm_90"]
 FAST, OTHER = Config("row", 1, 1), Config("row", 1, 2)

@@ -20,7 +20,7 @@ from normtune.tuner.device import bench as bench_module
 from normtune.tuner.device import worker as worker_module
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.device.open import SkippedError
-from normtune.tuner.planning import Task, candidates
+from normtune.tuner.plan.plan import Task, candidates
 
 SPEC = operator("rms_norm_forward")
 PROBLEM = SPEC.problem(64, 4096, "bfloat16")

@@ -15,7 +15,7 @@ from normtune.kernels.problem import ITEMSIZE
 from normtune.kernels.target import TARGETS
 from normtune.tuner.device import compiling
 from normtune.tuner.device.compiling import Compiled, CompilePool, Job, compile_all, compile_class, jobs_of
-from normtune.tuner.planning import plan, problems
+from normtune.tuner.plan.plan import plan, problems
 
 HIDDEN = {"sm_80": [1024], "sm_90": [768, 8192], "sm_100": [4096], "sm_120": [8192], "gfx942": [4096]}
 
@@ -79,7 +79,7 @@ def test_the_pool_ends_with_a_killed_parent(tmp_path):
     script.write_text(
         "from normtune.kernels.target import TARGETS\n"
         "from normtune.tuner.device.compiling import compile_all\n"
-        "from normtune.tuner.planning import plan, problems\n"
+        "from normtune.tuner.plan.plan import plan, problems\n"
         "if __name__ == '__main__':\n"
         "    jobs = plan(problems([], ['bfloat16'], [(4096, 1024)]), 'full', TARGETS['sm_80']).jobs()\n"
         "    for compiled in compile_all(jobs, 'sm_80', workers=2):\n"

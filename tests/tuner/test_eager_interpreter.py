@@ -9,7 +9,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import split_key
 from normtune.kernels.target import TARGETS
 from normtune.results.records import COPY
-from normtune.tuner.planning import candidates
+from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing import memory
 from normtune.tuner.timing.arena import Arena
 from normtune.tuner.timing.gate import LaunchFailedError

@@ -24,8 +24,8 @@ from normtune.kernels.operator import IllegalConfigError, OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key
 from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.tuner.device.compiling import compile_all, compile_class, jobs_of
-from normtune.tuner.grids import GRIDS, shapes
-from normtune.tuner.planning import plan, problems
+from normtune.tuner.plan.grids import GRIDS, shapes
+from normtune.tuner.plan.plan import plan, problems
 
 OWN = ("rms_norm_forward", "rms_norm_backward")
 SIZES = st.one_of(st.integers(1, 65536), st.integers(1, 300), st.sampled_from([2**power for power in range(17)]))
@@ -233,7 +233,7 @@ UNMEASURED = tuple(
 def tried_here(table: str, key: str, dtype: str, places: Iterable[tuple[int, int]]):
     """Problem and candidate of the table at each (rows, hidden), on this machine's GPU, whose limits come first."""
     from normtune.kernels.device import describe
-    from normtune.tuner.planning import Candidate
+    from normtune.tuner.plan.plan import Candidate
 
     path = locate.SHIPPED / f"{table}.py"
     header, tree = locate.load(path).header, trees(locate.read(path))[key, dtype]

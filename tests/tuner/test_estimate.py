@@ -10,9 +10,9 @@ from normtune.kernels.target import TARGETS
 from normtune.results.recording import load_recording
 from normtune.results.records import COPY, Device, Run
 from normtune.tuner.device.engine import Speed
-from normtune.tuner.estimate import H200, Pace, corrected, new_binaries
-from normtune.tuner.grids import shapes
-from normtune.tuner.planning import plan, problems
+from normtune.tuner.plan.estimate import H200, Pace, corrected, new_binaries
+from normtune.tuner.plan.grids import shapes
+from normtune.tuner.plan.plan import plan, problems
 
 TARGET = TARGETS["sm_90"]
 DEVICE = Device("NVIDIA H200", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")

@@ -12,8 +12,8 @@ from normtune.kernels.target import TARGETS
 from normtune.results.records import COPY
 from normtune.tuner import face
 from normtune.tuner.device.open import Outcome, Phases
-from normtune.tuner.estimate import Estimate
-from normtune.tuner.planning import Plan, fitting, plan, problems
+from normtune.tuner.plan.estimate import Estimate
+from normtune.tuner.plan.plan import Plan, fitting, plan, problems
 from normtune.tuner.summary import Best, Summary, best_of
 from normtune.tuner.sweep import Outlook
 from normtune.tuner.telling import end_lines, plain_sweep, plan_lines

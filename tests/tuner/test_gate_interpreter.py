@@ -10,7 +10,7 @@ import torch
 from normtune.kernels.call import KernelCall
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
-from normtune.tuner.planning import candidates
+from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import GATE_PASSES, LaunchFailedError, WrongResultError, compare, gate, gate_launch
 
 pytestmark = pytest.mark.interpreter

@@ -3,7 +3,7 @@
 import pytest
 
 from normtune.errors import UsageError
-from normtune.tuner.grids import GRIDS, MAX_ELEMENTS, shapes, shapes_of
+from normtune.tuner.plan.grids import GRIDS, MAX_ELEMENTS, shapes, shapes_of
 
 
 def test_sizes_of_the_grids():

@@ -10,9 +10,9 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.target import TARGETS
 from normtune.tuner.device.compiling import compile_class
-from normtune.tuner.footprint import peak_bytes
-from normtune.tuner.grids import shapes
-from normtune.tuner.planning import QUICK_CONFIGS, candidates, fitting, plan, problems, quick_candidates
+from normtune.tuner.plan.footprint import peak_bytes
+from normtune.tuner.plan.grids import shapes
+from normtune.tuner.plan.plan import QUICK_CONFIGS, candidates, fitting, plan, problems, quick_candidates
 
 TARGET = TARGETS["sm_90"]
 

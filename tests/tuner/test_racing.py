@@ -2,7 +2,7 @@
 
 from normtune.kernels.config import Config
 from normtune.results.records import COPY
-from normtune.tuner.racing import race
+from normtune.tuner.search.rounds import race
 
 FAST, CLOSE, SLOW, BROKEN = (Config("row", 1, warps) for warps in (1, 2, 4, 8))
 TIMES = {FAST: 100, CLOSE: 109, SLOW: 111, COPY: 1}

@@ -9,7 +9,7 @@ from normtune.results.records import COPY
 from normtune.results.regimes import REGIMES
 from normtune.results.store import Store
 from normtune.tuner.device.open import open_device
-from normtune.tuner.planning import candidates, plan, problems
+from normtune.tuner.plan.plan import candidates, plan, problems
 from normtune.tuner.sweep import sweep
 from normtune.tuner.timing.timing import CudaSession
 

@@ -10,7 +10,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.results.records import COPY
-from normtune.tuner.planning import candidates
+from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing import eager, timing
 from normtune.tuner.timing.arena import Arena
 from normtune.tuner.timing.protocol import timed_launches

@@ -12,8 +12,8 @@ from normtune.kernels.target import TARGETS
 from normtune.results.frame import Evidence
 from normtune.results.records import COPY, Device, Measurement, Run
 from normtune.tuner.device import replay
-from normtune.tuner.planning import candidates
-from normtune.tuner.racing import race
+from normtune.tuner.plan.plan import candidates
+from normtune.tuner.search.rounds import race
 
 TARGET = TARGETS["sm_90"]
 SPEC = operator("rms_norm_forward")

@@ -17,8 +17,8 @@ from normtune.results import schema
 from normtune.results.connect import parse
 from normtune.results.exchange import read_parquet
 from normtune.results.store import Store
-from normtune.tuner.grids import shapes
-from normtune.tuner.planning import plan, problems
+from normtune.tuner.plan.grids import shapes
+from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.sweep import sweep
 
 sys.path.insert(0, str(Path(__file__).parent))

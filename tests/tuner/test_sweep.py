@@ -14,11 +14,11 @@ from normtune.kernels.target import TARGETS
 from normtune.results.records import COPY, Device
 from normtune.results.store import Store
 from normtune.tuner.device.open import Outcome, Phases, SkippedError, Speed
-from normtune.tuner.estimate import Pace
-from normtune.tuner.grids import shapes
-from normtune.tuner.planning import plan, problems
-from normtune.tuner.racing import race
-from normtune.tuner.resume import stale_plan
+from normtune.tuner.plan.estimate import Pace
+from normtune.tuner.plan.grids import shapes
+from normtune.tuner.plan.plan import plan, problems
+from normtune.tuner.plan.resume import stale_plan
+from normtune.tuner.search.rounds import race
 from normtune.tuner.sweep import look_ahead, sweep
 from normtune.tuner.telling import end_lines
 

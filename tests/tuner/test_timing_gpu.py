@@ -7,8 +7,8 @@ import torch
 
 from normtune.kernels.operator import operator
 from normtune.results.records import COPY
-from normtune.tuner.footprint import peak_bytes
-from normtune.tuner.planning import candidates
+from normtune.tuner.plan.footprint import peak_bytes
+from normtune.tuner.plan.plan import candidates
 
 pytestmark = pytest.mark.gpu
 

@@ -11,8 +11,8 @@ from normtune.results.records import Device
 from normtune.results.regimes import COLD
 from normtune.tuner.device.engine import Speed
 from normtune.tuner.device.open import Outcome, Phases
-from normtune.tuner.estimate import H200
-from normtune.tuner.planning import Task
+from normtune.tuner.plan.estimate import H200
+from normtune.tuner.plan.plan import Task
 
 
 class AbsentBench:

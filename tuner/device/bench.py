@@ -24,8 +24,8 @@ from normtune.tuner.device.compiling import (
 from normtune.tuner.device.engine import Block, NoMemoryError, Outcome, Speed
 from normtune.tuner.device.open import Phases, SkippedError
 from normtune.tuner.device.worker import Opener, Worker, WorkerLostError
-from normtune.tuner.planning import Candidate, Plan, Task
-from normtune.tuner.racing import close_to_best, race
+from normtune.tuner.plan.plan import Candidate, Plan, Task
+from normtune.tuner.search.rounds import close_to_best, race
 
 # Configs within 3 % of the best have many calls compared: whoever wins here, alone or in a table, is among them.
 LIKELY = 1.03

@@ -18,7 +18,7 @@ from normtune.kernels.problem import Problem
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
 from normtune.tuner.device.engine import Block, DeviceLostError, Identity, NoMemoryError, Outcome, Speed
-from normtune.tuner.planning import Candidate
+from normtune.tuner.plan.plan import Candidate
 from normtune.tuner.timing.clocks import ClockWatch
 from normtune.tuner.timing.gate import LaunchFailedError, gate, one_line
 from normtune.tuner.timing.timing import CudaSession, Timer

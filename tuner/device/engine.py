@@ -12,7 +12,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import Device
-from normtune.tuner.planning import Candidate
+from normtune.tuner.plan.plan import Candidate
 
 
 class Outcome(NamedTuple):

@@ -12,7 +12,7 @@ from normtune.kernels.target import Target
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
 from normtune.tuner.device.engine import Engine, Outcome, Speed
-from normtune.tuner.planning import Task
+from normtune.tuner.plan.plan import Task
 
 __all__ = ["Bench", "Outcome", "Phases", "SkippedError", "Speed", "open_device", "open_device_to_plan"]
 

@@ -19,7 +19,7 @@ from normtune.results.records import COPY, REPLAY_PREFIX, ROUNDS_PER_BLOCK
 from normtune.results.regimes import COLD
 from normtune.results.source import in_regime
 from normtune.tuner.device.engine import Block, Identity, Outcome, Speed
-from normtune.tuner.planning import Candidate
+from normtune.tuner.plan.plan import Candidate
 
 # Recorded blocks of one config: block number to its samples, ns.
 Blocks = dict[int, list[int]]

@@ -17,7 +17,7 @@ from normtune.kernels.call import KernelCall, run
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Buffer, Problem
 from normtune.kernels.target import Target
-from normtune.tuner.planning import Candidate
+from normtune.tuner.plan.plan import Candidate
 from normtune.tuner.timing import memory
 from normtune.tuner.timing.capture import capture
 

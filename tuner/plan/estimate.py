@@ -19,8 +19,8 @@ from normtune.results.records import ROUNDS_PER_BLOCK, Device, Run
 from normtune.results.regimes import COLD, EAGER, WARM
 from normtune.tuner.device.compiling import compile_class
 from normtune.tuner.device.engine import Speed
-from normtune.tuner.planning import Task
-from normtune.tuner.racing import ALL_BLOCKS, FIRST_BLOCKS
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.search.rounds import ALL_BLOCKS, FIRST_BLOCKS
 from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
 
 # What is assumed where a sweep is planned for a GPU that is not here.

@@ -14,7 +14,7 @@ from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec, 
 from normtune.kernels.problem import Problem, split_key
 from normtune.kernels.target import Target
 from normtune.tuner.device.compiling import Job, jobs_of
-from normtune.tuner.footprint import peak_bytes
+from normtune.tuner.plan.footprint import peak_bytes
 
 SPACES = ("default", "full", "quick")
 # A plan of the space `quick` takes at most so many configs a problem.

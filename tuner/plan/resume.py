@@ -13,8 +13,8 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import COPY, ROUNDS_PER_BLOCK
 from normtune.results.store import Coverage
-from normtune.tuner.planning import Plan, Task, candidates
-from normtune.tuner.racing import ALL_BLOCKS, FIRST_BLOCKS
+from normtune.tuner.plan.plan import Plan, Task, candidates
+from normtune.tuner.search.rounds import ALL_BLOCKS, FIRST_BLOCKS
 
 Stored = Mapping[tuple[Problem, Config], Coverage]
 

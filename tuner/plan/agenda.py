@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import COPY
-from normtune.tuner.planning import Task
+from normtune.tuner.plan.plan import Task
 
 Medians = Mapping[Config, int]
 
