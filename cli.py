@@ -21,7 +21,7 @@ from normtune.heuristics.commands.show import register as register_show
 from normtune.results.commands import app as data_app
 from normtune.results.terminal import say
 from normtune.tuner.commands import register as register_tuner
-from normtune.tuner.doctor_command import register as register_doctor
+from normtune.tuner.doctor.command import register as register_doctor
 
 INTERRUPTED = "normtune: interrupted. Everything measured so far is stored; the same command goes on from there."
 TERMINATED = INTERRUPTED.replace("interrupted", "terminated")

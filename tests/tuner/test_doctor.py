@@ -20,10 +20,10 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.store import Store
-from normtune.tuner import doctor
-from normtune.tuner.doctor import OK, PROBLEM, WARNING, Finding, Machine, examined
-from normtune.tuner.doctor_command import lines
-from normtune.tuner.probe import PACKAGES
+from normtune.tuner.doctor import checks
+from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine, examined
+from normtune.tuner.doctor.command import lines
+from normtune.tuner.doctor.probe import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 UUID = "5f3a2b10-0000-0000-0000-000000000001"
@@ -262,7 +262,7 @@ def test_the_installed_tables_are_listed_with_their_paths(machine: Machine, plac
 
 
 def test_a_check_that_fails_is_a_finding_and_the_others_go_on(machine: Machine, monkeypatch) -> None:
-    monkeypatch.setattr(doctor, "_CHECKS", (("gpu", lambda machine: 1 / 0), *doctor._CHECKS))
+    monkeypatch.setattr(checks, "_CHECKS", (("gpu", lambda machine: 1 / 0), *checks._CHECKS))
     first, *others = examined(machine)
     assert first == Finding(
         PROBLEM, "gpu", "cannot be checked (ZeroDivisionError: division by zero)", "report it with these lines"

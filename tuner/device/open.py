@@ -117,7 +117,7 @@ def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
     Raises:
         NoDeviceError: there is no such GPU.
     """
-    from normtune.tuner.no_gpu import why_no_gpu
+    from normtune.tuner.doctor.no_gpu import why_no_gpu
 
     why = why_no_gpu()
     if why:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import normtune
 from normtune.results.atomic import unwritable
-from normtune.tuner.no_gpu import without_gpu, without_torch, without_triton
-from normtune.tuner.probe import Facts, ask
+from normtune.tuner.doctor.no_gpu import without_gpu, without_torch, without_triton
+from normtune.tuner.doctor.probe import Facts, ask
 
 OK, WARNING, PROBLEM = LEVELS = ("ok", "warning", "problem")
 # What a driver and a display hold of a GPU that nobody uses stays below this.
@@ -74,13 +74,13 @@ def examine(store: str | None) -> list[Finding]:
 
 def examined(machine: Machine) -> list[Finding]:
     """All findings about a machine whose facts are known."""
-    from normtune.tuner import doctor_data
+    from normtune.tuner.doctor import data
 
     of_data = (
-        ("store", doctor_data.store),
-        ("disk", doctor_data.disk),
-        ("table", doctor_data.tables),
-        ("installed", doctor_data.installed),
+        ("store", data.store),
+        ("disk", data.disk),
+        ("table", data.tables),
+        ("installed", data.installed),
     )
     checks = (*_CHECKS, *of_data)
     return [finding for topic, check in checks for finding in _guarded(topic, check, machine)]

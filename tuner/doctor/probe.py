@@ -126,7 +126,9 @@ def ask(subject: str, timeout: float = TIMEOUT_SECONDS) -> Facts:
         As the function of that name; `missing` says so where the process died, never returned, or said nothing.
     """
     # The child imports what this process would, however it came by its path.
-    code = f"import sys; sys.path[:] = {sys.path!r}; from normtune.tuner.probe import answer; answer({subject!r})"
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from normtune.tuner.doctor.probe import answer; answer({subject!r})"
+    )
     try:
         done = subprocess.run(
             [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout

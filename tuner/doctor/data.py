@@ -15,7 +15,7 @@ from normtune.kernels.operator import operators
 from normtune.kernels.which_table import installed as installed_tables
 from normtune.kernels.which_table import serving, without_gpu
 from normtune.results.atomic import unwritable
-from normtune.tuner.doctor import OK, PROBLEM, WARNING, Finding, Machine
+from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine
 
 if TYPE_CHECKING:
     from normtune.results.store import Tally

@@ -14,7 +14,7 @@ import typer
 from normtune.results.terminal import printable, say
 
 if TYPE_CHECKING:
-    from normtune.tuner.doctor import Finding
+    from normtune.tuner.doctor.checks import Finding
 
 _COLOURS = {"ok": typer.colors.GREEN, "warning": typer.colors.YELLOW, "problem": typer.colors.RED}
 
@@ -32,7 +32,7 @@ def doctor(
 
     Ends with 1 where something stops a sweep or the kernels.
     """
-    from normtune.tuner.doctor import PROBLEM, WARNING, examine
+    from normtune.tuner.doctor.checks import PROBLEM, WARNING, examine
 
     findings = examine(store)
     problems = sum(finding.level == PROBLEM for finding in findings)
