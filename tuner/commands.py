@@ -202,11 +202,11 @@ def _sweep(
     from normtune.results.source import warn_of_damage
     from normtune.results.store import Store, resolve_url
     from normtune.tuner.device.open import open_device
-    from normtune.tuner.face import face_of
     from normtune.tuner.plan.plan import fitting
     from normtune.tuner.plan.resume import stale_plan
+    from normtune.tuner.progress import face_of
+    from normtune.tuner.report import device_line, end_lines, plain_sweep
     from normtune.tuner.sweep import sweep as run_sweep
-    from normtune.tuner.telling import device_line, end_lines, plain_sweep
 
     url = resolve_url(store)
     bench = open_device(device, regime)
@@ -246,10 +246,10 @@ def _dry_run(
     from normtune.results.connect import parse, resolve_url, sqlite_path
     from normtune.results.store import Store
     from normtune.tuner.device.open import open_device_to_plan
-    from normtune.tuner.face import face_of
     from normtune.tuner.plan.plan import fitting
+    from normtune.tuner.progress import face_of
+    from normtune.tuner.report import device_line, plain_sweep, plan_lines, pruned_lines
     from normtune.tuner.sweep import look_ahead
-    from normtune.tuner.telling import device_line, plain_sweep, plan_lines, pruned_lines
 
     url = resolve_url(store)
     path = sqlite_path(parse(url))

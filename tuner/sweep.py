@@ -16,12 +16,12 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.store import Store
 from normtune.tuner.device.open import Bench, Outcome, Phases, SkippedError
-from normtune.tuner.keeping import begun_run, measurements
 from normtune.tuner.plan.agenda import Agenda
 from normtune.tuner.plan.estimate import Estimate, Pace, corrected, new_binaries, python_seconds
 from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, known_medians, missing
 from normtune.tuner.rescue import Keeper
+from normtune.tuner.run_record import begun_run, measurements
 from normtune.tuner.summary import Best, Summary
 
 # Kept of the budget for closing the device and the store.

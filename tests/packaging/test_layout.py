@@ -121,7 +121,7 @@ def test_only_kernels_tables_and_rules_name_an_operator(modules: dict[str, ast.M
 
 def test_what_is_printed_goes_through_one_place(modules: dict[str, ast.Module], root: Path) -> None:
     """Where control characters of foreign texts end; these print colours, a live display and a child's answer."""
-    own = {"results/terminal.py", "tuner/doctor/command.py", "tuner/face.py", "tuner/doctor/probe.py"}
+    own = {"results/terminal.py", "tuner/doctor/command.py", "tuner/progress.py", "tuner/doctor/probe.py"}
     prints = set()
     for path, tree in {**modules, "cli.py": ast.parse((root / "cli.py").read_text())}.items():
         if path in own:

@@ -10,13 +10,13 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
 from normtune.results.records import COPY
-from normtune.tuner import face
+from normtune.tuner import progress
 from normtune.tuner.device.open import Outcome, Phases
 from normtune.tuner.plan.estimate import Estimate
 from normtune.tuner.plan.plan import Plan, fitting, plan, problems
+from normtune.tuner.report import end_lines, plain_sweep, plan_lines
 from normtune.tuner.summary import Best, Summary, best_of
 from normtune.tuner.sweep import Outlook
-from normtune.tuner.telling import end_lines, plain_sweep, plan_lines
 
 TARGET = TARGETS["sm_90"]
 FAST, SLOW, BROKEN = (Config("row", 1, warps) for warps in (1, 2, 4))
@@ -114,7 +114,7 @@ def test_a_plan_longer_than_its_budget_says_both():
 
 
 def test_a_log_gets_a_line_for_each_tenth(capsys):
-    shown, summary = face.Lines(), Summary()
+    shown, summary = progress.Lines(), Summary()
     shown.planned(outlook_of(Plan((), {})))
     capsys.readouterr()
     for number in range(40):
@@ -128,8 +128,8 @@ def test_a_log_gets_a_line_for_each_tenth(capsys):
 
 def test_a_log_hears_of_slow_compiles_and_slow_problems(capsys, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(face.time, "monotonic", lambda: now[0])
-    shown, summary = face.Lines(), Summary()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    shown, summary = progress.Lines(), Summary()
     shown.planned(outlook_of(Plan((), {})))
     capsys.readouterr()
     for second in range(100):
@@ -147,9 +147,9 @@ def test_a_reader_who_left_does_not_disturb_the_compilers_thread(monkeypatch):
     def gone(*_, **__):
         raise BrokenPipeError
 
-    shown = face.Lines()
+    shown = progress.Lines()
     monkeypatch.setattr("builtins.print", gone)
-    monkeypatch.setattr(face.time, "monotonic", lambda: 1e9)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 1e9)
     shown.compiling(1, 2)
     with pytest.raises(BrokenPipeError):
         shown.say("this one is heard of")
@@ -159,7 +159,7 @@ def test_a_reader_who_left_does_not_disturb_the_compilers_thread(monkeypatch):
 def test_the_screen_names_the_gpu_and_fits_its_width(columns):
     console = Console(file=io.StringIO(), force_terminal=True, width=columns, height=20)
     summary = Summary()
-    with face.Screen(console, "NVIDIA GeForce RTX 5060 Ti Laptop GPU") as shown:
+    with progress.Screen(console, "NVIDIA GeForce RTX 5060 Ti Laptop GPU") as shown:
         shown.planned(outlook_of(plan(problems([], ["bfloat16"], [(1, 64)]), "quick", TARGET)))
         shown.compiling(30, 200)
         measured(shown, summary, SMALL, {FAST: ok(2000), COPY: ok(1500)}, left=375, seconds=100.0)
@@ -173,32 +173,32 @@ def test_the_screen_names_the_gpu_and_fits_its_width(columns):
 @pytest.mark.parametrize(
     ("terminal", "kind", "quiet", "expected"),
     [
-        (True, "xterm-256color", False, face.Screen),
-        (True, "dumb", False, face.Lines),
-        (True, "", False, face.Lines),
-        (False, "xterm-256color", False, face.Lines),
-        (True, "xterm-256color", True, face.Silent),
+        (True, "xterm-256color", False, progress.Screen),
+        (True, "dumb", False, progress.Lines),
+        (True, "", False, progress.Lines),
+        (False, "xterm-256color", False, progress.Lines),
+        (True, "xterm-256color", True, progress.Silent),
     ],
 )
 def test_who_can_redraw_gets_the_screen(monkeypatch, terminal, kind, quiet, expected):
     monkeypatch.setattr("sys.stdout", io.StringIO())
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
     monkeypatch.setenv("TERM", kind)
-    assert type(face.face_of("NVIDIA H200", quiet)) is expected
+    assert type(progress.face_of("NVIDIA H200", quiet)) is expected
 
 
 def test_no_color_is_respected(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
-    with face.Screen(console, "NVIDIA H200") as shown:
+    with progress.Screen(console, "NVIDIA H200") as shown:
         shown.planned(outlook_of(Plan((), {})))
         measured(shown, Summary(), SMALL, {FAST: ok(2000)}, left=3)
     assert "1 of 4" in console.file.getvalue() and "\x1b[3" not in console.file.getvalue()
 
 
 def test_what_is_silent_says_nothing_and_keeps_the_plan(capsys):
-    shown = face.Silent()
+    shown = progress.Silent()
     outlook = outlook_of(Plan((), {}))
     with shown:
         shown.say("a line")

@@ -18,9 +18,9 @@ from normtune.tuner.plan.estimate import Pace
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.plan.resume import stale_plan
+from normtune.tuner.report import end_lines
 from normtune.tuner.search.rounds import race
 from normtune.tuner.sweep import look_ahead, sweep
-from normtune.tuner.telling import end_lines
 
 TARGET = TARGETS["sm_90"]
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
