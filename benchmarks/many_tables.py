@@ -26,7 +26,7 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 PER_TABLE = 10_000  # measurements, or as many as were recorded
 LIKE, DTYPES = "rms_norm_backward", ("bfloat16", "float32")
@@ -90,7 +90,7 @@ def made_up(recording: str, count: int) -> "Evidence":
     """Evidence of `count` operators, which are registered, in two dtypes each."""
     from normtune.kernels.fingerprint import fingerprint
     from normtune.kernels.operator import operator, register
-    from normtune.results.frame import COLUMNS, Evidence
+    from normtune.results.evidence import COLUMNS, Evidence
     from normtune.results.recording import load_recording
 
     real = operator(LIKE)

@@ -138,7 +138,7 @@ def losses() -> list[str]:
     from normtune.heuristics.tablefile.tree import leaves
     from normtune.kernels.operator import operator
     from normtune.kernels.target import target_for
-    from normtune.results.exchange import read_parquet
+    from normtune.results.parquet_csv import read_parquet
 
     (device,) = _evidence().devices()
     target = target_for(device.target, device.sms)

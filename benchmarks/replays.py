@@ -23,7 +23,7 @@ from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import Problem
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 from normtune.tuner.device.open import Outcome, Phases, Speed
 from normtune.tuner.device.replay import Blocks, ReplayEngine
 from normtune.tuner.plan.plan import Task

@@ -161,7 +161,7 @@ def main() -> None:
 def replay_of(part: Part, name: str, kinds: Sequence[str], options: argparse.Namespace) -> list[dict[str, object]]:
     """All checks of one table; three times as many of it as it is, as these are to be wrong more seldom."""
     from normtune.benchmarks.replays import Replay, half_table
-    from normtune.results.exchange import read_parquet
+    from normtune.results.parquet_csv import read_parquet
     from normtune.results.recording import load_recording
 
     if part.evidence:

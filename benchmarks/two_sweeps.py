@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normtune.heuristics.stability.two_sweeps import Crossed
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 ABOVE_FLOOR = 3_000  # millionths: 0.3 %
 
@@ -81,7 +81,7 @@ def _line(one: "Crossed") -> str:
 def _read(store: str) -> "Evidence":
     """The cold times of the newest kernels in a store, a file or a recording."""
     from normtune.heuristics.fitting.pipeline import used
-    from normtune.results.exchange import read_parquet
+    from normtune.results.parquet_csv import read_parquet
     from normtune.results.recording import recordings
     from normtune.results.source import measured
 

@@ -199,8 +199,8 @@ def _sweep(
     quiet: bool,
     as_json: bool,
 ) -> None:
+    from normtune.results.database.store import Store, resolve_url
     from normtune.results.source import warn_of_damage
-    from normtune.results.store import Store, resolve_url
     from normtune.tuner.device.open import open_device
     from normtune.tuner.plan.plan import fitting
     from normtune.tuner.plan.resume import stale_plan
@@ -243,8 +243,8 @@ def _dry_run(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    from normtune.results.connect import parse, resolve_url, sqlite_path
-    from normtune.results.store import Store
+    from normtune.results.database.connect import parse, resolve_url, sqlite_path
+    from normtune.results.database.store import Store
     from normtune.tuner.device.open import open_device_to_plan
     from normtune.tuner.plan.plan import fitting
     from normtune.tuner.progress import face_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from normtune.kernels.config import Config
-from normtune.results.store import Store
+from normtune.results.database.store import Store
 from normtune.tuner.device.open import Bench, Outcome, SkippedError
 from normtune.tuner.plan.plan import Plan, Task, fitting
 from normtune.tuner.rescue import Keeper

@@ -14,7 +14,7 @@ import numpy as np
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.results.store import Store
+from normtune.results.database.store import Store
 from normtune.tuner.device.open import Bench, Outcome, Phases, SkippedError
 from normtune.tuner.plan.agenda import Agenda
 from normtune.tuner.plan.estimate import Estimate, Pace, corrected, new_binaries, python_seconds

@@ -30,7 +30,7 @@ from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
 
 if TYPE_CHECKING:
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 
 def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFit:

@@ -30,7 +30,7 @@ from normtune.kernels.target import target_for
 from normtune.results.regimes import COLD
 
 if TYPE_CHECKING:
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 _DIFF_LINES = 24
 # The oldest format whose tables are fitted again.
@@ -157,7 +157,7 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     Raises:
         NormtuneError: the recording or file that the header names is not there or damaged, or holds other measurements.
     """
-    from normtune.results.exchange import read_parquet
+    from normtune.results.parquet_csv import read_parquet
     from normtune.results.recording import ALL, load_recording, load_recordings
 
     given = values(header.regenerate)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from normtune.heuristics.checking.subject import Checked
     from normtune.kernels.config import Config
     from normtune.kernels.problem import Problem
+    from normtune.results.database.store import Store
     from normtune.results.records import Device
-    from normtune.results.store import Store
     from normtune.tuner.device.open import Bench, Outcome
     from normtune.tuner.plan.plan import Task
     from normtune.tuner.recheck import Recheck
@@ -96,7 +96,7 @@ def _against_device(tables: list[Path], strict: bool, device: str, budget: str, 
     from contextlib import nullcontext
 
     from normtune.heuristics.checking.verdict import AMBIGUOUS, STALE
-    from normtune.results.store import Store, resolve_url
+    from normtune.results.database.store import Store, resolve_url
     from normtune.tuner.commands import parse_budget
     from normtune.tuner.interrupts import terminable
 

@@ -19,7 +19,7 @@ from normtune.results.terminal import say
 if TYPE_CHECKING:
     from normtune.heuristics.fitting.baseline import Incumbents
     from normtune.heuristics.fitting.result import Fit
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
     from normtune.results.records import Device
 
 
@@ -104,7 +104,7 @@ def fit(
     from normtune.heuristics.fitting.pipeline import fit as fit_table
     from normtune.heuristics.fitting.pipeline import used
     from normtune.kernels.gpu_name import plain_name
-    from normtune.results.exchange import write_parquet
+    from normtune.results.parquet_csv import write_parquet
     from normtune.results.source import measured
 
     for name, place in (("--out", out), ("--evidence", evidence), ("--baseline", baseline)):

@@ -13,7 +13,7 @@ from normtune.results.terminal import say
 
 if TYPE_CHECKING:
     from normtune.heuristics.fitting.options import FitOptions
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 _STEM = "any_gpu"
 
@@ -59,7 +59,7 @@ def fit_all_devices(
     from normtune.heuristics.any_gpu.pipeline import fit_all
     from normtune.heuristics.fitting import regenerate, write
     from normtune.heuristics.fitting.pipeline import used
-    from normtune.results.exchange import write_parquet
+    from normtune.results.parquet_csv import write_parquet
 
     table, data = _place(out, ".py"), _place(evidence, ".parquet")
     if data and not table:

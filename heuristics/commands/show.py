@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from normtune.heuristics.regret.matrix import TimingMatrix
     from normtune.heuristics.showing.config_map import BestMap
     from normtune.heuristics.tablefile.locate import Table
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 LIMIT = 40
 _WORST = 5

@@ -21,9 +21,9 @@ from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import split_key
 from normtune.kernels.target import MOST_SMS, TARGETS, target_for
-from normtune.results.exchange import write_parquet
-from normtune.results.foreign import evidence_of
-from normtune.results.frame import Evidence
+from normtune.results.dataframe import evidence_of
+from normtune.results.evidence import Evidence
+from normtune.results.parquet_csv import write_parquet
 from normtune.results.records import Device
 from normtune.results.source import in_regime
 

@@ -11,7 +11,7 @@ from normtune.heuristics.tablefile.header import Known
 from normtune.kernels.problem import join_key
 
 if TYPE_CHECKING:
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 # For a measurement and a leaf, on two cores: the 131304 of the recorded H200 take 40 s with 64 leaves, 10 s with 20.
 _SECONDS = 8e-6

@@ -22,7 +22,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.tablefile.tree import Tree, choose
 
 if TYPE_CHECKING:
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 FORWARD, BACKWARD = "_forward", "_backward"
 

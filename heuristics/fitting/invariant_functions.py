@@ -22,7 +22,7 @@ from normtune.kernels.problem import batch_invariant_key, split_key
 from normtune.kernels.target import Target
 
 if TYPE_CHECKING:
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 # Ends the sentence that says of which trees one is the best.
 LIMITS = " of hidden alone"

@@ -29,7 +29,7 @@ from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
 
 if TYPE_CHECKING:
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 # No function is fitted to what is left of so few.
 MOST_UNUSED = 0.5

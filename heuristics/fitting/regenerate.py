@@ -25,7 +25,7 @@ def source(store: str | None, recording: str | None, folder: Path) -> list[str]:
     """
     if recording:
         return ["--recording", recording]
-    from normtune.results.connect import parse, resolve_url, sqlite_path
+    from normtune.results.database.connect import parse, resolve_url, sqlite_path
 
     path = sqlite_path(parse(resolve_url(store)))
     return ["--store", seen_from(path, folder) if path else _STORE_VARIABLE]

@@ -99,11 +99,11 @@ def check_evidence(path: Path, force: bool) -> None:
         UsageError: the name does not end in .parquet; there is something else than a file; or a file that is no
             evidence that normtune wrote, and `force` is not set.
     """
-    from normtune.results import exchange
+    from normtune.results import parquet_csv
 
     if path.suffix.lower() != ".parquet":
         raise UsageError(f"--evidence is {str(path)!r}: expected a file that ends in .parquet")
-    if _replaceable(path, force) and not exchange.is_export(path):
+    if _replaceable(path, force) and not parquet_csv.is_export(path):
         raise UsageError(f"cannot write {path}: it exists and normtune did not write it; --force overwrites it")
 
 

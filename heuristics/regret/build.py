@@ -18,7 +18,7 @@ from normtune.kernels.target import target_for
 from normtune.results.terminal import printable
 
 if TYPE_CHECKING:
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
     from normtune.results.records import Device
 
 # A launch that does nothing takes more than half a microsecond.

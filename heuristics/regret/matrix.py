@@ -19,11 +19,11 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
 from normtune.kernels.problem import Problem, join_key
 from normtune.kernels.target import Target
-from normtune.results.frame import flatten, split
+from normtune.results.evidence import flatten, split
 from normtune.results.records import COPY
 
 if TYPE_CHECKING:
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 
 # What a problem weighs on average, so that weights are integers.

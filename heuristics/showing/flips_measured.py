@@ -17,7 +17,7 @@ from normtune.heuristics.showing.flips_report import Direction
 from normtune.heuristics.tablefile.tree import Tree, choose
 
 if TYPE_CHECKING:
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
     from normtune.results.records import Device
 
 # Of the tables that are compared: as many as the committed ones have about, and no cross-validation to wait for.

@@ -18,7 +18,7 @@ from normtune.results.records import COPY
 from normtune.results.statistics import summary
 
 if TYPE_CHECKING:
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 COLUMNS = (
     *("rows", "hidden", "dtype", "operator", "variant"),

@@ -24,7 +24,7 @@ from normtune.kernels.problem import split_key
 from normtune.kernels.target import target_for
 
 if TYPE_CHECKING:
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 
 class Case(NamedTuple):

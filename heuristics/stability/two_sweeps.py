@@ -26,7 +26,7 @@ from normtune.kernels.operator import operators
 from normtune.kernels.problem import join_key
 
 if TYPE_CHECKING:
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 Kind = tuple[str, str, str]
 

@@ -27,8 +27,8 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, split_key
 from normtune.kernels.target import TARGETS, Target
-from normtune.results.exchange import write_parquet
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
+from normtune.results.parquet_csv import write_parquet
 
 FEW, MANY = Config("row", 1, 16), Config("block_row", 4, 16)
 ROWS = [1 << power for power in range(0, 19)]

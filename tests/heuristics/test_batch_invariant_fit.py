@@ -21,7 +21,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import TARGETS
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement
 
 H200 = TARGETS["sm_90"]

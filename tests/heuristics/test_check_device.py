@@ -23,8 +23,8 @@ from normtune.heuristics.tablefile.tree import choose, configs_of
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
+from normtune.results.database.store import Store
 from normtune.results.recording import load_recording
-from normtune.results.store import Store
 from normtune.tuner.device.open import Outcome
 from normtune.tuner.recheck import Recheck
 

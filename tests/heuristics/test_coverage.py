@@ -17,7 +17,7 @@ from normtune.heuristics.tablefile.tree import choose, distinct
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run
 
 TARGET = TARGETS["sm_90"]

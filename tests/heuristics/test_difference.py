@@ -26,7 +26,7 @@ from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import TARGETS
-from normtune.results.store import Store
+from normtune.results.database.store import Store
 
 H200 = TARGETS["sm_90"]
 ROW, WIDE, BLOCK = Config("row", 1, 4), Config("row", 1, 16), Config("block_row", 16, 4)

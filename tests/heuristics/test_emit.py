@@ -25,7 +25,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import TARGETS
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 
 GOLDEN = Path(__file__).with_name("golden_table.txt")
 COMMAND = "normtune fit --store normtune.db --out heuristics.py"

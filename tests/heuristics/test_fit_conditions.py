@@ -15,7 +15,7 @@ from normtune.heuristics.tablefile.header import FORMAT, body_hash, parse
 from normtune.heuristics.tablefile.parse import trees
 from normtune.heuristics.tablefile.tree import choose, distinct, leaves
 from normtune.kernels.fingerprint import fingerprint
-from normtune.results.store import Store
+from normtune.results.database.store import Store
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 KEY = ("toy", "bfloat16")

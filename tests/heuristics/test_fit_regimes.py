@@ -14,9 +14,9 @@ from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results import recording
-from normtune.results.frame import Evidence
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
 from normtune.results.recording import write_recording
-from normtune.results.store import Store
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096) for hidden in (64, 128, 256, 512)]
 FEW, MANY = Config("row", 1, 1), Config("row", 1, 16)

@@ -15,7 +15,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 from normtune.results.records import Run
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]

@@ -8,7 +8,7 @@ from normtune.heuristics.fitting.module import module_text
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.kernels import operator as door
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 
 
 @pytest.fixture

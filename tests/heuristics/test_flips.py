@@ -15,9 +15,9 @@ from normtune.heuristics.showing.flips_measured import directions
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.target import TARGETS
-from normtune.results.frame import Evidence
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement
-from normtune.results.store import Store
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096) for hidden in (64, 128, 256, 512)]
 FEW, SOME, MANY = (Config("row", 1, warps) for warps in (1, 4, 16))

@@ -19,8 +19,8 @@ from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results import recording
-from normtune.results.exchange import write_parquet
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
+from normtune.results.parquet_csv import write_parquet
 
 ESCAPE = "\x1b[2J\x1b]0;x\x07"
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
@@ -98,7 +98,7 @@ def test_names_in_the_code_reach_no_terminal(table: Path) -> None:
 def test_the_fields_of_a_run_reach_no_terminal_and_no_header(
     measure, penalty, run, spec, store, folder, capsys
 ) -> None:
-    from normtune.results.store import Store
+    from normtune.results.database.store import Store
 
     odd = run._replace(
         id=f"odd{ESCAPE}",
@@ -173,7 +173,7 @@ def test_what_is_in_a_file_that_is_no_csv_of_ours_is_not_shown(table: Path, cont
 
 
 def test_a_store_of_a_header_is_never_opened(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from normtune.results.store import Store
+    from normtune.results.database.store import Store
 
     def refuse(*arguments: object, **others: object) -> None:
         raise AssertionError("opened")

@@ -21,7 +21,7 @@ from normtune.heuristics.tablefile.relative_tree import ROWS_PER_SM, Cut, Normal
 from normtune.heuristics.tablefile.tree import Leaf
 from normtune.kernels.config import Config
 from normtune.results import recording
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 
 GOLDEN = Path(__file__).with_name("golden_table.txt")
 TABLES = [GOLDEN, locate.SHIPPED / "nvidia_h200.py", locate.SHIPPED / locate.ANY_GPU]

@@ -16,8 +16,8 @@ from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.target import TARGETS
-from normtune.results.exchange import read_parquet, write_csv
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
+from normtune.results.parquet_csv import read_parquet, write_csv
 
 GPU = {"name": "Test GPU", "target": "sm_90"}
 

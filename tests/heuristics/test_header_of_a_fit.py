@@ -12,7 +12,7 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.tablefile.header import Known, parse
 from normtune.heuristics.tablefile.parse import trees
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 
 SHAPES = [(rows, hidden) for rows in (1, 3, 64, 100, 1024, 5000) for hidden in (64, 96, 128, 256, 700, 1024, 4096)]
 

@@ -20,7 +20,7 @@ from normtune.heuristics.tablefile.tree import Leaf, Split, choose, distinct, le
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 
 TARGET = TARGETS["sm_90"]
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]

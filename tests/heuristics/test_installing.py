@@ -14,7 +14,7 @@ from normtune.heuristics.commands.fit import register
 from normtune.heuristics.commands.installing import Gpu
 from normtune.heuristics.tablefile import locate
 from normtune.kernels.fingerprint import fingerprint
-from normtune.results.store import Store
+from normtune.results.database.store import Store
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
 

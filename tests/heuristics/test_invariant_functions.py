@@ -19,7 +19,7 @@ from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results import recording
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 COMMAND = "normtune fit --recording test-gpu --batch-invariant --out table.py"

@@ -8,7 +8,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 from normtune.results.records import COPY, Measurement, Run
 
 FAST, SLOW = Config("row", 1, 4), Config("row", 1, 8)

@@ -19,7 +19,7 @@ from normtune.heuristics.stability.spread import Held, Spread, Stability, share_
 from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement
 
 FEW, MANY = Config("row", 1, 4), Config("row", 1, 16)

@@ -15,7 +15,7 @@ from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 from normtune.results.records import COPY, Device, Measurement, Run
 from normtune.tuner.plan.plan import plan, problems
 

@@ -12,7 +12,7 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.config import Config
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 from normtune.results.recording import load_recording
 
 ONE, TWO = Config("row", 1, 1), Config("row", 1, 2)

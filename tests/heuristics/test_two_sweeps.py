@@ -14,8 +14,8 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.stability.two_sweeps import crossed, swept
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.results.exchange import write_parquet
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
+from normtune.results.parquet_csv import write_parquet
 from normtune.results.records import Measurement
 
 FEW, MANY = Config("row", 1, 4), Config("row", 1, 16)

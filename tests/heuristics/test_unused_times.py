@@ -13,7 +13,7 @@ from normtune.heuristics.tablefile.tree import Leaf
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 1024)]

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import FINISHES, SCHEDULES, Config
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.results.exchange import read_parquet, write_csv, write_parquet
-from normtune.results.frame import Evidence
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
+from normtune.results.parquet_csv import read_parquet, write_csv, write_parquet
 from normtune.results.records import COPY, STATUSES, Measurement
-from normtune.results.store import Store
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
 configs = st.just(COPY) | st.builds(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from normtune.kernels.config import Config
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 
 
 def test_the_order_of_arrival_does_not_matter(varied):

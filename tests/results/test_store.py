@@ -3,8 +3,8 @@
 import pytest
 
 from normtune.kernels.config import Config
-from normtune.results.frame import Evidence
-from normtune.results.store import Coverage, Store
+from normtune.results.database.store import Coverage, Store
+from normtune.results.evidence import Evidence
 
 
 def test_what_is_added_is_loaded(url, make, make_run, plain_rows):

@@ -12,8 +12,8 @@ import pytest
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
-from normtune.results.frame import Evidence
-from normtune.results.store import Store
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
 
 # Adds a problem at a time, as a sweep does, in a process that can write files of so many bytes.
 FILLS_THE_DISK = """

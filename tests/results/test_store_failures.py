@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.results import connect
-from normtune.results.store import Store, resolve_url
+from normtune.results.database import connect
+from normtune.results.database.store import Store, resolve_url
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 import sys
 
-from normtune.results.store import Store
+from normtune.results.database.store import Store
 
 SWEEP = """
 import sys

@@ -14,7 +14,7 @@ from normtune.heuristics.solver.bins import losses
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 from normtune.results.recording import load_recording
 from normtune.tuner.plan.agenda import Agenda, covering
 from normtune.tuner.plan.grids import shapes

@@ -18,8 +18,8 @@ from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
+from normtune.results.database.store import Store
 from normtune.results.records import Device, Measurement, Run
-from normtune.results.store import Store
 from normtune.tuner.doctor import checks
 from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine, examined
 from normtune.tuner.doctor.command import lines

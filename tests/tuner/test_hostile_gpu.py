@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from normtune.results.database.store import Store
 from normtune.results.records import COPY
-from normtune.results.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hostile_sweep import OPERATOR, start

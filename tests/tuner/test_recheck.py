@@ -5,8 +5,8 @@ import pytest
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
 from normtune.kernels.target import TARGETS
+from normtune.results.database.store import Store
 from normtune.results.records import COPY, Device
-from normtune.results.store import Store
 from normtune.tuner.device.open import Outcome, Phases, SkippedError
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.recheck import recheck

@@ -13,7 +13,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import target_for
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 from normtune.results.recording import load_recording, recordings
 from normtune.results.records import COPY, REPLAY_PREFIX, ROUNDS_PER_BLOCK
 from normtune.results.regimes import COLD

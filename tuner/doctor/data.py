@@ -18,7 +18,7 @@ from normtune.results.atomic import unwritable
 from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine
 
 if TYPE_CHECKING:
-    from normtune.results.store import Tally
+    from normtune.results.database.store import Tally
 
 # The recording of two operators in one dtype takes 11 MB, a default sweep less.
 _FEW_BYTES = 100 << 20
@@ -30,8 +30,8 @@ def store(machine: Machine) -> Iterable[Finding]:
     if "version" not in machine.packages.get("sqlalchemy", {}) or "version" not in machine.packages.get("pandas", {}):
         yield Finding(PROBLEM, "store", "cannot be read without sqlalchemy and pandas")
         return
-    from normtune.results.connect import parse, resolve_url, sqlite_path, told
-    from normtune.results.store import Store
+    from normtune.results.database.connect import parse, resolve_url, sqlite_path, told
+    from normtune.results.database.store import Store
 
     try:
         url = resolve_url(machine.store)
@@ -86,7 +86,7 @@ def _held(name: str, tallies: "list[Tally]") -> Iterable[Finding]:
 
 def disk(machine: Machine) -> Iterable[Finding]:
     """The space that is left where the store is."""
-    from normtune.results.connect import parse, resolve_url, sqlite_path
+    from normtune.results.database.connect import parse, resolve_url, sqlite_path
 
     try:
         path = sqlite_path(parse(resolve_url(machine.store)))

@@ -11,8 +11,8 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
+from normtune.results.database.store import Coverage
 from normtune.results.records import COPY, ROUNDS_PER_BLOCK
-from normtune.results.store import Coverage
 from normtune.tuner.plan.plan import Plan, Task, candidates
 from normtune.tuner.search.rounds import ALL_BLOCKS, FIRST_BLOCKS
 

@@ -17,9 +17,9 @@ from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem, split_key
-from normtune.results.checks import check_runs
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Measurement, Run
+from normtune.results.validate import check_runs
 
 Made = TypeVar("Made")
 _NEEDED = ("operator", "dtype", "rows", "hidden")

@@ -17,9 +17,8 @@ import sqlalchemy as sa
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.results import rows, schema
-from normtune.results.checks import check_columns
-from normtune.results.connect import (
+from normtune.results.database import schema, sql_rows
+from normtune.results.database.connect import (
     DEFAULT_STORE,
     WRITE,
     connect,
@@ -30,11 +29,12 @@ from normtune.results.connect import (
     told,
     translated,
 )
-from normtune.results.frame import COLUMNS, Evidence, columns_of
-from normtune.results.presence import Presence
-from normtune.results.reading import Coverage, Snapshot, damage_line, wanted_runs
+from normtune.results.database.presence import Presence
+from normtune.results.database.reading import Coverage, Snapshot, damage_line, wanted_runs
+from normtune.results.evidence import COLUMNS, Evidence, columns_of
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.regimes import COLD
+from normtune.results.validate import check_columns
 
 __all__ = ["DEFAULT_STORE", "Coverage", "Store", "Tally", "resolve_url"]
 
@@ -61,8 +61,8 @@ class Store:
         self._presence = Presence(sqlite_path(engine.url))
         self.damaged: Mapping[str, int] = {}
         # Numbers of committed rows.
-        self._problems: rows.Numbers = {}
-        self._configs: rows.Numbers = {}
+        self._problems: sql_rows.Numbers = {}
+        self._configs: sql_rows.Numbers = {}
 
     @classmethod
     def open(cls, url: str, *, create: bool = True) -> "Store":
@@ -114,7 +114,7 @@ class Store:
             NormtuneError: the database failed.
         """
         with self._writing() as connection:
-            rows.add_runs(connection, [run])
+            sql_rows.add_runs(connection, [run])
 
     def update_run(self, run: Run) -> None:
         """Store the new protocol of a known run.
@@ -124,7 +124,7 @@ class Store:
             NormtuneError: the database failed.
         """
         with self._writing() as connection:
-            rows.set_protocol(connection, run)
+            sql_rows.set_protocol(connection, run)
 
     def add(self, measurements: Sequence[Measurement]) -> None:
         """Store measurements, all of them or none; those that are known by their content key are ignored.
@@ -150,17 +150,17 @@ class Store:
             NormtuneError: the database failed; nothing of this call is stored.
         """
         with self._writing() as connection:
-            rows.add_runs(connection, evidence.runs)
-            before = rows.count_measurements(connection)
+            sql_rows.add_runs(connection, evidence.runs)
+            before = sql_rows.count_measurements(connection)
             numbers = self._insert(connection, {name: evidence.frame[name].tolist() for name in COLUMNS})
-            added = rows.count_measurements(connection) - before
+            added = sql_rows.count_measurements(connection) - before
         self._problems, self._configs = numbers
         return added
 
     def runs(self) -> list[Run]:
         """All runs, by start and id, also those that have no measurements."""
         with self._reading() as connection:
-            return [run for _, run in rows.stored_runs(connection)]
+            return [run for _, run in sql_rows.stored_runs(connection)]
 
     def recount(self, run: str) -> int:
         """How many measurements of a run a new connection finds, once SQLite has folded its journal into the file.
@@ -183,7 +183,7 @@ class Store:
         table = schema.measurement
         grouped = (table.c.run_id, schema.problem.c.operator, table.c.fingerprint)
         with self._reading() as connection:
-            runs = dict(rows.stored_runs(connection))
+            runs = dict(sql_rows.stored_runs(connection))
             found = connection.execute(
                 sa.select(*grouped, sa.func.count())
                 .join(schema.problem, schema.problem.c.id == table.c.problem_id)
@@ -226,16 +226,16 @@ class Store:
 
     def _insert(
         self, connection: sa.Connection, columns: Mapping[str, Sequence[Any]]
-    ) -> tuple[rows.Numbers, rows.Numbers]:
+    ) -> tuple[sql_rows.Numbers, sql_rows.Numbers]:
         """Insert measurements; gives the numbers of problems and configs, to be kept once they are committed."""
-        known = {run.id: number for number, run in rows.stored_runs(connection)}
+        known = {run.id: number for number, run in sql_rows.stored_runs(connection)}
         for unknown in sorted(set(columns["run"]) - set(known)):
             raise ValueError(f"run {unknown!r} is not known: begin_run comes first")
-        shapes = set(zip(*(columns[name] for name in rows.PROBLEM_FIELDS), strict=True))
+        shapes = set(zip(*(columns[name] for name in sql_rows.PROBLEM_FIELDS), strict=True))
         texts = {(text,) for text in columns["config"]}
-        problems = rows.numbers_of(connection, schema.problem, rows.PROBLEM_FIELDS, shapes, self._problems)
-        configs = rows.numbers_of(connection, schema.config, ("config",), texts, self._configs)
-        rows.add_measurements(connection, columns, known, problems, configs)
+        problems = sql_rows.numbers_of(connection, schema.problem, sql_rows.PROBLEM_FIELDS, shapes, self._problems)
+        configs = sql_rows.numbers_of(connection, schema.config, ("config",), texts, self._configs)
+        sql_rows.add_measurements(connection, columns, known, problems, configs)
         return problems, configs
 
     @contextmanager

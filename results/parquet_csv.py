@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
 from normtune.results.atomic import check_place, replaced
-from normtune.results.checks import check_runs
-from normtune.results.frame import TEXTS, Evidence, flatten, split
+from normtune.results.evidence import TEXTS, Evidence, flatten, split
 from normtune.results.runs import from_plain, to_plain
+from normtune.results.validate import check_runs
 
 # Raised when a reader must know more to understand a file.
 FORMAT = 1

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.results import schema
+from normtune.results.database import schema
 
 DEFAULT_STORE = "sqlite:///normtune.db"
 # A sweep waits so long for another process that writes, such as the import of a large file, before it gives up.

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 from sqlalchemy.dialects import postgresql, sqlite
 
-from normtune.results import schema
-from normtune.results.frame import first_rounds, split
+from normtune.results.database import schema
+from normtune.results.evidence import first_rounds, split
 from normtune.results.records import Run
 from normtune.results.runs import check_same, from_plain, plain, to_plain
 from normtune.results.statistics import summary

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem, split_key
-from normtune.results.checks import check_columns
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.regimes import COLD
+from normtune.results.validate import check_columns
 
 TEXTS = ("operator", "variant", "dtype", "config", "run", "fingerprint", "status", "reason")
 COLUMNS = (

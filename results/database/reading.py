@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.results import rows, schema
-from normtune.results.frame import Evidence
+from normtune.results.database import schema, sql_rows
+from normtune.results.evidence import Evidence
 from normtune.results.records import Run
 
 # So many problems with damaged measurements are named, the rest is counted.
@@ -66,9 +66,9 @@ class Snapshot:
 
     def __init__(self, connection: sa.Connection, version: int, runs: Mapping[int, Run]) -> None:
         self._runs = runs
-        self._problems = rows.stored_numbers(connection, schema.problem, rows.PROBLEM_FIELDS)
-        configs = rows.stored_numbers(connection, schema.config, ("config",))
-        self._texts = {number: rows.problem_text(values) for number, values in self._problems.items()}
+        self._problems = sql_rows.stored_numbers(connection, schema.problem, sql_rows.PROBLEM_FIELDS)
+        configs = sql_rows.stored_numbers(connection, schema.config, ("config",))
+        self._texts = {number: sql_rows.problem_text(values) for number, values in self._problems.items()}
         self.damaged: Counter[str] = Counter()
         table = schema.measurement
         found = connection.execute(
@@ -124,16 +124,16 @@ class Snapshot:
             ValueError: it breaks a rule of `checks`.
         """
         run, problem, config, fingerprint, status, reason, _, _, _, rounds, samples = _transposed(self._rows, 11)
-        shapes = _transposed([self._problems[number] for number in problem], len(rows.PROBLEM_FIELDS))
+        shapes = _transposed([self._problems[number] for number in problem], len(sql_rows.PROBLEM_FIELDS))
         columns: dict[str, Sequence[Any]] = {
-            **dict(zip(rows.PROBLEM_FIELDS, shapes, strict=True)),
+            **dict(zip(sql_rows.PROBLEM_FIELDS, shapes, strict=True)),
             "config": config,
             "run": [self._runs[number].id for number in run],
             "fingerprint": fingerprint,
             "status": status,
             "reason": reason,
-            "rounds": rows.arrays_of(rounds),
-            "samples": rows.arrays_of(samples),
+            "rounds": sql_rows.arrays_of(rounds),
+            "samples": sql_rows.arrays_of(samples),
         }
         return Evidence.from_columns(columns, self._runs.values())
 
@@ -144,7 +144,7 @@ class Snapshot:
     def _is_whole(self, row: _Row, checksum: int) -> bool:
         try:
             values = row[2:9]
-            return rows.checksum(self._runs[row.run].id, self._texts[row.problem], values, *row[9:]) == checksum
+            return sql_rows.checksum(self._runs[row.run].id, self._texts[row.problem], values, *row[9:]) == checksum
         except (LookupError, TypeError, UnicodeError):
             return False
 
@@ -169,7 +169,7 @@ def wanted_runs(
     """The runs of a kind of device, of devices of these labels, and in this regime, by number; None for all."""
     return {
         number: run
-        for number, run in rows.stored_runs(connection)
+        for number, run in sql_rows.stored_runs(connection)
         if kind in (None, run.device.kind)
         and (devices is None or run.device.label in devices)
         and regime in (None, run.regime)
