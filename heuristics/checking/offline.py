@@ -86,10 +86,10 @@ def _again(header: Header) -> str:
 
 
 def _against_data(header: Header, text: str, path: Path, notes: list[str], told: Callable[[str], None]) -> list[str]:
-    from normtune.heuristics.any_gpu import module
+    from normtune.heuristics.any_gpu import emit
     from normtune.heuristics.any_gpu.pipeline import fit_all
     from normtune.heuristics.fitting.duration import work
-    from normtune.heuristics.fitting.module import module_text
+    from normtune.heuristics.fitting.emit import module_text
     from normtune.heuristics.fitting.pipeline import fit
 
     if header.format < _OLDEST:
@@ -113,7 +113,7 @@ def _against_data(header: Header, text: str, path: Path, notes: list[str], told:
             told(f"{locate.told(path)}: {line}")
         if header.is_for_any_gpu:
             return _compared(
-                module.module_text(fit_all(evidence, options), header.regenerate), text, header, source, notes
+                emit.module_text(fit_all(evidence, options), header.regenerate), text, header, source, notes
             )
         again = fit(
             evidence,

@@ -55,7 +55,7 @@ def fit_all_devices(
         UsageError: a file cannot be written, or an option is for the table of one GPU.
         NormtuneError: there is nothing to fit.
     """
-    from normtune.heuristics.any_gpu import module
+    from normtune.heuristics.any_gpu import emit
     from normtune.heuristics.any_gpu.pipeline import fit_all
     from normtune.heuristics.fitting import regenerate, write
     from normtune.heuristics.fitting.pipeline import used
@@ -79,7 +79,7 @@ def fit_all_devices(
         wrote.append(
             f"NORMTUNE_TABLE={table} makes one process use it, on whatever GPU; shipped, it serves GPUs without a table"
         )
-    say("\n".join([*module.told(fitted), *(wrote or ["Nothing was written: --out FILE writes the table"])]))
+    say("\n".join([*emit.told(fitted), *(wrote or ["Nothing was written: --out FILE writes the table"])]))
 
 
 def _place(option: str | None, suffix: str) -> Path | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitting import baseline, module, regenerate
+from normtune.heuristics.fitting import baseline, emit, regenerate
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.heuristics.fitting.pipeline import used
@@ -71,7 +71,7 @@ class Table:
 
     def text(self) -> str:
         """The table as Python, a module that stands alone, with the header that `save` writes."""
-        return module.module_text(
+        return emit.module_text(
             self.fit, regenerate.line(regenerate.without_store(self.options, Path("heuristics.py"), None))
         )
 

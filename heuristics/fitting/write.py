@@ -119,12 +119,12 @@ def write_table(fit: "Fit | AnyGpuFit", path: Path, command: Sequence[str]) -> N
         UsageError: its folder does not exist.
         NormtuneError: it cannot be written.
     """
-    from normtune.heuristics.any_gpu import module
+    from normtune.heuristics.any_gpu.emit import module_text as any_gpu_text
     from normtune.heuristics.any_gpu.result import AnyGpuFit
-    from normtune.heuristics.fitting import module
+    from normtune.heuristics.fitting.emit import module_text
 
     line = regenerate.line(command)
-    text = module.module_text(fit, line) if isinstance(fit, AnyGpuFit) else module.module_text(fit, line)
+    text = any_gpu_text(fit, line) if isinstance(fit, AnyGpuFit) else module_text(fit, line)
     with replaced(path) as temporary:
         temporary.write_text(text, "utf-8", newline="\n")
 

@@ -27,7 +27,7 @@ from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, split_key
 from normtune.kernels.target import Target, target_for
 
 VARIABLE = "NORMTUNE_TABLE"
-SHIPPED = Path(__file__).parent / "tables"
+SHIPPED = Path(__file__).parents[1] / "tables"
 ANY_GPU = "any_gpu.py"
 # The table of the H200 has 37 KB.
 MAX_BYTES = 1 << 20

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.any_gpu import module
+from normtune.heuristics.any_gpu import emit
 from normtune.heuristics.any_gpu.joint import Joint, Part, between
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.any_gpu.pipeline import fit_all
@@ -144,7 +144,7 @@ def test_one_device_says_that_nothing_was_left_out(evidence: Evidence) -> None:
     assert function.leaves <= 3
     assert [(one.device, one.left_out) for one in function.figures] == [("Test GPU", None)]
     assert "is unknown" in fit.notes[-1]
-    text = module.module_text(fit, "normtune fit --all-devices")
+    text = emit.module_text(fit, "normtune fit --all-devices")
     assert "(left out unknown)" in text and "# Device:   any GPU" in text
 
 
@@ -175,7 +175,7 @@ def test_a_table_and_its_data_pass_check_and_an_edit_does_not(evidence: Evidence
     command = "normtune fit --store x.db --leaves 4 --weights equal --all-devices --out t.py --evidence t.parquet"
     write_parquet(evidence, tmp_path / "t.parquet")
     path = tmp_path / "t.py"
-    path.write_text(module.module_text(fit_all(evidence, FitOptions(4, weights="equal")), command))
+    path.write_text(emit.module_text(fit_all(evidence, FitOptions(4, weights="equal")), command))
     assert check(path).failures == ()
     path.write_text(path.read_text().replace("sms, 60 MB", "sms, 61 MB").replace(" MB of L2", " MB  of L2"))
     assert any("is not what t.parquet gives" in line for line in check(path).failures)

@@ -17,8 +17,8 @@ from normtune.heuristics.comparing.gains import Interval
 from normtune.heuristics.comparing.regions import Rectangle
 from normtune.heuristics.comparing.report import difference_lines, mark, summary_lines
 from normtune.heuristics.comparing.sides import Side, Tuned, side
+from normtune.heuristics.fitting.emit import module_text
 from normtune.heuristics.fitting.figures import Loss
-from normtune.heuristics.fitting.module import module_text
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from normtune import __version__
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.emit import module_text
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.result import Fit

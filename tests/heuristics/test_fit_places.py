@@ -133,11 +133,11 @@ def test_a_new_folder_needs_one_to_stand_in(store) -> None:
     ],
 )
 def test_a_folder_that_takes_no_files_is_told_before_the_fit(store, arguments: list[str], monkeypatch) -> None:
-    from normtune.heuristics.any_gpu import pipeline
+    from normtune.heuristics.any_gpu import pipeline as any_gpu
     from normtune.heuristics.fitting import pipeline
 
     store("NVIDIA A")
-    for module, name in ((pipeline, "fit"), (pipeline, "fit_all")):
+    for module, name in ((pipeline, "fit"), (any_gpu, "fit_all")):
         monkeypatch.setattr(module, name, None)
     assert refused(*arguments).startswith("cannot write /proc/")
 

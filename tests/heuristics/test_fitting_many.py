@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from normtune.heuristics.fitting import parallel, pipeline
-from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.emit import module_text
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.kernels import operator as door

@@ -24,7 +24,7 @@ from typer.testing import CliRunner, Result
 from normtune.errors import NormtuneError
 from normtune.heuristics.commands.fit import register
 from normtune.heuristics.fitting import pipeline
-from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.emit import module_text
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile import locate

@@ -12,7 +12,7 @@ from normtune.heuristics.checking import named_files
 from normtune.heuristics.checking.offline import check
 from normtune.heuristics.commands.fit import register
 from normtune.heuristics.fitting import options, regenerate
-from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.emit import module_text
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile import locate

@@ -11,7 +11,7 @@ import pytest
 from normtune.errors import UsageError
 from normtune.heuristics.any_gpu.result import AnyGpuFunction
 from normtune.heuristics.checking.offline import check
-from normtune.heuristics.fitting.module import body_text, module_text
+from normtune.heuristics.fitting.emit import body_text, module_text
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.write import check_table

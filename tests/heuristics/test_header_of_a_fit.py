@@ -6,7 +6,7 @@ import pytest
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.baseline import Incumbents
-from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.emit import module_text
 from normtune.heuristics.fitting.options import FitOptions, read_options
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.rules import RULES

@@ -7,7 +7,7 @@ import pytest
 
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.baseline import Incumbents, baseline, of_file
-from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.emit import module_text
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.report import figures

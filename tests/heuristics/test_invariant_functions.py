@@ -9,7 +9,7 @@ import pytest
 from normtune.heuristics.checking.offline import check
 from normtune.heuristics.fitting import report
 from normtune.heuristics.fitting.batch_invariant import looks_at_rows
-from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.emit import module_text
 from normtune.heuristics.fitting.options import FitOptions, read_options
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile import locate
@@ -87,9 +87,9 @@ def test_a_table_holds_them_and_lookups_do_not_mix(path):
 
 
 def test_the_table_is_checked_byte_for_byte(path):
-    report = check(path)
-    assert (report.failures, report.stale) == ((), ())
-    assert "equal, byte for byte, to a fit of recording test-gpu" in report.notes
+    checked = check(path)
+    assert (checked.failures, checked.stale) == ((), ())
+    assert "equal, byte for byte, to a fit of recording test-gpu" in checked.notes
     header, _ = parse(path.read_text(), "table")
     (line,) = (line for line in header.regret if line.startswith("toy:batch_invariant bfloat16: "))
     assert "tree of hidden alone on this grid" in line and line.endswith(" beside toy")

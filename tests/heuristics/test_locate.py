@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
-from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile import locate, template
 from normtune.heuristics.tablefile.header import ANY_GPU, Header, body_hash
-from normtune.heuristics.tablefile.template import ANY_GPU, ONE_GPU
 
+ONE = template.ONE_GPU
 # A table whose one config has the name of its GPU for a schedule.
 BODY = (
-    f"{ONE_GPU.opening()}\n\n\nONE = Config(NAME)\n\n\n{ONE_GPU.function('only')}\n    return ONE\n\n\n"
-    f'{ONE_GPU.tables()} {{\n    ("a", "b"): only,\n}}\n{ONE_GPU.closing()}'
+    f"{ONE.opening()}\n\n\nONE = Config(NAME)\n\n\n{ONE.function('only')}\n    return ONE\n\n\n"
+    f'{ONE.tables()} {{\n    ("a", "b"): only,\n}}\n{ONE.closing()}'
 )
 # The same for any GPU: `few` below 2 rows a multiprocessor, `small` from there to half of the L2 cache, else `large`.
 ANY_BODY = (
-    f'{ANY_GPU.opening()}\n\n\nFEW = Config("few")\nSMALL = Config("small")\nLARGE = Config("large")\n\n\n'
-    f"{ANY_GPU.function('only')}\n    if rows >= 2 * sms:\n        if 4 * rows * hidden >= l2_bytes:\n"
+    f'{template.ANY_GPU.opening()}\n\n\nFEW = Config("few")\nSMALL = Config("small")\nLARGE = Config("large")\n\n\n'
+    f"{template.ANY_GPU.function('only')}\n    if rows >= 2 * sms:\n        if 4 * rows * hidden >= l2_bytes:\n"
     "            return LARGE\n        return SMALL\n    return FEW\n\n\n"
-    f'{ANY_GPU.tables()} {{\n    ("a", "b"): only,\n}}\n{ANY_GPU.closing()}'
+    f'{template.ANY_GPU.tables()} {{\n    ("a", "b"): only,\n}}\n{template.ANY_GPU.closing()}'
 )
 
 
@@ -191,7 +191,7 @@ def test_slugs_of_known_names() -> None:
 
 def test_locating_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from normtune.heuristics import locate; locate.select('A', 'sm_90', 1); "
+        "import sys; from normtune.heuristics.tablefile import locate; locate.select('A', 'sm_90', 1); "
         "print(sorted({'numpy', 'pandas', 'torch', 'triton', 'sqlalchemy', 'rich', 'typer'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=os.environ)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.commands.show import register
-from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.emit import module_text
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import timing_matrix

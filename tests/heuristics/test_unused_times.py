@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitting.module import module_text
+from normtune.heuristics.fitting.emit import module_text
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.report import figures

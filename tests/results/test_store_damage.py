@@ -23,7 +23,7 @@ from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import Device, Measurement, Run
-from normtune.results.store import Store
+from normtune.results.database.store import Store
 
 limit, path = int(sys.argv[1]), sys.argv[2]
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))

@@ -13,7 +13,7 @@ import numpy as np
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import Device, Measurement, Run
-from normtune.results.store import Store
+from normtune.results.database.store import Store
 
 run = Run("a" * 32, Device("GPU", "sm_90", 1, 1, 1, "GPU-0", "1"), {}, "2026-11-21T10:00:00+00:00", {})
 store = Store.open(sys.argv[1])

@@ -132,7 +132,7 @@ TORCHLESS = """
 import sys, tempfile
 from normtune.kernels.target import TARGETS
 from normtune.tuner import compiling
-from normtune.tuner.planning import plan, problems
+from normtune.tuner.plan.plan import plan, problems
 compiling._activate("sm_90", 0, tempfile.mkdtemp())
 for job in plan(problems([], ["bfloat16"], [(64, 256)]), "quick", TARGETS["sm_90"]).jobs()[::8]:
     print(compiling._compile(job, False).status, "torch" in sys.modules)
@@ -165,8 +165,8 @@ sys.path[:0] = [{tests!r}, {operator!r}, {folder!r}]
 import hostile_spec, hostile_sweep
 from normtune.kernels.target import TARGETS
 from normtune.tuner import compiling
-from normtune.tuner.compiling import CompilePool
-from normtune.tuner.planning import plan, problems
+from normtune.tuner.device.compiling import CompilePool
+from normtune.tuner.plan.plan import plan, problems
 if __name__ == "__main__":
     hostile_sweep.distribution(Path({folder!r}))
     jobs = plan(problems(["hostile"], ["float32"], [(64, 256)]), "default", TARGETS["sm_90"]).jobs()
@@ -199,7 +199,7 @@ ONCE = """
 import os, signal, time
 from pathlib import Path
 from normtune.tuner import compiling
-from normtune.tuner.compiling import Compiled
+from normtune.tuner.device.compiling import Compiled
 
 def compile_job(job, keep_assembly):
     attempts = Path({folder!r}) / str(job.problem.hidden)
@@ -240,9 +240,9 @@ def test_a_compiler_that_fails_once_is_tried_again_and_the_second_time_convicts(
 INTERRUPTED = """
 from normtune.errors import Terminated
 from normtune.kernels.target import TARGETS
-from normtune.tuner.compiling import compile_all
+from normtune.tuner.device.compiling import compile_all
 from normtune.tuner.interrupts import terminable
-from normtune.tuner.planning import plan, problems
+from normtune.tuner.plan.plan import plan, problems
 if __name__ == "__main__":
     jobs = plan(problems([], ["bfloat16"], [(4096, 1024)]), "full", TARGETS["sm_80"]).jobs()
     try:

@@ -7,7 +7,7 @@ code are made as in `emit`, of which this is the other form.
 from collections.abc import Iterable, Sequence
 
 from normtune.heuristics.any_gpu.result import AnyGpuFit, Lost, OnDevice
-from normtune.heuristics.fitting.module import body_text, header_of
+from normtune.heuristics.fitting.emit import body_text, header_of
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.tablefile import template
 from normtune.heuristics.tablefile.header import ANY_GPU
