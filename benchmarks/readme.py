@@ -22,7 +22,7 @@ from normtune.benchmarks import against_copy, liger_table, peers_report, tilegym
 README = Path(__file__).parents[1] / "README.md"
 RESULTS = Path(__file__).parent / "results" / "nvidia_h200"
 RECORDING = "nvidia-h200"
-HELD_OUT = README.parent / "tests" / "heuristics" / "nvidia_h200_held_out.parquet"
+HELD_OUT = README.parent / "tests" / "heuristics" / "fitting" / "nvidia_h200_held_out.parquet"
 OPERATORS = ("rms_norm_forward", "rms_norm_backward")
 # So many shapes at which normtune loses are named, worst first.
 NAMED = 8

@@ -25,7 +25,7 @@ from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine,
 from normtune.tuner.doctor.command import lines
 from normtune.tuner.doctor.probe import PACKAGES
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 UUID = "5f3a2b10-0000-0000-0000-000000000001"
 TORCH_GPU = {"name": "NVIDIA H200", "target": "sm_90", "sms": 132, "uuid": UUID}
 NVML_GPU = {

@@ -131,7 +131,7 @@ def test_who_asks_just_before_a_binary_is_done_is_not_told_that_it_took_too_long
 TORCHLESS = """
 import sys, tempfile
 from normtune.kernels.target import TARGETS
-from normtune.tuner import compiling
+from normtune.tuner.device import compiling
 from normtune.tuner.plan.plan import plan, problems
 compiling._activate("sm_90", 0, tempfile.mkdtemp())
 for job in plan(problems([], ["bfloat16"], [(64, 256)]), "quick", TARGETS["sm_90"]).jobs()[::8]:
@@ -164,7 +164,7 @@ from pathlib import Path
 sys.path[:0] = [{tests!r}, {operator!r}, {folder!r}]
 import hostile_spec, hostile_sweep
 from normtune.kernels.target import TARGETS
-from normtune.tuner import compiling
+from normtune.tuner.device import compiling
 from normtune.tuner.device.compiling import CompilePool
 from normtune.tuner.plan.plan import plan, problems
 if __name__ == "__main__":
@@ -180,7 +180,7 @@ if __name__ == "__main__":
 
 
 def test_a_compiler_that_hangs_or_dies_costs_its_binary(tmp_path):
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     paths = {"tests": str(here), "operator": str(here / "hostile_operator"), "folder": str(tmp_path)}
     script = tmp_path / "compile.py"
     script.write_text(HOSTILE.format_map(paths))
@@ -198,7 +198,7 @@ def test_a_compiler_that_hangs_or_dies_costs_its_binary(tmp_path):
 ONCE = """
 import os, signal, time
 from pathlib import Path
-from normtune.tuner import compiling
+from normtune.tuner.device import compiling
 from normtune.tuner.device.compiling import Compiled
 
 def compile_job(job, keep_assembly):

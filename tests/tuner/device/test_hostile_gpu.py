@@ -9,7 +9,7 @@ import pytest
 from normtune.results.database.store import Store
 from normtune.results.records import COPY
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from hostile_sweep import OPERATOR, start
 
 pytestmark = pytest.mark.gpu

@@ -23,7 +23,7 @@ from normtune.kernels.config import Config
 from normtune.results import recording
 from normtune.results.evidence import Evidence
 
-GOLDEN = Path(__file__).with_name("golden_table.txt")
+GOLDEN = Path(__file__).parents[1] / "fitting" / "golden_table.txt"
 TABLES = [GOLDEN, locate.SHIPPED / "nvidia_h200.py", locate.SHIPPED / locate.ANY_GPU]
 FORMATTERS = {
     "black": ["black", "--quiet"],

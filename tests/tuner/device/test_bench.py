@@ -32,7 +32,7 @@ TASK = Task(PROBLEM, tuple(candidates(SPEC, CONFIGS, PROBLEM, TARGETS["sm_90"])[
 @pytest.fixture
 def opened(monkeypatch, tmp_path):
     """Opens benches with faults, patient for a second, and sees that nothing of them is left in the end."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     for name in ("STEP_SECONDS", "STEPS_SECONDS"):
         monkeypatch.setattr(bench_module, name, 1.0)
     benches = []
@@ -203,7 +203,7 @@ def test_a_killed_sweep_leaves_no_worker(opened, tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(
         "import sys, time\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
         "from normtune.tuner.device.bench import WorkerBench\n"
         "if __name__ == '__main__':\n"
         f"    bench = WorkerBench(('hostile_engine', 'HostileEngine', ((), {str(tmp_path)!r})))\n"

@@ -4,7 +4,7 @@
 those of published models, the rest multiples of 8, none of them of a grid. `nvidia_h200_held_out.parquet` is an
 exhaustive sweep of them on an H200:
 
-    normtune sweep --shapes tests/heuristics/held_out_shapes.csv --strategy exhaustive --dtype bfloat16 ...
+    normtune sweep --shapes tests/heuristics/fitting/held_out_shapes.csv --strategy exhaustive --dtype bfloat16 ...
 
 Small hidden sizes were drawn from too few models: 23 of the 64 shapes have hidden 288, between the recorded 256 and
 384.

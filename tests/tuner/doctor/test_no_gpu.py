@@ -72,7 +72,7 @@ def fake(root, tmp_path, monkeypatch):
 
 @pytest.fixture
 def root():
-    return Path(__file__).parents[2]
+    return Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
