@@ -15,13 +15,13 @@ from typer.core import TyperGroup
 
 from normtune import __version__
 from normtune.errors import NormtuneError, Terminated
-from normtune.heuristics.commands import register as register_heuristics
-from normtune.heuristics.diff_command import register as register_diff
-from normtune.heuristics.show_command import register as register_show
+from normtune.heuristics.commands.diff import register as register_diff
+from normtune.heuristics.commands.fit import register as register_heuristics
+from normtune.heuristics.commands.show import register as register_show
 from normtune.results.commands import app as data_app
 from normtune.results.terminal import say
 from normtune.tuner.commands import register as register_tuner
-from normtune.tuner.doctor_command import register as register_doctor
+from normtune.tuner.doctor.command import register as register_doctor
 
 INTERRUPTED = "normtune: interrupted. Everything measured so far is stored; the same command goes on from there."
 TERMINATED = INTERRUPTED.replace("interrupted", "terminated")

@@ -39,7 +39,7 @@ def shipped_for(device: str) -> Path:
     Raises:
         SystemExit: none does.
     """
-    from normtune.heuristics import locate
+    from normtune.heuristics.tablefile import locate
 
     path = locate.SHIPPED / f"{locate.slug(device)}.py"
     if not path.exists():
@@ -54,7 +54,7 @@ def ratios(evidence: Any, path: Path) -> Ratios:
         evidence: a `results.frame.Evidence` of one device.
         path: the file of the table.
     """
-    from normtune.heuristics import locate
+    from normtune.heuristics.tablefile import locate
     from normtune.kernels.config import Config
     from normtune.kernels.operator import operator
     from normtune.kernels.target import target_for

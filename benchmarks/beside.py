@@ -144,9 +144,9 @@ def _block(timer: Any, problem: Any, footprint: int, name: str, norms: dict[str,
     import torch
 
     from normtune.kernels.problem import Buffer
-    from normtune.tuner import memory
-    from normtune.tuner.protocol import timed_launches
-    from normtune.tuner.timing import Captured
+    from normtune.tuner.timing import memory
+    from normtune.tuner.timing.protocol import timed_launches
+    from normtune.tuner.timing.timing import Captured
 
     shape = (problem.rows, problem.hidden)
     buffers = [Buffer("x", shape, problem.dtype, "input"), Buffer("weight", shape[1:], problem.dtype, "weight")]

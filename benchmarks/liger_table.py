@@ -22,7 +22,7 @@ from normtune.benchmarks import places
 
 if TYPE_CHECKING:
     from normtune.kernels.operator import Launch
-    from normtune.tuner.planning import Task
+    from normtune.tuner.plan.plan import Task
 
 OPERATORS = ("rms_norm_forward", "rms_norm_backward")
 TITLES = {"forward + backward": OPERATORS, "backward": OPERATORS[1:], "forward": OPERATORS[:1]}
@@ -49,9 +49,9 @@ def main() -> None:
 
 def measured() -> dict[str, Any]:
     """Measure all cells on the first GPU."""
-    from normtune.tuner.compiling import compile_all
-    from normtune.tuner.cuda import CudaEngine
-    from normtune.tuner.planning import Plan
+    from normtune.tuner.device.compiling import compile_all
+    from normtune.tuner.device.cuda import CudaEngine
+    from normtune.tuner.plan.plan import Plan
 
     engine = CudaEngine(0)
     trials = [plan(engine, name, rows, hidden) for name in OPERATORS for rows in ROWS for hidden in HIDDEN]
@@ -104,7 +104,7 @@ def plan(engine, name: str, rows: int, hidden: int) -> Trial:
     from normtune.heuristics.rules import liger
     from normtune.kernels.dispatch import config_for
     from normtune.kernels.operator import operator
-    from normtune.tuner.planning import Candidate, Task
+    from normtune.tuner.plan.plan import Candidate, Task
 
     spec = operator(name)
     problem = spec.problem(rows, hidden, "bfloat16")
@@ -120,7 +120,7 @@ def plan(engine, name: str, rows: int, hidden: int) -> Trial:
 def measure(engine, trial: Trial) -> dict[str, object]:
     """Median nanoseconds by label, in the same rounds, and the two configs."""
     from normtune.kernels.operator import operator
-    from normtune.tuner.timing import CudaSession
+    from normtune.tuner.timing.timing import CudaSession
 
     problem = trial.task.problem
     for candidate in trial.task.candidates:

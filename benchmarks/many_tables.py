@@ -26,7 +26,7 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 PER_TABLE = 10_000  # measurements, or as many as were recorded
 LIKE, DTYPES = "rms_norm_backward", ("bfloat16", "float32")
@@ -50,8 +50,8 @@ def main() -> None:
     samples = sum(map(len, evidence.frame["samples"]))
     print(f"{len(evidence.frame)} measurements, {samples} samples, made in {made:.1f} s")
 
-    from normtune.heuristics import fitting, parallel
-    from normtune.heuristics.options import FitOptions
+    from normtune.heuristics.fitting import parallel, pipeline
+    from normtune.heuristics.fitting.options import FitOptions
 
     profile = cProfile.Profile()
     start, busy = time.perf_counter(), _busy()
@@ -59,7 +59,7 @@ def main() -> None:
         if options.profile:
             parallel._MANY = len(evidence.frame) + 1  # in this process, where the profiler sees it
             profile.enable()
-        fitted = fitting.fit(evidence, FitOptions(leaves=options.leaves))
+        fitted = pipeline.fit(evidence, FitOptions(leaves=options.leaves))
         profile.disable()
     seconds, busy = time.perf_counter() - start, _busy() - busy
     tables = len(fitted.functions) + len(fitted.shared)
@@ -90,7 +90,7 @@ def made_up(recording: str, count: int) -> "Evidence":
     """Evidence of `count` operators, which are registered, in two dtypes each."""
     from normtune.kernels.fingerprint import fingerprint
     from normtune.kernels.operator import operator, register
-    from normtune.results.frame import COLUMNS, Evidence
+    from normtune.results.evidence import COLUMNS, Evidence
     from normtune.results.recording import load_recording
 
     real = operator(LIKE)

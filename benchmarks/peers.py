@@ -50,7 +50,7 @@ def main() -> None:
     options = parser.parse_args()
 
     from normtune.benchmarks import beside, places
-    from normtune.tuner.cuda import CudaEngine
+    from normtune.tuner.device.cuda import CudaEngine
 
     engine = CudaEngine(0)
     out = options.out or places.folder_of(engine.device.name) / "peers.jsonl"

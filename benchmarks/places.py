@@ -12,7 +12,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def folder_of(device: str) -> Path:
     """The folder of a GPU, as the driver calls it; it is made where it does not exist."""
-    from normtune.heuristics.locate import slug
+    from normtune.heuristics.tablefile.locate import slug
 
     folder = RESULTS / slug(device)
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,17 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from normtune.heuristics import locate, suspect
-from normtune.heuristics.course import Answer, Course, Question
-from normtune.heuristics.probes import leaf_of
+from normtune.heuristics.checking import subject
+from normtune.heuristics.checking.session import Answer, Course, Question
+from normtune.heuristics.checking.shapes import leaf_of
+from normtune.heuristics.checking.subject import Checked, Suspect
 from normtune.heuristics.rules import liger
-from normtune.heuristics.suspect import Checked, Suspect
-from normtune.heuristics.tree import Leaf, Split, Tree, choose
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import ROUNDS_PER_BLOCK
-from normtune.tuner.device import Outcome
-from normtune.tuner.racing import CLOSE, FIRST_BLOCKS
+from normtune.tuner.device.open import Outcome
+from normtune.tuner.search.rounds import CLOSE, FIRST_BLOCKS
 
 _SIZES = [1 << power for power in range(6, 17)]
 _ROWS = [1 << power for power in range(19)]
@@ -146,7 +147,7 @@ def _dtype(one: Checked, shapes: Sequence[tuple[int, int]], table: Suspect, rng:
 
 def _any_gpu(one: Checked) -> Tree:
     """The table for any GPU, on 132 multiprocessors."""
-    shared = suspect.read(locate.SHIPPED / "any_gpu.py").on(132)
+    shared = subject.read(locate.SHIPPED / "any_gpu.py").on(132)
     return next(other.tree for other in shared.functions if (one.key, one.dtype) in other.served)
 
 

@@ -22,7 +22,7 @@ from normtune.benchmarks import against_copy, liger_table, peers_report, tilegym
 README = Path(__file__).parents[1] / "README.md"
 RESULTS = Path(__file__).parent / "results" / "nvidia_h200"
 RECORDING = "nvidia-h200"
-HELD_OUT = README.parent / "tests" / "heuristics" / "nvidia_h200_held_out.parquet"
+HELD_OUT = README.parent / "tests" / "heuristics" / "fitting" / "nvidia_h200_held_out.parquet"
 OPERATORS = ("rms_norm_forward", "rms_norm_backward")
 # So many shapes at which normtune loses are named, worst first.
 NAMED = 8
@@ -131,18 +131,19 @@ def host() -> list[str]:
 
 def losses() -> list[str]:
     """What the functions of the shipped table lose on the recording and at held-out shapes, beside Liger's rule."""
-    from normtune.heuristics import figures, regions
-    from normtune.heuristics.matrix import timing_matrix
+    from normtune.heuristics.fitting import figures
+    from normtune.heuristics.regret.matrix import timing_matrix
     from normtune.heuristics.rules import liger
-    from normtune.heuristics.tree import leaves
+    from normtune.heuristics.tablefile import parse
+    from normtune.heuristics.tablefile.tree import leaves
     from normtune.kernels.operator import operator
     from normtune.kernels.target import target_for
-    from normtune.results.exchange import read_parquet
+    from normtune.results.parquet_csv import read_parquet
 
     (device,) = _evidence().devices()
     target = target_for(device.target, device.sms)
     header, source = _table()
-    trees, known = regions.trees(source.read_text("utf-8")), header.known()
+    trees, known = parse.trees(source.read_text("utf-8")), header.known()
     evidences = (_evidence(), read_parquet(HELD_OUT))
     lines = [
         "",
@@ -180,7 +181,7 @@ def losses() -> list[str]:
 
 def _percent(value: int | None, digits: int) -> str:
     """A regret in millionths as percent; empty where there is none."""
-    from normtune.heuristics.micrologs import percent
+    from normtune.heuristics.regret.fixed_log import percent
 
     return "" if value is None else percent(value, digits).removesuffix(" %")
 
@@ -226,8 +227,8 @@ def tool() -> list[str]:
 def _of_other_spaces(measurements: int) -> str:
     """What is to be said of a sweep whose plan was another than today's; a copy is measured at each problem."""
     from normtune.kernels.target import TARGETS
-    from normtune.tuner.grids import shapes
-    from normtune.tuner.planning import plan, problems
+    from normtune.tuner.plan.grids import shapes
+    from normtune.tuner.plan.plan import plan, problems
 
     today = plan(problems([], ["bfloat16"], shapes("default")), "default", TARGETS["sm_90"])
     count = today.cells() + len(today.tasks)
@@ -268,7 +269,7 @@ def _evidence() -> Any:
 
 def _table() -> tuple[Any, Path]:
     """Header and file of the table that ships for the recorded GPU."""
-    from normtune.heuristics import locate
+    from normtune.heuristics.tablefile import locate
 
     (device,) = _evidence().devices()
     path = against_copy.shipped_for(device.name)

@@ -12,22 +12,22 @@ from typing import NamedTuple
 import numpy as np
 
 from normtune.benchmarks.planted import Plant
-from normtune.heuristics import suspect
-from normtune.heuristics.emit import module_text
-from normtune.heuristics.fitting import fit
-from normtune.heuristics.matrix import TimingMatrix, timing_matrix
-from normtune.heuristics.micrologs import MILLION
-from normtune.heuristics.options import FitOptions
-from normtune.heuristics.suspect import Checked, Suspect
-from normtune.heuristics.tree import choose
+from normtune.heuristics.checking import subject
+from normtune.heuristics.checking.subject import Checked, Suspect
+from normtune.heuristics.fitting.emit import module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.regret.fixed_log import MILLION
+from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
+from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import Problem
-from normtune.results.frame import Evidence
-from normtune.tuner.device import Outcome, Phases, Speed
-from normtune.tuner.planning import Task
-from normtune.tuner.racing import race
-from normtune.tuner.replay import Blocks, ReplayEngine
+from normtune.results.evidence import Evidence
+from normtune.tuner.device.open import Outcome, Phases, Speed
+from normtune.tuner.device.replay import Blocks, ReplayEngine
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.search.rounds import race
 
 
 class Truth(NamedTuple):
@@ -186,7 +186,7 @@ def half_table(recording: Evidence, half: int, leaves: int | None) -> Suspect:
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"half_{half}.py"
         path.write_text(module_text(found, f"normtune fit --out {path.name}"))
-        return suspect.read(path)
+        return subject.read(path)
 
 
 def _halves(evidence: Evidence, operator: str, variant: str, dtype: str) -> dict[tuple[int, int], int]:

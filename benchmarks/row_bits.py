@@ -59,7 +59,7 @@ def compared(name: str, dtype: str, rows: int, hidden: int, device: str) -> dict
     from normtune.kernels.device import describe
     from normtune.kernels.operator import operator
     from normtune.kernels.target import TARGETS
-    from normtune.tuner.planning import candidates
+    from normtune.tuner.plan.plan import candidates
 
     spec, place = operator(name), torch.device(device)
     target = describe(place.index or 0) if place.type == "cuda" else TARGETS["sm_80"]
@@ -98,7 +98,7 @@ def by_class(name: str, dtype: str) -> tuple[float, float]:
     """(mean, worst) loss of the best class for each hidden size, percent, on what was timed at all of its rows."""
     from math import expm1
 
-    from normtune.heuristics.matrix import timing_matrix
+    from normtune.heuristics.regret.matrix import timing_matrix
     from normtune.kernels.operator import operator
     from normtune.kernels.target import target_for
     from normtune.results.recording import load_recording

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from normtune.heuristics.any_gpu_function import lost_on
-from normtune.heuristics.every_gpu import EveryGpu
-from normtune.heuristics.joint import Joint, Part
-from normtune.heuristics.legality import all_variants
-from normtune.heuristics.matrix import TimingMatrix
-from normtune.heuristics.normalised import BYTES_PER_L2, ROWS_PER_SM
+from normtune.heuristics.any_gpu.function import lost_on
+from normtune.heuristics.any_gpu.joint import Joint, Part
+from normtune.heuristics.any_gpu.legality import EveryGpu
+from normtune.heuristics.regret.legality import all_variants
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem

@@ -25,8 +25,8 @@ def main() -> None:
     options = parser.parse_args()
     from normtune.kernels.operator import operator
     from normtune.kernels.target import target_for
-    from normtune.results.exchange import read_parquet
-    from normtune.tuner.planning import candidates
+    from normtune.results.parquet_csv import read_parquet
+    from normtune.tuner.plan.plan import candidates
 
     evidence = read_parquet(options.measurements)
     (device,) = evidence.devices()

@@ -44,13 +44,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.benchmarks.planted import FRESH, KINDS, PlantedCourse
-from normtune.heuristics import locate, suspect
-from normtune.heuristics.check_command import measure
-from normtune.heuristics.probes import population
-from normtune.heuristics.suspect import Checked, Suspect
-from normtune.heuristics.verdict import AMBIGUOUS, OK, OK_ERROR, STALE, STALE_ERROR, UNMEASURED, of_table
-from normtune.tuner.device import Bench, open_device
-from normtune.tuner.grids import MAX_ELEMENTS
+from normtune.heuristics.checking import subject
+from normtune.heuristics.checking.shapes import population
+from normtune.heuristics.checking.subject import Checked, Suspect
+from normtune.heuristics.checking.verdict import AMBIGUOUS, OK, OK_ERROR, STALE, STALE_ERROR, UNMEASURED, of_table
+from normtune.heuristics.commands.check import measure
+from normtune.heuristics.tablefile import locate
+from normtune.tuner.device.open import Bench, open_device
+from normtune.tuner.plan.grids import MAX_ELEMENTS
 
 if TYPE_CHECKING:  # a GPU is checked without pyarrow
     from normtune.benchmarks.replays import Replay
@@ -60,7 +61,7 @@ DEFAULT_KINDS = tuple(kind for kind in KINDS if kind not in NOT_BY_DEFAULT)
 _H200 = locate.SHIPPED / "nvidia_h200.py"
 _HERE = Path(__file__).parent
 _EVIDENCE = (
-    _HERE.parent / "tests" / "heuristics" / "nvidia_h200_held_out.parquet",
+    _HERE.parent / "tests" / "heuristics" / "fitting" / "nvidia_h200_held_out.parquet",
     _HERE / "results" / "nvidia_h200" / "second_sweep.parquet",
 )
 _LEAST_STALE = 29_559  # millionths of a logarithm: 3 %
@@ -136,7 +137,7 @@ def main() -> None:
         with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
             checks = [check for part in pool.map(work, PARTS) for check in part]
     else:
-        case = Case(options.table.name, suspect.read(options.table), None, None)
+        case = Case(options.table.name, subject.read(options.table), None, None)
         checks = []
         for kind in kinds:
             for seed in range(options.first_seed, options.first_seed + options.repeats):
@@ -160,12 +161,12 @@ def main() -> None:
 def replay_of(part: Part, name: str, kinds: Sequence[str], options: argparse.Namespace) -> list[dict[str, object]]:
     """All checks of one table; three times as many of it as it is, as these are to be wrong more seldom."""
     from normtune.benchmarks.replays import Replay, half_table
-    from normtune.results.exchange import read_parquet
+    from normtune.results.parquet_csv import read_parquet
     from normtune.results.recording import load_recording
 
     if part.evidence:
         replay = Replay(part.evidence.name, read_parquet(part.evidence))
-        case, kinds = Case(part.evidence.name, suspect.read(_H200), replay, None), [FRESH]
+        case, kinds = Case(part.evidence.name, subject.read(_H200), replay, None), [FRESH]
     else:
         recording = load_recording(name)
         table = half_table(recording, part.half, part.leaves)

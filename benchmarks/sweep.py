@@ -40,7 +40,7 @@ def main() -> None:
 
 def read(url: str) -> dict:
     """What the store of the sweep holds."""
-    from normtune.results.store import Store
+    from normtune.results.database.store import Store
 
     with Store.open(url, create=False) as store:
         (run,) = store.runs()

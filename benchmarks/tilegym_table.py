@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write here, and a .md beside it")
     options = parser.parse_args()
     from normtune.benchmarks import beside
-    from normtune.tuner.cuda import CudaEngine
+    from normtune.tuner.device.cuda import CudaEngine
 
     engine = CudaEngine(0)
     path = options.json or places.folder_of(engine.device.name) / "tilegym_table.json"

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from normtune.heuristics.two_sweeps import Crossed
-    from normtune.results.frame import Evidence
+    from normtune.heuristics.stability.two_sweeps import Crossed
+    from normtune.results.evidence import Evidence
 
 ABOVE_FLOOR = 3_000  # millionths: 0.3 %
 
 
 def main() -> None:
     """Fit, cross and print."""
-    from normtune.heuristics.options import FitOptions
-    from normtune.heuristics.two_sweeps import crossed, swept
+    from normtune.heuristics.fitting.options import FitOptions
+    from normtune.heuristics.stability.two_sweeps import crossed, swept
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stores", nargs=2, metavar="STORE", help="where the times are")
@@ -80,8 +80,8 @@ def _line(one: "Crossed") -> str:
 
 def _read(store: str) -> "Evidence":
     """The cold times of the newest kernels in a store, a file or a recording."""
-    from normtune.heuristics.fitting import used
-    from normtune.results.exchange import read_parquet
+    from normtune.heuristics.fitting.pipeline import used
+    from normtune.results.parquet_csv import read_parquet
     from normtune.results.recording import recordings
     from normtune.results.source import measured
 

@@ -9,8 +9,8 @@ import argparse
 import json
 from pathlib import Path
 
-from normtune.heuristics import locate
 from normtune.heuristics.rules import RULES
+from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem

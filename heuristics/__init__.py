@@ -8,13 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from normtune.heuristics.checking import check
-    from normtune.heuristics.emit import module_text
-    from normtune.heuristics.from_python import Table, fit
+    from normtune.heuristics.checking.offline import check
+    from normtune.heuristics.fitting.api import Table, fit
+    from normtune.heuristics.fitting.emit import module_text
 
 __all__ = ["Table", "check", "fit", "module_text"]
 
-_HOMES = {"Table": "from_python", "check": "checking", "fit": "from_python", "module_text": "emit"}
+_HOMES = {"Table": "fitting.api", "check": "checking.offline", "fit": "fitting.api", "module_text": "fitting.emit"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 """From device to table to config to launch: the one place that looks a config up.
 
 In: an operator, tensors that exist, and whatever table serves their GPU. Out: kernels on the current stream. Which
-table that is, is found once a GPU by `normtune.heuristics.locate`; `use_table` says otherwise.
+table that is, is found once a GPU by `normtune.heuristics.tablefile.locate`; `use_table` says otherwise.
 
 In the batch-invariant mode a config is looked up and proved legal at the largest number of rows, whatever the batch
 has, in functions that the table holds for this mode; where it has none, the operator's default config serves.
@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from normtune.heuristics import locate
+from normtune.heuristics.tablefile import locate
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.config import Config
 from normtune.kernels.device import describe

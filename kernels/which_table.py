@@ -7,7 +7,7 @@ table in words. `dispatch` takes it; who only wants to know asks here.
 import os
 
 from normtune.errors import UsageError
-from normtune.heuristics import locate
+from normtune.heuristics.tablefile import locate
 
 
 def serving(name: str, target: str, sms: int) -> tuple[str, bool]:

@@ -16,7 +16,7 @@ from normtune.results.terminal import say
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from normtune.results.frame import Evidence
+    from normtune.results.evidence import Evidence
 
 app = typer.Typer(help="List, export and import measurements.", no_args_is_help=True)
 
@@ -55,7 +55,7 @@ def export(
     store: StoreOption = None,
 ) -> None:
     """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line a sample), or as a recording."""
-    from normtune.results.exchange import check_export, write_csv, write_parquet
+    from normtune.results.parquet_csv import check_export, write_csv, write_parquet
     from normtune.results.recording import check_folder, write_recording
     from normtune.results.source import in_regime, measured, narrowed
 
@@ -91,8 +91,8 @@ def import_(
     store: StoreOption = None,
 ) -> None:
     """Add the measurements of files to a store; what it knows already is left as it is."""
-    from normtune.results.exchange import read_parquet
-    from normtune.results.store import Store, resolve_url
+    from normtune.results.database.store import Store, resolve_url
+    from normtune.results.parquet_csv import read_parquet
 
     url = resolve_url(store)
     # All files are read and checked before the store is touched.

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.atomic import replaced, unwritable
-from normtune.results.exchange import check_export, read_parquet, write_table
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
+from normtune.results.parquet_csv import check_export, read_parquet, write_table
 from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import COLD
 

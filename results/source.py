@@ -12,8 +12,8 @@ from normtune.results.regimes import COLD, REGIMES, check_regime
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
-    from normtune.results.frame import Evidence
-    from normtune.results.store import Store
+    from normtune.results.database.store import Store
+    from normtune.results.evidence import Evidence
 
 
 def measured(store: str | None, recording: str | None = None, regime: str | None = COLD) -> "Evidence":
@@ -38,7 +38,7 @@ def measured(store: str | None, recording: str | None = None, regime: str | None
 
         found = load_recording(recording, None)
     else:
-        from normtune.results.store import Store, resolve_url
+        from normtune.results.database.store import Store, resolve_url
 
         with Store.open(resolve_url(store), create=False) as opened:
             found = _of_known_regimes(opened.load(regime=None))

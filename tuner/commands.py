@@ -21,7 +21,7 @@ from normtune.tuner.interrupts import terminable
 if TYPE_CHECKING:
     from normtune.kernels.problem import Problem
     from normtune.kernels.target import Target
-    from normtune.tuner.planning import Plan
+    from normtune.tuner.plan.plan import Plan
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -81,8 +81,8 @@ def sweep(
 
     Started again, it goes on where it was stopped.
     """
-    from normtune.tuner.planning import SPACES
-    from normtune.tuner.racing import STRATEGIES
+    from normtune.tuner.plan.plan import SPACES
+    from normtune.tuner.search.rounds import STRATEGIES
 
     begun = time.monotonic()
     chosen = chosen_effort(effort, grid, space, strategy, budget)
@@ -112,7 +112,7 @@ class _Wanted(NamedTuple):
     beyond: int = 0
 
     def plan(self, space: str, target: "Target") -> "Plan":
-        from normtune.tuner.planning import plan
+        from normtune.tuner.plan.plan import plan
 
         return plan(self.problems, space, target)._replace(reduced=self.reduced, beyond=self.beyond)
 
@@ -125,8 +125,8 @@ def _wanted(
     file: Path | None,
 ) -> _Wanted:
     """The problems of a grid, of the user's sizes or of the user's file."""
-    from normtune.tuner.grids import shapes, shapes_of
-    from normtune.tuner.planning import problems
+    from normtune.tuner.plan.grids import shapes, shapes_of
+    from normtune.tuner.plan.plan import problems
 
     if file is not None:
         pairs, larger = shapes_of(file)
@@ -199,14 +199,14 @@ def _sweep(
     quiet: bool,
     as_json: bool,
 ) -> None:
+    from normtune.results.database.store import Store, resolve_url
     from normtune.results.source import warn_of_damage
-    from normtune.results.store import Store, resolve_url
-    from normtune.tuner.device import open_device
-    from normtune.tuner.face import face_of
-    from normtune.tuner.planning import fitting
-    from normtune.tuner.resume import stale_plan
+    from normtune.tuner.device.open import open_device
+    from normtune.tuner.plan.plan import fitting
+    from normtune.tuner.plan.resume import stale_plan
+    from normtune.tuner.progress import face_of
+    from normtune.tuner.report import device_line, end_lines, plain_sweep
     from normtune.tuner.sweep import sweep as run_sweep
-    from normtune.tuner.telling import device_line, end_lines, plain_sweep
 
     url = resolve_url(store)
     bench = open_device(device, regime)
@@ -243,13 +243,13 @@ def _dry_run(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    from normtune.results.connect import parse, resolve_url, sqlite_path
-    from normtune.results.store import Store
-    from normtune.tuner.device import open_device_to_plan
-    from normtune.tuner.face import face_of
-    from normtune.tuner.planning import fitting
+    from normtune.results.database.connect import parse, resolve_url, sqlite_path
+    from normtune.results.database.store import Store
+    from normtune.tuner.device.open import open_device_to_plan
+    from normtune.tuner.plan.plan import fitting
+    from normtune.tuner.progress import face_of
+    from normtune.tuner.report import device_line, plain_sweep, plan_lines, pruned_lines
     from normtune.tuner.sweep import look_ahead
-    from normtune.tuner.telling import device_line, plain_sweep, plan_lines, pruned_lines
 
     url = resolve_url(store)
     path = sqlite_path(parse(url))

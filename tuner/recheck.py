@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from normtune.kernels.config import Config
-from normtune.results.store import Store
-from normtune.tuner.device import Bench, Outcome, SkippedError
-from normtune.tuner.keeping import begun_run, measurements
-from normtune.tuner.planning import Plan, Task, fitting
+from normtune.results.database.store import Store
+from normtune.tuner.device.open import Bench, Outcome, SkippedError
+from normtune.tuner.plan.plan import Plan, Task, fitting
 from normtune.tuner.rescue import Keeper
+from normtune.tuner.run_record import begun_run, measurements
 
 # 6 rounds for all configs, 16 for those that may be the best.
 STRATEGY = "adaptive"

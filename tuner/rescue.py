@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from normtune.errors import NormtuneError
+from normtune.results.database.store import Store
 from normtune.results.records import Measurement, Run
-from normtune.results.store import Store
 from normtune.tuner.interrupts import shielded
 
 
@@ -68,8 +68,8 @@ class Keeper:
 
     def _rescued(self, error: Exception) -> NormtuneError:
         """An error that says where all of the run is now."""
-        from normtune.results.exchange import write_parquet
-        from normtune.results.frame import Evidence
+        from normtune.results.evidence import Evidence
+        from normtune.results.parquet_csv import write_parquet
 
         self._failed = True
         evidence = Evidence.from_measurements(self._held, [self.run])

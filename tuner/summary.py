@@ -14,7 +14,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.results.records import COPY
-from normtune.tuner.device import Outcome, Phases
+from normtune.tuner.device.open import Outcome, Phases
 
 # From here on a problem is about the memory, not about the launch: caches hold less on every GPU there is.
 LARGE_BYTES = 16_000_000

@@ -14,14 +14,14 @@ import numpy as np
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.results.store import Store
-from normtune.tuner.agenda import Agenda
-from normtune.tuner.device import Bench, Outcome, Phases, SkippedError
-from normtune.tuner.estimate import Estimate, Pace, corrected, new_binaries, python_seconds
-from normtune.tuner.keeping import begun_run, measurements
-from normtune.tuner.planning import Plan, Task
+from normtune.results.database.store import Store
+from normtune.tuner.device.open import Bench, Outcome, Phases, SkippedError
+from normtune.tuner.plan.agenda import Agenda
+from normtune.tuner.plan.estimate import Estimate, Pace, corrected, new_binaries, python_seconds
+from normtune.tuner.plan.plan import Plan, Task
+from normtune.tuner.plan.resume import Stored, known_medians, missing
 from normtune.tuner.rescue import Keeper
-from normtune.tuner.resume import Stored, known_medians, missing
+from normtune.tuner.run_record import begun_run, measurements
 from normtune.tuner.summary import Best, Summary
 
 # Kept of the budget for closing the device and the store.

@@ -6,7 +6,7 @@ In: operator, rows, hidden. Out: the config that does here what Liger does there
 """
 
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
-from normtune.heuristics.tree import Leaf, Split, Tree
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
 from normtune.kernels.config import Config
 
 NAME = "liger"

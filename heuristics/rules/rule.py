@@ -7,7 +7,7 @@ package.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from normtune.heuristics.tree import Tree
+from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target

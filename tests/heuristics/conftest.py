@@ -7,16 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normtune.heuristics import installing, locate
+from normtune.heuristics.commands import installing
+from normtune.heuristics.tablefile import locate
 from normtune.kernels import operator as door
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import Flag, IllegalConfigError, Launch, OperatorSpec
 from normtune.kernels.problem import Buffer, Problem
 from normtune.kernels.target import TARGETS, Target
-from normtune.results.frame import Evidence
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run
-from normtune.results.store import Store
 
 DEVICE = Device("Test GPU", "sm_90", 132, 60 << 20, 100 << 30, "GPU-1", "570.1")
 RUN = Run("run1", DEVICE, {"triton": "3.6.0", "torch": "2.11.0"}, "2026-11-20T10:00:00", {})

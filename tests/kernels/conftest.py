@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from normtune.heuristics import form, locate
-from normtune.heuristics.header import body_hash
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import body_hash
+from normtune.heuristics.tablefile.template import ONE_GPU
 
 _CODE = f"""
 FEW = Config("row", 1, 2)
@@ -15,25 +16,25 @@ FEW_BACKWARD = Config("persistent", 1, 2, 1, 1, "reduce")
 MANY_BACKWARD = Config("split", 1, 2, 1, 1, "reduce", 64)
 
 
-{form.ONE_GPU.function("forward")}
+{ONE_GPU.function("forward")}
     if rows >= 16:
         return MANY
     return FEW
 
 
-{form.ONE_GPU.function("forward_invariant")}
+{ONE_GPU.function("forward_invariant")}
     if hidden <= 512:
         return FEW
     return MANY
 
 
-{form.ONE_GPU.function("backward")}
+{ONE_GPU.function("backward")}
     if rows >= 16:
         return MANY_BACKWARD
     return FEW_BACKWARD
 
 
-{form.ONE_GPU.function("backward_invariant")}
+{ONE_GPU.function("backward_invariant")}
     return MANY_BACKWARD
 """
 _PLAIN = {"rms_norm_forward": "forward", "rms_norm_backward": "backward"}
@@ -66,7 +67,7 @@ def write_table(tmp_path: Path) -> Callable[[bool], Path]:
     def write(invariant: bool) -> Path:
         entries = _PLAIN | (_INVARIANT if invariant else {})
         lines = "".join(f'    ("{key}", "float32"): {name},\n' for key, name in entries.items())
-        body = f"{form.ONE_GPU.opening()}\n{_CODE}\n{form.ONE_GPU.tables()} {{\n{lines}}}\n{form.ONE_GPU.closing()}"
+        body = f"{ONE_GPU.opening()}\n{_CODE}\n{ONE_GPU.tables()} {{\n{lines}}}\n{ONE_GPU.closing()}"
         header = next(iter(locate.shipped().values()))._replace(body=body_hash(body))
         path = tmp_path / f"table_{invariant}.py"
         path.write_text(f"{header.text()}\n{body}")

@@ -4,13 +4,13 @@ from collections import defaultdict
 
 import pytest
 
-from normtune.heuristics import locate
+from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, split_batch_invariant, split_key
 from normtune.kernels.target import TARGETS, target_for
-from normtune.tuner.compiling import compile_all, jobs_of
-from normtune.tuner.planning import Candidate
+from normtune.tuner.device.compiling import compile_all, jobs_of
+from normtune.tuner.plan.plan import Candidate
 
 TABLES = {path.stem: locate.load(path) for path in locate.shipped()}
 ROWS = (*(2**power for power in range(19)), 3, 100, 5000, MAX_ROWS)
@@ -117,7 +117,7 @@ def test_configs_compile_ahead_of_time_in_every_dtype_and_variant_that_uses_them
 def test_configs_are_right_in_float32(spec, problem, candidate, monkeypatch, counted_loops):
     import torch
 
-    from normtune.tuner import gate as gates
+    from normtune.tuner.timing import gate as gates
 
     monkeypatch.setattr(gates, "CALLS", 2)  # interpreted programs run one after another: no race is lost
     monkeypatch.setattr(gates, "GATE_PASSES", 2)  # and there is no pipeline to be filled

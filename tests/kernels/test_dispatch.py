@@ -9,7 +9,7 @@ import torch
 
 import normtune
 from normtune.errors import UsageError
-from normtune.heuristics import locate
+from normtune.heuristics.tablefile import locate
 from normtune.kernels import dispatch
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator

@@ -14,9 +14,9 @@ import triton.language as tl
 from normtune.kernels.call import run
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
-from normtune.tuner.capture import capture
-from normtune.tuner.gate import compare
-from normtune.tuner.memory import mark_difference
+from normtune.tuner.timing.capture import capture
+from normtune.tuner.timing.gate import compare
+from normtune.tuner.timing.memory import mark_difference
 
 pytestmark = pytest.mark.gpu
 

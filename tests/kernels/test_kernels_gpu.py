@@ -7,8 +7,8 @@ import normtune
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.target import Target
-from normtune.tuner.gate import compare, gate
-from normtune.tuner.planning import candidates
+from normtune.tuner.plan.plan import candidates
+from normtune.tuner.timing.gate import compare, gate
 
 pytestmark = pytest.mark.gpu
 

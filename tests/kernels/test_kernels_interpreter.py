@@ -9,8 +9,8 @@ from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.target import TARGETS
-from normtune.tuner.gate import compare
-from normtune.tuner.planning import candidates
+from normtune.tuner.plan.plan import candidates
+from normtune.tuner.timing.gate import compare
 
 pytestmark = pytest.mark.interpreter
 

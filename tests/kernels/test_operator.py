@@ -74,8 +74,8 @@ def test_launch_covers_the_problem_within_limits(data, spec, target, dtype, hidd
 
 
 def test_average_size_of_the_default_spaces():
-    from normtune.tuner.grids import shapes
-    from normtune.tuner.planning import plan, problems
+    from normtune.tuner.plan.grids import shapes
+    from normtune.tuner.plan.plan import plan, problems
 
     for name, most in (("rms_norm_forward", 16), ("rms_norm_backward", 24)):
         chosen = plan(problems([name], ["bfloat16"], shapes("default")), "default", TARGETS["sm_90"])

@@ -84,7 +84,7 @@ def test_a_table_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
         }
 
     engine = SimpleNamespace(target=TARGETS["sm_90"], device=DEVICE, software={"torch": "2"}, close=lambda: None)
-    monkeypatch.setattr("normtune.tuner.cuda.CudaEngine", lambda index: engine)
+    monkeypatch.setattr("normtune.tuner.device.cuda.CudaEngine", lambda index: engine)
     monkeypatch.setattr(beside, "measure", measure)
     monkeypatch.setattr(places, "RESULTS", tmp_path)
     monkeypatch.setattr(

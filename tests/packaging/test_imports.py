@@ -71,7 +71,7 @@ def test_import_loads_nothing_heavy_until_a_name_is_used(run, scratch: Path) -> 
 
 
 def test_a_table_is_found_without_numpy_or_torch(run, scratch: Path) -> None:
-    code = "from normtune.heuristics import locate; locate.select('NVIDIA H200', 'sm_90', 132)"
+    code = "from normtune.heuristics.tablefile import locate; locate.select('NVIDIA H200', 'sm_90', 132)"
     assert loaded(run, scratch, code) == []
 
 

@@ -14,8 +14,8 @@ from normtune.benchmarks import beside, peers, sides
 from normtune.benchmarks.peers_report import read
 from normtune.benchmarks.sides import Side
 from normtune.kernels.target import TARGETS
-from normtune.tuner.arena import Arena
-from normtune.tuner.protocol import timed_launches
+from normtune.tuner.timing.arena import Arena
+from normtune.tuner.timing.protocol import timed_launches
 
 KEY = ("backward", "bfloat16", 64, 128)
 IDENTITY = {"kernels": "sha256:1", "config": "row warps=4", "workspace": 0}
@@ -225,8 +225,8 @@ def timer(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     for name in ("synchronize", "empty_cache"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr("normtune.tuner.timing.Captured", Graph)
-    monkeypatch.setattr("normtune.tuner.memory.copy", lambda source, target: target.copy_(source))
+    monkeypatch.setattr("normtune.tuner.timing.timing.Captured", Graph)
+    monkeypatch.setattr("normtune.tuner.timing.memory.copy", lambda source, target: target.copy_(source))
     arena = Arena(torch.device("cpu"), 0)
     return SimpleNamespace(arena=arena, stream=None, graphs=[], rounds_of=rounds_of)
 

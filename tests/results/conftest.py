@@ -11,11 +11,11 @@ import sqlalchemy as sa
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.results import schema
-from normtune.results.connect import parse
-from normtune.results.frame import Evidence
+from normtune.results.database import schema
+from normtune.results.database.connect import parse
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run
-from normtune.results.store import Store
 
 DEVICE = Device("NVIDIA H200", "sm_90", 132, 60 << 20, 140 << 30, "GPU-0", "570.1")
 PROBLEM = Problem("rms_norm_forward", 4096, 1024, "bfloat16")

@@ -8,14 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.results import exchange
+from normtune.results import parquet_csv
 from normtune.results.commands import app
-from normtune.results.exchange import read_parquet, write_parquet
-from normtune.results.foreign import evidence_of
-from normtune.results.frame import Evidence
+from normtune.results.database.store import Store
+from normtune.results.dataframe import evidence_of
+from normtune.results.evidence import Evidence
+from normtune.results.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import Device
 from normtune.results.source import measured
-from normtune.results.store import Store
 from normtune.results.terminal import console, say
 
 ODD = "huge\x1b[2J"
@@ -80,8 +80,8 @@ def test_a_device_that_is_no_gpu_is_refused(make, make_run, tmp_path, field, val
 
 def test_a_small_file_of_very_many_rows_is_not_read(make, make_run, tmp_path, monkeypatch):
     write_parquet(Evidence.from_measurements([make(run=make_run(1))], [make_run(1)]), tmp_path / "data.parquet")
-    monkeypatch.setattr(exchange, "MOST_ROWS", 0)
-    monkeypatch.setattr(exchange.pq, "read_table", None)
+    monkeypatch.setattr(parquet_csv, "MOST_ROWS", 0)
+    monkeypatch.setattr(parquet_csv.pq, "read_table", None)
     with pytest.raises(NormtuneError, match=r"data\.parquet has 1 measurements, at most 0 are read: export fewer"):
         read_parquet(tmp_path / "data.parquet")
 

@@ -8,7 +8,7 @@ import pytest
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
 from normtune.results import recording
-from normtune.results.frame import Evidence
+from normtune.results.evidence import Evidence
 from normtune.results.recording import MAX_BYTES, load_recording, recordings, write_recording
 
 

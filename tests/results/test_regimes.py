@@ -4,11 +4,11 @@ import pytest
 
 from normtune.errors import UsageError
 from normtune.results import recording
-from normtune.results.frame import Evidence
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
 from normtune.results.recording import load_recording, write_recording
 from normtune.results.regimes import REGIMES, check_regime
 from normtune.results.source import measured
-from normtune.results.store import Store
 
 
 @pytest.fixture

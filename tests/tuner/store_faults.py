@@ -3,7 +3,7 @@
 import os
 import shutil
 
-from normtune.results.store import Store
+from normtune.results.database.store import Store
 
 
 def removed(path):

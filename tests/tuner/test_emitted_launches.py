@@ -11,21 +11,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError
-from normtune.heuristics import locate
-from normtune.heuristics.function import fit_function
-from normtune.heuristics.incumbent import Incumbent
-from normtune.heuristics.legality import Legality, all_variants
-from normtune.heuristics.matrix import Rounds, TimingMatrix
-from normtune.heuristics.options import FitOptions
-from normtune.heuristics.regions import trees
-from normtune.heuristics.tree import Leaf, Split, Tree, choose, regions
+from normtune.heuristics.fitting.baseline import Incumbent
+from normtune.heuristics.fitting.function import fit_function
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.regret.legality import Legality, all_variants
+from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.parse import trees
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose, regions
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key
 from normtune.kernels.target import TARGETS, Target, target_for
-from normtune.tuner.compiling import compile_all, compile_class, jobs_of
-from normtune.tuner.grids import GRIDS, shapes
-from normtune.tuner.planning import plan, problems
+from normtune.tuner.device.compiling import compile_all, compile_class, jobs_of
+from normtune.tuner.plan.grids import GRIDS, shapes
+from normtune.tuner.plan.plan import plan, problems
 
 OWN = ("rms_norm_forward", "rms_norm_backward")
 SIZES = st.one_of(st.integers(1, 65536), st.integers(1, 300), st.sampled_from([2**power for power in range(17)]))
@@ -233,7 +233,7 @@ UNMEASURED = tuple(
 def tried_here(table: str, key: str, dtype: str, places: Iterable[tuple[int, int]]):
     """Problem and candidate of the table at each (rows, hidden), on this machine's GPU, whose limits come first."""
     from normtune.kernels.device import describe
-    from normtune.tuner.planning import Candidate
+    from normtune.tuner.plan.plan import Candidate
 
     path = locate.SHIPPED / f"{table}.py"
     header, tree = locate.load(path).header, trees(locate.read(path))[key, dtype]
@@ -256,7 +256,7 @@ def test_what_no_sweep_gates_passes_the_gate(table: str, key: str, dtype: str) -
     """No grid has hidden sizes that are no multiple of 16, nor has each tile a size that needs a mask."""
     import torch
 
-    from normtune.tuner.gate import gate
+    from normtune.tuner.timing.gate import gate
 
     header = locate.load(locate.SHIPPED / f"{table}.py").header
     known = gated(header.target, header.sms, "recording")
@@ -283,7 +283,7 @@ def test_float32_weights_pass_the_gate(table: str, key: str, dtype: str) -> None
     """They are other binaries than those that a sweep gates."""
     import torch
 
-    from normtune.tuner.gate import gate
+    from normtune.tuner.timing.gate import gate
 
     found = {wanted: (rows, hidden) for rows, hidden, wanted in launches_of(table, key, dtype, WIDE_WEIGHTS)}
     target, tried = tried_here(table, key, dtype, found.values())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from normtune.results.store import Store
+from normtune.results.database.store import Store
 
 COMMAND = [
     sys.executable,

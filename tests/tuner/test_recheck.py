@@ -5,12 +5,12 @@ import pytest
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
 from normtune.kernels.target import TARGETS
+from normtune.results.database.store import Store
 from normtune.results.records import COPY, Device
-from normtune.results.store import Store
-from normtune.tuner.device import Outcome, Phases, SkippedError
-from normtune.tuner.planning import plan, problems
-from normtune.tuner.racing import race
+from normtune.tuner.device.open import Outcome, Phases, SkippedError
+from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.recheck import recheck
+from normtune.tuner.search.rounds import race
 
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
 SHAPES = [(rows, hidden) for hidden in (64, 4096) for rows in (1, 64, 4096)]

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 from normtune import cli
 from normtune.errors import NormtuneError
-from normtune.results import schema
-from normtune.results.connect import parse
-from normtune.results.exchange import read_parquet
-from normtune.results.store import Store
-from normtune.tuner.grids import shapes
-from normtune.tuner.planning import plan, problems
+from normtune.results.database import schema
+from normtune.results.database.connect import parse
+from normtune.results.database.store import Store
+from normtune.results.parquet_csv import read_parquet
+from normtune.tuner.plan.grids import shapes
+from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.sweep import sweep
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -11,16 +11,16 @@ import pytest
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
+from normtune.results.database.store import Store
 from normtune.results.records import COPY, Device
-from normtune.results.store import Store
-from normtune.tuner.device import Outcome, Phases, SkippedError, Speed
-from normtune.tuner.estimate import Pace
-from normtune.tuner.grids import shapes
-from normtune.tuner.planning import plan, problems
-from normtune.tuner.racing import race
-from normtune.tuner.resume import stale_plan
+from normtune.tuner.device.open import Outcome, Phases, SkippedError, Speed
+from normtune.tuner.plan.estimate import Pace
+from normtune.tuner.plan.grids import shapes
+from normtune.tuner.plan.plan import plan, problems
+from normtune.tuner.plan.resume import stale_plan
+from normtune.tuner.report import end_lines
+from normtune.tuner.search.rounds import race
 from normtune.tuner.sweep import look_ahead, sweep
-from normtune.tuner.telling import end_lines
 
 TARGET = TARGETS["sm_90"]
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
@@ -305,7 +305,7 @@ def test_stale_measures_again_what_was_stored_under_other_kernels(store, small_p
     sweep(MadeUp(), store, small_plan, "adaptive")
     assert stale_plan(store.coverage(DEVICE), TARGET).tasks == ()
     forward = operator("rms_norm_forward")
-    for module in ("resume", "keeping"):
+    for module in ("plan.resume", "run_record"):
         monkeypatch.setattr(
             f"normtune.tuner.{module}.fingerprint", lambda spec: "sha256:new" if spec is forward else fingerprint(spec)
         )

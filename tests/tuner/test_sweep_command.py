@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from normtune import cli
 from normtune.errors import UsageError
-from normtune.results.store import Store
+from normtune.results.database.store import Store
 from normtune.tuner.commands import Effort, chosen_effort, parse_budget, parse_sizes
 
 REPLAY = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512,4096", "--hidden", "256,4096")

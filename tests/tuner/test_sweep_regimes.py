@@ -9,17 +9,17 @@ from typer.testing import CliRunner
 
 from normtune.cli import app
 from normtune.errors import UsageError
+from normtune.results.database.store import Store
 from normtune.results.recording import load_recording, write_recording
 from normtune.results.records import COPY
-from normtune.results.store import Store
-from normtune.tuner import replay
-from normtune.tuner.device import open_device_to_plan
-from normtune.tuner.estimate import H200, Pace, corrected
-from normtune.tuner.grids import shapes
-from normtune.tuner.planning import plan, problems
-from normtune.tuner.resume import stale_plan
+from normtune.tuner.device import replay
+from normtune.tuner.device.open import open_device_to_plan
+from normtune.tuner.plan.estimate import H200, Pace, corrected
+from normtune.tuner.plan.grids import shapes
+from normtune.tuner.plan.plan import plan, problems
+from normtune.tuner.plan.resume import stale_plan
+from normtune.tuner.report import device_line, end_lines
 from normtune.tuner.sweep import look_ahead, sweep
-from normtune.tuner.telling import device_line, end_lines
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_sweep import DEVICE, TARGET, MadeUp
@@ -78,7 +78,7 @@ def test_anchors_are_the_incumbents_of_the_same_regime(store, small_plan):
 
 def test_what_is_stale_is_stale_in_its_regime(store, small_plan, monkeypatch):
     sweep(InRegime("warm"), store, small_plan, "adaptive")
-    monkeypatch.setattr("normtune.tuner.resume.fingerprint", lambda spec: "sha256:new")
+    monkeypatch.setattr("normtune.tuner.plan.resume.fingerprint", lambda spec: "sha256:new")
     assert stale_plan(store.coverage(DEVICE), TARGET).tasks == ()
     assert len(stale_plan(store.coverage(DEVICE, "warm"), TARGET).tasks) == 8
 

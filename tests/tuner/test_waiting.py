@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from normtune.tuner import worker
+from normtune.tuner.device import worker
 
 # As `python -m normtune`, but patient for four seconds only.
 IMPATIENT = (
-    "import normtune.tuner.bench as bench; bench.STEP_SECONDS = bench.STEPS_SECONDS = 4.0; "
+    "import normtune.tuner.device.bench as bench; bench.STEP_SECONDS = bench.STEPS_SECONDS = 4.0; "
     "from normtune.cli import main; main()"
 )
 

@@ -1,0 +1,175 @@
+"""The tree of normalised sizes that loses least on several GPUs together.
+
+In: the timing matrices of one operator variant and dtype, each of a GPU. Out: `Joint`: the tree of least regret for
+each number of leaves, every GPU with the same weight. The program that proves it is `optimum`, to which rows per
+multiprocessor are just another ordered axis.
+
+Thresholds. Between two neighbouring sizes any cut separates the data alike, so of the middle half of the gap, by ratio,
+the one that reads best is taken: a power of two or one over it, else an integer, or one over an integer, that is round
+by `thresholds`, else the simplest fraction. Bytes per byte of L2 cache are cut at powers of two alone: they take a
+value a problem, more than can be told apart or read.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from math import ceil, floor
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.heuristics.any_gpu.legality import EveryGpu
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.solver.grid import Axis, axis, coarsened
+from normtune.heuristics.solver.optimum import MAX_BINS, Optima
+from normtune.heuristics.solver.thresholds import middle_half, roundest
+from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
+from normtune.heuristics.tablefile.tree import Leaf, Tree
+from normtune.kernels.config import Config
+from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.target import Target
+
+# Normalised sizes as integers: those of GPUs that differ by one multiprocessor or byte stay apart.
+_SCALE = 1 << 48
+
+
+class Part(NamedTuple):
+    """What one GPU brings.
+
+    Attributes:
+        target: its limits, with its own multiprocessors and L2 cache.
+        matrix: its timing matrix.
+    """
+
+    target: Target
+    matrix: TimingMatrix
+
+
+class Joint:
+    """The best trees of several GPUs together."""
+
+    def __init__(self, parts: Sequence[Part], legal: EveryGpu, max_leaves: int, size: str = ROWS_PER_SM) -> None:
+        """Solve for 1 to `max_leaves` leaves.
+
+        Args:
+            parts: at least one, all of one operator variant and dtype.
+            legal: where what is chosen is to be legal.
+            max_leaves: the most leaves.
+            size: what is cut beside hidden: `rows_per_sm` or `bytes_per_l2`.
+        """
+        self.size = size
+        self._itemsize = legal.itemsize
+        configs = tuple(sorted({config for part in parts for config in part.matrix.configs}))
+        values = sorted({self._scaled(part, shape) for part in parts for shape in part.matrix.problems})
+        found = _neighbours(values) if size == ROWS_PER_SM else _powers(values)
+        starts = [floor(threshold * _SCALE) for threshold in found]
+        self._thresholds = dict(zip(starts, found, strict=True))
+        rows = Axis("rows", (*(start - 1 for start in starts), MAX_ROWS * _SCALE), True)
+        sizes = {hidden for part in parts for _, hidden in part.matrix.problems}
+        hidden = axis("hidden", sizes, legal.spec.max_hidden)
+        rows, hidden = coarsened(rows, hidden, MAX_BINS)
+        over = legal.over_rows_per_sm if size == ROWS_PER_SM else legal.over_bytes_per_l2
+        barred = ~over(configs, rows.tops, _SCALE, hidden.tops)
+        cost = np.zeros(barred.shape, np.int64)
+        most = max(len(part.matrix.problems) for part in parts)
+        self._weight = 0
+        for part in parts:
+            weights = part.matrix.weight * most // len(part.matrix.problems)
+            self._weight += int(weights.sum())
+            self._add(part, configs, (rows, hidden), weights, cost, barred)
+        self._optima = Optima((rows, hidden), configs, cost, barred, np.ones_like(barred), max_leaves)
+
+    def least(self, leaves: int) -> int | None:
+        """Mean regret of the best tree of at most so many leaves, millionths; None where there is none."""
+        least = self._optima.least(leaves)
+        return None if least is None else least // self._weight
+
+    def tree(self, leaves: int) -> NormalisedTree | None:
+        """The best tree of at most so many leaves; None where there is none."""
+        tree = self._optima.tree(leaves)
+        return None if tree is None else self._normalised(tree)
+
+    def _normalised(self, tree: Tree) -> NormalisedTree:
+        if isinstance(tree, Leaf):
+            return tree
+        low, high = self._normalised(tree.low), self._normalised(tree.high)
+        if tree.axis == "hidden":
+            return Cut(HIDDEN, 1, tree.threshold, low, high)
+        threshold = self._thresholds[tree.threshold]
+        times = threshold.denominator * (self._itemsize if self.size == BYTES_PER_L2 else 1)
+        return Cut(self.size, times, threshold.numerator, low, high)
+
+    def _scaled(self, part: Part, shape: tuple[int, int]) -> int:
+        rows, hidden = shape
+        if self.size == ROWS_PER_SM:
+            return rows * _SCALE // part.target.sms
+        return rows * hidden * self._itemsize * _SCALE // part.target.l2_bytes
+
+    def _add(
+        self,
+        part: Part,
+        configs: Sequence[Config],
+        axes: tuple[Axis, Axis],
+        weights: NDArray[np.int64],
+        cost: NDArray[np.int64],
+        barred: NDArray[np.bool_],
+    ) -> None:
+        """Add the problems of a GPU to cost and barred, both (configs, bins of size, bins of hidden)."""
+        rows, hidden = axes
+        place = [configs.index(config) for config in part.matrix.configs]
+        for index, shape in enumerate(part.matrix.problems):
+            usable = np.zeros(len(configs), np.bool_)
+            usable[place] = part.matrix.usable[index]
+            regret = np.zeros(len(configs), np.int64)
+            regret[place] = part.matrix.regret[index]
+            row, column = rows.bin(self._scaled(part, shape)), hidden.bin(shape[1])
+            barred[:, row, column] |= ~usable
+            cost[:, row, column] += regret * int(weights[index])
+            # Nothing is measured beyond the measured sizes: the nearest problems speak for them, at a weight of 1.
+            told = np.where(usable, regret, regret.max())
+            reached = [[place, place + 1] if last else [place] for place, last in _last(axes, row, column)]
+            for pair in [(i, j) for i in reached[0] for j in reached[1] if (i, j) != (row, column)]:
+                cost[:, *pair] += told
+
+
+def _last(axes: tuple[Axis, Axis], row: int, column: int) -> list[tuple[int, bool]]:
+    """Both places, and whether each is the last measured one before what lies beyond."""
+    pairs = zip(axes, (row, column), strict=True)
+    return [(place, one.beyond and place == len(one.tops) - 2) for one, place in pairs]
+
+
+def _neighbours(values: Sequence[int]) -> list[Fraction]:
+    """The threshold between each two neighbours of ascending scaled sizes, and one above the last."""
+    found = [between(Fraction(low, _SCALE), Fraction(high, _SCALE)) for low, high in pairwise(values)]
+    return [*found, Fraction(values[-1] // _SCALE + 1)]
+
+
+def _powers(values: Sequence[int]) -> list[Fraction]:
+    """The powers of two between ascending scaled sizes, and one above the last."""
+    least, most = values[0].bit_length(), values[-1].bit_length()
+    return [Fraction(1 << bit, _SCALE) for bit in range(least, most + 1)]
+
+
+def between(low: Fraction, high: Fraction) -> Fraction:
+    """The threshold above `low` and at most `high`, both positive, that reads best in the middle half of the gap."""
+    least, most = (Fraction(end, _SCALE) for end in middle_half(floor(low * _SCALE), floor(high * _SCALE)))
+    powers = [power for bit in range(-48, 49) if least <= (power := Fraction(2) ** bit) <= most]
+    if powers:
+        middle = low * high
+        return min(powers, key=lambda power: (max(power**2 / middle, middle / power**2), power))
+    if ceil(least) <= most:
+        return Fraction(roundest(ceil(least), floor(most), floor(low * high)))
+    if ceil(1 / most) <= 1 / least:
+        return Fraction(1, roundest(ceil(1 / most), floor(1 / least), floor(1 / (low * high))))
+    return _simplest(least, most)
+
+
+def _simplest(least: Fraction, most: Fraction) -> Fraction:
+    """The fraction of least denominator from `least` to `most`, ends included, by continued fractions."""
+    whole = floor(least)
+    if whole == least:
+        return Fraction(whole)
+    if whole + 1 <= most:
+        return Fraction(whole + 1)
+    return whole + 1 / _simplest(1 / (most - whole), 1 / (least - whole))

@@ -1,0 +1,97 @@
+"""What a fit for any GPU says: the functions of the shared table, what they lose on each GPU, and their data.
+
+In: values. Out: `AnyGpuFunction` and `AnyGpuFit`. How they are found is in `all_devices`, how they are written in
+`emit_any`.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from normtune.heuristics.fitting.result import FromData
+from normtune.heuristics.tablefile.relative_tree import NormalisedTree
+from normtune.kernels.problem import join_key
+from normtune.results.records import Device
+
+
+class Lost(NamedTuple):
+    """Log-regret over the problems of one GPU, millionths.
+
+    Attributes:
+        mean: weighted, rounded down.
+        worst: the largest.
+    """
+
+    mean: int
+    worst: int
+
+
+class OnDevice(NamedTuple):
+    """What a function loses on one GPU.
+
+    Attributes:
+        device: label of the GPU.
+        lost: of the function, which was fitted to it among others.
+        left_out: of the function that is fitted in the same way without it; None where it is the only one.
+    """
+
+    device: str
+    lost: Lost
+    left_out: Lost | None
+
+
+@dataclass(frozen=True)
+class AnyGpuFunction:
+    """One function of the shared table.
+
+    Attributes:
+        operator, variant, dtype: whose data it was fitted on.
+        tree: what it does.
+        leaves: of the tree.
+        figures: on each GPU that has data of it.
+        dtypes: the dtypes that it answers for under its key, its own first.
+    """
+
+    operator: str
+    variant: str
+    dtype: str
+    tree: NormalisedTree
+    leaves: int
+    figures: tuple[OnDevice, ...]
+    dtypes: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """The operator's name in the table."""
+        return join_key(self.operator, self.variant)
+
+
+class AnyGpuShared(NamedTuple):
+    """A variant or dtype that has data and takes the function of another all the same.
+
+    Attributes:
+        key, dtype: its name and dtype.
+        donor: key and dtype of the function that it takes.
+        cost: mean regret that sharing adds, against a function of its own, every GPU alike, millionths.
+        figures: of the donor's function on its data.
+    """
+
+    key: str
+    dtype: str
+    donor: tuple[str, str]
+    cost: int
+    figures: tuple[OnDevice, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyGpuFit(FromData):
+    """A shared table, not written yet.
+
+    Attributes:
+        devices: those it was fitted to, by label.
+        functions: in the order of the code.
+        shared: variants and dtypes that have data and no function of their own.
+    """
+
+    devices: tuple[Device, ...]
+    functions: tuple[AnyGpuFunction, ...]
+    shared: tuple[AnyGpuShared, ...]

@@ -1,0 +1,77 @@
+"""Files that a table's header names: taken only where the table's own files lie.
+
+In: what a header's command says, and the table's file. Out: paths, or one line about what is wrong with one. A table
+may come from anybody, so nothing is opened outside of its folder and the repository around it, and what is in a file
+that cannot be used is never shown.
+"""
+
+import os
+from pathlib import Path
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.fitting.baseline import Incumbents
+from normtune.heuristics.fitting.baseline import baseline as incumbents
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.regret.weights import NAMED, Weighting
+from normtune.heuristics.rules import RULES
+from normtune.heuristics.tablefile import locate
+
+
+def inside(option: str, name: str, table: Path) -> Path:
+    """The file that an option of a header names, links followed.
+
+    Args:
+        option: as `--weights`, for the message.
+        name: its value.
+        table: the file that has the header.
+
+    Raises:
+        NormtuneError: it lies outside of the table's folder and of the repository that this is in.
+    """
+    try:
+        folder = Path(os.path.realpath(table.parent))
+        root = next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent / ".git")), folder)
+        place = Path(os.path.realpath(folder / name))
+    except ValueError as error:  # a NUL
+        raise NormtuneError(f"{option} of its header is no file: {error}") from None
+    if not place.is_relative_to(root):
+        where = "its folder" if root == folder else "its repository"
+        raise NormtuneError(
+            f"{option} of its header names {locate.told(name)}, which lies outside of {where} {locate.told(root)} and "
+            "is not opened: move it there and fit again"
+        )
+    return place
+
+
+def weights(options: FitOptions, table: Path) -> str:
+    """The weights of a header's options, for a fit.
+
+    Raises:
+        NormtuneError: they are a file that may not be taken, or is no file of weights.
+    """
+    if options.weights in NAMED:
+        return options.weights
+    place = inside("--weights", options.weights, table)
+    if not place.exists():
+        raise NormtuneError(f"--weights of its header names {locate.told(place)}, which does not exist: put it back")
+    try:
+        Weighting(str(place))
+    except UsageError:  # whose text may quote the file
+        raise NormtuneError(
+            f"--weights of its header names {locate.told(options.weights)}, which is no CSV file with columns "
+            "rows,hidden,weight"
+        ) from None
+    return str(place)
+
+
+def baseline(options: FitOptions, table: Path) -> Incumbents | None:
+    """What a header's options say that no leaf may be slower than; None where they say nothing.
+
+    Raises:
+        NormtuneError: it is a file that may not be taken, or no table.
+    """
+    if options.baseline is None:
+        return None
+    if options.baseline not in RULES:
+        inside("--baseline", options.baseline, table)
+    return incumbents(options.baseline, table.parent)

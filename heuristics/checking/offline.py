@@ -1,0 +1,244 @@
+"""Does a table still belong to its data and its kernels? Answered without a GPU.
+
+In: the path of a table. Out: `Report`: what is wrong, what is stale, and what could not be checked. Measuring a table
+again is left to the tuner.
+"""
+
+import difflib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
+from normtune.heuristics.checking import named_files
+from normtune.heuristics.fitting.batch_invariant import looks_at_rows
+from normtune.heuristics.fitting.options import MOST_LEAVES, read_options, values
+from normtune.heuristics.fitting.regenerate import is_plain
+from normtune.heuristics.regret.legality import Legality, registered
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import FORMAT, Header, is_edited, parse
+from normtune.heuristics.tablefile.parse import normalised_trees, trees
+from normtune.heuristics.tablefile.syntax import statements
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import operators
+from normtune.kernels.problem import split_batch_invariant
+from normtune.kernels.target import target_for
+from normtune.results.regimes import COLD
+
+if TYPE_CHECKING:
+    from normtune.results.evidence import Evidence
+
+_DIFF_LINES = 24
+# The oldest format whose tables are fitted again.
+_OLDEST = 2
+
+
+class Report(NamedTuple):
+    """What a check found, one line or a short diff each.
+
+    Attributes:
+        failures: the table must not be used or committed as it is.
+        stale: the kernels changed since it was measured.
+        notes: what could not be checked, and what was.
+    """
+
+    failures: tuple[str, ...]
+    stale: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def check(path: Path, quick: bool = False, told: Callable[[str], None] = lambda line: None) -> Report:
+    """Check one table.
+
+    That nobody edited it, that it is what its data give (where they are at hand), that the kernels are those
+    that were measured, and that each of its configs is legal at every shape it answers for, on its target.
+
+    Args:
+        path: of its file.
+        quick: whether its data are left alone, and no file is read but it.
+        told: is given a line before what takes long.
+
+    Raises:
+        UsageError: the file cannot be read or has no header of a table.
+    """
+    text = locate.read(path)
+    header, body = parse(text, locate.told(path))
+    failures: list[str] = []
+    notes: list[str] = []
+    if is_edited(header, body):
+        failures.append(f"it was edited by hand: its code does not have the hash of its header; {_again(header)}")
+    if quick:
+        notes.append("not fitted again, as --quick was given")
+    else:
+        failures += _against_data(header, text, path, notes, told)
+    failures += _legality(header, text, notes)
+    return Report(tuple(failures), tuple(_stale(header, notes)), tuple(notes))
+
+
+def _again(header: Header) -> str:
+    if not is_plain(header.regenerate):
+        return "fit it again, by another command than that of its header, which is not of the form that normtune writes"
+    return f"`{header.regenerate}` in its folder writes it again"
+
+
+def _against_data(header: Header, text: str, path: Path, notes: list[str], told: Callable[[str], None]) -> list[str]:
+    from normtune.heuristics.any_gpu import emit
+    from normtune.heuristics.any_gpu.pipeline import fit_all
+    from normtune.heuristics.fitting.duration import work
+    from normtune.heuristics.fitting.emit import module_text
+    from normtune.heuristics.fitting.pipeline import fit
+
+    if header.format < _OLDEST:
+        return [f"it was written in table format {header.format}, before {_OLDEST}; {_again(header)}"]
+    try:
+        options = read_options(header.regenerate)
+        known = header.known()
+        if any(not one.donor and not 1 <= one.leaves <= MOST_LEAVES for one in known.values()):
+            raise UsageError(f"a line Regret has another number of leaves than 1 to {MOST_LEAVES}")
+        found = _data(header, path)
+        if found is None:
+            notes.append(
+                "not fitted again: its header names a store and no file; `normtune fit --evidence FILE.parquet` writes "
+                "what is fitted beside a table"
+            )
+            return []
+        source, evidence = found
+        options = replace(options, weights=named_files.weights(options, path))
+        in_use = named_files.baseline(options, path)
+        if line := work(evidence, options, known, source):
+            told(f"{locate.told(path)}: {line}")
+        if header.is_for_any_gpu:
+            return _compared(
+                emit.module_text(fit_all(evidence, options), header.regenerate), text, header, source, notes
+            )
+        again = fit(
+            evidence,
+            options,
+            incumbents=in_use,
+            known=known,
+            given=trees(text) if header.replaced else None,
+        )
+        expected = module_text(again, header.regenerate)
+    except (NormtuneError, ValueError, OverflowError) as error:
+        return [f"its data cannot be fitted as its header says: {error}"]
+    # What was brought near to a table that is gone cannot be found again, but it can be judged.
+    for one in again.functions if header.replaced else ():
+        if one.figures.gap > options.tie and not one.figures.kept and not one.beside:
+            return [f"{one.key} {one.dtype} loses more than its tie over the best tree; {_again(header)}"]
+    return _compared(expected, text, header, source, notes)
+
+
+def _compared(expected: str, text: str, header: Header, source: str, notes: list[str]) -> list[str]:
+    if _said(expected) == _said(text):
+        alike = "byte for byte" if expected == text else "but for its formatting"
+        judged = f"its figures are, {alike}, those that" if header.replaced else f"equal, {alike}, to a fit of"
+        notes.append(f"{judged} {source}{' gives' if header.replaced else ''}")
+        return []
+    lines = difflib.unified_diff(_said(text), _said(expected), "this table", f"fit of {source}", lineterm="", n=1)
+    shown = list(islice(lines, _DIFF_LINES + 1))
+    if len(shown) > _DIFF_LINES:
+        shown[-1] = "..."
+    return ["\n".join([f"it is not what {source} gives; {_again(header)}", *shown])]
+
+
+def _said(text: str) -> list[str]:
+    """The lines of a table as every formatter and format leaves them."""
+    header, body = parse(text, "the table")
+    return [*header._replace(format=FORMAT, body="").text().splitlines(), *statements(body)]
+
+
+def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
+    """What the table in a file was fitted to, and what to call it; None where its header names a store.
+
+    Raises:
+        NormtuneError: the recording or file that the header names is not there or damaged, or holds other measurements.
+    """
+    from normtune.results.parquet_csv import read_parquet
+    from normtune.results.recording import ALL, load_recording, load_recordings
+
+    given = values(header.regenerate)
+    name, regime = given.get("--recording", [""])[-1], given.get("--regime", [COLD])[-1]
+    if name == ALL:
+        return "all recordings", load_recordings(regime)
+    if name:
+        return f"recording {name}", load_recording(name, regime)
+    named = given.get("--evidence", [""])[-1]
+    if not named:
+        return None
+    # In a folder it has the name of the table, as `fit` gave both.
+    file = os.path.normpath(f"{named}{path.stem}.parquet" if named.endswith("/") else named)
+    place = named_files.inside("--evidence", file, path)
+    if not os.path.lexists(place):
+        raise NormtuneError(
+            f"the evidence that it names is gone: there is no file {locate.told(place)}; put it back, or fit again "
+            "with --evidence where it is to be"
+        )
+    evidence = read_parquet(place)
+    if evidence.digest() != header.data.split()[0]:
+        raise NormtuneError(f"{locate.told(place)} holds other measurements than those of the table")
+    return locate.told(file), evidence
+
+
+def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
+    if header.is_for_any_gpu:
+        return _legality_anywhere(header, text, notes)
+    try:
+        target = target_for(header.target, header.sms)
+        found = trees(text)
+    except (NormtuneError, ValueError) as error:
+        return [str(error)]
+    failures = []
+    for (key, dtype), tree in found.items():
+        if split_batch_invariant(key)[1] and looks_at_rows(tree):
+            failures.append(f"{key} {dtype}: its function looks at rows")
+        one = registered(key, dtype)
+        if one is None:
+            notes.append(_unknown(key, dtype))
+            continue
+        legality = Legality(one.spec, target, [dtype], one.variants)
+        failures += [
+            f"{key} {dtype}: {region.config} is illegal on {header.target} at {region.most_rows} rows of "
+            f"{region.most_hidden}, where the table answers with it"
+            for region in legality.breaches(tree)
+        ]
+    return failures
+
+
+def _legality_anywhere(header: Header, text: str, notes: list[str]) -> list[str]:
+    try:
+        found = normalised_trees(text)
+        # A line reads `NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache`; a name may have commas.
+        targets = targets_of([line.split(", ")[-3] for line in header.fitted])
+    except (NormtuneError, ValueError, IndexError) as error:
+        return [f"its Fitted lines cannot be read: {error}" if isinstance(error, IndexError) else str(error)]
+    failures = []
+    for (key, dtype), tree in found.items():
+        one = registered(key, dtype)
+        if one is None:
+            notes.append(_unknown(key, dtype))
+            continue
+        legal = EveryGpu(one.spec, targets, [dtype], one.variants)
+        failures += [
+            f"{key} {dtype}: {box.config} is illegal on {target.name} with {target.sms} SMs at hidden {box.most_hidden}"
+            for target, box in legal.breaches(tree)
+        ]
+    return failures
+
+
+def _unknown(key: str, dtype: str) -> str:
+    return f"{key} {dtype} is not registered here: its configs were not checked"
+
+
+def _stale(header: Header, notes: list[str]) -> list[str]:
+    specs = operators()
+    found = []
+    for name, measured in header.kernels.items():
+        if name in specs and fingerprint(specs[name]) != measured:
+            found.append(f"the kernels of {name} changed since they were measured: `normtune sweep --stale`, then fit")
+    if not found:
+        notes.append("its kernels are those that were measured")
+    return found

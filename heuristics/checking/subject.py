@@ -1,0 +1,196 @@
+"""A table as a measured check sees it: what it answers, and what it promised to lose.
+
+In: the path of a table. Out: `Suspect`: its functions, the sizes it was measured on, and what is known to have changed
+since. Whether it still fits is found out by `course`.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.fitting.options import values
+from normtune.heuristics.regret.legality import registered
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import MEASURED, Header, is_edited, micrologs_of, parse
+from normtune.heuristics.tablefile.parse import normalised_trees, trees
+from normtune.heuristics.tablefile.relative_tree import NormalisedTree, on_sms
+from normtune.heuristics.tablefile.tree import Tree
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import operators
+from normtune.kernels.problem import split_batch_invariant, split_key
+from normtune.results.regimes import COLD
+
+_REGRET = re.compile(r"(\S+) (\S+): (.*)")
+_WORST = re.compile(r"\bworst (-?[\d.]+) %")
+# What a header may say of the mean loss, the best promise first: off the grid before on it, and shapes counted alike,
+# as they are drawn evenly, before whatever the fit weighs them by.
+_MEANS = tuple(
+    (name, re.compile(rf"(?<!plain )\b{name} (-?[\d.]+) %"))
+    for name in ("plain cross-validated", "cross-validated", "plain mean", "mean")
+)
+
+
+class Box(NamedTuple):
+    """The sizes that a table was measured on, ends included."""
+
+    least_rows: int
+    most_rows: int
+    least_hidden: int
+    most_hidden: int
+
+
+class Promise(NamedTuple):
+    """What the header says that a function loses, millionths of a logarithm.
+
+    Attributes:
+        mean: over shapes; 0 where it says nothing.
+        worst: of the shapes that it was fitted on; None where it says nothing.
+        figure: the name of the mean in the header; empty where there is none.
+    """
+
+    mean: int = 0
+    worst: int | None = None
+    figure: str = ""
+
+    @property
+    def is_off_grid(self) -> bool:
+        """Whether the mean is one of shapes that the function was not fitted on, as those of a check are."""
+        return "cross-validated" in self.figure
+
+
+class Checked(NamedTuple):
+    """One function of a table.
+
+    Attributes:
+        key, dtype: whose data it was fitted on.
+        operator, variant: of the problems with which it is checked, in that dtype.
+        tree: what it does.
+        served: (key, dtype) of all entries of `TABLES` that it answers for.
+        promise: what its header says that it loses.
+    """
+
+    key: str
+    dtype: str
+    operator: str
+    variant: str
+    tree: Tree
+    served: tuple[tuple[str, str], ...]
+    promise: Promise
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is neither a variant's nor the batch-invariant one, so that most launches ask it."""
+        return self.key == self.operator
+
+
+class Suspect(NamedTuple):
+    """A table to be checked.
+
+    Attributes:
+        header: its own.
+        functions: that can be checked; of a table for any GPU, what they do on one multiprocessor: see `on`.
+        box: that it was measured on.
+        changed: operators whose kernels changed since.
+        notes: what the user should know: entries that cannot be checked, an edit by hand.
+        normalised: the trees of a table for any GPU; None of one for one GPU.
+    """
+
+    header: Header
+    functions: tuple[Checked, ...]
+    box: Box
+    changed: tuple[str, ...]
+    notes: tuple[str, ...]
+    normalised: Mapping[tuple[str, str], NormalisedTree] | None = None
+
+    def on(self, sms: int) -> "Suspect":
+        """The same table on a GPU of so many multiprocessors."""
+        if not self.normalised:
+            return self
+        trees_here = _bound(self.normalised, sms)
+        return self._replace(functions=tuple(one._replace(tree=trees_here[one.served[0]]) for one in self.functions))
+
+    @property
+    def regime(self) -> str:
+        """How its times were taken, by the command that writes it again."""
+        return values(self.header.regenerate).get("--regime", (COLD,))[-1]
+
+
+def read(path: Path) -> Suspect:
+    """The table in a file.
+
+    Raises:
+        UsageError: it cannot be read, is no table, or has nothing that can be checked.
+    """
+    name = locate.told(path)
+    text = locate.read(path)
+    header, body = parse(text, name)
+    try:
+        normalised = normalised_trees(text) if header.is_for_any_gpu else None
+        found, notes = functions(header, _bound(normalised, 1) if normalised else trees(text))
+    except NormtuneError as error:
+        raise UsageError(f"table {name} cannot be checked: {error}; fit it again") from None
+    box = MEASURED.search(header.measured)
+    if not found or not box:
+        why = "; ".join(notes) if box else f"its header says that it was measured on {header.measured!r}"
+        raise UsageError(f"table {name} cannot be checked: {why or 'it has no functions'}; fit it again")
+    if is_edited(header, body):
+        notes.append("its code was edited since it was fitted")
+    specs = operators()
+    changed = [name for name, known in header.kernels.items() if name in specs and fingerprint(specs[name]) != known]
+    return Suspect(header, tuple(found), Box(*map(int, box.groups())), tuple(changed), tuple(notes), normalised)
+
+
+def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[list[Checked], list[str]]:
+    """The functions of a table that can be checked, and notes on the entries that cannot."""
+    known = header.known()
+    lines = filter(None, map(_REGRET.fullmatch, header.regret))
+    promises = {(line[1], line[2]): _promise(line[3]) for line in lines}
+    found: list[Checked] = []
+    notes = []
+    for tree, entries in _by_function(trees):
+        usable = []
+        for key, dtype in entries:
+            if registered(key, dtype):
+                usable.append((key, dtype))
+            else:
+                notes.append(f"{key} {dtype} is not checked: there is no such operator here")
+        if not usable:
+            continue
+        own = next((entry for entry in usable if entry in known and known[entry].leaves), usable[0])
+        parts = split_key(split_batch_invariant(own[0])[0])
+        found.append(Checked(*own, *parts, tree, tuple(entries), promises.get(own, Promise())))
+    return found, notes
+
+
+def _promise(text: str) -> Promise:
+    """What a line of figures promises."""
+    worst = _WORST.search(text)
+    for figure, pattern in _MEANS:
+        if mean := pattern.search(text):
+            return Promise(micrologs_of(mean[1]), worst and micrologs_of(worst[1]), figure)
+    return Promise()
+
+
+def _bound(found: Mapping[tuple[str, str], NormalisedTree], sms: int) -> dict[tuple[str, str], Tree]:
+    """What the functions of a table for any GPU do on one of so many multiprocessors; equal objects stay equal.
+
+    Raises:
+        NormtuneError: a function looks at the L2 cache, so that its thresholds are not those of rows and hidden.
+    """
+    known: dict[int, Tree] = {}
+    for tree in found.values():
+        here = known.get(id(tree)) or on_sms(tree, sms)
+        if here is None:
+            raise NormtuneError("it has thresholds in bytes of the L2 cache")
+        known[id(tree)] = here
+    return {entry: known[id(tree)] for entry, tree in found.items()}
+
+
+def _by_function(trees: Mapping[tuple[str, str], Tree]) -> list[tuple[Tree, list[tuple[str, str]]]]:
+    """The trees with the entries that each answers for; entries of one function of the file have the same object."""
+    found: dict[int, tuple[Tree, list[tuple[str, str]]]] = {}
+    for entry, tree in trees.items():
+        found.setdefault(id(tree), (tree, []))[1].append(entry)
+    return list(found.values())

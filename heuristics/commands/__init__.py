@@ -1,0 +1,1 @@
+"""The commands `fit`, `check`, `show` and `diff`."""

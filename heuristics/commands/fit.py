@@ -1,0 +1,271 @@
+"""The commands `fit` and `check`.
+
+In: their options. Out: figures on the terminal, tables, an exit code. The work is done by `fitting`, `writing` and
+`telling`, which are imported when a command runs; `check` is in `check_command`.
+"""
+
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from normtune.errors import UsageError
+from normtune.heuristics.commands.check import check
+from normtune.heuristics.fitting.options import TIE_PERCENT, FitOptions
+from normtune.results.regimes import COLD
+from normtune.results.terminal import say
+
+if TYPE_CHECKING:
+    from normtune.heuristics.fitting.baseline import Incumbents
+    from normtune.heuristics.fitting.result import Fit
+    from normtune.results.evidence import Evidence
+    from normtune.results.records import Device
+
+
+def register(app: typer.Typer) -> None:
+    """Add `fit` and `check` to the command line."""
+    app.command("fit")(fit)
+    app.command("check")(check)
+
+
+class _Part(NamedTuple):
+    """The measurements of one device, and the files that come of them; None where there is none."""
+
+    evidence: "Evidence"
+    device: "Device | None"
+    table: Path | None
+    data: Path | None
+    installed: Path | None
+
+
+def fit(
+    store: Annotated[
+        str | None, typer.Option(help="Measurements: a URL or an SQLite file; else NORMTUNE_STORE, else ./normtune.db.")
+    ] = None,
+    recording: Annotated[str | None, typer.Option(help="Fit a recording that ships with normtune instead.")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the table to this file; to a folder, DIR/, one a device.")
+    ] = None,
+    evidence: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write what was fitted, for `check`, to this .parquet file or DIR/."),
+    ] = None,
+    leaves: Annotated[
+        int | None, typer.Option(min=1, help="The most leaves a function may have; else chosen by cross-validation.")
+    ] = None,
+    objective: Annotated[
+        str, typer.Option(help="mean, or worst: the least mean of those tables whose worst shape is best.")
+    ] = "mean",
+    max_slowdown: Annotated[
+        float | None, typer.Option(help="No measured shape may take more than so many times its best, as 1.10.")
+    ] = None,
+    max_configs: Annotated[int | None, typer.Option(help="The most distinct configs that a function may have.")] = None,
+    weights: Annotated[
+        str, typer.Option(help="What shapes count: decades of bytes moved, equal, or a CSV of rows,hidden,weight.")
+    ] = "decades",
+    tie: Annotated[
+        float, typer.Option(help="Percent of mean slowdown within which the plainest table is taken.")
+    ] = TIE_PERCENT,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="No leaf may be slower than this rule or table; else than the table that is replaced."),
+    ] = None,
+    batch_invariant: Annotated[
+        bool, typer.Option("--batch-invariant", help="Also functions whose config does not depend on rows.")
+    ] = False,
+    all_devices: Annotated[
+        bool,
+        typer.Option("--all-devices", help="One table for any GPU, of all GPUs of the store or `--recording all`."),
+    ] = False,
+    regime: Annotated[str, typer.Option(help="Fit the times taken cold, warm or eager.")] = COLD,
+    stability: Annotated[
+        bool, typer.Option("--stability", help="Say how far the table would change if it were measured again.")
+    ] = False,
+    install: Annotated[
+        bool, typer.Option("--install", help="Make the table the one of this user for its GPU.")
+    ] = False,
+    uninstall: Annotated[
+        bool, typer.Option("--uninstall", help="Remove the installed table of this GPU; nothing is fitted.")
+    ] = False,
+    operator: Annotated[list[str] | None, typer.Option(help="Only this operator; may be repeated.")] = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Overwrite files that normtune did not write, or that were edited; install what is of no GPU here.",
+        ),
+    ] = False,
+) -> None:
+    """Fit the table that loses least, print what it loses, and write it with --out or --install."""
+    from normtune.heuristics.commands import installing
+    from normtune.heuristics.fitting import regenerate, report, write
+    from normtune.heuristics.fitting.baseline import baseline as in_use
+    from normtune.heuristics.fitting.pipeline import fit as fit_table
+    from normtune.heuristics.fitting.pipeline import used
+    from normtune.kernels.gpu_name import plain_name
+    from normtune.results.parquet_csv import write_parquet
+    from normtune.results.source import measured
+
+    for name, place in (("--out", out), ("--evidence", evidence), ("--baseline", baseline)):
+        if place == "":
+            raise UsageError(f"{name} is empty: name a file, or leave it out")
+        if place and uninstall:
+            raise UsageError(f"--uninstall and {name} are both given: a removal fits and writes nothing")
+    if uninstall:
+        if install or all_devices:
+            raise UsageError("--uninstall goes with neither --install nor --all-devices: it removes one GPU's table")
+        given = store is not None or recording is not None
+        devices = measured(store, recording, regime).devices() if given else None
+        say("\n".join(installing.uninstall(devices, force)))
+        return
+    options = FitOptions(
+        leaves,
+        tuple(operator or ()),
+        objective,
+        max_slowdown,
+        tie,
+        weights,
+        max_configs,
+        baseline,
+        batch_invariant,
+        regime,
+    )
+
+    def command(table: Path, place: list[str]) -> list[str]:
+        return regenerate.words(regenerate.source(store, recording, table.parent), options, table, place)
+
+    if all_devices:
+        from normtune.heuristics.commands.fit_any_gpu import fit_all_devices, measured_everywhere
+
+        if install:
+            raise UsageError("--install and --all-devices are both given: what is installed is the table of one GPU")
+        if stability:
+            raise UsageError("--stability and --all-devices are both given: it is told of the table of one GPU")
+        everywhere = measured_everywhere(store, recording, regime)
+        fit_all_devices(everywhere, options, out, evidence, force, command)
+        return
+    operators = list(options.operators)
+    if baseline is not None:
+        in_use(baseline, Path())  # what cannot be is said before anything is read
+    found = measured(store, recording, regime)
+    parts = _parts(found, operators, out, evidence, install)
+    for part in parts:
+        _check_places(part, out, evidence, force)
+    if install:
+        installing.check([part.device for part in parts if part.device], force)
+    in_place = [_incumbents(part, baseline) for part in parts]
+    fits = [fit_table(part.evidence, options, incumbents=old) for part, old in zip(parts, in_place, strict=True)]
+    # All files are written before the first line, as whoever reads the lines may stop.
+    told: list[list[str]] = []
+    for part, fitted in zip(parts, fits, strict=True):
+        wrote = []
+        if part.data:
+            write_parquet(used(part.evidence, operators), part.data)
+            wrote.append(f"wrote {part.data}")
+        if part.table:
+            places = regenerate.places(part.table, part.data, len(parts) > 1)
+            write.write_table(fitted, part.table, command(part.table, places))
+            wrote.append(f"wrote {part.table}")
+        if part.installed:
+            before = installing.displaced(fitted.device)
+            write.write_table(fitted, part.installed, command(part.installed, ["--install"]))
+            name = plain_name(fitted.device.name)
+            wrote.append(f"installed {part.installed}: kernels on {name} use it from now on, in place of {before}")
+        told.append(wrote)
+    for part, old, fitted, wrote in zip(parts, in_place, fits, told, strict=True):
+        for note in fitted.notes:
+            say(f"normtune: {note}", error=True)
+        say("\n".join([*report.figures(fitted), *report.gain(fitted), *wrote]))
+        if stability:
+            _tell_stability(part.evidence, fitted, options, old)
+    if not install:
+        say("\n".join(report.ways(fits[0], parts[0].table)))
+
+
+def _tell_stability(evidence: "Evidence", fitted: "Fit", options: FitOptions, old: "Incumbents | None") -> None:
+    """Print how far a table would change, and before that, on stderr, how long it takes."""
+    from normtune.heuristics.stability.refit import cases
+    from normtune.heuristics.stability.report import beforehand, lines
+    from normtune.heuristics.stability.spread import stability as stability_of
+    from normtune.heuristics.stability.spread import tables_of
+
+    found = cases(evidence, fitted, options, old)
+    tables = tables_of(found)
+
+    def told(seconds: float) -> None:
+        say(beforehand(len(found), tables, seconds), error=True)
+
+    say("\n".join(lines(stability_of(found, tables, told))))
+
+
+def _incumbents(part: _Part, baseline: str | None) -> "Incumbents | None":
+    """What a table must not be slower than: the baseline, else the table that is replaced; None where there is none.
+
+    A file that is to be overwritten whatever it is, and is no table, is none.
+    """
+    from normtune.heuristics.fitting.baseline import baseline as in_use
+    from normtune.heuristics.fitting.baseline import of_file
+
+    if baseline is not None:
+        for path in (part.table, part.installed):
+            if path and path.exists() and Path(baseline).exists() and path.samefile(baseline):
+                raise UsageError(
+                    f"--baseline is {path}, the table that is replaced, which the new one is compared with anyway: "
+                    "leave --baseline out"
+                )
+        return in_use(baseline, Path())
+    old = next((path for path in (part.table, part.installed) if path and path.exists()), None)
+    try:
+        return None if old is None else of_file(old, replaced=True)
+    except UsageError:
+        return None
+
+
+def _parts(
+    measured: "Evidence", operators: list[str], out: str | None, evidence: str | None, install: bool
+) -> list[_Part]:
+    """The measurements device by device where each gets a table, else all in one.
+
+    Raises:
+        UsageError: two devices would get the same file.
+    """
+    from normtune.heuristics.fitting import write
+    from normtune.heuristics.tablefile import locate
+
+    devices = measured.select(operators).devices()
+    if len(devices) > 1 and (write.is_folder(out) if out else install):
+        evidences = [measured.of(device) for device in devices]
+    else:
+        devices, evidences = devices[:1], [measured]
+    if not devices:
+        return [_Part(measured, None, None, None, None)]
+    tables = write.files(out, devices, ".py") if out else []
+    data = write.files(evidence, devices, ".parquet") if evidence else []
+    installed = [locate.installed_path(device.name) for device in devices] if install else []
+    for option, paths in (("--evidence", data), ("--install", installed)):
+        if len(set(paths)) < len(paths):
+            told = ", ".join(f"{device.label} with {device.sms} SMs" for device in devices)
+            raise UsageError(f"{option} would write one file for several devices: {told}; --out DIR/ keeps them apart")
+    return [_Part(*found) for found in zip_longest(evidences, devices, tables, data, installed)]
+
+
+def _check_places(part: _Part, out: str | None, evidence: str | None, force: bool) -> None:
+    """Make the folders that may be made, and refuse files that are to stay, before anything is fitted.
+
+    Raises:
+        UsageError: a file cannot be written.
+    """
+    from normtune.heuristics.fitting import write
+
+    for option, path in ((out, part.table), (evidence, part.data)):
+        if option and path and write.is_folder(option):
+            write.make_folder(path.parent)
+    if part.installed:
+        advice = "set XDG_DATA_HOME to a folder that can be written"
+        write.make_folder(part.installed.parent, parents=True, advice=advice)
+    for path in (part.table, part.installed):
+        if path:
+            write.check_table(path, force)
+    if part.data:
+        write.check_evidence(part.data, force)

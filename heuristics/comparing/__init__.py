@@ -1,0 +1,1 @@
+"""Two tables, or a table and the rule of another library: where they differ and what that costs."""

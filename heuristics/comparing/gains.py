@@ -1,0 +1,110 @@
+"""How much faster one config is than another, over shapes, and how sure that is.
+
+In: a timing matrix and, at each shape, two of its configs. Out: `Gain`: the first instead of the second, in log-time
+and in microseconds a call, with intervals.
+
+Method. Two configs are compared inside rounds, and each block of rounds gives one mean log-ratio (rounds of one block
+share their luck). At a shape the blocks give a mean and its variance. The gain over shapes is the weighted mean of
+these, its variance follows, and its interval is that of a paired t-test with the degrees of freedom of Welch (1947) and
+Satterthwaite (1946): at 95 %, for these shapes. What other shapes would say is not in it. Saved time is the first
+config's time, which is taken as known, times what the ratio exceeds 1 by, in each block.
+
+That blocks may be treated as independent shows on the recorded H200: of 8,130 random pairs of configs (forward in
+bfloat16, 8 blocks each) the even and the odd blocks differ by Welch's test at 5 % in 3.9 % and at 1 % in 0.5 %.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.heuristics.fitting.guard import block_ratios
+from normtune.heuristics.regret.fixed_log import MILLION
+from normtune.heuristics.regret.matrix import TimingMatrix
+
+CONFIDENCE = 0.95
+
+
+class Interval(NamedTuple):
+    """A mean and the ends of its interval; they are None where nothing tells how it scatters."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+class Gain(NamedTuple):
+    """The first instead of the second.
+
+    Attributes:
+        shapes: how many it is over.
+        weight: what these count together.
+        log: log of the second's time over the first's, millionths.
+        saved: the second's time less the first's, microseconds a call.
+    """
+
+    shapes: int
+    weight: int
+    log: Interval
+    saved: Interval
+
+
+class Pair(NamedTuple):
+    """One shape: its place in the matrix, and the places of the first and the second config."""
+
+    problem: int
+    first: int
+    second: int
+
+
+def gain(matrix: TimingMatrix, best: NDArray[np.int64], pairs: Sequence[Pair]) -> Gain | None:
+    """The gain over some shapes; None where there is none.
+
+    Shapes at which the two share fewer than two blocks are left out, unless all are such: then the regrets alone speak,
+    and there is no interval.
+
+    Args:
+        matrix: the times; both configs of each pair are usable.
+        best: int64 (problems,), ns, the best time of each problem.
+        pairs: the shapes.
+    """
+    if not pairs:
+        return None
+    blocks = [_blocks(matrix, pair) for pair in pairs]
+    paired = any(len(found) > 1 for found in blocks)
+    kept = [(pair, found) for pair, found in zip(pairs, blocks, strict=True) if len(found) > 1 or not paired]
+    logs, saved = [], []
+    for pair, found in kept:
+        first, second = (float(matrix.regret[pair.problem, place]) for place in (pair.first, pair.second))
+        microseconds = best[pair.problem] / 1000 * math.exp(first / MILLION)
+        ratios = found if paired else np.array([second - first])
+        logs.append(ratios)
+        saved.append(microseconds * np.expm1(ratios / MILLION))
+    weights = matrix.weight[[pair.problem for pair, _ in kept]]
+    return Gain(len(kept), int(weights.sum()), _interval(logs, weights), _interval(saved, weights))
+
+
+def _blocks(matrix: TimingMatrix, pair: Pair) -> NDArray[np.float64]:
+    """The mean log-ratio, second over first, of each block that has both."""
+    if matrix.rounds is None:
+        return np.empty(0)
+    return block_ratios(matrix.rounds, pair.problem, pair.second, pair.first)
+
+
+def _interval(values: Sequence[NDArray[np.float64]], weights: NDArray[np.int64]) -> Interval:
+    """The weighted mean of the means of several samples, and its interval."""
+    shares = weights / weights.sum()
+    mean = sum(float(share * sample.mean()) for share, sample in zip(shares, values, strict=True))
+    if any(len(sample) < 2 for sample in values):
+        return Interval(mean, None, None)
+    from scipy.special import stdtrit
+
+    parts = [float(share**2 * sample.var(ddof=1) / len(sample)) for share, sample in zip(shares, values, strict=True)]
+    variance = sum(parts)
+    if not variance:
+        return Interval(mean, mean, mean)
+    freedom = variance**2 / sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, values, strict=True))
+    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(variance)
+    return Interval(mean, mean - half, mean + half)

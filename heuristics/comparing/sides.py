@@ -1,0 +1,97 @@
+"""The two that `normtune diff` compares: tables, rules of other libraries, and what their autotuners would pick.
+
+In: names. Out: `Side`, which answers for a problem, or `Tuned`, which needs the times of its configs to do so.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from normtune.errors import UsageError
+from normtune.heuristics.rules import AUTOTUNED, RULES
+from normtune.heuristics.tablefile.locate import by_name, load, read, told
+from normtune.heuristics.tablefile.parse import normalised_trees, trees
+from normtune.heuristics.tablefile.relative_tree import on_sms
+from normtune.heuristics.tablefile.tree import Tree
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem, split_key
+from normtune.kernels.target import Target
+
+
+class Side(NamedTuple):
+    """A table or a rule.
+
+    Attributes:
+        name: how it is named.
+        choose: (problem, target) to its config, None where it has none.
+        tree: (operator key, dtype, target) to its tree on that GPU; None where it has none, as most rules, which are
+            more than thresholds, and functions with thresholds in bytes.
+    """
+
+    name: str
+    choose: Callable[[Problem, Target], Config | None]
+    tree: Callable[[str, str, Target], Tree | None] = lambda key, dtype, target: None
+
+
+class Tuned(NamedTuple):
+    """What an autotuner picks at each shape: of a list of configs the one of the least median time there.
+
+    Attributes:
+        name: how it is named.
+        configs: (problem, target) to the list; empty where it has no answer.
+    """
+
+    name: str
+    configs: Callable[[Problem, Target], tuple[Config, ...]]
+
+
+def side(text: str) -> Side:
+    """The rule of that name, else the table in the file of that name, else the shipped table of that name.
+
+    Raises:
+        UsageError: there is none of them, or the file is no table.
+    """
+    if text in RULES:
+        rule = RULES[text]
+        return Side(text, rule.choose, lambda key, dtype, target: rule.tree(split_key(key)[0]))
+    path: str | Path = text
+    if not os.path.lexists(text):
+        named = by_name()
+        if text not in named:
+            raise UsageError(
+                f"{told(text)} is no file, rule or shipped table: expected a table that `normtune fit --out` wrote, or "
+                f"one of {', '.join([*RULES, *AUTOTUNED, *named])}"
+            )
+        path = named[text]
+    return _table(path, told(text))
+
+
+def contender(text: str) -> Side | Tuned:
+    """As `side`, or the autotuned rule of that name.
+
+    Raises:
+        UsageError: as `side`.
+    """
+    return Tuned(text, AUTOTUNED[text].configs) if text in AUTOTUNED else side(text)
+
+
+def _table(path: str | Path, name: str) -> Side:
+    table = load(path)
+    text = read(path)
+    found = trees(text) if table.is_bound else {}
+    relative = {} if table.is_bound else normalised_trees(text)
+
+    def choose(problem: Problem, target: Target) -> Config | None:
+        answer = table.bound(target.sms, target.l2_bytes).answer(problem.key, problem.dtype)
+        return answer(problem.rows, problem.hidden) if answer else None
+
+    def tree(key: str, dtype: str, target: Target) -> Tree | None:
+        for name in (key, split_key(key)[0]):
+            if (name, dtype) in found:
+                return found[name, dtype]
+            if (name, dtype) in relative:
+                return on_sms(relative[name, dtype], target.sms)
+        return None
+
+    return Side(name, choose, tree)

@@ -1,0 +1,219 @@
+"""The function of a table that does not look at rows, so that a row gets the same bits in every batch.
+
+In: a timing matrix with its times, what is legal, and the function that looks at rows. Out: `Invariant`: the tree on
+hidden alone that loses least, proved by the same program as any other on one bin of rows, and what it costs.
+
+A config may take part if it is legal at any number of rows and its launch works on each row in the same way at all of
+them (`Launch.of_a_row`). The weight gradient sums over rows: it depends on the batch by nature, and how it is summed
+is free.
+
+Sweeps do not time every config at every shape: with few rows the backward's fixed grids lose against programs of
+columns and are left out of the default space, but programs of columns cannot serve many rows. So that such a config can
+be chosen all the same, its time at a shape that it was not timed at is bounded by its time at the next larger number of
+rows: less work in the same launch takes no longer. A bound is never below the truth, so what is told is the most that
+the function can lose. On the recorded H200 the backward in bfloat16 loses at most 36 % so, and 60 % by what was timed
+everywhere, with one config a hidden size and all shapes counted alike.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.heuristics.regret.best_times import BestTimes
+from normtune.heuristics.regret.fixed_log import micrologs
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.solver.bins import Bins, bins, losses
+from normtune.heuristics.solver.cross_validation import Validated, validated
+from normtune.heuristics.solver.grid import Axis
+from normtune.heuristics.solver.optimum import Optima
+from normtune.heuristics.tablefile.tree import Split, Tree
+from normtune.kernels.config import Config
+from normtune.kernels.problem import MAX_ROWS, Problem
+
+# Millionths: leaves that together gain less than a tenth of a percent are left out.
+TOLERANCE = 1000
+# Millionths: 2.7 times. One config for all rows is a compromise, and the mean alone would pay for few rows with many:
+# at hidden 96 of the H200's backward in bfloat16 it took a config that loses 27 times at 262144 rows. Where nothing
+# keeps to it the mean decides.
+CAP = 1_000_000
+# Numbers of rows at which a launch is looked at: the operators of normtune are tested at all of them.
+_ROWS = (1, 2, 16, 100, 4096, 65536, 1 << 24, MAX_ROWS)
+_NEVER = np.iinfo(np.int64).max
+
+
+class Cost(NamedTuple):
+    """What a function that does not look at rows loses more than the usual one.
+
+    Attributes:
+        mean: weighted mean over the problems, millionths of a logarithm; as a slowdown it is the geometric mean.
+        worst: on the problem where it is most.
+        problems: how many were compared.
+        bounded: how many of them are bounds, as the config was not timed there.
+    """
+
+    mean: int
+    worst: int
+    problems: int
+    bounded: int
+
+
+class Invariant(NamedTuple):
+    """A function that does not look at rows.
+
+    Attributes:
+        tree: cuts hidden alone.
+        matrix: the timing matrix with bounds in it, on which it was fitted.
+        optima: of all numbers of leaves.
+        cost: against the function that looks at rows.
+        validated: what as many leaves lose on hidden sizes that were left out of the fit.
+    """
+
+    tree: Tree
+    matrix: TimingMatrix
+    optima: Optima
+    cost: Cost
+    validated: Validated
+
+
+def fit_batch_invariant(
+    matrix: TimingMatrix, times: BestTimes, legality: Legality, usual: Tree, most: int | None = None
+) -> Invariant | None:
+    """The function of hidden alone that loses least.
+
+    Args:
+        matrix: of one operator variant and dtype, as measured.
+        times: of the matrix.
+        legality: for all that the function will serve.
+        usual: the tree that serves outside of the mode.
+        most: the most leaves; None for as many as there are sizes.
+
+    Returns:
+        None where no config that works on rows alike has a time, or a bound, at every size.
+    """
+    filled = bounded(matrix, times, legality)
+    alike = [
+        config for config in matrix.configs if works_alike(config, legality, {size for _, size in matrix.problems})
+    ]
+    if not alike:
+        return None
+    allowed = filled.of_configs(alike)
+    capped = allowed.within(CAP)
+    optima = _optima(capped, legality, most)
+    if optima.least(optima.most) is None:
+        capped, optima = allowed, _optima(allowed, legality, most)
+    best = optima.least(optima.most)
+    if best is None:
+        return None
+    count = optima.fewest(best + TOLERANCE * int(matrix.weight.sum()))
+    tree = optima.tree(count) if count else None
+    if tree is None or count is None:
+        raise AssertionError("a tree of that cost exists")
+    fewest: int = count
+
+    def without(held_out: NDArray[np.bool_]) -> list[Tree | None]:
+        return [_optima(capped, legality, fewest, held_out).tree(fewest)]
+
+    return Invariant(tree, filled, optima, cost_of(matrix, filled, tree, usual), validated(filled, without, (1,)))
+
+
+def _optima(
+    allowed: TimingMatrix, legality: Legality, most: int | None, held_out: NDArray[np.bool_] | None = None
+) -> Optima:
+    """The optima of hidden alone, for as many leaves as there are sizes or at most so many; `held_out` as in `bins`."""
+    found = _of_hidden(bins(allowed, legality, held_out))
+    for place, config in enumerate(found.configs):  # a default config that was not measured
+        if config not in allowed.configs and not works_alike(config, legality, {*found.axes[1].tops}):
+            found.legal[place] = False
+    count = len(found.axes[1].tops)
+    return Optima(*found, min(most or count, count))
+
+
+def cost_of(matrix: TimingMatrix, filled: TimingMatrix, tree: Tree, usual: Tree) -> Cost:
+    """What a tree loses more than the usual one.
+
+    Args:
+        matrix: as measured.
+        filled: the same with bounds.
+        tree: the tree.
+        usual: the other tree, which is scored where it was measured.
+    """
+    pairs = zip(losses(filled, tree), losses(matrix, usual), strict=True)
+    extra = [None if one is None or other is None else one - other for one, other in pairs]
+    known = [loss for loss in extra if loss is not None]
+    bounds = zip(extra, losses(matrix, tree), strict=True)
+    return Cost(
+        mean=matrix.mean(extra) or 0,
+        worst=max(known, default=0),
+        problems=len(known),
+        bounded=sum(loss is not None and measured is None for loss, measured in bounds),
+    )
+
+
+def bounded(matrix: TimingMatrix, times: BestTimes, legality: Legality) -> TimingMatrix:
+    """The matrix with bounds where a config was not timed but was with more rows of the same size.
+
+    A config that failed on a problem, or whose launch is that of one that failed, has none there.
+    """
+    absolute = np.where(matrix.usable, matrix.regret + micrologs(times.best)[:, None], _NEVER)
+    regret, usable = matrix.regret.copy(), matrix.usable.copy()
+    broken = _broken(matrix, times.failed, legality)
+    for size in {hidden for _, hidden in matrix.problems}:
+        places = [place for place, (_, hidden) in enumerate(matrix.problems) if hidden == size]
+        least = np.full(len(matrix.configs), _NEVER)
+        for place in sorted(places, key=lambda place: -matrix.problems[place][0]):
+            least = np.minimum(least, absolute[place])
+            known = (least < _NEVER) & ~matrix.usable[place] & ~broken[place]
+            # A bound below the best of those that were timed says nothing but that it is as good.
+            above = np.maximum(least - micrologs(times.best[place : place + 1])[0], 0)
+            regret[place, known] = above[known]
+            usable[place] |= known
+    return replace(matrix, regret=regret, usable=usable)
+
+
+def works_alike(config: Config, legality: Legality, sizes: set[int]) -> bool:
+    """Whether a config's launch works on each row in the same way at every number of rows at which it is legal."""
+    for size in sizes:
+        for dtype, variant in legality.served:
+            ways = set()
+            for rows in _ROWS:
+                launch = legality.spec.launch_of(
+                    config, Problem(legality.spec.name, rows, size, dtype, variant), legality.target
+                )
+                if launch is None:
+                    break
+                ways.add(launch.of_a_row)
+                if len(ways) > 1:
+                    return False
+    return True
+
+
+def looks_at_rows(tree: Tree) -> bool:
+    """Whether a tree has a cut between numbers of rows."""
+    return isinstance(tree, Split) and (tree.axis == "rows" or looks_at_rows(tree.low) or looks_at_rows(tree.high))
+
+
+def _of_hidden(found: Bins) -> Bins:
+    """The bins with all numbers of rows in one."""
+    rows, hidden = found.axes
+    return Bins(
+        (Axis(rows.name, rows.tops[-1:], False), hidden),
+        found.configs,
+        found.cost.sum(axis=1, keepdims=True),
+        np.logical_or.reduce(found.barred, axis=1, keepdims=True),
+        found.legal[:, -1:],
+    )
+
+
+def _broken(matrix: TimingMatrix, failed: NDArray[np.bool_], legality: Legality) -> NDArray[np.bool_]:
+    """Bool (problems, configs): what failed, and what makes the same launch."""
+    broken = failed.copy()
+    for place in np.flatnonzero(failed.any(axis=1)).tolist():
+        rows, hidden = matrix.problems[place]
+        problem = Problem(matrix.operator, rows, hidden, matrix.dtype, matrix.variant)
+        launches = [legality.spec.launch_of(config, problem, legality.target) for config in matrix.configs]
+        wrong = {launches[column] for column in np.flatnonzero(failed[place]).tolist()} - {None}
+        broken[place] |= [launch in wrong for launch in launches]
+    return broken

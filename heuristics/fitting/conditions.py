@@ -1,0 +1,115 @@
+"""Under which conditions an optimum is sought, and why there is none.
+
+In: a timing matrix, what is legal and what the user asked for. Out: `Task`, and the optima under its conditions.
+"""
+
+from typing import NamedTuple
+
+from normtune.errors import NormtuneError
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.regret.fixed_log import ratio
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.solver.bins import Bins, Few, Solver, bins, few_configs, least_worst
+from normtune.heuristics.solver.optimum import Optima
+from normtune.heuristics.tablefile.header import Known
+from normtune.heuristics.tablefile.tree import counted_leaves
+
+
+class Task(NamedTuple):
+    """What an optimum is sought of, under which conditions.
+
+    Attributes:
+        matrix: all that was measured; trees are judged on it.
+        allowed: the same without what the conditions exclude.
+        found: `allowed` in bins.
+        few: the configs, where their number is limited.
+        limits: the conditions, in words.
+    """
+
+    matrix: TimingMatrix
+    allowed: TimingMatrix
+    found: Bins
+    few: Few | None
+    limits: str
+
+
+def sought(
+    matrix: TimingMatrix,
+    legality: Legality,
+    options: FitOptions,
+    known: Known | None,
+    enough: int,
+    most: int,
+    solver: Solver,
+) -> tuple[Task, Optima, int | None]:
+    """The conditions, the optima under them for up to `most` leaves, and the leaves of the one that sets the mark.
+
+    None where there is no tree. The least worst regret is that of trees of as many leaves, so that a refit, which knows
+    that number alone, has the same conditions.
+    """
+    while True:
+        task = task_of(matrix, legality, options, enough)
+        optima = solver.optima(task.found, most)
+        asked = most if known else _mark(optima, enough)
+        if options.objective != "worst" or asked is None or asked <= enough:
+            return task, optima, asked
+        enough = asked
+
+
+def task_of(matrix: TimingMatrix, legality: Legality, options: FitOptions, count: int) -> Task:
+    """The conditions, taken from the options, for trees of so many leaves.
+
+    Raises:
+        NormtuneError: no choice of so few configs is legal everywhere.
+    """
+    allowed, few, limits = matrix, None, ""
+    if options.max_configs is not None:
+        few = few_configs(matrix, legality, options.max_configs)
+        if few is None:
+            raise NormtuneError(
+                f"no choice of at most {options.max_configs} config{'s' * (options.max_configs != 1)} covers "
+                f"{matrix.key} {matrix.dtype}: each is illegal or was not measured somewhere; allow more with "
+                "--max-configs, or sweep the default space"
+            )
+        allowed = allowed.of_configs(few.configs)
+        limits += " of these configs"
+    cap = options.cap
+    if options.objective == "worst":
+        least = least_worst(allowed if cap is None else allowed.within(cap), legality, count)
+        cap = cap if least is None else least
+    if cap is not None:
+        allowed = allowed.within(cap)
+        limits += f" with no shape above {ratio(cap)}"
+    return Task(matrix, allowed, bins(allowed, legality), few, limits)
+
+
+def _mark(optima: Optima, enough: int) -> int | None:
+    """The fewest leaves with which a table that is legal at all sizes loses no more than one of `enough`.
+
+    `enough` counts what a tree needs for the measured sizes; what lies beyond them may take further leaves.
+    """
+    best = optima.least(optima.most)
+    if best is None:
+        return None
+    goal = optima.least_measured(enough)
+    bound = best if goal is None else max(best, goal)
+    return optima.fewest(bound)
+
+
+def no_tree(task: Task, legality: Legality, options: FitOptions, most: int) -> str:
+    """Why there is no tree, and what to do."""
+    matrix = task.matrix
+    name, count = f"{matrix.key} {matrix.dtype}", counted_leaves(most)
+    if options.cap is not None:
+        free = matrix.of_configs(task.few.configs) if task.few else matrix
+        least = least_worst(free, legality, most)
+        if least is not None:
+            return (
+                f"no table of at most {count} keeps every shape of {name} within {options.max_slowdown:g} times its "
+                f"best: {ratio(least, up=True)} is possible; allow it with --max-slowdown, or more leaves"
+            )
+    return (
+        f"no table of at most {count} covers {name}: no config is legal or was measured in so large regions; allow "
+        "more with --leaves, or sweep the default space"
+    )

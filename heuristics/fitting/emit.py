@@ -1,0 +1,249 @@
+"""A fitted table as Python: a module that stands alone and reads as if it were written by hand.
+
+In: a `Fit` and the command that repeats it. Out: the text of the module: Python 3.9, standard library, nothing done at
+import but naming configs, formatted as black and ruff do at any width from 88 columns on, as far as trees are no deeper
+than that leaves room for. Where it is put is left to the caller.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+
+from normtune.errors import NormtuneError
+from normtune.heuristics.any_gpu.result import AnyGpuFunction
+from normtune.heuristics.fitting.batch_invariant import Cost
+from normtune.heuristics.fitting.figures import Figures
+from normtune.heuristics.fitting.result import Fit, FromData, Function
+from normtune.heuristics.regret.fixed_log import percent, percent_up
+from normtune.heuristics.tablefile import template
+from normtune.heuristics.tablefile.header import Header, body_hash
+from normtune.heuristics.tablefile.relative_tree import ROWS_PER_SM, NormalisedTree
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, counted_leaves
+from normtune.kernels.config import Config
+from normtune.kernels.problem import split_batch_invariant
+
+
+def module_text(fit: Fit, regenerate: str) -> str:
+    """The whole module.
+
+    Args:
+        fit: what it says.
+        regenerate: the command that writes it again.
+
+    Raises:
+        NormtuneError: two operators or configs would get the same name in the code.
+    """
+    body = body_text(fit.functions)
+    header = header_of(fit, regenerate, (fit.device.label, fit.device.target, fit.device.sms), _regret(fit), body)
+    shared = (f"{key} {dtype}: uses {donor}, as it has no data of its own" for key, dtype, donor in fit.without_data())
+    header = header._replace(shared=tuple(shared), replaced=any(one.replacing for one in fit.functions))
+    return f"{header.text()}\n{body}"
+
+
+def header_of(fit: FromData, regenerate: str, gpu: tuple[str, str, int], regret: Iterable[str], body: str) -> Header:
+    """The header of a table, be it for one GPU or for any, without the lines that one kind alone has.
+
+    Args:
+        fit: what it says of its data.
+        regenerate: the command that writes the table again.
+        gpu: label, target and multiprocessors of what the table is for.
+        regret: its lines of figures.
+        body: what follows the header.
+    """
+    rows_from, rows_to, hidden_from, hidden_to = fit.measured
+    device, target, sms = gpu
+    return Header(
+        regenerate=regenerate,
+        device=device,
+        target=target,
+        sms=sms,
+        software=", ".join(f"{name} {fit.software.get(name, 'unknown')}" for name in ("triton", "torch")),
+        data=f"{fit.digest} ({fit.extent})",
+        kernels=fit.fingerprints,
+        measured=f"rows {rows_from} to {rows_to}, hidden {hidden_from} to {hidden_to}",
+        regret=tuple(regret),
+        shared=(),
+        body=body_hash(body),
+    )
+
+
+def _regret(fit: Fit) -> Iterable[str]:
+    """A line for each function, and one for each that shares it right behind."""
+    for one in fit.functions:
+        found = one.figures
+        asked = f" (of {found.asked}{f', {found.kept} kept' if found.kept else ''})"
+        parts = [
+            counted_leaves(found.leaves) + (asked if found.kept or found.asked != found.leaves else ""),
+            f"{found.configs} config{'s' * (found.configs != 1)}",
+            *_lost(found),
+            certificate(found),
+            *_percents("cross-validated", found.cross_validated),
+            *_percents("plain cross-validated", found.plain_validated),
+            *_percents("extrapolated", found.extrapolated),
+            *unmeasured(found),
+            *slower(found),
+            *([beside(one.beside, split_batch_invariant(one.key)[0])] if one.beside else []),
+        ]
+        yield f"{one.key} {one.dtype}: {', '.join(parts)}"
+        for other in fit.shared:
+            if other.donor == (one.key, one.dtype):
+                cost = f"sharing costs {percent(other.cost)} on {other.figures.loss.problems} problems"
+                parts = [f"as {one.key} {one.dtype}", *_lost(other.figures), cost]
+                yield f"{other.key} {other.dtype}: {', '.join(parts)}"
+
+
+def certificate(found: Figures) -> str:
+    """What is proved of a tree: `within 0.05 % of the best 8-leaf tree on this grid`."""
+    if found.joined:
+        return "its nearest sizes not told apart, so nothing is proved of this grid"
+    told = f"{_within(found.gap)}the best {found.leaves}-leaf tree{found.limits} on this grid"
+    if found.few:
+        bound, mean = found.few
+        told += f", these configs {_within(mean - bound)}the best {found.configs}"
+    return told
+
+
+def unmeasured(found: Figures) -> list[str]:
+    """Where nothing measured answers: `1 leaf of the default config, where none that was measured is legal`."""
+    if not found.unmeasured:
+        return []
+    return [f"{counted_leaves(found.unmeasured)} of the default config, where none that was measured is legal"]
+
+
+def slower(found: Figures) -> list[str]:
+    """Where it is slower than what is in use: `3 shapes up to 5.1 % slower than what was in use`."""
+    if not found.slower:
+        return []
+    count, most = found.slower
+    return [f"{count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what was in use"]
+
+
+def beside(cost: Cost, usual: str) -> str:
+    """What a function that does not look at rows costs: `costs 1.68 % (worst 13.7 %) beside rms_norm_forward`."""
+    told = f"costs {percent(cost.mean)} (worst {percent(cost.worst, 1)}) beside {usual}"
+    return told + (f", at most, as {cost.bounded} of {cost.problems} shapes are bounds" if cost.bounded else "")
+
+
+def _within(gap: int) -> str:
+    return f"within {percent_up(gap)} of " if gap > 0 else ""
+
+
+def _percents(name: str, value: int | None) -> list[str]:
+    return [] if value is None else [f"{name} {percent(value)}"]
+
+
+def _lost(found: Figures) -> list[str]:
+    loss = found.loss
+    parts = [f"mean {percent(loss.mean)}", f"plain mean {percent(loss.plain)}", f"worst {percent(loss.worst, 1)}"]
+    return [*parts, f"means low by at most {percent_up(loss.luck)}"] if loss.luck else parts
+
+
+def body_text(functions: Sequence[Function | AnyGpuFunction], of: template.Form = template.ONE_GPU) -> str:
+    """All that follows the header.
+
+    Args:
+        functions: in the order of the code.
+        of: the form of the module, which fits the functions' trees.
+
+    Raises:
+        NormtuneError: two operators or configs would get the same name in the code.
+    """
+    configs = sorted({config for one in functions for config in _configs(one.tree)})
+    _check_unique([_constant(config) for config in configs])
+    _check_unique([_function(one) for one in functions])
+    constants = "\n".join(
+        template.in_parentheses(f"{_constant(config)} = Config", _arguments(config), "") for config in configs
+    )
+    code = "\n\n\n".join("\n".join([of.function(_function(one)), *_branches(one.tree, 1)]) for one in functions)
+    entries = "\n".join(
+        template.in_parentheses("    ", [json.dumps(one.key), json.dumps(dtype)], f": {_function(one)},")
+        for one in functions
+        for dtype in one.dtypes
+    )
+    tables = f"{of.tables()} {{\n{entries}\n}}"
+    return f"{of.opening()}\n\n\n{constants}\n\n\n{code}\n\n\n{tables}\n{of.closing()}"
+
+
+def _branches(tree: Tree | NormalisedTree, depth: int) -> list[str]:
+    indent = "    " * depth
+    if isinstance(tree, Leaf):
+        return _returned(indent, _constant(tree.config))
+    first: Tree | NormalisedTree
+    rest: Tree | NormalisedTree
+    if (tree.axis if isinstance(tree, Split) else tree.size) == "hidden":
+        test, first, rest = f"hidden <= {tree.threshold}", tree.low, tree.high
+    elif isinstance(tree, Split):
+        test, first, rest = f"rows >= {tree.threshold}", tree.high, tree.low
+    else:
+        size, unit = ("rows", "sms") if tree.size == ROWS_PER_SM else ("rows * hidden", "l2_bytes")
+        test = f"{_times(tree.times, size)} >= {_times(tree.threshold, unit)}"
+        first, rest = tree.high, tree.low
+    return [f"{indent}if {test}:", *_branches(first, depth + 1), *_branches(rest, depth)]
+
+
+def _returned(indent: str, name: str) -> list[str]:
+    """A leaf; formatters put a name into parentheses where that alone brings it within the width."""
+    gained = len("return ") - len("    ")
+    if template.WIDTH < len(f"{indent}return {name}") <= template.WIDTH + gained:
+        return [f"{indent}return (", f"{indent}    {name}", f"{indent})"]
+    return [f"{indent}return {name}"]
+
+
+def _times(factor: int, name: str) -> str:
+    return name if factor == 1 else f"{factor} * {name}"
+
+
+def _configs(tree: Tree | NormalisedTree) -> Iterable[Config]:
+    if isinstance(tree, Leaf):
+        yield tree.config
+    else:
+        yield from _configs(tree.low)
+        yield from _configs(tree.high)
+
+
+def _arguments(config: Config) -> list[str]:
+    """The fields in order, without those behind num_warps that have their default."""
+    values = list(config)
+    names = list(Config._fields)
+    while len(values) > 3 and values[-1] == Config._field_defaults.get(names[len(values) - 1]):
+        values.pop()
+    return [template.literal(value) for value in values]
+
+
+def _constant(config: Config) -> str:
+    """The name of a config in the code: `BLOCK_ROW_16_WARPS_4`, `PERSISTENT_ROWS_2_WARPS_8_STAGES_3_REDUCE`.
+
+    The columns of a chunk or slice stand behind what they belong to: `SPLIT_4096_WARPS_16`, `ROW_WARPS_4_COLUMNS_32`.
+    """
+    of_chunks = config.schedule == "split"
+    parts = [_identifier(config.schedule)]
+    if of_chunks and config.block_col:
+        parts.append(str(config.block_col))
+    if config.schedule == "block_row":
+        parts.append(str(config.block_row))
+    elif config.block_row != 1:
+        parts.append(f"rows_{config.block_row}")
+    parts.append(f"warps_{config.num_warps}")
+    if config.num_stages != 1:
+        parts.append(f"stages_{config.num_stages}")
+    if config.programs_per_sm:
+        parts.append(f"per_sm_{config.programs_per_sm}")
+    if config.finish != "none":
+        parts.append(_identifier(config.finish))
+    if config.block_col and not of_chunks:
+        parts.append(str(config.block_col) if config.finish == "columns" else f"columns_{config.block_col}")
+    return "_".join(parts).upper()
+
+
+def _function(one: Function | AnyGpuFunction) -> str:
+    return "_".join(_identifier(part) for part in (one.operator, one.variant, one.dtype) if part)
+
+
+def _identifier(text: str) -> str:
+    return re.sub(r"\W", "_", text, flags=re.ASCII)
+
+
+def _check_unique(names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise NormtuneError(f"two operators or configs would both be named {name} in the code: rename one")

@@ -1,0 +1,146 @@
+"""What a table loses of the time of a forward and its backward together, as a module in training runs them.
+
+In: the timing matrices of both with the times of their best configs, and what chooses. Out: `Together`, and the lines
+that `fit` prints. A mean of ratios counts a launch of 2 us as much as one of 2 ms; here each problem counts by its
+time, besides what it weighs in the mean: sum of w (t_f exp r_f + t_b exp r_b) over sum of w (t_f + t_b), with t the
+time of the best config, r the log-regret of the choice, and w the sum of what the two problems of a shape weigh.
+
+An operator `NAME_forward` belongs to `NAME_backward`.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.heuristics.fitting.figures import Rule
+from normtune.heuristics.regret.best_times import best_times
+from normtune.heuristics.regret.fixed_log import MILLION, percent
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.tablefile.tree import Tree, choose
+
+if TYPE_CHECKING:
+    from normtune.results.evidence import Evidence
+
+FORWARD, BACKWARD = "_forward", "_backward"
+
+
+class Side(NamedTuple):
+    """A plain operator in one dtype.
+
+    Attributes:
+        matrix: of P problems.
+        best: int64 (P,), ns, the time of each problem's best config.
+        tree: the function that serves it.
+    """
+
+    matrix: TimingMatrix
+    best: NDArray[np.int64]
+    tree: Tree
+
+
+class Together(NamedTuple):
+    """What is lost of a forward and its backward together, log-slowdowns in millionths.
+
+    Attributes:
+        name: what the two operators have in common.
+        dtype: of both.
+        loss: of the table.
+        rule: of the rule; None where it has no time on any shape that both were measured at.
+        shapes: how many there are.
+    """
+
+    name: str
+    dtype: str
+    loss: int
+    rule: int | None
+    shapes: int
+
+
+def sides_of(
+    evidence: "Evidence", matrices: Sequence[TimingMatrix], trees: Mapping[tuple[str, str], Tree]
+) -> list[Side]:
+    """The sides of an operator whose other half was measured, too.
+
+    Args:
+        evidence: that the matrices were made of.
+        matrices: of one operator.
+        trees: by operator and dtype, what serves the plain operator, where there is a function.
+    """
+    measured = {name for name, _, _ in evidence.kinds()}
+    return [
+        Side(matrix, best_times(evidence, matrix).best, trees[matrix.operator, matrix.dtype])
+        for matrix in matrices
+        if _other(matrix.operator) in measured and (matrix.key, matrix.dtype) in trees and not matrix.variant
+    ]
+
+
+def together(sides: Sequence[Side], rule: Rule) -> list[Together]:
+    """The figures of all pairs among these, by name and in the order of the forwards.
+
+    Args:
+        sides: at most one an operator and dtype, plain operators alone.
+        rule: what the table is compared with, on the shapes at which it has times.
+    """
+    by_key = {(side.matrix.operator, side.matrix.dtype): side for side in sides}
+    found = []
+    for (operator, dtype), forward in by_key.items():
+        backward = by_key.get((_other(operator) or "", dtype))
+        if not operator.endswith(FORWARD) or backward is None:
+            continue
+        table = [_times(side, lambda _, *shape, tree=side.tree: choose(tree, *shape)) for side in (forward, backward)]
+        loss, shapes = _slowdown(*table)
+        by_rule, _ = _slowdown(*(_times(side, rule) for side in (forward, backward)))
+        if loss is not None:
+            found.append(Together(operator.removesuffix(FORWARD), dtype, loss, by_rule, shapes))
+    return sorted(found, key=lambda one: one.name)
+
+
+def lines(found: Sequence[Together], rule: str) -> Iterable[str]:
+    """What `fit` prints of them; nothing where there is no pair.
+
+    Args:
+        found: of one table.
+        rule: what the rule is called.
+    """
+    if found:
+        yield f"Forward and backward of one call together, by time lost ({rule}: its rule):"
+    for one in found:
+        shapes = f"{one.shapes} shape{'s' * (one.shapes != 1)}"
+        by_rule = "" if one.rule is None else f", {rule} {percent(one.rule)}"
+        yield f"  {one.name} {one.dtype}: {percent(one.loss)}{by_rule}, on {shapes}"
+
+
+def _other(operator: str) -> str | None:
+    """The other half of a forward or a backward; None for what is neither."""
+    for suffix, other in ((FORWARD, BACKWARD), (BACKWARD, FORWARD)):
+        if operator.endswith(suffix):
+            return operator.removesuffix(suffix) + other
+    return None
+
+
+# By shape: what it weighs, the best time and that of the choice, ns.
+_Times = dict[tuple[int, int], tuple[int, int, float]]
+
+
+def _times(side: Side, chosen: Rule) -> _Times:
+    matrix = side.matrix
+    found: _Times = {}
+    for place, shape in enumerate(matrix.problems):
+        config = chosen(matrix.operator, *shape)
+        regret = None if config is None else matrix.loss(place, config)
+        if regret is not None:
+            best = int(side.best[place])
+            found[shape] = int(matrix.weight[place]), best, best * math.exp(regret / MILLION)
+    return found
+
+
+def _slowdown(forward: _Times, backward: _Times) -> tuple[int | None, int]:
+    """The log-slowdown over the shapes of both, millionths, and how many they are; None where they weigh nothing."""
+    shapes = sorted(set(forward) & set(backward))
+    weights = [forward[shape][0] + backward[shape][0] for shape in shapes]
+    best = sum(weight * (forward[s][1] + backward[s][1]) for weight, s in zip(weights, shapes, strict=True))
+    taken = sum(weight * (forward[s][2] + backward[s][2]) for weight, s in zip(weights, shapes, strict=True))
+    return (round(MILLION * math.log(taken / best)) if best else None), len(shapes)

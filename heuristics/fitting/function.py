@@ -1,0 +1,242 @@
+"""The function of a table that loses least on one timing matrix.
+
+In: a timing matrix, what is legal, what the user asked for, and what is decided already. Out: `Function`. Whether it is
+wanted at all, or another one does as well, is the business of `serving`.
+
+The optimum comes first. Of the trees that lose at most the tie more, the plainest is taken (`tidy`); where it is slower
+than what is in use, it gives way (`guard`). What that costs is measured against the optimum, and printed.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from normtune.errors import NormtuneError
+from normtune.heuristics.fitting import figures
+from normtune.heuristics.fitting.baseline import Incumbent
+from normtune.heuristics.fitting.conditions import Task, no_tree, sought
+from normtune.heuristics.fitting.figures import Figures
+from normtune.heuristics.fitting.guard import guarded, slower_cells, still_slower
+from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
+from normtune.heuristics.fitting.result import Function
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.rules import liger
+from normtune.heuristics.solver.bins import Solver, losses
+from normtune.heuristics.solver.cross_validation import FEW_FOLDS, MAX_LEAVES, cross_validated, selected
+from normtune.heuristics.solver.optimum import Optima, Sums
+from normtune.heuristics.solver.simplify import Old, cost_of, tidied
+from normtune.heuristics.tablefile.header import NOWHERE_SLOWER, Known
+from normtune.heuristics.tablefile.tree import Tree, choose, configs_of, distinct, leaves
+
+
+def fit_function(
+    matrix: TimingMatrix,
+    legality: Legality,
+    options: FitOptions,
+    known: Known | None = None,
+    incumbent: Incumbent | None = None,
+    given: Tree | None = None,
+    solver: Solver | None = None,
+    bound: int | None = None,
+) -> Function:
+    """The function of a matrix.
+
+    Args:
+        matrix: of one operator variant and dtype, weighted.
+        legality: for all that the function will serve.
+        options: what the user asked for.
+        known: what an earlier fit chose, which then is not chosen again.
+        incumbent: what is in use.
+        given: the tree of an earlier fit, which then is judged and not sought.
+        solver: of the matrix, which others ask, too; None for one of its own.
+        bound: the most leaves that it may have beside a baseline; None for any number.
+
+    Raises:
+        NormtuneError: there is no legal tree of so few leaves, or none under the conditions.
+    """
+    validated, enough, most = None, None, known.leaves if known else options.leaves or MAX_LEAVES[0]
+    if known is None and options.leaves is None:
+        validated, most = selected(matrix, legality, options.max_configs)
+        enough = validated.chosen()
+    elif known is None:
+        validated = cross_validated(matrix, legality, most, options.max_configs, FEW_FOLDS)
+    tried = most
+    solver = solver or Solver()
+    task, optima, asked = sought(matrix, legality, options, known, enough or most, most, solver)
+    # What nobody bounded may have as many leaves as it needs.
+    while asked is None and known is None and options.leaves is None and most < MOST_LEAVES:
+        most = min(2 * most, MOST_LEAVES)
+        task, optima, asked = sought(matrix, legality, options, known, most, most, solver)
+    best = _within_tie(matrix, optima, asked, options)
+    if best is None or asked is None:
+        raise NormtuneError(no_tree(task, legality, options, most))
+
+    # The tree of an earlier fit is only given where it was what it was because of the table before it.
+    kept, replacing = 0, given is not None
+    if given is not None:
+        tree = given
+    else:
+        plain = tree = tidied(optima, best.tree, best.budget)
+        old = _old(task, legality, incumbent.tree) if incumbent and incumbent.tree else None
+        if old:
+            tree = tidied(optima, tree, best.budget, old)
+        if incumbent:
+            unguarded, (tree, kept) = tree, guarded(task.matrix, task.found, tree, incumbent.choice)
+            if (known and known.strict) or _is_beyond(matrix, tree, options, bound, incumbent):
+                strict = _nowhere_slower(matrix, legality, options, known, incumbent, min(enough or most, most), most)
+                kept = 0
+                if strict:
+                    task, optima, asked, tree = strict
+                else:
+                    tree = unguarded
+            replacing = incumbent.tree is not None and tree != plain
+    shown = min(best.leaves, tried)
+    told = known or Known(
+        asked,
+        validated and validated.inside(shown),
+        extrapolated=validated and validated.outside(shown),
+        kept=kept,
+        slower=still_slower(matrix, tree, incumbent.choice) if incumbent else None,
+        plain_validated=validated and validated.plain_inside(shown),
+    )
+    found = _figures(task, optima, tree, asked)._replace(
+        kept=told.kept,
+        cross_validated=told.cross_validated,
+        plain_validated=told.plain_validated,
+        extrapolated=told.extrapolated,
+        slower=told.slower,
+    )
+    return Function(
+        operator=matrix.operator,
+        variant=matrix.variant,
+        dtype=matrix.dtype,
+        tree=tree,
+        figures=found,
+        dtypes=legality.dtypes,
+        replacing=replacing,
+    )
+
+
+class _Within(NamedTuple):
+    """The tree of fewest leaves within the tie of an optimum, its leaves, and the most that a plainer one may cost."""
+
+    tree: Tree
+    leaves: int
+    budget: int
+
+
+def _within_tie(matrix: TimingMatrix, optima: Optima, asked: int | None, options: FitOptions) -> _Within | None:
+    """What is as good as the optimum of so many leaves, as all that is preferred shares one tie; None without one."""
+    best = optima.least(asked) if asked else None
+    if best is None:
+        return None
+    budget = best + options.tie * int(matrix.weight.sum())
+    fewest = optima.fewest(budget)
+    tree = optima.tree(fewest) if fewest else None
+    if fewest is None or tree is None:
+        raise AssertionError("the optimum itself is within its tie")
+    return _Within(tree, fewest, budget)
+
+
+def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = False) -> Figures:
+    """The figures of a tree, beside those of the rule that Liger-Kernel ships.
+
+    Args:
+        matrix: that it is judged on.
+        tree: fitted on it, or on other data.
+        optimum: least mean regret of a tree of as many leaves, millionths.
+        joined: whether that is of trees that do not tell all sizes apart.
+    """
+    loss = figures.of_tree(matrix, tree)
+    if loss is None:
+        raise NormtuneError(f"no config that was measured for {matrix.key} {matrix.dtype} is legal for all it serves")
+    count = leaves(tree)
+    return Figures(
+        leaves=count,
+        asked=count,
+        configs=len(distinct(tree)),
+        loss=loss,
+        gap=max(0, loss.mean - optimum),
+        joined=joined,
+        unmeasured=sum(config not in matrix.configs for config in configs_of(tree)),
+        rule=figures.of_rule(matrix, liger.choose),
+        gain=figures.gain(matrix, losses(matrix, tree), liger.choose, liger.launches),
+    )
+
+
+def least_measured(matrix: TimingMatrix, optima: Optima, count: int) -> int | None:
+    """Mean regret of the best tree of at most so many leaves for the measured sizes alone, millionths."""
+    least = optima.least_measured(count)
+    return None if least is None else least // int(matrix.weight.sum())
+
+
+def _is_beyond(matrix: TimingMatrix, tree: Tree, options: FitOptions, bound: int | None, incumbent: Incumbent) -> bool:
+    """Whether a tree that gave way where it was slower than what is in use keeps no longer to what was asked for.
+
+    A baseline asks for no more than these bounds; a table that is replaced is brought near to, and may.
+    """
+    if incumbent.tree is not None:
+        return False
+    if bound is not None and leaves(tree) > bound:
+        return True
+    return options.max_configs is not None and still_slower(matrix, tree, incumbent.choice) is not None
+
+
+def _nowhere_slower(
+    matrix: TimingMatrix,
+    legality: Legality,
+    options: FitOptions,
+    known: Known | None,
+    incumbent: Incumbent,
+    enough: int,
+    most: int,
+) -> tuple[Task, Optima, int, Tree] | None:
+    """The best tree within all bounds of which no config is slower than what is in use; None where there is none."""
+    strict = matrix.without(slower_cells(matrix, incumbent.choice))
+    try:
+        task, optima, asked = sought(strict, legality, options, known, enough, most, Solver())
+    except NormtuneError:
+        return None
+    best = _within_tie(matrix, optima, asked, options)
+    if best is None or asked is None:
+        return None
+    tree = tidied(optima, best.tree, best.budget)
+    return task._replace(matrix=matrix, limits=task.limits + NOWHERE_SLOWER), optima, asked, tree
+
+
+def _old(task: Task, legality: Legality, tree: Tree) -> Old:
+    """The tree that is replaced, as `tidy` looks at it."""
+    matrix, found = task.allowed, task.found
+    weights, differs = matrix.weight.tolist(), np.zeros(found.cost.shape, np.int64)
+    places = {config: place for place, config in enumerate(found.configs)}
+    cost: int | None = None if any(legality.breaches(tree)) else 0
+    for index, shape in enumerate(matrix.problems):
+        answer = choose(tree, *shape)
+        row, column = (axis.bin(size) for axis, size in zip(found.axes, shape, strict=True))
+        differs[:, row, column] += weights[index]
+        if answer in places:
+            differs[places[answer], row, column] -= weights[index]
+        loss = matrix.loss(index, answer)
+        cost = None if cost is None or loss is None else cost + loss * weights[index]
+    return Old(tree, cost, Sums(differs))
+
+
+def _figures(task: Task, optima: Optima, tree: Tree, asked: int) -> Figures:
+    count = leaves(tree)
+    optima = optima.up_to(max(count, optima.most))
+    best, optimum = optima.least(count), least_measured(task.matrix, optima, count)
+    if best is None or optimum is None:
+        raise AssertionError("where there is a tree there is a best one")
+    joined = task.found.joins(task.matrix.problems)
+    found, few = figures_of(task.matrix, tree, optimum, joined), task.few
+    # A tree that has its cuts on the grid is compared with trees that are legal at all sizes, as it is; another with
+    # trees that need not be so beyond the measured ones.
+    cost = cost_of(optima, tree)
+    gap = found.gap if cost is None else -((best - cost) // int(task.matrix.weight.sum()))
+    return found._replace(
+        asked=asked,
+        gap=min(gap, found.gap),
+        limits=task.limits,
+        few=None if few is None else (few.bound, few.mean),
+    )

@@ -1,0 +1,220 @@
+"""What a user may ask of a fit, and how it is told in the command that writes a table again.
+
+In: options, or that command. Out: `FitOptions`, as words and back, so that `check` fits with what the header names.
+What they do is the business of `fitting`.
+"""
+
+import math
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from numbers import Integral, Real
+from pathlib import Path
+
+from normtune.errors import UsageError
+from normtune.heuristics.tablefile.header import micrologs_of
+from normtune.results.regimes import COLD, check_regime
+
+OBJECTIVES = ("mean", "worst")
+TIE_PERCENT = 0.1
+# Nobody reads more, and the program takes 5 MB a leaf on the recording grid and time with their square.
+MOST_LEAVES = 128
+
+# What Python may hand over, NumPy's numbers included.
+_KINDS: dict[str, tuple[type, str]] = {
+    "leaves": (Integral, "an integer"),
+    "max_configs": (Integral, "an integer"),
+    "max_slowdown": (Real, "a number"),
+    "tie_percent": (Real, "a number"),
+    "objective": (str, "text"),
+    "weights": (str, "text"),
+    "baseline": (str, "text"),
+    "regime": (str, "text"),
+    "batch_invariant": (bool, "True or False"),
+}
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """What a fit is asked for.
+
+    Attributes:
+        leaves: the most leaves a function may have; None chooses each number by cross-validation.
+        operators: plain names or names with a variant to be fitted; empty means all that were measured.
+        objective: `mean` for the least mean slowdown, `worst` for the least mean of those trees whose worst is least.
+        max_slowdown: no measured problem may take more than so many times its best config's time; None for no bound.
+        tie_percent: trees whose mean slowdown is that near to the least are equally good, and the plainest is taken.
+        weights: what problems count: `decades`, `equal`, or a CSV file with columns rows, hidden and weight.
+        max_configs: the most distinct configs of a function; None for no bound.
+        baseline: a rule by name or a table's file, than which no leaf may be slower; None for the table that is
+            replaced, if there is one.
+        batch_invariant: whether the table also gets functions that do not look at rows.
+        regime: of the times that are fitted, a name of `regimes.REGIMES`.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    leaves: int | None = None
+    operators: tuple[str, ...] = ()
+    objective: str = "mean"
+    max_slowdown: float | None = None
+    tie_percent: float = TIE_PERCENT
+    weights: str = "decades"
+    max_configs: int | None = None
+    baseline: str | None = None
+    batch_invariant: bool = False
+    regime: str = COLD
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense, in one place for the command line and for Python."""
+        for name, (kind, told) in _KINDS.items():
+            value = getattr(self, name)
+            optional = value is None and self.__dataclass_fields__[name].default is None
+            # Of Python's types bool alone is another one's subclass: True is an Integral.
+            if not optional and (isinstance(value, bool) != (kind is bool) or not isinstance(value, kind)):
+                raise UsageError(f"{name} is {value!r}: expected {told}")
+        if self.leaves is not None and not 1 <= self.leaves <= MOST_LEAVES:
+            raise UsageError(f"leaves is {self.leaves}: expected 1 to {MOST_LEAVES}")
+        if self.max_configs is not None and self.max_configs < 1:
+            raise UsageError(f"max-configs is {self.max_configs}: expected a positive number")
+        check_regime(self.regime)
+        if self.objective not in OBJECTIVES:
+            raise UsageError(f"unknown objective {self.objective!r}: expected one of {', '.join(OBJECTIVES)}")
+        if self.max_slowdown is not None and not 1 <= self.max_slowdown < math.inf:
+            raise UsageError(f"max-slowdown is {self.max_slowdown:g}: expected a ratio of at least 1, as 1.10")
+        if not 0 <= self.tie_percent <= 100:
+            raise UsageError(f"tie is {self.tie_percent:g}: expected percent from 0 to 100, as {TIE_PERCENT}")
+
+    @property
+    def tie(self) -> int:
+        """The tie in millionths of log-slowdown."""
+        return micrologs_of(self.tie_percent)
+
+    @property
+    def cap(self) -> int | None:
+        """The greatest regret that a problem may have, millionths of log-slowdown; None for no bound."""
+        return None if self.max_slowdown is None else round(1e6 * math.log(self.max_slowdown))
+
+    def seen_from(self, folder: Path) -> "FitOptions":
+        """The same, with files named from a folder, as the header of a table there does."""
+        from normtune.heuristics.regret.weights import NAMED
+        from normtune.heuristics.rules import RULES
+
+        weights, baseline = self.weights, self.baseline
+        if weights not in NAMED:
+            weights = seen_from(weights, folder)
+        if baseline is not None and baseline not in RULES and os.path.lexists(baseline):
+            baseline = seen_from(baseline, folder)
+        return replace(self, weights=weights, baseline=baseline)
+
+    def words(self) -> list[str]:
+        """The options of the command that are not at their defaults."""
+        default = FitOptions()
+        words = [word for name in self.operators for word in ("--operator", name)]
+        for option, attribute in _VALUES.items():
+            value = getattr(self, attribute)
+            if value != getattr(default, attribute):
+                words += [option, _text(value)]
+        return words + [_BATCH_INVARIANT] * self.batch_invariant
+
+
+def seen_from(path: str | os.PathLike[str], folder: Path) -> str:
+    """A file or folder by its path from a folder; links on the way are followed, as `..` follows them."""
+    parent, name = os.path.split(path)
+    return os.path.relpath(os.path.join(os.path.realpath(parent), name), os.path.realpath(folder))
+
+
+# The options with one value, and where it stands.
+_VALUES = {
+    "--leaves": "leaves",
+    "--objective": "objective",
+    "--max-slowdown": "max_slowdown",
+    "--tie": "tie_percent",
+    "--weights": "weights",
+    "--max-configs": "max_configs",
+    "--baseline": "baseline",
+    "--regime": "regime",
+}
+_BATCH_INVARIANT = "--batch-invariant"
+# All that may stand in a header: these, and where measurements are and files go.
+_KNOWN = frozenset(
+    (*_VALUES, _BATCH_INVARIANT, "--operator", "--store", "--recording", "--out", "--evidence", "--install")
+) | {"--all-devices"}
+_NUMBERS = {"leaves": int, "max_configs": int, "max_slowdown": float, "tie_percent": float}
+
+
+def _text(value: object) -> str:
+    """A value as `read_options` reads it, to the last bit of a float."""
+    return str(float(value)).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def read_options(command: str) -> FitOptions:
+    """The options that a command of a table's header names.
+
+    Raises:
+        ValueError: a number is none.
+        UsageError: a value is out of range, or the command cannot be taken apart.
+    """
+    given = values(command)
+    for word in words_of(command):
+        if word.startswith("--") and word not in _KNOWN:
+            raise UsageError(
+                f"its command has the option {word[:40]!r}, which is none of `normtune fit` that a table needs"
+            )
+    found: dict[str, object] = {}
+    for option, attribute in _VALUES.items():
+        if option in given:
+            text = given[option][-1]
+            found[attribute] = _NUMBERS[attribute](text) if attribute in _NUMBERS else text
+    operators, invariant = tuple(given.get("--operator", ())), _BATCH_INVARIANT in words_of(command)
+    return FitOptions(operators=operators, batch_invariant=invariant, **found)  # type: ignore[arg-type]
+
+
+def quoted(word: str) -> str:
+    """A word of a command as one types it, in printable ASCII: what is none in the $'...' of POSIX shells."""
+    if word.isascii() and word.isprintable() and not _is_escaped(word):
+        return shlex.quote(word)
+    plain = {*range(32, 127)} - set(b"'\\")
+    return "$'" + "".join(chr(byte) if byte in plain else f"\\x{byte:02x}" for byte in os.fsencode(word)) + "'"
+
+
+def words_of(command: str) -> list[str]:
+    """The words of a command.
+
+    Raises:
+        UsageError: it cannot be taken apart.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(
+            f"the command {command[:80]!r} of a header cannot be read ({error}): fit the table again"
+        ) from None
+    return [_unescaped(word) if _is_escaped(word) else word for word in words]
+
+
+def _is_escaped(word: str) -> bool:
+    """Whether shlex, which does not know $'...', left this of one."""
+    return word.startswith("$") and "\\" in word
+
+
+def _unescaped(word: str) -> str:
+    content = os.fsencode(word.removeprefix("$"))
+    return os.fsdecode(re.sub(rb"\\x([0-9a-f]{2})", lambda match: bytes.fromhex(match[1].decode()), content))
+
+
+def values(command: str) -> dict[str, Sequence[str]]:
+    """The values of each option of a command, in order.
+
+    Raises:
+        UsageError: the command cannot be taken apart.
+    """
+    found: dict[str, list[str]] = {}
+    for name, value in pairwise(words_of(command)):
+        if name.startswith("--"):
+            found.setdefault(name, []).append(value)
+    return {name: tuple(given) for name, given in found.items()}

@@ -1,0 +1,79 @@
+"""The command in a table's header, which writes the table again from the folder of the table.
+
+In: where measurements came from, options, and the places that were asked for. Out: words, in which every file is named
+from that folder, whatever the layout; and those words as one line.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from normtune.errors import UsageError
+from normtune.heuristics.fitting.options import FitOptions, quoted, seen_from, words_of
+
+# A store that is no file: its URL may have a password.
+_STORE_VARIABLE = "$NORMTUNE_STORE"
+
+
+def source(store: str | None, recording: str | None, folder: Path) -> list[str]:
+    """The options that name the measurements again.
+
+    Args:
+        store: value of `--store`; None for NORMTUNE_STORE, else the default one.
+        recording: value of `--recording`; None for the store.
+        folder: of the table.
+    """
+    if recording:
+        return ["--recording", recording]
+    from normtune.results.database.connect import parse, resolve_url, sqlite_path
+
+    path = sqlite_path(parse(resolve_url(store)))
+    return ["--store", seen_from(path, folder) if path else _STORE_VARIABLE]
+
+
+def words(measured: Sequence[str], options: FitOptions, table: Path, place: Sequence[str]) -> list[str]:
+    """The whole command.
+
+    Args:
+        measured: the options that name the measurements.
+        options: of the fit.
+        table: the file that it writes.
+        place: the options that say so.
+    """
+    return ["normtune", "fit", *measured, *options.seen_from(table.parent).words(), *place]
+
+
+def places(table: Path, data: Path | None, in_folders: bool = False) -> list[str]:
+    """The options that write a table and its data again, from the folder of the table.
+
+    Args:
+        table: its file.
+        data: the file of its measurements; None where they are written nowhere.
+        in_folders: whether they are among those of several GPUs, each in the file of its name; then both folders are
+            named, as one file cannot be that of all.
+    """
+    out = ["--out", "./" if in_folders else table.name]
+    if data is None:
+        return out
+    if not in_folders:
+        return [*out, "--evidence", seen_from(data, table.parent)]
+    return [*out, "--evidence", os.path.join(seen_from(data.parent, table.parent), "")]
+
+
+def line(command: Sequence[str]) -> str:
+    """A command as one types it, in printable ASCII; `options.words_of` takes it apart again."""
+    return " ".join(word if word == _STORE_VARIABLE else quoted(word) for word in command)
+
+
+def is_plain(command: str) -> bool:
+    """Whether a header's command is one that `line` writes: a shell runs `normtune fit` of it and nothing else."""
+    try:
+        found = words_of(command)
+    except UsageError:
+        return False
+    return found[:2] == ["normtune", "fit"] and line(found) == command
+
+
+def without_store(options: FitOptions, table: Path, data: Path | None) -> list[str]:
+    """The command for measurements that are in no store yet: once they are, NORMTUNE_STORE names it."""
+    return words(["--store", _STORE_VARIABLE], options, table, places(table, data))

@@ -1,0 +1,178 @@
+"""What `fit` prints: figures, what was gained over the rule that is in use today, and how to use the table.
+
+In: fits. Out: lines of at most 80 columns where names allow, the same for a terminal and for a pipe.
+"""
+
+import math
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from normtune.heuristics.fitting import forward_backward
+from normtune.heuristics.fitting.figures import Figures, Gain
+from normtune.heuristics.fitting.result import Fit
+from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up
+from normtune.heuristics.rules import liger
+from normtune.heuristics.solver.optimum import MAX_BINS
+from normtune.kernels.gpu_name import plain_name
+from normtune.kernels.problem import split_key
+from normtune.results.records import REPLAY_PREFIX
+from normtune.results.regimes import COLD
+
+_WIDTHS = (10, 7, 8, 7, 7, 7, 11, 7, 8, 8)
+_HEADINGS = (
+    ("", "", "", "", "plain", "", "cross-", "", "Liger", "Liger"),
+    ("dtype", "leaves", "configs", "mean", "mean", "worst", "validated", "gap", "mean", "worst"),
+)
+_COUNTED = {
+    "decades": "decades of bytes moved count the same in a mean, problems in a plain mean",
+    "equal": "each problem counts the same",
+}
+
+
+def figures(fit: Fit) -> Iterable[str]:
+    """The figures of a table, operator by operator."""
+    device = fit.device
+    yield f"{device.label}, {device.target}, {device.sms} SMs: {fit.extent}"
+    yield "Slower than the best config of each problem, in percent (Liger: its rule);"
+    yield _COUNTED.get(fit.weights, f"problems count in a mean as {fit.weights} says") + ":"
+    yield ""
+    for heading in _HEADINGS:
+        yield _row(heading)
+    rows: dict[str, list[tuple[str, str, Figures]]] = defaultdict(list)
+    for one in fit.functions:
+        rows[one.key].append((one.dtype, str(one.figures.leaves), one.figures))
+    for other in fit.shared:
+        rows[other.key].append((other.dtype, "shared", other.figures))
+    for key in sorted(rows):
+        yield key
+        for dtype, leaves, found in sorted(rows[key]):
+            yield _row((f"  {dtype}", leaves, *_cells(found)))
+    yield ""
+    yield "gap: what the best tree of as many leaves on this grid, proved, loses less"
+    for key, dtype in [(one.key, one.dtype) for one in fit.functions if one.figures.joined]:
+        yield f"  {key} {dtype}: more than {MAX_BINS} pairs of sizes; the nearest are not told apart, nothing is proved"
+    lucky = max(found.loss.luck for _, _, found in fit.with_data())
+    if lucky:
+        yield f"means are low by at most {percent_up(lucky)}, as half of the blocks choose a shape's best and the"
+        yield "others score it; a mean below 0 is one of about 0"
+    yield from _beyond(fit)
+    yield from forward_backward.lines(fit.together, "Liger")
+    yield from _batch_invariant(fit)
+    for one in fit.functions:
+        if one.figures.kept:
+            were = "leaf was" if one.figures.kept == 1 else "leaves were"
+            yield f"{one.key} {one.dtype}: {one.figures.kept} {were} slower than what is in use, and gave way there"
+        if one.figures.slower:
+            count, most = one.figures.slower
+            yield (
+                f"{one.key} {one.dtype}: {count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what "
+                "is in use; no table within the bounds avoids it"
+            )
+    for one in fit.functions:
+        takers = [
+            f"{other.key} {other.dtype} {percent(other.cost)}"
+            for other in fit.shared
+            if other.donor == (one.key, one.dtype)
+        ]
+        if takers:
+            yield f"{one.key} {one.dtype} is shared, which costs"
+            yield from (f"  {told}" for told in takers)
+
+
+def _beyond(fit: Fit) -> Iterable[str]:
+    """What is lost beyond the sizes that a tree was fitted on, of all functions on lines of their own."""
+    known = [(one, one.figures.extrapolated) for one in fit.functions if one.figures.extrapolated is not None]
+    if known:
+        yield "cross-validated: between sizes; beyond the sizes that a tree was fitted on it loses"
+        yield from (f"  {percent(value):>8} {one.key} {one.dtype}" for one, value in known)
+
+
+def _batch_invariant(fit: Fit) -> Iterable[str]:
+    """What the functions that do not look at rows cost, beside those that do."""
+    found = [(one, one.beside) for one in fit.functions if one.beside]
+    if found:
+        yield "batch-invariant, so the same config for all rows, which costs on average and at worst"
+    for one, cost in found:
+        bounds = f", at most: {cost.bounded} of {cost.problems} shapes are bounds" if cost.bounded else ""
+        yield f"  {percent(cost.mean):>8} {percent(cost.worst, 1):>8} {one.key} {one.dtype}{bounds}"
+
+
+def gain(fit: Fit) -> Iterable[str]:
+    """How much faster the table makes each operator than the rule that Liger-Kernel ships: see `gain_lines`."""
+    yield from gain_lines((key, found.gain) for key, _, found in fit.with_data())
+
+
+def gain_lines(gains: Iterable[tuple[str, Gain | None]]) -> Iterable[str]:
+    """How much faster each operator is than by Liger-Kernel's rule, and what of it is due to thresholds.
+
+    Args:
+        gains: by key, on the problems of all dtypes on which the rule's config was measured. Variants count only where
+            no plain operator was measured.
+    """
+    found: dict[str, list[Gain]] = defaultdict(list)
+    for key, one in gains:
+        if one:
+            found[key].append(one)
+    plain = [key for key in found if not split_key(key)[1]]
+    if found:
+        yield f"On average, against the rule of {liger.TITLE} on normtune's kernels (its own are compared in README):"
+    for key in sorted(plain or found):
+        yield f"  {key}: {_faster(found[key])}"
+
+
+def ways(fit: Fit, out: Path | None) -> Iterable[str]:
+    """The three ways to make kernels use a table.
+
+    Args:
+        fit: the table.
+        out: where it was written; None where it was not.
+    """
+    name = shlex.quote(str(out)) if out else "FILE"
+    regime = "" if fit.regime == COLD else f" --regime {fit.regime}"
+    force = " --force" * fit.device.uuid.startswith(REPLAY_PREFIX)
+    yield "Three ways to use it:" if out else "No table was written. Three ways to use it:"
+    for way, effect in (
+        (f"normtune fit{regime} --install{force}", f"kernels on {plain_name(fit.device.name)} use it, for this user"),
+        (f"NORMTUNE_TABLE={name}", "one process uses it" if out else "one process uses it; --out FILE writes it"),
+        ("commit it", "as heuristics.py of a library, or in heuristics/tables/ of normtune"),
+    ):
+        yield f"  {way}: {effect}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    first, *rest = zip(cells, _WIDTHS, strict=True)
+    return (f"{first[0]:<{first[1]}}" + "".join(f"{cell:>{width}}" for cell, width in rest)).rstrip()
+
+
+def _cells(found: Figures) -> list[str]:
+    rule = found.rule
+    shown = (
+        (found.loss.mean, 2),
+        (found.loss.plain, 2),
+        (found.loss.worst, 1),
+        (found.cross_validated, 2),
+    )
+    of_rule = ((rule.mean if rule else None, 2), (rule.worst if rule else None, 1))
+    cells = ["-" if value is None else percent(value, digits) for value, digits in (*shown, *of_rule)]
+    gap = "-" if found.joined else percent_up(found.gap)
+    return [str(found.configs), *(cell.removesuffix(" %") for cell in (*cells[:4], gap, *cells[4:]))]
+
+
+def _faster(gains: Sequence[Gain]) -> str:
+    """`98 % faster (up to 12.1 times): +15 % by the best switch between Liger's launches, +72 % by other launches`."""
+    problems = sum(one.problems for one in gains)
+    total, thresholds = (sum(logs) / problems for logs in ([g.total for g in gains], [g.thresholds for g in gains]))
+    most = math.exp(max(one.most for one in gains) / MILLION)
+    ratio = math.exp(total / MILLION)
+    if ratio >= 2:
+        told = f"{ratio:.1f} times as fast"
+    elif round(100 * (ratio - 1)) == 0:
+        told = "as fast"
+    else:
+        told = f"{100 * (ratio - 1):.0f} % faster" if ratio > 1 else f"{100 * (1 / ratio - 1):.0f} % slower"
+    if most >= 1.005:
+        told += f" (up to {most:.1f} times)" if most >= 1.95 else f" (up to {100 * (most - 1):.0f} %)"
+    switch, others = (100 * math.expm1(log / MILLION) for log in (thresholds, total - thresholds))
+    return f"{told}: {switch:+.0f} % by the best switch between Liger's launches, {others:+.0f} % by other launches"

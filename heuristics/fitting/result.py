@@ -1,0 +1,126 @@
+"""What a fit says: the functions of a table, what shares them, and the data they come from.
+
+In: values. Out: `Function`, `Shared` and `Fit`, and `FromData`, which tables for any GPU say as well. How they are
+found is in `fitting`, how they are written in `emit`.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from normtune.heuristics.fitting.batch_invariant import Cost
+from normtune.heuristics.fitting.figures import Figures
+from normtune.heuristics.fitting.forward_backward import Together
+from normtune.heuristics.tablefile.tree import Tree
+from normtune.kernels.problem import join_key
+from normtune.results.records import Device
+from normtune.results.regimes import COLD
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function of the table.
+
+    Attributes:
+        operator, variant, dtype: whose data it was fitted on.
+        tree: what it does.
+        figures: how good it is.
+        dtypes: the dtypes that it answers for under its key, its own first.
+        replacing: whether it is what it is because of the table that it replaces.
+        beside: what it costs beside the function that looks at rows; None for one that does.
+    """
+
+    operator: str
+    variant: str
+    dtype: str
+    tree: Tree
+    figures: Figures
+    dtypes: tuple[str, ...]
+    replacing: bool = False
+    beside: Cost | None = None
+
+    @property
+    def key(self) -> str:
+        """The operator's name in the table."""
+        return join_key(self.operator, self.variant)
+
+
+class Shared(NamedTuple):
+    """A variant or dtype that has data and takes the function of another all the same.
+
+    Attributes:
+        key, dtype: its name and dtype.
+        donor: key and dtype of the function that it takes.
+        cost: mean regret that sharing adds on its data, against the best tree of as many leaves, millionths.
+        figures: how good the function is on its data.
+    """
+
+    key: str
+    dtype: str
+    donor: tuple[str, str]
+    cost: int
+    figures: Figures
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromData:
+    """What a table says of its data, be it for one GPU or for any.
+
+    Attributes:
+        software: of the newest run.
+        date: of the newest run, YYYY-MM-DD, UTC.
+        digest: of the evidence that was used.
+        measurements: how many there are in it.
+        fingerprints: of the kernels, by operator.
+        measured: least and largest measured rows, least and largest measured hidden.
+        notes: what the user should know: data left out, and why.
+        regime: in which the times were taken.
+    """
+
+    software: dict[str, str]
+    date: str
+    digest: str
+    measurements: int
+    fingerprints: dict[str, str]
+    measured: tuple[int, int, int, int]
+    notes: tuple[str, ...]
+    regime: str = COLD
+
+    @property
+    def extent(self) -> str:
+        """How many measurements, of which date; and how the times were taken, where that is not cold."""
+        regime = "" if self.regime == COLD else f", {self.regime}"
+        return f"{self.measurements} measurements, {self.date}{regime}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(FromData):
+    """A fitted table, not written yet.
+
+    Attributes:
+        device: of the newest run.
+        functions: in the order of the code.
+        shared: variants and dtypes that have data and no function of their own.
+        weights: what the problems count, as the user asked for it.
+        together: what forward and backward lose together.
+    """
+
+    device: Device
+    functions: tuple[Function, ...]
+    shared: tuple[Shared, ...]
+    weights: str = "decades"
+    together: tuple[Together, ...] = ()
+
+    def with_data(self) -> list[tuple[str, str, Figures]]:
+        """(key, dtype, figures) of all that was measured, with a function of its own or with another's."""
+        own = [(one.key, one.dtype, one.figures) for one in self.functions]
+        return own + [(one.key, one.dtype, one.figures) for one in self.shared]
+
+    def without_data(self) -> list[tuple[str, str, str]]:
+        """(key, dtype, dtype of the function it takes) of all that is served without measurements of its own."""
+        measured = {(key, dtype) for key, dtype, _ in self.with_data()}
+        return [
+            (one.key, dtype, one.dtype)
+            for one in self.functions
+            for dtype in one.dtypes
+            if (one.key, dtype) not in measured
+        ]

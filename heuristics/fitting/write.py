@@ -1,0 +1,151 @@
+"""Where `fit` writes, what it leaves alone, and the files themselves.
+
+In: the options that name a place, and fits. Out: paths that may be written, and tables on disk, replaced whole or not
+at all. What a table says is made in `emit`.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from normtune.errors import UsageError
+from normtune.heuristics.fitting import regenerate
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import FIRST_LINE, is_edited, parse
+from normtune.heuristics.tablefile.syntax import has_comments
+from normtune.results.atomic import check_place, replaced
+
+if TYPE_CHECKING:
+    from normtune.heuristics.any_gpu.result import AnyGpuFit
+    from normtune.heuristics.fitting.result import Fit
+    from normtune.results.records import Device
+
+
+def is_folder(place: str) -> bool:
+    """Whether an option names a folder, for a file a device, and not one file."""
+    return place.endswith(("/", os.sep)) or Path(place).is_dir()
+
+
+def files(place: str, devices: "Sequence[Device]", suffix: str) -> list[Path]:
+    """The file of each device.
+
+    Args:
+        place: a file, for the one device that there may then be; or a folder, where each has a file of its name.
+        devices: in order.
+        suffix: of the files in a folder, `.py`.
+    """
+    if not is_folder(place):
+        return [Path(place)] * len(devices)
+    slugs = [locate.slug(device.label) for device in devices]
+    twice = Counter(slugs)
+    names = [
+        f"{slug}_{device.sms}_sms" if twice[slug] > 1 else slug for slug, device in zip(slugs, devices, strict=True)
+    ]
+    return [Path(place) / f"{name}{suffix}" for name in names]
+
+
+def make_folder(folder: Path, parents: bool = False, advice: str = "name another") -> None:
+    """Make a folder unless it is there; with `parents`, all folders on the way to it as well.
+
+    Args:
+        folder: the folder.
+        parents: whether to make those on the way to it.
+        advice: what to do where it cannot be made.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=parents, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {folder}: {error.strerror or error}; {advice}") from None
+
+
+def check_table(path: Path, force: bool) -> None:
+    """Refuse to write a table where something else stands that somebody may want to keep.
+
+    Raises:
+        UsageError: there is something else than a file; or a file that normtune did not write, or that was edited
+            since, and `force` is not set.
+    """
+    if _replaceable(path, force) and (why := not_as_written(path)):
+        raise UsageError(f"cannot write {path}: {why}; --force overwrites it")
+
+
+def not_as_written(path: Path) -> str:
+    """Why the file of a table is not as normtune wrote it; empty where it is.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    begin = FIRST_LINE.encode() + b"\n"
+    if _begins(path, len(begin)) != begin:
+        return "it exists and normtune did not write it"
+    try:
+        header, body = parse(locate.read(path), str(path))
+        # A comment is no edit to `check`, but somebody's, and would be lost.
+        edited = is_edited(header, body) or has_comments(body)
+    except UsageError:
+        edited = True
+    return "it was edited since normtune wrote it" if edited else ""
+
+
+def check_evidence(path: Path, force: bool) -> None:
+    """Refuse to write evidence where something else stands.
+
+    Raises:
+        UsageError: the name does not end in .parquet; there is something else than a file; or a file that is no
+            evidence that normtune wrote, and `force` is not set.
+    """
+    from normtune.results import parquet_csv
+
+    if path.suffix.lower() != ".parquet":
+        raise UsageError(f"--evidence is {str(path)!r}: expected a file that ends in .parquet")
+    if _replaceable(path, force) and not parquet_csv.is_export(path):
+        raise UsageError(f"cannot write {path}: it exists and normtune did not write it; --force overwrites it")
+
+
+def write_table(fit: "Fit | AnyGpuFit", path: Path, command: Sequence[str]) -> None:
+    """Write a table.
+
+    Args:
+        fit: what it says.
+        path: of the file, replaced if it exists.
+        command: the words that write it again.
+
+    Raises:
+        UsageError: its folder does not exist.
+        NormtuneError: it cannot be written.
+    """
+    from normtune.heuristics.any_gpu.emit import module_text as any_gpu_text
+    from normtune.heuristics.any_gpu.result import AnyGpuFit
+    from normtune.heuristics.fitting.emit import module_text
+
+    line = regenerate.line(command)
+    text = any_gpu_text(fit, line) if isinstance(fit, AnyGpuFit) else module_text(fit, line)
+    with replaced(path) as temporary:
+        temporary.write_text(text, "utf-8", newline="\n")
+
+
+def _replaceable(path: Path, force: bool) -> bool:
+    """Whether there is a file that has to be looked at before it is replaced.
+
+    Raises:
+        UsageError: the folder is missing, or there is something else than a file.
+    """
+    check_place(path)
+    if os.path.lexists(path) and not path.is_file():
+        raise UsageError(f"cannot write {path}: it is no regular file, name another")
+    return path.exists() and not force
+
+
+def _begins(path: Path, count: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(count)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: it exists and cannot be read ({error.strerror}); name another"
+        ) from None

@@ -1,0 +1,65 @@
+"""The time of each problem's best config in nanoseconds, and what failed: what a timing matrix leaves out.
+
+In: evidence and a timing matrix of it. Out: `BestTimes`. A matrix holds ratios alone, as times of different runs are
+never compared; a time stands here for what a problem weighs beside others, or bounds what nobody measured.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.results.records import COPY
+from normtune.results.statistics import summary
+
+if TYPE_CHECKING:
+    from normtune.results.evidence import Evidence
+
+
+class BestTimes(NamedTuple):
+    """Times behind a timing matrix of P problems and C configs.
+
+    Attributes:
+        best: int64 (P,), ns, median of the samples of the config of least regret in the newest run that timed it.
+        failed: bool (P, C), whether a measurement of the config on the problem failed in any run.
+    """
+
+    best: NDArray[np.int64]
+    failed: NDArray[np.bool_]
+
+
+def best_times(evidence: "Evidence", matrix: TimingMatrix) -> BestTimes:
+    """The best times of a matrix's problems.
+
+    Args:
+        evidence: that the matrix was made of.
+        matrix: of one operator variant and dtype.
+    """
+    mine = evidence.part(matrix.operator, matrix.variant, matrix.dtype)
+    mine = mine[mine["status"] != "not_recorded"]
+    order = {run.id: number for number, run in enumerate(evidence.runs)}
+    problems = {shape: place for place, shape in enumerate(matrix.problems)}
+    columns = {config.to_json(): place for place, config in enumerate(matrix.configs) if config != COPY}
+    failed = np.zeros(matrix.usable.shape, np.bool_)
+    newest: dict[tuple[int, int], tuple[int, list[NDArray[np.int32]]]] = {}
+    fields = (mine[name] for name in ("rows", "hidden", "config", "run", "status", "samples"))
+    for rows, hidden, config, run, status, samples in zip(*fields, strict=True):
+        problem, column = problems.get((rows, hidden)), columns.get(config)
+        if problem is None or column is None:
+            continue
+        if status != "ok":
+            failed[problem, column] = True
+        elif order[run] > newest.get((problem, column), (-1, []))[0]:
+            newest[problem, column] = order[run], [samples]
+        elif order[run] == newest[problem, column][0]:
+            newest[problem, column][1].append(samples)
+    timed = np.zeros(matrix.usable.shape, np.bool_)
+    timed[tuple(np.array(list(newest), np.int64).reshape(-1, 2).T)] = True
+    # A config that makes the same launch as a measured one has its regret and no samples.
+    regret = np.where(timed & matrix.usable, matrix.regret, np.iinfo(np.int64).max)
+    best = [
+        summary(np.concatenate(newest[problem, int(column)][1]))[0]
+        for problem, column in enumerate(regret.argmin(axis=1))
+    ]
+    return BestTimes(np.array(best, np.int64), failed)

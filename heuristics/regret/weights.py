@@ -1,0 +1,181 @@
+"""What each problem counts in a mean: by decades of bytes moved, equally, or as a file of the user says.
+
+In: a choice, and the problems of an operator variant and dtype. Out: integer weights that sum to `WEIGHT` a problem,
+exactly, so that whatever is computed of them is the same on every processor.
+
+Every problem weighs at least 1, even one that a file leaves out, and so 1 / 4096 of the average: what the others leave
+open, the data of those that hardly count decide, and not the order of the configs.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from math import inf
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.errors import UsageError
+from normtune.heuristics.regret.matrix import WEIGHT
+from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.problem import Problem, split_key
+from normtune.results.csv_file import Line, positive, read_lines
+
+DECADES, EQUAL = "decades", "equal"
+NAMED = (DECADES, EQUAL)
+_REQUIRED = ("rows", "hidden", "weight")
+_OPTIONAL = ("operator", "dtype")
+
+
+class _Entry(NamedTuple):
+    """One line of a file; an empty operator or dtype stands for any, an operator without a variant for all of it."""
+
+    place: str
+    shape: tuple[int, int]
+    weight: Fraction
+    operator: str
+    dtype: str
+
+    def names(self, problem: Problem) -> bool:
+        """Whether the line is about that operator variant and dtype."""
+        name, variant = split_key(self.operator)
+        return (
+            self.dtype in ("", problem.dtype)
+            and name in ("", problem.operator)
+            and (not variant or variant == problem.variant)
+        )
+
+
+class Weighting:
+    """A choice of weights, and what of it has met no problem so far."""
+
+    def __init__(self, choice: str) -> None:
+        """Read the choice.
+
+        Args:
+            choice: `decades`: each decade of bytes moved counts the same, and so does each problem inside it; `equal`;
+                or the path of a CSV file with columns rows, hidden, weight and, if wanted, operator and dtype. Lines
+                of one shape add up, and what the file does not list counts next to nothing.
+
+        Raises:
+            UsageError: there is no such file, or a line of it is wrong.
+        """
+        self.choice = choice
+        self._entries = [] if choice in NAMED else _entries(Path(choice))
+        self._unmet = {entry.place: entry for entry in self._entries}
+        self._without: dict[str, None] = {}  # a set in the order of arrival
+
+    def of(self, spec: OperatorSpec, variant: str, dtype: str, shapes: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+        """The weight of each problem, at least 1, `WEIGHT` on average.
+
+        Where a file has no weight for any of the shapes, they count by decades, and `notes` says so.
+
+        Args:
+            spec: of the operator.
+            variant: of the operator, empty for the plain one.
+            dtype: name of a dtype.
+            shapes: rows and hidden of the problems, each once, at least one.
+        """
+        problems = [Problem(spec.name, rows, hidden, dtype, variant) for rows, hidden in shapes]
+        if self.choice == EQUAL:
+            return _apportioned([Fraction(1)] * len(problems))
+        if self._entries:
+            listed: Counter[tuple[int, int]] = Counter()
+            known = set(shapes)
+            for entry in self._entries:
+                if entry.shape in known and entry.names(problems[0]):
+                    listed[entry.shape] += entry.weight  # type: ignore[assignment]
+                    self._unmet.pop(entry.place, None)
+            if any(listed.values()):
+                return _apportioned([Fraction(listed[shape]) for shape in shapes], least=1)
+            self._without[f"{problems[0].key} {dtype}"] = None
+        decades = [_decade(spec.bytes_moved(problem)) for problem in problems]
+        members = Counter(decades)
+        return _apportioned([Fraction(1, members[decade]) for decade in decades])
+
+    def join(self, other: "Weighting") -> None:
+        """Take over what another one of the same choice has met, in another process perhaps."""
+        if other is not self:
+            self._unmet = {place: entry for place, entry in self._unmet.items() if place in other._unmet}
+            self._without |= other._without
+
+    def notes(self) -> list[str]:
+        """After all matrices were weighted: what of a file met none of them.
+
+        Raises:
+            UsageError: nothing of it did.
+        """
+        if not self._entries:
+            return []
+        if len(self._unmet) == len(self._entries):
+            first = self._entries[0]
+            raise UsageError(
+                f"{self.choice} names no problem that was measured, its first is {_told(first)}: expected measured "
+                "shapes (`normtune sweep --shapes FILE` measures those of a file)"
+            )
+        notes = []
+        if self._unmet:
+            first = next(iter(self._unmet.values()))
+            count = len(self._unmet)
+            notes.append(
+                f"{count} line{'s' * (count > 1)} of {self.choice} met no measured problem, the first is {_told(first)}"
+            )
+        if self._without:
+            notes.append(f"no weight in {self.choice} for {', '.join(self._without)}: shapes count by decades there")
+        return notes
+
+
+def _entries(path: Path) -> list[_Entry]:
+    lines = read_lines(path, _REQUIRED, _OPTIONAL)
+    found = [
+        _Entry(
+            line.place,
+            (positive(line, "rows"), positive(line, "hidden")),
+            _weight(line),
+            line.cells.get("operator", ""),
+            line.cells.get("dtype", ""),
+        )
+        for line in lines
+    ]
+    if not any(entry.weight for entry in found):
+        raise UsageError(f"{path} has no weight above 0: expected one at least")
+    return found
+
+
+def _weight(line: Line) -> Fraction:
+    text = line.cells["weight"]
+    try:
+        value = float(text) if text.isascii() and "_" not in text else -inf
+    except ValueError:
+        value = -inf
+    if not 0 <= value < inf:
+        raise UsageError(f"{line.place}: weight is {text[:40]!r}, expected a number of at least 0")
+    return Fraction(value)
+
+
+def _told(entry: _Entry) -> str:
+    kind = " ".join(name for name in (entry.operator, entry.dtype) if name)
+    return f"{entry.shape[0]} x {entry.shape[1]}{f' of {kind[:40]!r}' if kind else ''} ({entry.place})"
+
+
+def _decade(size: int) -> int:
+    """The power of ten below a positive integer: 0 for 1 to 9, 6 for a million."""
+    return len(str(size)) - 1
+
+
+def _apportioned(shares: Sequence[Fraction], least: int = 0) -> NDArray[np.int64]:
+    """Integers that sum to `WEIGHT` a share: `least`, and the rest in proportion to the shares, by largest remainder.
+
+    Equal remainders go to the first.
+    """
+    whole = (WEIGHT - least) * len(shares)
+    total = sum(shares)
+    exact = [share * whole / total for share in shares]
+    weights = [int(value) for value in exact]
+    short = whole - sum(weights)
+    first = sorted(range(len(shares)), key=lambda place: (weights[place] - exact[place], place))[:short]
+    for place in first:
+        weights[place] += 1
+    return np.array(weights, np.int64) + least

@@ -1,0 +1,1 @@
+"""Maps and lists of measurements for the terminal."""

@@ -1,0 +1,255 @@
+"""The map of one operator and dtype: which config is best, or which a table takes, at each measured shape.
+
+In: a timing matrix, and a table's function if there is one. Out: `BestMap`, and its text in bands that fit a width.
+Reads well without colour: configs are letters. Which measurements and which device is left to `show_command`.
+
+Configs that are equally fast share a map badly: by the least regret alone, the H200's backward in bfloat16 has 59 best
+configs on 418 shapes, most of them within a percent of their neighbours'. So a shape shows, of the configs within
+`NEAR` of its best, the one that is so on most shapes, found greedily: 43 configs, the first 26 of which have letters.
+"""
+
+import string
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.heuristics.fitting.figures import Loss, summarise
+from normtune.heuristics.regret.fixed_log import percent
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.kernels.config import Config
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+# Millionths. Configs that differ by a percent change places from sweep to sweep.
+NEAR = 9_950
+# Millionths: 3 %.
+LOSING = 29_559
+LETTERS = string.ascii_uppercase
+OTHER, NONE, UNTIMED, LOSES, UNKNOWN = "+", ".", "x", "!", "?"
+# One for each of the first letters; bold ones follow.
+_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+
+Shape = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class BestMap:
+    """What a map shows.
+
+    Attributes:
+        shown: the config of each shape (rows, hidden) that has times.
+        counts: the shown configs, the most frequent first, each with the number of its shapes.
+        wins: of how many shapes each config is the very best.
+        untimed: shapes that were measured and have no config with times.
+        losses: what a table's config loses at each shape, millionths, None where it has no time there; empty where the
+            map is of the best configs.
+    """
+
+    shown: dict[Shape, Config]
+    counts: tuple[tuple[Config, int], ...]
+    wins: Counter[Config]
+    untimed: frozenset[Shape]
+    losses: dict[Shape, int | None]
+
+    @property
+    def letters(self) -> dict[Config, str]:
+        """The letter of each config; the rare ones share `OTHER`."""
+        names = enumerate(config for config, _ in self.counts)
+        return {config: LETTERS[place] if place < len(LETTERS) else OTHER for place, config in names}
+
+    @property
+    def ending(self) -> str:
+        """The last word of all configs with letters, where it is the same: it would take them beyond 80 columns."""
+        endings = {str(config).rpartition(" ")[2] for config, letter in self.letters.items() if letter != OTHER}
+        return endings.pop() if len(endings) == 1 and len(self.counts) > 1 else ""
+
+    def worst(self, count: int) -> list[tuple[Shape, int]]:
+        """The shapes at which the table loses over `LOSING`, the worst first, at most so many."""
+        losing = [(shape, loss) for shape, loss in self.losses.items() if loss is not None and loss > LOSING]
+        return sorted(losing, key=lambda pair: (-pair[1], pair[0]))[:count]
+
+    def summary(self) -> Loss | None:
+        """What the table loses over all shapes at which its config has a time."""
+        return summarise(list(self.losses.values()))
+
+
+def best_map(matrix: TimingMatrix, measured: Collection[Shape]) -> BestMap:
+    """The map of the best configs.
+
+    Args:
+        matrix: the timing matrix.
+        measured: all shapes that were tried, those without times included.
+    """
+    regret = np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max // 2)
+    least = regret.min(axis=1, keepdims=True)
+    best = regret.argmin(axis=1)
+    chosen = _cover(regret <= least + NEAR)
+    shown = {shape: matrix.configs[chosen[place]] for place, shape in enumerate(matrix.problems)}
+    wins = Counter(matrix.configs[column] for column in best)
+    return BestMap(shown, _counted(shown), wins, frozenset(measured) - set(matrix.problems), {})
+
+
+def table_map(matrix: TimingMatrix, measured: Collection[Shape], answer: Callable[[int, int], Config]) -> BestMap:
+    """The map of a table's configs and of what they lose.
+
+    Args:
+        matrix: the timing matrix.
+        measured: all shapes that were tried, those without times included.
+        answer: rows and hidden to the table's config.
+    """
+    shown = {shape: answer(*shape) for shape in matrix.problems}
+    losses = {shape: matrix.loss(place, shown[shape]) for place, shape in enumerate(matrix.problems)}
+    wins = best_map(matrix, measured).wins
+    return BestMap(shown, _counted(shown), wins, frozenset(measured) - set(matrix.problems), losses)
+
+
+def _cover(near: NDArray[np.bool_]) -> list[int]:
+    """The column that each row shows: greedily, the one that is near on most rows that show nothing yet."""
+    chosen = np.full(len(near), -1)
+    while (chosen < 0).any():
+        column = int(near[chosen < 0].sum(axis=0).argmax())
+        chosen[(chosen < 0) & near[:, column]] = column
+    return [int(column) for column in chosen]
+
+
+def _counted(shown: dict[Shape, Config]) -> tuple[tuple[Config, int], ...]:
+    return tuple(sorted(Counter(shown.values()).items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def size_label(size: int) -> str:
+    """A size as the map's edges name it: `768`, `4k`, `1M`, with k and M the powers of 1024."""
+    for unit, name in ((1 << 20, "M"), (1 << 10, "k")):
+        if size % unit == 0:
+            return f"{size // unit}{name}"
+    return str(size)
+
+
+def map_lines(found: BestMap, columns: int) -> "list[Text]":
+    """The map as lines, hidden down and rows across, in as many bands as its width takes.
+
+    Args:
+        found: what is shown.
+        columns: width, at least 20.
+    """
+    letters = found.letters
+    return plane_lines({*found.shown, *found.untimed}, columns, lambda shape: _cell(found, letters, shape))
+
+
+def plane_lines(shapes: Collection[Shape], columns: int, cell: Callable[[Shape], tuple[str, str]]) -> "list[Text]":
+    """The plane of rows and hidden as lines.
+
+    Args:
+        shapes: (rows, hidden) of which its edges consist.
+        columns: width, at least 20.
+        cell: a shape's two characters and their style; also asked for shapes that only the edges have in common.
+    """
+    from rich.text import Text
+
+    hidden_sizes = sorted({hidden for _, hidden in shapes})
+    edge = max(len("hidden"), *(len(size_label(hidden)) for hidden in hidden_sizes))
+    lines: list[Text] = []
+    for band in _bands(sorted({rows for rows, _ in shapes}), columns - edge):
+        if lines:
+            lines.append(Text())
+        widths = [len(size_label(rows)) + 1 for rows in band]
+        labels = "".join(f"{size_label(rows):>{width}}" for rows, width in zip(band, widths, strict=True))
+        lines.append(Text(f"{'':{edge}} rows", style="bold"))
+        lines.append(Text(f"{'hidden':>{edge}}{labels}", style="bold"))
+        for hidden in hidden_sizes:
+            line = Text(f"{size_label(hidden):>{edge}}", style="bold")
+            for rows, width in zip(band, widths, strict=True):
+                mark, style = cell((rows, hidden))
+                line.append(f"{'':{width - 2}}").append(mark, style=style)
+            lines.append(line)
+    return lines
+
+
+def _cell(found: BestMap, letters: dict[Config, str], shape: Shape) -> tuple[str, str]:
+    """Two characters, a mark and a letter, and their style."""
+    if shape in found.untimed:
+        return f" {UNTIMED}", "not bold dim"
+    config = found.shown.get(shape)
+    if config is None:
+        return f" {NONE}", "not bold dim"
+    letter = letters[config]
+    loss = found.losses.get(shape, 0)
+    if loss is None:
+        return f"{UNKNOWN}{letter}", "not bold"
+    if loss > LOSING:
+        return f"{LOSES}{letter}", "bold reverse"
+    return f" {letter}", letter_style(letter)
+
+
+def letter_style(letter: str) -> str:
+    """The style of a letter on the map and in its legend."""
+    place = LETTERS.find(letter)
+    if place < 0:
+        return "not bold"
+    return ("bold " if place // len(_COLOURS) % 2 else "not bold ") + _COLOURS[place % len(_COLOURS)]
+
+
+def _bands(sizes: Sequence[int], columns: int) -> list[list[int]]:
+    """The row counts in order, in as few bands as so many columns take, and these as narrow as that allows."""
+    bands = _filled(sizes, columns)
+    while columns > 1 and len(narrower := _filled(sizes, columns - 1)) == len(bands):
+        bands, columns = narrower, columns - 1
+    return bands
+
+
+def _filled(sizes: Sequence[int], columns: int) -> list[list[int]]:
+    """Bands whose labels take at most so many columns, each filled before the next."""
+    bands: list[list[int]] = []
+    room = 0
+    for size in sizes:
+        width = len(size_label(size)) + 1
+        if not bands or width > room:
+            bands.append([])
+            room = columns
+        bands[-1].append(size)
+        room -= width
+    return bands
+
+
+def legend_lines(found: BestMap) -> "list[Text]":
+    """What the letters and marks mean: each config in one line, with its shapes and how often it is the very best."""
+    from rich.text import Text
+
+    letters = found.letters
+    named = [(config, count) for config, count in found.counts if letters[config] != OTHER]
+    others = [(config, count) for config, count in found.counts if letters[config] == OTHER]
+    ending = found.ending
+    lines = [Text(f"   shown  best  config{f', each with {ending}' * bool(ending)}", style="bold")]
+    for config, count in named:
+        letter = letters[config]
+        # The longest would take 92 columns.
+        name = str(config).removesuffix(f" {ending}").replace("programs_per_sm=", "per_sm=").replace("finish=", "")
+        told = f" {count:>6} {found.wins[config]:>5}  {name}"
+        lines.append(Text.assemble(" ", (letter, letter_style(letter)), told))
+    if others:
+        shown, best = sum(count for _, count in others), sum(found.wins[config] for config, _ in others)
+        lines.append(Text(f" {OTHER} {shown:>6} {best:>5}  {len(others)} other configs"))
+    marks = set(_marks(found))
+    for mark, meaning in (
+        (UNTIMED, "measured, but no config has times"),
+        (NONE, "not measured"),
+        (LOSES, f"the table loses over {percent(LOSING, 0)}"),
+        (UNKNOWN, "the table's config was not measured there"),
+    ):
+        if mark in marks:
+            lines.append(Text(f" {mark} {meaning}"))
+    return lines
+
+
+def _marks(found: BestMap) -> list[str]:
+    """The marks that the map has."""
+    shapes = {*found.shown, *found.untimed}
+    every = len({rows for rows, _ in shapes}) * len({hidden for _, hidden in shapes})
+    marks = [UNTIMED] * bool(found.untimed) + [NONE] * (len(shapes) < every)
+    return marks + [
+        UNKNOWN if loss is None else LOSES for loss in found.losses.values() if loss is None or loss > LOSING
+    ]

@@ -1,0 +1,122 @@
+"""How flips read: two directions, a map of both, and the shapes that lose most.
+
+In: `Flips` from one regime to another and back, and what the tables of both lose. Out: lines for a terminal or a pipe.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from normtune.heuristics.fitting.figures import Loss
+from normtune.heuristics.regret.fixed_log import percent
+from normtune.heuristics.showing.config_map import plane_lines
+from normtune.heuristics.showing.flips import LEVEL, Flips, Shape
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+WORST = 5
+BOTH, NEITHER, UNKNOWN, UNMEASURED = "B", "=", "?", "."
+
+
+class Direction(NamedTuple):
+    """What one regime's winners and its table do in another.
+
+    Attributes:
+        one, other: the regimes.
+        flips: of the best configs.
+        table: what the table fitted in `one` loses in `other`, on the shapes that both have; None where it has no
+            function or no times.
+        own: what the table fitted in `other` loses there.
+    """
+
+    one: str
+    other: str
+    flips: Flips
+    table: Loss | None
+    own: Loss | None
+
+
+def flip_lines(name: str, directions: Sequence[Direction], columns: int) -> "list[Text | str]":
+    """The lines of one operator and dtype.
+
+    Args:
+        name: of the operator and dtype.
+        directions: from the one regime to the other, and back.
+        columns: width of the map.
+    """
+    first, second = directions[0].one, directions[0].other
+    shapes = {*directions[0].flips.compared, *directions[0].flips.unknown}
+    lines: list[Text | str] = [f"{name}: {len(shapes)} shapes measured {first} and {second}"]
+    for direction in directions:
+        lines += _told(direction)
+    losing = {direction.one: {flip.shape for flip in direction.flips.losing} for direction in directions}
+    unknown = set.intersection(*(set(direction.flips.unknown) for direction in directions))
+    if any(losing.values()):
+        lines += plane_lines(shapes, columns, lambda shape: _cell(shape, shapes, losing, unknown))
+        lines += _legend(first, second, shapes, losing, unknown)
+    for direction in directions:
+        for flip in direction.flips.losing[:WORST]:
+            rows, hidden = flip.shape
+            kept = "" if flip.reconcilable else "; no config is within 1 % of the best of both"
+            lines.append(
+                f"  {percent(flip.loss, 1):>7} {direction.other} at {rows} rows of {hidden}: {direction.one} is won by "
+                f"{flip.config}, {direction.other} by {flip.best}{kept}"
+            )
+    return lines
+
+
+def _told(direction: Direction) -> list[str]:
+    one, other, found = direction.one, direction.other, direction.flips
+    if not found.compared:
+        return [f"  the best configs of {one} have no times {other}"]
+    count, losing = len(found.compared), len(found.losing)
+    line = (
+        f"  what is best {one} loses over 1 % {other} at {losing} of {count} shapes ({100 * losing / count:.0f} %), at "
+        f"most {100 * LEVEL:.0f} % of them by chance"
+    )
+    lines = [line]
+    if found.losing:
+        apart = sum(not flip.reconcilable for flip in found.losing)
+        lines.append(f"    at {apart} of these no config is within 1 % of the best of both")
+    if direction.table and direction.own:
+        lines.append(
+            f"    the table fitted {one} loses {percent(direction.table.mean)} {other}, "
+            f"{percent(direction.table.worst, 1)} at worst; the one fitted {other} "
+            f"{percent(direction.own.mean)}, {percent(direction.own.worst, 1)}"
+        )
+    if found.unknown:
+        lines.append(f"    at {len(found.unknown)} more shapes the best config of {one} has too few times {other}")
+    return lines
+
+
+def _letters(first: str, second: str) -> tuple[str, str]:
+    """The letters of shapes at which the winner of the one, or of the other regime loses."""
+    return first[0].upper(), second[0].upper()
+
+
+def _cell(shape: Shape, shapes: set[Shape], losing: Mapping[str, set[Shape]], unknown: set[Shape]) -> tuple[str, str]:
+    """Two characters and their style."""
+    first, second = losing
+    if shape not in shapes:
+        return f" {UNMEASURED}", "not bold dim"
+    lost = shape in losing[first], shape in losing[second]
+    if not any(lost):
+        return (f" {UNKNOWN}", "not bold") if shape in unknown else (f" {NEITHER}", "not bold dim")
+    return f" {BOTH if all(lost) else _letters(first, second)[lost.index(True)]}", "bold reverse"
+
+
+def _legend(
+    first: str, second: str, shapes: set[Shape], losing: Mapping[str, set[Shape]], unknown: set[Shape]
+) -> list[str]:
+    letters = _letters(first, second)
+    every = len({rows for rows, _ in shapes}) * len({hidden for _, hidden in shapes})
+    both = losing[first] & losing[second]
+    marks = (
+        (letters[0], f"what is best {first} loses over 1 % {second}", losing[first] - both),
+        (letters[1], f"what is best {second} loses over 1 % {first}", losing[second] - both),
+        (BOTH, "both", both),
+        (NEITHER, "neither", shapes - losing[first] - losing[second] - unknown),
+        (UNKNOWN, "not known", unknown - losing[first] - losing[second]),
+        (UNMEASURED, "not measured in both", every > len(shapes)),
+    )
+    return [f" {mark} {meaning}" for mark, meaning, shown in marks if shown]

@@ -1,0 +1,203 @@
+"""The optimum for every number of leaves on one timing matrix, and what a tree loses on it.
+
+In: a timing matrix, what is legal, and which problems may be looked at. Out: `Optima`. How many leaves a table gets is
+left to `selection`.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.solver.coverage import default_configs, separated
+from normtune.heuristics.solver.grid import Axis, axis, coarsened
+from normtune.heuristics.solver.optimum import MAX_BINS, Optima
+from normtune.heuristics.solver.portfolio import portfolio
+from normtune.heuristics.tablefile.tree import Tree, choose
+from normtune.kernels.config import Config
+from normtune.kernels.problem import MAX_ROWS
+
+UNMEASURED = 693_147  # millionths: twice the time
+
+
+class Bins(NamedTuple):
+    """What an optimum is sought of.
+
+    Attributes:
+        axes: bins of rows and of hidden, R and H of them.
+        configs: C candidates: those that were measured, ordered, then defaults that were not.
+        cost: int64 (C, R, H), weighted regret of each config on the problems of each bin.
+        barred: bool (C, R, H), where a config has no time on a problem.
+        legal: bool (C, R, H), whether a region that reaches up to that bin may have the config.
+    """
+
+    axes: tuple[Axis, Axis]
+    configs: tuple[Config, ...]
+    cost: NDArray[np.int64]
+    barred: NDArray[np.bool_]
+    legal: NDArray[np.bool_]
+
+    def joins(self, problems: Sequence[tuple[int, int]]) -> bool:
+        """Whether two sizes of these problems are in one bin, so that no tree tells them apart."""
+        sizes = [{shape[place] for shape in problems} for place in (0, 1)]
+        return any(len({axis.bin(size) for size in own}) < len(own) for axis, own in zip(self.axes, sizes, strict=True))
+
+
+def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] | None = None) -> Bins:
+    """The training problems in their bins.
+
+    Args:
+        matrix: of one operator and dtype.
+        legality: what a region may have.
+        held_out: bool (problems,), those whose times are not looked at; None for the fit of a table, which then has to
+            be legal at all sizes and not just at those of the matrix.
+    """
+    train = np.ones(len(matrix.problems), np.bool_) if held_out is None else ~held_out
+    known = [shape for shape, wanted in zip(matrix.problems, train, strict=True) if wanted]
+    most_rows, most_hidden = (max(shape[place] for shape in matrix.problems) for place in (0, 1))
+    if held_out is None:
+        most_rows, most_hidden = MAX_ROWS, legality.spec.max_hidden
+    sizes = zip(*known, strict=True)
+    axes = axis("rows", next(sizes), most_rows), axis("hidden", next(sizes), most_hidden)
+    axes = separated(axes, known, matrix.timed[train], matrix.configs, legality)
+    rows, hidden, legal = _trimmed(legality, matrix, *coarsened(*axes, MAX_BINS))
+
+    cost, barred = np.zeros(legal.shape, np.int64), np.zeros(legal.shape, np.bool_)
+    answers = legal.copy()
+    for index, (row_count, size) in enumerate(matrix.problems):
+        place = rows.bin(row_count), hidden.bin(size)
+        weight = int(matrix.weight[index])
+        if train[index]:
+            barred[:, *place] |= ~matrix.usable[index]
+            answers[:, *place] &= matrix.timed[index]
+            told = np.where(matrix.usable[index], matrix.regret[index], matrix.regret[index].max())
+            cost[:, *place] += matrix.regret[index] * weight
+            # Sizes beyond the measured box have no problems: the nearest ones speak for them, with a weight of 1.
+            for beyond in _beyond(place, rows, hidden):
+                cost[:, *beyond] += told
+        else:
+            cost[:, *place] += np.where(matrix.usable[index], 0, UNMEASURED * weight)
+    found = Bins((rows, hidden), matrix.configs, cost, barred, legal)
+    return _with_defaults(found, np.logical_not(answers.any(axis=0)), legality)
+
+
+def _with_defaults(found: Bins, lacking: NDArray[np.bool_], legality: Legality) -> Bins:
+    """The bins with the operator's default configs as candidates wherever there is no other; `lacking` says where."""
+    defaults = default_configs(found.axes, lacking, legality)
+    added = tuple(config for config in defaults if config not in found.configs)
+    configs, shape = (*found.configs, *added), (len(added), *lacking.shape)
+    cost = np.concatenate([found.cost, np.zeros(shape, np.int64)])
+    barred = np.concatenate([found.barred, np.ones(shape, np.bool_)])
+    legal = legality.over(added, *(axis.tops for axis in found.axes))
+    price = np.maximum(found.cost.max(axis=0), UNMEASURED)
+    for config in defaults:
+        place = configs.index(config)
+        cost[place] = np.where(lacking, price, cost[place])
+        barred[place] &= ~lacking
+    return Bins(found.axes, configs, cost, barred, np.concatenate([found.legal, legal]))
+
+
+class Solver:
+    """Optima, of which the last are kept: who might share a function asks for the same as who gets one of its own."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Bins, Optima] | None = None
+
+    def optima(self, found: Bins, max_leaves: int) -> Optima:
+        """The optima of these bins for 1 to `max_leaves` leaves."""
+        if self._last is None or not _are_equal(found, self._last[0]):
+            self._last = found, Optima(*found, max_leaves)
+        elif max_leaves > self._last[1].most:
+            self._last = found, self._last[1].up_to(max_leaves)
+        return self._last[1].up_to(max_leaves)
+
+
+def solve(
+    matrix: TimingMatrix, legality: Legality, max_leaves: int, held_out: NDArray[np.bool_] | None = None
+) -> Optima:
+    """The optima on the training problems for 1 to `max_leaves` leaves; for the other arguments see `bins`."""
+    return Optima(*bins(matrix, legality, held_out), max_leaves)
+
+
+def _are_equal(left: Bins, right: Bins) -> bool:
+    return left[:2] == right[:2] and all(map(np.array_equal, left[2:], right[2:]))
+
+
+class Few(NamedTuple):
+    """The few configs that together lose least, each problem having the best of them.
+
+    Attributes:
+        configs: ordered.
+        mean: what they lose, millionths.
+        bound: what no as few configs can undercut, millionths; equal to `mean` where they are proved best.
+    """
+
+    configs: tuple[Config, ...]
+    mean: int
+    bound: int
+
+
+def few_configs(
+    matrix: TimingMatrix, legality: Legality, most: int, held_out: NDArray[np.bool_] | None = None
+) -> Few | None:
+    """The at most `most` configs that lose least on the training problems and are legal wherever a table answers.
+
+    None where no such set was found.
+    """
+    found = bins(matrix, legality, held_out)
+    count = len(found.configs)
+    barred = found.barred | ~found.legal
+    best = portfolio(found.cost.reshape(count, -1).T, most, barred.reshape(count, -1).T)
+    if best is None:
+        return None
+    total = int(matrix.weight.sum() if held_out is None else matrix.weight[~held_out].sum())
+    return Few(tuple(found.configs[place] for place in best.chosen), best.cost // total, best.bound // total)
+
+
+def least_worst(matrix: TimingMatrix, legality: Legality, leaves: int) -> int | None:
+    """The least worst regret of a tree of at most so many leaves, millionths; None where there is no such tree.
+
+    Found by bisection over the regrets that there are, as a bound on the worst only takes configs away.
+    """
+    if solve(matrix, legality, leaves).least(leaves) is None:
+        return None
+    bounds = np.unique(matrix.regret[matrix.usable]).tolist()
+    # No tree is better than the best config of each problem; where there is none, a default config answers.
+    known = matrix.usable.any(axis=1)
+    least = int(np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max)[known].min(axis=1).max())
+    bounds = bounds[bisect_left(bounds, least) :]
+    place = bisect_left(
+        bounds, True, key=lambda cap: solve(matrix.within(cap), legality, leaves).least(leaves) is not None
+    )
+    return int(bounds[place])
+
+
+def losses(matrix: TimingMatrix, tree: Tree) -> list[int | None]:
+    """The regret of a tree's choice on each problem, millionths; None where the choice has no time."""
+    return [matrix.loss(index, choose(tree, *shape)) for index, shape in enumerate(matrix.problems)]
+
+
+def _trimmed(
+    legality: Legality, matrix: TimingMatrix, rows: Axis, hidden: Axis
+) -> tuple[Axis, Axis, NDArray[np.bool_]]:
+    """The axes without bins beyond the measured sizes that make no difference to what is legal, and what is legal."""
+    legal = legality.over(matrix.configs, rows.tops, hidden.tops)
+    if rows.beyond and bool((legal[:, -1] == legal[:, -2]).all()):
+        rows, legal = rows.without_beyond(), legal[:, :-1]
+    if hidden.beyond and bool((legal[:, :, -1] == legal[:, :, -2]).all()):
+        hidden, legal = hidden.without_beyond(), legal[:, :, :-1]
+    return rows, hidden, legal
+
+
+def _beyond(place: tuple[int, int], rows: Axis, hidden: Axis) -> list[tuple[int, int]]:
+    """The bins beyond the measured sizes of which the bin at `place` is the nearest measured one."""
+    row_places, hidden_places = [place[0]], [place[1]]
+    if rows.beyond and place[0] == len(rows.tops) - 2:
+        row_places.append(place[0] + 1)
+    if hidden.beyond and place[1] == len(hidden.tops) - 2:
+        hidden_places.append(place[1] + 1)
+    return [(row, column) for row in row_places for column in hidden_places if (row, column) != place]

@@ -1,0 +1,135 @@
+"""The bins in which trees are fitted: every cut between two measured sizes has one fixed threshold.
+
+In: measured sizes and the largest size that can occur. Out: `Axis`: the bins of one axis, which cover all integers from
+1 on. Because thresholds are fixed beforehand, the region of any rectangle of bins is known exactly. And `Ranges`: all
+that an axis can be cut into, numbered.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from normtune.heuristics.solver.thresholds import hidden_threshold, rows_threshold
+
+
+class Axis(NamedTuple):
+    """Bins of one axis.
+
+    Attributes:
+        name: `rows` or `hidden`.
+        tops: the largest integer of each bin, ascending; bin i starts above the top of bin i - 1.
+        beyond: whether the last bin lies beyond all measured sizes.
+    """
+
+    name: str
+    tops: tuple[int, ...]
+    beyond: bool
+
+    def bin(self, size: int) -> int:
+        """The bin of a size; the last one for what exceeds all tops."""
+        return min(bisect_left(self.tops, size), len(self.tops) - 1)
+
+    def threshold(self, cut: int) -> int:
+        """The threshold between bins cut - 1 and cut, as the code compares it: `hidden <= T`, `rows >= T`."""
+        return self.tops[cut - 1] + (self.name == "rows")
+
+    def cut(self, threshold: int) -> int:
+        """The cut of a threshold: the inverse of `threshold` for those of the axis, else the nearest cut below it."""
+        return bisect_right(self.tops, threshold - (self.name == "rows"))
+
+    def without_beyond(self) -> "Axis":
+        """The same bins, where the last measured one answers for everything beyond."""
+        return Axis(self.name, (*self.tops[:-2], self.tops[-1]), False) if self.beyond else self
+
+
+class Rectangle(NamedTuple):
+    """Bins row_from to row_to - 1 and hidden_from to hidden_to - 1."""
+
+    row_from: int
+    row_to: int
+    hidden_from: int
+    hidden_to: int
+
+    def cut(self, axis: str, at: int) -> "tuple[Rectangle, Rectangle] | None":
+        """Its parts below and from bin `at` of an axis on; None where that does not cut it."""
+        if axis == "hidden":
+            if not self.hidden_from < at < self.hidden_to:
+                return None
+            return self._replace(hidden_to=at), self._replace(hidden_from=at)
+        if not self.row_from < at < self.row_to:
+            return None
+        return self._replace(row_to=at), self._replace(row_from=at)
+
+
+class Ranges:
+    """The ranges of an axis's bins, as bounds (low, high), numbered from those with fewest free ends on.
+
+    An end is free that is neither one of the axis nor of its measured sizes: where a tree has a part that ends there,
+    it has another leaf beyond.
+
+    Attributes:
+        size: how many bounds there are.
+        bounds: the low and the high bound of each range, int64.
+        number: of the range (low, high), int64 (size, size).
+        up_to: how many ranges have 0, at most 1, and at most 2 free ends.
+    """
+
+    def __init__(self, axis: Axis) -> None:
+        """Take an axis of R bins, which has R (R + 1) / 2 ranges."""
+        self.size = len(axis.tops) + 1
+        self._stop = self.size - 1 - axis.beyond
+        low, high = np.triu_indices(self.size, 1)
+        free = (low > 0).astype(np.int64) + (high < self._stop)
+        order = np.argsort(free, kind="stable")
+        self.bounds = low[order], high[order]
+        self.number = np.zeros((self.size, self.size), np.int64)
+        self.number[self.bounds] = np.arange(len(order))
+        self.up_to: list[int] = np.searchsorted(free[order], [0, 1, 2], side="right").tolist()
+
+    def cuts(self, free: int) -> Iterator[tuple[int, slice, slice]]:
+        """Each cut, with the low and the high bounds of ranges that it cuts: those with so many free ends at most."""
+        for cut in range(1, self.size - 1):
+            low, high = slice(0, cut), slice(cut + 1, self.size)
+            first, last = slice(0, 1), slice(max(cut + 1, self._stop), self.size)
+            yield from {
+                2: [(cut, low, high)],
+                1: [(cut, first, high), (cut, slice(1, cut), last)],
+                0: [(cut, first, last)],
+            }[free]
+
+
+def axis(name: str, sizes: Iterable[int], limit: int) -> Axis:
+    """The axis of these measured sizes.
+
+    Args:
+        name: `rows` or `hidden`.
+        sizes: measured, in any order, at least one, none above `limit`.
+        limit: the largest size that can occur; where it exceeds the largest measured size, a last bin holds what lies
+            beyond, and its threshold is right at the measured size.
+    """
+    values: Sequence[int] = sorted(set(sizes))
+    tops = [
+        hidden_threshold(low, high) if name == "hidden" else rows_threshold(low, high) - 1
+        for low, high in pairwise(values)
+    ]
+    beyond = values[-1] < limit
+    return Axis(name, (*tops, values[-1], limit) if beyond else (*tops, values[-1]), beyond)
+
+
+def coarsened(rows: Axis, hidden: Axis, most: int) -> tuple[Axis, Axis]:
+    """The axes with at most `most` pairs of bins: the bins of sizes that are nearest, as ratios, are joined first."""
+    axes = {"rows": rows, "hidden": hidden}
+    while len(axes["rows"].tops) * len(axes["hidden"].tops) > most:
+        _, name, place = min(
+            (Fraction(tops[place + 1], tops[place]), name, place)
+            for name, (_, tops, beyond) in axes.items()
+            # What lies beyond stays apart from what was measured.
+            for place in range(len(tops) - 1 - beyond)
+        )
+        _, tops, beyond = axes[name]
+        axes[name] = Axis(name, (*tops[:place], *tops[place + 1 :]), beyond)
+    return axes["rows"], axes["hidden"]

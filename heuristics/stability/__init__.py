@@ -1,0 +1,1 @@
+"""How far a table would change if its GPU were measured again."""

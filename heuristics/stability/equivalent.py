@@ -1,0 +1,160 @@
+"""Which other thresholds would do as well: what the measurements cannot tell apart.
+
+In: a tree, the measurements and what may be lost. Out: for each cut, the integers to which it alone could be moved, the
+rest of the tree as it is.
+
+Between two measured sizes no time tells one integer from another. Over a measured size the cut may move while the table
+loses no more than the tie beyond what it loses now. What is illegal is never among them, and beyond the measured sizes
+a cut stays where it is.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.tablefile.tree import Leaf, Region, Split, Tree, choose
+from normtune.kernels.config import Config
+from normtune.kernels.problem import MAX_ROWS
+
+# What a problem costs on which a config may not answer: more than all others together.
+_NEVER = 1 << 60
+
+
+class Box(NamedTuple):
+    """The integers that a cut divides, ends included."""
+
+    least_rows: int
+    most_rows: int
+    least_hidden: int
+    most_hidden: int
+
+    def holds(self, rows: int, hidden: int) -> bool:
+        """Whether a shape lies in it."""
+        return self.least_rows <= rows <= self.most_rows and self.least_hidden <= hidden <= self.most_hidden
+
+    def parts(self, cut: Split) -> "tuple[Box, Box]":
+        """What is low and what is high of a cut."""
+        at = cut.threshold
+        if cut.axis == "hidden":
+            return self._replace(most_hidden=at), self._replace(least_hidden=at + 1)
+        return self._replace(most_rows=at - 1), self._replace(least_rows=at)
+
+    def meets(self, other: "Box") -> bool:
+        """Whether they have a shape in common."""
+        rows = self.least_rows <= other.most_rows and other.least_rows <= self.most_rows
+        return rows and self.least_hidden <= other.most_hidden and other.least_hidden <= self.most_hidden
+
+
+class Cut(NamedTuple):
+    """A cut of a tree.
+
+    Attributes:
+        axis, threshold: as in the tree.
+        box: what it divides.
+        least, most: all thresholds from one to the other are as good.
+    """
+
+    axis: str
+    threshold: int
+    box: Box
+    least: int
+    most: int
+
+
+def equivalent(matrix: TimingMatrix, legality: Legality, tree: Tree, tie: int) -> list[Cut]:
+    """The cuts of a tree from the root down, low before high.
+
+    Args:
+        matrix: what was measured; a config that is not usable may not answer.
+        legality: for all that the tree serves.
+        tree: fitted.
+        tie: what the mean may rise by, millionths.
+    """
+    costs = np.where(matrix.usable, matrix.regret * matrix.weight[:, None], _NEVER)
+    places = {config: place for place, config in enumerate(matrix.configs)}
+    search = _Search(matrix, costs, places, legality, tie * int(matrix.weight.sum()))
+    return [
+        Cut(split.axis, split.threshold, box, *search.interval(split, box))
+        for split, box in splits(tree, legality.spec.max_hidden)
+    ]
+
+
+def splits(tree: Tree, max_hidden: int) -> list[tuple[Split, Box]]:
+    """The cuts of a tree with what each divides, from the root down, low before high."""
+    return list(_splits(tree, Box(1, MAX_ROWS, 1, max_hidden)))
+
+
+def _splits(tree: Tree, box: Box) -> Iterator[tuple[Split, Box]]:
+    if isinstance(tree, Split):
+        yield tree, box
+        low, high = box.parts(tree)
+        yield from _splits(tree.low, low)
+        yield from _splits(tree.high, high)
+
+
+class _Search(NamedTuple):
+    """What does not change from cut to cut; `costs` int64 (problems, configs), `tie` a sum over problems."""
+
+    matrix: TimingMatrix
+    costs: NDArray[np.int64]
+    places: dict[Config, int]
+    legality: Legality
+    tie: int
+
+    def interval(self, cut: Split, box: Box) -> tuple[int, int]:
+        inside = [index for index, shape in enumerate(self.matrix.problems) if box.holds(*shape)]
+        sizes = sorted({self.matrix.problems[index][cut.axis == "hidden"] for index in inside})
+        gaps = _gaps(cut.axis, sizes)
+        own = next((place for place, (least, most) in enumerate(gaps) if least <= cut.threshold <= most), None)
+        if own is None:
+            return cut.threshold, cut.threshold
+        now = self.cost(cut, inside)
+        least, most = gaps[own]
+        for low, high in reversed(gaps[:own]):
+            if self.cost(cut._replace(threshold=high), inside) > now + self.tie:
+                break
+            least = low
+        for low, high in gaps[own + 1 :]:
+            if self.cost(cut._replace(threshold=low), inside) > now + self.tie:
+                break
+            most = high
+        # A region that reaches up to larger sizes may become illegal, one that begins at smaller ones never does.
+        reach = range(cut.threshold, most + 1)
+        legal = bisect_right(reach, False, key=lambda at: not self.legal(cut._replace(threshold=at), box))
+        return least, reach[max(legal, 1) - 1]
+
+    def cost(self, tree: Tree, problems: list[int]) -> int:
+        total = 0
+        for index in problems:
+            place = self.places.get(choose(tree, *self.matrix.problems[index]))
+            total += _NEVER if place is None else int(self.costs[index, place])
+        return total
+
+    def legal(self, tree: Tree, box: Box) -> bool:
+        return all(
+            self.legality.reaches(region.config, region.most_rows, region.most_hidden) for region in _regions(tree, box)
+        )
+
+
+def _gaps(axis: str, sizes: list[int]) -> list[tuple[int, int]]:
+    """The thresholds between each two sizes: `hidden <= T` from the lower one on, `rows >= T` up to the higher one."""
+    at_rows = axis == "rows"
+    return [(low + at_rows, high - 1 + at_rows) for low, high in pairwise(sizes)]
+
+
+def _regions(tree: Tree, box: Box) -> Iterator[Region]:
+    if box.least_rows > box.most_rows or box.least_hidden > box.most_hidden:
+        return
+    if isinstance(tree, Leaf):
+        yield Region(tree.config, *box)
+        return
+    low, high = box.parts(tree)
+    # A cut outside the box leaves all of it on one side.
+    yield from _regions(tree.low, low._replace(most_rows=min(low[1], box[1]), most_hidden=min(low[3], box[3])))
+    yield from _regions(tree.high, high._replace(least_rows=max(high[0], box[0]), least_hidden=max(high[2], box[2])))

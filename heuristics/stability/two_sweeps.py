@@ -1,0 +1,175 @@
+"""What two sweeps of the same kind of GPU say of each other's tables.
+
+In: the evidence of both. Out: for each operator, variant and dtype that both measured, what the table of each loses on
+the times of the other more than the other's own table does there; and the noise floor to compare that with.
+
+The noise floor of a sweep: its blocks are split in two, a table is fitted to each half, and it is what the table of one
+half loses on the other more than that half's own, the mean of both directions. The halves have half as many rounds, so
+it is rather too high for whole sweeps; but they share the compiled binaries, the day and the GPU, which sweeps do not.
+An own table has seen the noise that it is judged on, in the sweeps as in the halves.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.result import Fit
+from normtune.heuristics.fitting.sharing import extra
+from normtune.heuristics.regret.legality import all_variants
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.stability.bootstrap import Blocks
+from normtune.heuristics.stability.refit import Case, cases, refitted, server, weighted
+from normtune.heuristics.tablefile.tree import Tree, choose
+from normtune.kernels.operator import operators
+from normtune.kernels.problem import join_key
+
+if TYPE_CHECKING:
+    from normtune.results.evidence import Evidence
+
+Kind = tuple[str, str, str]
+
+
+class Crossed(NamedTuple):
+    """Two tables on one operator, variant and dtype; losses are means by weight, millionths.
+
+    Attributes:
+        key, dtype: whose times these are.
+        shapes: how many of them both sweeps measured.
+        scored: at how many the configs of both tables have times in the first sweep, and in the second.
+        losses: what the first sweep's table loses on the second more than the second's own, and the other way round.
+        floors: the noise floor of the first sweep, and of the second; None where there are too few blocks.
+        differing: the share of the shapes, by weight, at which the two tables choose differently.
+    """
+
+    key: str
+    dtype: str
+    shapes: int
+    scored: tuple[int, int]
+    losses: tuple[int, int]
+    floors: tuple[int | None, int | None]
+    differing: float
+
+    @property
+    def loss(self) -> float:
+        """The mean of both directions."""
+        return sum(self.losses) / 2
+
+    @property
+    def floor(self) -> float | None:
+        """The mean of both sweeps; None where one has none."""
+        first, second = self.floors
+        return None if first is None or second is None else (first + second) / 2
+
+
+class Sweep(NamedTuple):
+    """A sweep and the table of it.
+
+    Attributes:
+        evidence: measurements of one device.
+        fit: of them.
+        halves: of each function, by key and dtype, the trees of both halves of the blocks; None where there are none.
+    """
+
+    evidence: "Evidence"
+    fit: Fit
+    halves: dict[tuple[str, str], tuple[Tree, Tree] | None]
+
+
+def swept(evidence: "Evidence", options: FitOptions) -> Sweep:
+    """A sweep with its table, and with the tables of its halves.
+
+    Args:
+        evidence: measurements of one device and regime.
+        options: of the fit.
+    """
+    found = fit(evidence, options)
+    made = cases(evidence, found, options)
+    return Sweep(evidence, found, {(one.function.key, one.function.dtype): _halves(one) for one in made})
+
+
+def crossed(first: Sweep, second: Sweep, options: FitOptions) -> list[Crossed]:
+    """Both tables on both sweeps.
+
+    Args:
+        first: a sweep.
+        second: another one, of the same kind of GPU.
+        options: that both were fitted with.
+
+    Raises:
+        UsageError: the GPUs are of different kinds.
+        NormtuneError: the sweeps have no operator and dtype in common, measured at shapes in common.
+    """
+    devices = [one.fit.device for one in (first, second)]
+    if len({(device.target, device.sms) for device in devices}) > 1:
+        told = " and ".join(f"{device.label} with {device.sms} SMs" for device in devices)
+        raise UsageError(f"the sweeps are of different kinds of GPU: {told}")
+    kinds = [kind for kind in _kinds(first, options) if kind in set(_kinds(second, options))]
+    pairs = zip(weighted(first.evidence, options, kinds), weighted(second.evidence, options, kinds), strict=True)
+    found = [one for pair in pairs if (one := _crossed(first, second, *pair))]
+    if not found:
+        raise NormtuneError("the sweeps have no shapes of an operator and dtype in common: sweep the same grid")
+    return found
+
+
+def _kinds(sweep: Sweep, options: FitOptions) -> Iterator[Kind]:
+    """What was measured and is served by the table."""
+    served = {(one.key, one.dtype) for one in sweep.fit.functions}
+    served |= {(one.key, one.dtype) for one in sweep.fit.shared}
+    for name, variant, dtype in sweep.evidence.select(options.operators).kinds():
+        spec = operators().get(name)
+        if spec and variant in all_variants(spec) and (join_key(name, variant), dtype) in served:
+            yield name, variant, dtype
+
+
+def _crossed(first: Sweep, second: Sweep, left: TimingMatrix, right: TimingMatrix) -> Crossed | None:
+    key, dtype = left.key, left.dtype
+    mine, other = server(first.fit, key, dtype), server(second.fit, key, dtype)
+    common = set(left.problems) & set(right.problems)
+    if mine is None or other is None or not common:
+        return None
+    left, right = _at(left, common), _at(right, common)
+    differ = [choose(mine.tree, *shape) != choose(other.tree, *shape) for shape in left.problems]
+    halves = (first.halves[mine.key, mine.dtype], second.halves[other.key, other.dtype])
+    return Crossed(
+        key,
+        dtype,
+        len(common),
+        (_scored(left, mine.tree, other.tree), _scored(right, mine.tree, other.tree)),
+        (extra(right, mine.tree, other.tree), extra(left, other.tree, mine.tree)),
+        (_floor(left, halves[0]), _floor(right, halves[1])),
+        float(left.weight @ differ) / float(left.weight.sum()),
+    )
+
+
+def _at(matrix: TimingMatrix, shapes: set[tuple[int, int]]) -> TimingMatrix:
+    """The same at some of its shapes."""
+    return matrix.of_problems([place for place, shape in enumerate(matrix.problems) if shape in shapes])
+
+
+def _scored(matrix: TimingMatrix, *trees: Tree) -> int:
+    return sum(
+        all(matrix.loss(index, choose(tree, *shape)) is not None for tree in trees)
+        for index, shape in enumerate(matrix.problems)
+    )
+
+
+def _halves(case: Case) -> tuple[Tree, Tree] | None:
+    """The tables of both halves of the blocks; None where they are too few, or give no table."""
+    split = _split(case.matrix)
+    trees = [refitted(case, half) for half in split]
+    return (trees[0], trees[1]) if len(trees) == 2 and trees[0] and trees[1] else None
+
+
+def _split(matrix: TimingMatrix) -> Sequence[TimingMatrix]:
+    """The matrices of both halves of the blocks; none where a problem has fewer than four."""
+    blocks = Blocks(matrix)
+    return [] if int(blocks.counts.min()) < 4 else [blocks.of_half(half) for half in (0, 1)]
+
+
+def _floor(matrix: TimingMatrix, trees: tuple[Tree, Tree] | None) -> int | None:
+    split = _split(matrix) if trees else []
+    if not trees or not split:
+        return None
+    return (extra(split[0], trees[1], trees[0]) + extra(split[1], trees[0], trees[1])) // 2

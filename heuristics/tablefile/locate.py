@@ -1,0 +1,329 @@
+"""Which table serves a GPU.
+
+In: the GPU's name, target, number of multiprocessors and L2 cache. Out: `Selection`: a loaded table, where it came
+from, and whether it was made for that GPU. Loads neither numpy nor pandas, as dispatch asks it at the first launch.
+
+The first that there is: the file that NORMTUNE_TABLE names; the table that the user installed for the GPU; the shipped
+table of the same name and number of multiprocessors; the shipped table for any GPU, whose thresholds are relative to
+multiprocessors and L2 cache. docs/fitting.md says how that one does where it was not measured.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.tablefile.header import Header, parse
+from normtune.heuristics.tablefile.parse import normalised_trees, trees
+from normtune.heuristics.tablefile.relative_tree import boxes_on
+from normtune.heuristics.tablefile.syntax import parsed
+from normtune.heuristics.tablefile.tree import regions
+from normtune.kernels.config import Config
+from normtune.kernels.gpu_name import plain_name
+from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, split_key
+from normtune.kernels.target import Target, target_for
+
+VARIABLE = "NORMTUNE_TABLE"
+SHIPPED = Path(__file__).parents[1] / "tables"
+ANY_GPU = "any_gpu.py"
+# The table of the H200 has 37 KB.
+MAX_BYTES = 1 << 20
+
+
+# A config, as the plain tuple of its fields.
+Entry = tuple[str, int, int, int, int, str, int]
+
+
+class Table(NamedTuple):
+    """A loaded table.
+
+    Attributes:
+        source: its file.
+        header: what it says of itself.
+        tables: (operator key, dtype) to a function of (rows, hidden) that returns a config, a plain tuple to normtune.
+            In a table for any GPU the functions take multiprocessors and bytes of L2 cache besides, until it is bound.
+        lookup: (operator key, dtype, rows, hidden) to a config, with the same exception.
+        is_bound: whether its functions take no GPU.
+    """
+
+    source: Path
+    header: Header
+    tables: dict[tuple[str, str], Callable[..., Entry]]
+    lookup: Callable[..., Entry]
+    is_bound: bool = True
+
+    def bound(self, sms: int, l2_bytes: int) -> "Table":
+        """The table on a GPU of so many multiprocessors and bytes of L2 cache; itself, where it is of one GPU."""
+        if self.is_bound:
+            return self
+        gpu = sms, l2_bytes
+
+        def on_gpu(function: Callable[..., Entry]) -> Callable[..., Entry]:
+            return lambda *sizes: function(*sizes, *gpu)
+
+        tables = {entry: on_gpu(function) for entry, function in self.tables.items()}
+        return self._replace(tables=tables, lookup=on_gpu(self.lookup), is_bound=True)
+
+    def function(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
+        """What answers for an operator: its own function, else, for a variant, the plain operator's; None without."""
+        return self.tables.get((key, dtype)) or self.tables.get((split_key(key)[0], dtype))
+
+    def batch_invariant(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
+        """As `function`, of functions that do not look at rows."""
+        operator = split_key(key)[0]
+        found = (self.tables.get((batch_invariant_key(name), dtype)) for name in (key, operator))
+        return next((function for function in found if function), None)
+
+    def answer(self, key: str, dtype: str) -> Callable[[int, int], Config] | None:
+        """As `function`, of a function that returns a `Config`."""
+        found = self.function(key, dtype)
+        return None if found is None else lambda rows, hidden: Config(*found(rows, hidden))
+
+
+class Selection(NamedTuple):
+    """The table for a GPU.
+
+    Attributes:
+        table: the table.
+        source: where it came from, as one would say it in a sentence.
+        exact: whether somebody chose it for this GPU; False for the one for any GPU.
+    """
+
+    table: Table
+    source: str
+    exact: bool
+
+
+def select(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Selection:
+    """The table that serves a GPU, bound to it.
+
+    Args:
+        name: the driver's name, `NVIDIA H200`.
+        target: the compiler's name, `sm_90`.
+        sms: number of multiprocessors.
+        l2_bytes: of its L2 cache; None for what is known of its target.
+
+    Raises:
+        UsageError: NORMTUNE_TABLE, or the installed table, is no table.
+    """
+    named = os.environ.get(VARIABLE)
+    if not named:
+        return unnamed(name, target, sms, l2_bytes)
+    try:
+        table = load(os.path.expanduser(named)).bound(sms, l2_bytes or _l2_bytes(target, sms))
+    except UsageError as error:
+        raise UsageError(f"{VARIABLE} cannot be used: {error}") from None
+    return Selection(table, f"{told(named)} ({VARIABLE})", True)
+
+
+def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Selection:
+    """As `select`, of a process in which NORMTUNE_TABLE names none.
+
+    Raises:
+        UsageError: the installed table is no table.
+    """
+    made_for = plain_name(name), sms
+    installed = _installed(name)
+    if installed and (installed.header.gpu, installed.header.sms) == made_for:
+        return Selection(installed, f"the installed table {told(installed.source)}", True)
+    for path, header in shipped().items():
+        if (header.gpu, header.sms) == made_for:
+            return Selection(load(path), f"the table of {header.device}", True)
+    path = SHIPPED / ANY_GPU
+    if not path.exists():
+        return Selection(_empty(name, target, sms), "the default config of each operator", False)
+    table = load(path).bound(sms, l2_bytes or _l2_bytes(target, sms))
+    measured = "; ".join(line.partition(",")[0] for line in table.header.fitted)
+    return Selection(table, f"the table for any GPU, which is unmeasured there (it was fitted to {measured})", False)
+
+
+def _l2_bytes(target: str, sms: int) -> int:
+    """The L2 cache of what is known of a target; 1 where it is not, so that everything exceeds it."""
+    try:
+        return target_for(target, sms).l2_bytes
+    except UsageError:
+        return 1
+
+
+def _installed(name: str) -> Table | None:
+    """The table that the user installed for the GPU of that name; None where there is none.
+
+    Raises:
+        UsageError: there is one that cannot be used.
+    """
+    try:
+        path = installed_path(name)
+    except UsageError:  # without a home nothing is installed
+        return None
+    if not os.path.lexists(path):
+        return None
+    try:
+        return load(path)
+    except UsageError as error:
+        raise UsageError(
+            f"the installed table cannot be used: {error}; delete {told(path)}, as `normtune fit --uninstall --force` "
+            "does, or `normtune fit --install --force` writes it again"
+        ) from None
+
+
+def shipped() -> dict[Path, Header]:
+    """The tables of one GPU that come with normtune: file to header."""
+    paths = sorted(path for path in SHIPPED.glob("*.py") if path.name not in ("__init__.py", ANY_GPU))
+    return {path: header_of(path) for path in paths}
+
+
+def by_name() -> dict[str, Path]:
+    """The tables that come with normtune, as commands name them: `nvidia-h200`, ..., and `any-gpu`, the last."""
+    paths = [*shipped(), *(path for path in (SHIPPED / ANY_GPU,) if path.exists())]
+    return {path.stem.replace("_", "-"): path for path in paths}
+
+
+def installed_path(name: str) -> Path:
+    """Where `normtune fit --install` puts the table of the GPU of that name: in the user's data folder.
+
+    By the XDG Base Directory Specification: XDG_DATA_HOME if it is an absolute path, else ~/.local/share.
+
+    Raises:
+        UsageError: the user has no home, as under a number that a container gives.
+    """
+    return installed_folder() / f"{slug(name)}.py"
+
+
+def installed_folder() -> Path:
+    """The folder of `installed_path`.
+
+    Raises:
+        UsageError: the user has no home.
+    """
+    home = Path(os.environ.get("XDG_DATA_HOME", ""))
+    if not home.is_absolute():
+        try:
+            home = Path.home() / ".local" / "share"
+        except RuntimeError:
+            raise UsageError("this user has no home folder: set XDG_DATA_HOME to the folder of its data") from None
+    return home / "normtune" / "tables"
+
+
+def installed() -> list[Path]:
+    """The files of all installed tables, of whatever GPU; none where the user has no home or it cannot be read."""
+    try:
+        return sorted(installed_folder().glob("*.py"))
+    except (UsageError, OSError):
+        return []
+
+
+def slug(name: str) -> str:
+    """A GPU's name as the name of a file, `nvidia_h200`: only a-z, 0-9 and _, at most 64 of them, never empty."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower())[:64].strip("_") or "gpu"
+
+
+def told(path: str | os.PathLike[str]) -> str:
+    """How messages name a file: as it is, or quoted where it would not stay in one line."""
+    name = os.fspath(path)
+    return name if name.isprintable() and name.strip() else repr(name)
+
+
+def load(path: str | os.PathLike[str]) -> Table:
+    """The table in a file. The file is Python and is run once it is known to do nothing but choose configs.
+
+    Raises:
+        UsageError: the file cannot be read, has no header of a table, or code that normtune does not write.
+    """
+    text = read(path)
+    name = told(path)
+    header, _ = parse(text, name)
+    names: dict[str, object] = {"__name__": f"normtune.heuristics.tables._{slug(Path(path).stem)}", "__file__": name}
+    try:
+        (normalised_trees if header.is_for_any_gpu else trees)(text)
+        exec(compile(parsed(text), name, "exec"), names)
+        tables, lookup = names["TABLES"], names["lookup"]
+    except NormtuneError as error:
+        raise UsageError(f"table {name} cannot be used: {error}; fit it again") from None
+    if not isinstance(tables, dict) or not callable(lookup):
+        raise AssertionError("a table in the form that normtune writes has TABLES and lookup")
+    return Table(Path(path), header, tables, lookup, not header.is_for_any_gpu)
+
+
+def header_of(path: str | os.PathLike[str]) -> Header:
+    """The header of the table in a file, which is not run.
+
+    Raises:
+        UsageError: it cannot be read, or has none.
+    """
+    return parse(read(path), told(path))[0]
+
+
+def row_bounds(table: Table, key: str, dtype: str, hidden: int, target: Target) -> list[int]:
+    """The numbers of rows, ascending from 1, from which on a table may answer with another config at one hidden size.
+
+    Args:
+        table: the table.
+        key: of a function; a variant without one has the plain operator's.
+        dtype: of the same function.
+        hidden: length of a row.
+        target: the GPU.
+    """
+    if not table.tables:
+        return [1]
+    text = read(table.source)
+    bounds = {1}
+    if table.header.is_for_any_gpu:
+        for name in (key, split_key(key)[0]):
+            if any_gpu := normalised_trees(text).get((name, dtype)):
+                for box in boxes_on(any_gpu, target.sms, target.l2_bytes, MAX_ROWS, hidden):
+                    elements = () if box.most_elements is None else (box.most_elements // hidden + 1,)
+                    bounds |= {box.least_rows, box.most_rows + 1, *elements}
+    else:
+        for name in (key, split_key(key)[0]):
+            if tree := trees(text).get((name, dtype)):
+                bounds |= {region.least_rows for region in regions(tree, MAX_ROWS, hidden)}
+    return sorted(bound for bound in bounds if 1 <= bound <= MAX_ROWS)
+
+
+def read(path: str | os.PathLike[str]) -> str:
+    """The text of a table's file.
+
+    Raises:
+        UsageError: there is no such file, it is no regular file, too large for a table, or not text.
+    """
+    try:
+        content = _content(path)
+    except (OSError, ValueError) as error:  # ValueError: the name has a NUL
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"table {told(path)} cannot be read: {reason}; check the path") from None
+    if content is None:
+        raise UsageError(f"table {told(path)} is no regular file: expected a module that `normtune fit --out` wrote")
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"table {told(path)} has over {MAX_BYTES} bytes: expected a module that `normtune fit` wrote")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"table {told(path)} is no text file: expected a module that `normtune fit --out` wrote"
+        ) from None
+
+
+def _content(path: str | os.PathLike[str]) -> bytes | None:
+    """The first bytes of a file, one more than a table may have; None where it is no regular file."""
+    # Opened like this a pipe does not wait for its other end.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return None
+        with open(handle, "rb", closefd=False) as file:
+            return file.read(MAX_BYTES + 1)
+    finally:
+        os.close(handle)
+
+
+def _empty(name: str, target: str, sms: int) -> Table:
+    """A table without entries, for when no table ships."""
+
+    def lookup(operator: str, dtype: str, rows: int, hidden: int) -> Entry:
+        raise ValueError(f"no table for {operator!r} in {dtype!r}: no table ships with normtune")
+
+    header = Header("", plain_name(name), target, sms, "", "", {}, "", (), (), "")
+    return Table(SHIPPED, header, {}, lookup)

@@ -1,0 +1,124 @@
+"""A threshold tree whose sizes are taken relative to the GPU, so that one tree can serve GPUs that differ.
+
+In: configs and cuts. Out: `Cut`, what such a tree answers on a GPU, the tree of rows and hidden that it is there, and
+the boxes it answers for. What is measured at rows r on a GPU is seen by one of half the multiprocessors at r / 2, so
+rows are counted per multiprocessor, and bytes per byte of L2 cache. Light, as dispatch reads such trees at the first
+launch.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Union
+
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
+from normtune.kernels.config import Config
+
+HIDDEN = "hidden"
+ROWS_PER_SM = "rows_per_sm"
+BYTES_PER_L2 = "bytes_per_l2"
+
+
+class Cut(NamedTuple):
+    """A cut. All of its arithmetic is on integers.
+
+    Attributes:
+        size: what is compared: `hidden` (high is `hidden > threshold`), `rows_per_sm` (high is
+            `times * rows >= threshold * sms`) or `bytes_per_l2` (high is `times * rows * hidden >= threshold *
+            l2_bytes`, where `times` is a multiple of the bytes of an element).
+        times: what the size is multiplied with; 1 for `hidden`.
+        threshold: an integer.
+        low, high: the trees for smaller and larger sizes.
+    """
+
+    size: str
+    times: int
+    threshold: int
+    low: "NormalisedTree"
+    high: "NormalisedTree"
+
+
+NormalisedTree = Union[Leaf, Cut]  # noqa: UP007 - a forward reference in `Cut` needs the name at run time
+
+
+def choose_on(tree: NormalisedTree, rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
+    """The config for (rows, hidden) on a GPU of so many multiprocessors and bytes of L2 cache."""
+    while isinstance(tree, Cut):
+        if tree.size == HIDDEN:
+            high = hidden > tree.threshold
+        elif tree.size == ROWS_PER_SM:
+            high = tree.times * rows >= tree.threshold * sms
+        else:
+            high = tree.times * rows * hidden >= tree.threshold * l2_bytes
+        tree = tree.high if high else tree.low
+    return tree.config
+
+
+def on_sms(tree: NormalisedTree, sms: int) -> Tree | None:
+    """The tree that it is on a GPU of so many multiprocessors; None where a cut is by bytes, not by rows alone."""
+    if isinstance(tree, Leaf):
+        return tree
+    low, high = on_sms(tree.low, sms), on_sms(tree.high, sms)
+    if low is None or high is None or tree.size == BYTES_PER_L2:
+        return None
+    if tree.size == HIDDEN:
+        return Split("hidden", tree.threshold, low, high)
+    return Split("rows", _first(tree, sms), low, high)
+
+
+def leaves_of(tree: NormalisedTree) -> Iterator[Leaf]:
+    """The leaves, low before high."""
+    if isinstance(tree, Leaf):
+        yield tree
+    else:
+        yield from leaves_of(tree.low)
+        yield from leaves_of(tree.high)
+
+
+class Box(NamedTuple):
+    """The integers that one leaf answers for on a GPU, ends included, and its config.
+
+    Attributes:
+        config: the leaf's.
+        least_rows, most_rows, least_hidden, most_hidden: as in `tree.Region`.
+        most_elements: the most that rows x hidden may be; None where no cut by the L2 cache bounds it.
+    """
+
+    config: Config
+    least_rows: int
+    most_rows: int
+    least_hidden: int
+    most_hidden: int
+    most_elements: int | None = None
+
+
+def boxes_on(tree: NormalisedTree, sms: int, l2_bytes: int, max_rows: int, max_hidden: int) -> Iterator[Box]:
+    """What each leaf answers for on a GPU, within rows 1 to `max_rows` and hidden 1 to `max_hidden`.
+
+    That it lies above a cut by the L2 cache is left out, so such a box may hold smaller shapes than its leaf's.
+    """
+    yield from _boxes(tree, sms, l2_bytes, Box(Config(""), 1, max_rows, 1, max_hidden))
+
+
+def _boxes(tree: NormalisedTree, sms: int, l2_bytes: int, box: Box) -> Iterator[Box]:
+    if box.least_rows > box.most_rows or box.least_hidden > box.most_hidden:
+        return
+    if isinstance(tree, Leaf):
+        yield box._replace(config=tree.config)
+        return
+    low = high = box
+    if tree.size == HIDDEN:
+        low = box._replace(most_hidden=min(box.most_hidden, tree.threshold))
+        high = box._replace(least_hidden=max(box.least_hidden, tree.threshold + 1))
+    elif tree.size == ROWS_PER_SM:
+        first = _first(tree, sms)
+        low = box._replace(most_rows=min(box.most_rows, first - 1))
+        high = box._replace(least_rows=max(box.least_rows, first))
+    else:
+        most = _first(tree, l2_bytes) - 1
+        low = box._replace(most_elements=most if box.most_elements is None else min(box.most_elements, most))
+    yield from _boxes(tree.low, sms, l2_bytes, low)
+    yield from _boxes(tree.high, sms, l2_bytes, high)
+
+
+def _first(cut: Cut, unit: int) -> int:
+    """The least size that is high."""
+    return -(-cut.threshold * unit // cut.times)

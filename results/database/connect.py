@@ -1,0 +1,288 @@
+"""From a store's URL to an engine whose database holds the tables of `schema`.
+
+In: a URL. Out: a SQLAlchemy engine, and every failure of a database as one line that a user can act on. Reading and
+writing measurements is left to `store`.
+"""
+
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.results.database import schema
+
+DEFAULT_STORE = "sqlite:///normtune.db"
+# A sweep waits so long for another process that writes, such as the import of a large file, before it gives up.
+BUSY_SECONDS = 30.0
+# Begins a transaction that will write; SQLite then takes its lock at once and waits for it, which it does not do when
+# a transaction that has read turns to writing.
+WRITE = {"normtune_write": True}
+# The query of the URL of a SQLite store that is not to be written.
+_READ_ONLY = {"mode": "ro"}
+_BACKENDS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
+
+
+def resolve_url(option: str | None) -> str:
+    """The URL of the store: the option, else the variable NORMTUNE_STORE, else `DEFAULT_STORE`.
+
+    Args:
+        option: value of `--store`, None where it is not given. A path without a scheme is a SQLite file.
+
+    Raises:
+        UsageError: it is no URL of a SQLite or PostgreSQL database.
+    """
+    source, text = "--store", option
+    if text is None:
+        source, text = "NORMTUNE_STORE", os.environ.get("NORMTUNE_STORE") or DEFAULT_STORE
+    if not text.strip():
+        raise UsageError(f"{source} is empty: expected a file such as normtune.db or a URL such as {DEFAULT_STORE}")
+    if "://" not in text:
+        if "?" in text or not text.isprintable():
+            raise UsageError(f"{source} is {text!r}: a file of that name cannot be a store, choose another")
+        return f"sqlite:///{os.path.expanduser(text)}"  # a shell leaves the ~ of --store=~/x.db as it is
+    parse(text, source)
+    return text
+
+
+def parse(url: str, source: str = "the store") -> URL:
+    """The parsed URL, with the driver that is used for it, whichever it names.
+
+    Raises:
+        UsageError: it is no URL of a SQLite or PostgreSQL database.
+    """
+    try:
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        shown = re.sub(r"//[^@]*@", "//***@", url)  # a password is nobody's business
+        raise UsageError(f"{source} is {shown!r}: expected sqlite:///FILE or postgresql://USER@HOST/DATABASE") from None
+    backend = parsed.drivername.partition("+")[0]
+    if backend not in _BACKENDS:
+        raise UsageError(
+            f"{source} is a URL of {backend!r}: expected sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+        )
+    name = parsed.database or ""
+    if backend == "sqlite" and (not name or name.startswith((":", "file:")) or not name.isprintable()):
+        raise UsageError(f"{source} is {url!r}: a store is a file that stays, expected sqlite:///FILE")
+    if backend == "sqlite" and parsed.query not in ({}, _READ_ONLY):
+        options = url.partition("?")[2]
+        raise UsageError(
+            f"{source} is {url!r}: of SQLite's options a store takes mode=ro, to read it only, and not {options!r}"
+        )
+    return parsed.set(drivername=_BACKENDS[backend])
+
+
+def connect(url: str, create: bool) -> sa.Engine:
+    """An engine whose database has the tables of this version.
+
+    Args:
+        url: of a SQLite or PostgreSQL database.
+        create: whether a database without tables gets them, and whether the store will be written to.
+
+    Raises:
+        UsageError: the URL is none of these, or its folder does not exist.
+        NormtuneError: there is no store, it cannot be opened or written, or it is of a newer normtune.
+    """
+    parsed = parse(url)
+    path = sqlite_path(parsed)
+    if path is not None:
+        if create and parsed.query:
+            raise UsageError(
+                f"the store {path} is to be written, and its URL says mode=ro: leave that out, or name another store"
+            )
+        _check_path(path, create)
+    name = told(parsed)
+    try:
+        engine = sa.create_engine(
+            parsed.set(query={}) if path else parsed, **_engine_options(parsed, path if not create else None)
+        )
+    except ImportError as error:  # psycopg without a libpq raises no ModuleNotFoundError
+        why = f"the module {error.name} is missing" if error.name else str(error).splitlines()[0]
+        raise NormtuneError(f"cannot open {name}: {why}; `pip install 'psycopg[binary]'` brings it") from None
+    if parsed.get_backend_name() == "sqlite":
+        sa.event.listen(engine, "connect", _on_connect)
+        if parsed.query:
+            sa.event.listen(engine, "connect", _on_connect_to_read)
+        sa.event.listen(engine, "begin", _on_begin)
+    try:
+        with translated(parsed):
+            _prepare(engine, name, create)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def sqlite_path(url: URL) -> Path | None:
+    """The file of a SQLite URL; None for other databases."""
+    return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+
+
+def told(url: URL) -> str:
+    """How messages name the store: its file, or the URL without the password."""
+    path = sqlite_path(url)
+    return str(path) if path is not None else url.render_as_string(hide_password=True)
+
+
+@contextmanager
+def translated(url: URL) -> Iterator[None]:
+    """Turn what the database reports into one line.
+
+    Raises:
+        NormtuneError: the database reported a failure.
+    """
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        raise NormtuneError(_explain(told(url), str(error.orig))) from None
+    except sa.exc.SQLAlchemyError as error:
+        raise NormtuneError(_explain(told(url), str(error))) from None
+    except UnicodeDecodeError as error:
+        raise NormtuneError(damaged(told(url), str(error))) from None
+
+
+def damaged(name: str, why: str) -> str:
+    """What is said of a store that holds what no normtune stored."""
+    return f"the store {name} is damaged ({why}): restore a copy, or sweep into another with --store"
+
+
+def _explain(name: str, text: str) -> str:
+    """What happened to a store, in a line; `text` is what its database says."""
+    line = text.strip().splitlines()[0] if text.strip() else "unknown failure"
+    if "not a database" in line:
+        return f"{name} is not a SQLite database: name another file with --store"
+    if "malformed" in line or "no such" in line or "decode" in line:
+        return damaged(name, line)
+    if "readonly" in line or "unable to open" in line:
+        return (
+            f"the store {name} cannot be opened for writing ({line}): SQLite needs write permission on the file and "
+            "its folder; change it, or copy it with the files beside it elsewhere and name the copy with --store"
+        )
+    if "is full" in line or "disk I/O" in line:
+        return (
+            f"the store {name} cannot be written ({line}): the disk is full or failing; what was stored before is "
+            "kept, free some space and run the same command again"
+        )
+    if "locked" in line:
+        return f"the store {name} is locked by another process for over {BUSY_SECONDS:g} s: try again when it is done"
+    return f"the store {name} failed ({line}): see that its database works, or name another store with --store"
+
+
+def _check_path(path: Path, create: bool) -> None:
+    try:
+        if path.is_dir():
+            raise NormtuneError(f"the store {path} is a folder: expected a file such as {path / 'normtune.db'}")
+        if path.parent.exists() and not path.parent.is_dir():
+            raise UsageError(f"the store {path} cannot be: {path.parent} is no folder; name another with --store")
+        if not path.parent.is_dir():
+            raise UsageError(f"the folder of the store {path} does not exist: create {path.parent} or name another")
+        if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
+            raise NormtuneError(f"the store {path} is no regular file: name another with --store")
+        if not create and not path.exists():
+            raise NormtuneError(f"there is no store {path}: run `normtune sweep` first, or name another with --store")
+    except OSError as error:
+        raise NormtuneError(
+            f"the store {path} cannot be looked at ({error.strerror or error}): name another with --store"
+        ) from None
+
+
+def _engine_options(url: URL, only_read: Path | None) -> dict[str, Any]:
+    """What the engine is made with; `only_read` is the file of a store that is opened for reading."""
+    if url.get_backend_name() != "sqlite":
+        return {}
+    if only_read is not None and _is_frozen(only_read):
+        name = f"file:{quote(str(only_read.absolute()))}?mode=ro&immutable=1"
+        return {"creator": lambda: sqlite3.connect(name, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)}
+    return {"connect_args": {"timeout": BUSY_SECONDS}}
+
+
+def _is_frozen(path: Path) -> bool:
+    """Whether nobody writes to a store and its folder takes no files, on a mounted archive for example.
+
+    SQLite reads a store with a write-ahead log only where it can put files beside it, unless it is told that nothing
+    changes. A log that holds something is of a writer, or of one that was killed; it must be read too.
+    """
+    log = Path(f"{path}-wal")
+    if log.exists() and log.stat().st_size:
+        return False
+    return not os.access(path.absolute().parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _on_connect(connection: Any, _record: Any) -> None:
+    # The sqlite3 module begins transactions by itself, before INSERT but not before SELECT; _on_begin does it instead.
+    connection.isolation_level = None
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _on_connect_to_read(connection: Any, _record: Any) -> None:
+    # SQLite's own mode=ro leaves the files of the write-ahead log behind.
+    connection.execute("PRAGMA query_only = ON")
+
+
+def _on_begin(connection: sa.Connection) -> None:
+    writes = connection.get_execution_options().get("normtune_write")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
+    """Check whose database it is, before anything is written, and make the tables where there are none."""
+    with engine.connect() as connection:
+        found = _is_store(connection, name)
+    if not create:
+        if not found:
+            raise NormtuneError(f"the store {name} holds nothing: run `normtune sweep` first")
+        return
+    if engine.dialect.name == "sqlite":
+        with engine.connect() as connection:
+            # Outside of a transaction, and only now: it changes the file.
+            driver: Any = connection.connection.driver_connection
+            driver.execute("PRAGMA journal_mode = WAL")
+    with engine.connect().execution_options(**WRITE) as connection, connection.begin():
+        # Even where the tables exist this takes the lock: a store that cannot be written is told before any work.
+        if not _is_store(connection, name):
+            schema.metadata.create_all(connection)
+            connection.execute(schema.schema.insert().values(version=schema.SCHEMA_VERSION))
+        elif stored_version(connection) < schema.CHECKSUM_VERSION:
+            column = sa.schema.CreateColumn(schema.measurement.c.checksum).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {schema.measurement.name} ADD COLUMN {column}")
+            connection.execute(schema.schema.update().values(version=schema.SCHEMA_VERSION))
+
+
+def stored_version(connection: sa.Connection) -> int:
+    """The version of the schema of a store; 0 where it does not say."""
+    return connection.execute(sa.select(sa.func.max(schema.schema.c.version))).scalar() or 0
+
+
+def _is_store(connection: sa.Connection, name: str) -> bool:
+    """Whether the tables are there; False for an empty database.
+
+    Raises:
+        NormtuneError: the database belongs to another program or to a newer normtune.
+    """
+    tables = set(sa.inspect(connection).get_table_names())
+    if schema.schema.name in tables:
+        version = stored_version(connection)
+        if version > schema.SCHEMA_VERSION:
+            raise NormtuneError(
+                f"the store {name} has schema {version}, this normtune knows {schema.SCHEMA_VERSION}: update normtune"
+            )
+        missing = sorted(set(schema.metadata.tables) - tables)
+        if version < 1 or missing:
+            raise NormtuneError(f"the store {name} is damaged (schema {version}, tables missing: {missing})")
+        return True
+    # A SQLite file with any table is somebody's; a PostgreSQL database is shared, there only our names count.
+    others = tables if connection.dialect.name == "sqlite" else tables & set(schema.metadata.tables)
+    if others:
+        raise NormtuneError(
+            f"{name} is the database of another program (it has a table {sorted(others)[0]!r}): "
+            "name another store with --store"
+        )
+    return False

@@ -1,0 +1,176 @@
+"""What a store holds, read in one snapshot and checked against the checksums.
+
+In: a connection. Out: what is known of each config (`coverage`), all measurements (`evidence`), and how many are
+damaged; these are left out. Connections and writing are left to `store`.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.results.database import schema, sql_rows
+from normtune.results.evidence import Evidence
+from normtune.results.records import Run
+
+# So many problems with damaged measurements are named, the rest is counted.
+_NAMED = 3
+
+
+class Coverage(NamedTuple):
+    """What is known of one config on one problem, over all runs on devices of one kind.
+
+    Attributes:
+        status: of the newest measurement.
+        fingerprint: of the kernels of the newest measurement.
+        samples: number of samples under that fingerprint, all runs together.
+        median_ns: median of the newest `ok` measurement under that fingerprint, ns; None where there is none.
+    """
+
+    status: str
+    fingerprint: str
+    samples: int
+    median_ns: int | None
+
+
+class _Row(NamedTuple):
+    """A measurement as it is stored; run and problem are numbers, the config is its text."""
+
+    run: int
+    problem: int
+    config: str
+    fingerprint: str
+    status: str
+    reason: str
+    median: int | None
+    low: int | None
+    high: int | None
+    rounds: bytes
+    samples: bytes
+
+
+class Snapshot:
+    """The measurements of some runs, those that are whole.
+
+    Args:
+        connection: in a transaction.
+        version: of the schema of the store.
+        runs: the runs that are wanted, by their numbers.
+
+    Attributes:
+        damaged: how many measurements of each problem are damaged, by the problem's text.
+    """
+
+    def __init__(self, connection: sa.Connection, version: int, runs: Mapping[int, Run]) -> None:
+        self._runs = runs
+        self._problems = sql_rows.stored_numbers(connection, schema.problem, sql_rows.PROBLEM_FIELDS)
+        configs = sql_rows.stored_numbers(connection, schema.config, ("config",))
+        self._texts = {number: sql_rows.problem_text(values) for number, values in self._problems.items()}
+        self.damaged: Counter[str] = Counter()
+        table = schema.measurement
+        found = connection.execute(
+            sa.select(
+                *(table.c.run_id, table.c.problem_id, table.c.config_id, table.c.fingerprint, table.c.status),
+                *(table.c.reason, table.c.median, table.c.low, table.c.high, table.c.rounds, table.c.samples),
+                table.c.checksum if version >= schema.CHECKSUM_VERSION else sa.null(),
+            )
+            .join(schema.run, schema.run.c.id == table.c.run_id)
+            .where(table.c.run_id.in_(list(runs)))
+            .order_by(schema.run.c.started, table.c.id)
+        )
+        self._rows: list[_Row] = []
+        for run, problem, config, *values, checksum in found:
+            # What no checksum covers is left to `checks`, and a reference that leads nowhere is an error.
+            text = configs[config][0] if checksum is None else configs.get(config, ("",))[0]
+            row = _Row(run, problem, text, *values)
+            if checksum is None or self._is_whole(row, checksum):
+                self._rows.append(row)
+            else:
+                self.damaged[self._texts.get(problem, "an unknown problem")] += 1
+
+    def coverage(self) -> dict[tuple[Problem, Config], Coverage]:
+        """What is known of each config on each problem, whatever the run.
+
+        Newest is the measurement of the run that started last; within a run and second, the one that was stored last.
+        """
+        samples: Counter[tuple[int, str, str]] = Counter()
+        medians: dict[tuple[int, str, str], int] = {}
+        newest: dict[tuple[int, str], _Row] = {}
+        for row in self._rows:
+            newest[row.problem, row.config] = row
+            kernels = (row.problem, row.config, row.fingerprint)
+            samples[kernels] += len(row.samples) // 4
+            if row.median is not None:
+                medians[kernels] = row.median
+        problems = {number: Problem(*values) for number, values in self._problems.items()}
+        configs = {text: Config.from_json(text) for text in {text for _, text in newest}}
+        return {
+            (problems[problem], configs[text]): Coverage(
+                row.status,
+                row.fingerprint,
+                samples[problem, text, row.fingerprint],
+                medians.get((problem, text, row.fingerprint)),
+            )
+            for (problem, text), row in newest.items()
+        }
+
+    def evidence(self) -> Evidence:
+        """All of it.
+
+        Raises:
+            ValueError: it breaks a rule of `checks`.
+        """
+        run, problem, config, fingerprint, status, reason, _, _, _, rounds, samples = _transposed(self._rows, 11)
+        shapes = _transposed([self._problems[number] for number in problem], len(sql_rows.PROBLEM_FIELDS))
+        columns: dict[str, Sequence[Any]] = {
+            **dict(zip(sql_rows.PROBLEM_FIELDS, shapes, strict=True)),
+            "config": config,
+            "run": [self._runs[number].id for number in run],
+            "fingerprint": fingerprint,
+            "status": status,
+            "reason": reason,
+            "rounds": sql_rows.arrays_of(rounds),
+            "samples": sql_rows.arrays_of(samples),
+        }
+        return Evidence.from_columns(columns, self._runs.values())
+
+    def count(self) -> int:
+        """How many measurements are whole."""
+        return len(self._rows)
+
+    def _is_whole(self, row: _Row, checksum: int) -> bool:
+        try:
+            values = row[2:9]
+            return sql_rows.checksum(self._runs[row.run].id, self._texts[row.problem], values, *row[9:]) == checksum
+        except (LookupError, TypeError, UnicodeError):
+            return False
+
+
+def damage_line(name: str, damaged: Mapping[str, int]) -> str:
+    """What is said of the damaged measurements of a store, if there are any."""
+    problems = sorted(damaged)
+    told = ", ".join(f"{problem} ({damaged[problem]})" for problem in problems[:_NAMED])
+    more = f" and of {len(problems) - _NAMED} more problems" if len(problems) > _NAMED else ""
+    count = sum(damaged.values())
+    return f"the store {name} has {count} damaged measurement{'s' * (count != 1)}, left out here: {told}{more}"
+
+
+def _transposed(found: Sequence[Sequence[Any]], width: int) -> list[tuple[Any, ...]]:
+    """Columns of rows; as many empty ones where there is no row."""
+    return list(zip(*found, strict=True)) if found else [()] * width
+
+
+def wanted_runs(
+    connection: sa.Connection, kind: object = None, devices: Collection[str] | None = None, regime: str | None = None
+) -> dict[int, Run]:
+    """The runs of a kind of device, of devices of these labels, and in this regime, by number; None for all."""
+    return {
+        number: run
+        for number, run in sql_rows.stored_runs(connection)
+        if kind in (None, run.device.kind)
+        and (devices is None or run.device.label in devices)
+        and regime in (None, run.regime)
+    }

@@ -1,0 +1,200 @@
+"""Rows of the tables: what measurements and runs look like in the database.
+
+In: a connection and values. Out: rows written or read. Whole transactions and what is read out of them are left to
+`store`.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+from sqlalchemy.dialects import postgresql, sqlite
+
+from normtune.results.database import schema
+from normtune.results.evidence import first_rounds, split
+from normtune.results.records import Run
+from normtune.results.runs import check_same, from_plain, plain, to_plain
+from normtune.results.statistics import summary
+
+# In the order of the fields of kernels.problem.Problem.
+PROBLEM_FIELDS = ("operator", "rows", "hidden", "dtype", "variant")
+
+Numbers = dict[tuple[Any, ...], int]
+
+
+def content_key(run: str, problem: tuple[Any, ...], config: str, first_round: int) -> bytes:
+    """16 bytes that name a measurement wherever it is stored; `first_round` is -1 for a failure."""
+    text = json.dumps([run, *problem, config, first_round], separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def checksum(run: str, problem: str, values: Sequence[Any], rounds: bytes, samples: bytes) -> int:
+    """CRC-32 of a measurement and of what it is a measurement of.
+
+    Args:
+        run: id of the run.
+        problem: its fields, as `problem_text` joins them.
+        values: config, fingerprint, status, reason, median, low and high.
+        rounds: as they are stored.
+        samples: as they are stored.
+
+    Raises:
+        TypeError: one of the values has another type, as damage leaves it.
+    """
+    text = "\0".join((run, problem, *map(str, values)))
+    return zlib.crc32(samples, zlib.crc32(rounds, zlib.crc32(text.encode("utf-8", "surrogateescape"))))
+
+
+def problem_text(values: Sequence[Any]) -> str:
+    """The fields of a problem in one text."""
+    return " ".join(map(str, values))
+
+
+def add_runs(connection: sa.Connection, runs: Sequence[Run]) -> None:
+    """Insert the runs that are not known.
+
+    Raises:
+        ValueError: a run of that id is known with another device, software or start.
+    """
+    values = []
+    for run in runs:
+        texts = {
+            name: _json(value) for name, value in to_plain(run).items() if name in ("device", "software", "protocol")
+        }
+        values.append({"run": run.id, "started": run.started, **texts})
+    insert_new(connection, schema.run, values)
+    known = {run.id: run for _, run in stored_runs(connection)}
+    for run in runs:
+        check_same(known[run.id], run)
+
+
+def set_protocol(connection: sa.Connection, run: Run) -> None:
+    """Replace the protocol of a run.
+
+    Raises:
+        ValueError: the run is not known.
+    """
+    statement = sa.update(schema.run).where(schema.run.c.run == run.id).values(protocol=_json(plain(run.protocol)))
+    if connection.execute(statement).rowcount != 1:
+        raise ValueError(f"run {run.id!r} is not known: begin_run comes first")
+
+
+def stored_runs(connection: sa.Connection) -> list[tuple[int, Run]]:
+    """All runs with their numbers, by start and id.
+
+    Raises:
+        ValueError: a row is no run.
+    """
+    table = schema.run
+    found = []
+    for number, run, started, *texts in connection.execute(
+        sa.select(table.c.id, table.c.run, table.c.started, table.c.device, table.c.software, table.c.protocol)
+    ):
+        device, software, protocol = (json.loads(text) for text in texts)
+        value = {"id": run, "started": started, "device": device, "software": software, "protocol": protocol}
+        found.append((number, from_plain(value)))
+    return sorted(found, key=lambda pair: (pair[1].started, pair[1].id))
+
+
+def stored_numbers(connection: sa.Connection, table: sa.Table, fields: Sequence[str]) -> dict[int, tuple[Any, ...]]:
+    """The values of these fields by the number of their row."""
+    statement = sa.select(table.c.id, *(table.c[name] for name in fields))
+    return {number: tuple(values) for number, *values in connection.execute(statement)}
+
+
+def numbers_of(
+    connection: sa.Connection, table: sa.Table, fields: Sequence[str], wanted: set[tuple[Any, ...]], known: Numbers
+) -> Numbers:
+    """The number of the row of each of these values; rows that are missing are inserted.
+
+    Args:
+        connection: in a transaction that writes.
+        table: `problem` or `config`.
+        fields: the columns that the values are of.
+        wanted: the values.
+        known: numbers found earlier; asked for nothing else, no statement is sent.
+    """
+    missing = wanted - known.keys()
+    if not missing:
+        return known
+    insert_new(connection, table, [dict(zip(fields, values, strict=True)) for values in sorted(missing)])
+    return {values: number for number, values in stored_numbers(connection, table, fields).items()}
+
+
+def add_measurements(
+    connection: sa.Connection,
+    columns: Mapping[str, Sequence[Any]],
+    runs: Mapping[str, int],
+    problems: Numbers,
+    configs: Numbers,
+) -> None:
+    """Insert the measurements whose content key is not known.
+
+    Args:
+        connection: in a transaction that writes.
+        columns: those of `Evidence.frame`.
+        runs: number of each run by its id.
+        problems: number of each problem by its fields.
+        configs: number of each config by (canonical JSON,).
+    """
+    values = []
+    shapes = zip(*(columns[name] for name in PROBLEM_FIELDS), strict=True)
+    parts = (columns[name] for name in ("config", "run", "fingerprint", "status", "reason", "rounds", "samples"))
+    firsts = first_rounds(columns["rounds"])
+    for problem, config, run, fingerprint, status, reason, rounds, samples, first in zip(
+        shapes, *parts, firsts, strict=True
+    ):
+        median, low, high = summary(samples) if len(samples) else (None, None, None)
+        blobs = {"samples": samples.astype("<i4").tobytes(), "rounds": rounds.astype("<i4").tobytes()}
+        told = (config, fingerprint, status, reason, median, low, high)
+        values.append(
+            {
+                "key": content_key(run, problem, config, first),
+                "run_id": runs[run],
+                "problem_id": problems[problem],
+                "config_id": configs[(config,)],
+                "fingerprint": fingerprint,
+                "status": status,
+                "reason": reason,
+                "median": median,
+                "low": low,
+                "high": high,
+                **blobs,
+                "checksum": checksum(run, problem_text(problem), told, **blobs),
+            }
+        )
+    insert_new(connection, schema.measurement, values)
+
+
+def count_measurements(connection: sa.Connection) -> int:
+    """How many measurements there are; PostgreSQL takes 0.4 s to count 300,000, so this is for whole files."""
+    return connection.execute(sa.select(sa.func.count()).select_from(schema.measurement)).scalar_one()
+
+
+def arrays_of(blobs: Sequence[bytes]) -> list[NDArray[np.int32]]:
+    """The int32 arrays of blobs, read-only views of one buffer.
+
+    Raises:
+        ValueError: a blob is not a whole number of int32.
+    """
+    lengths = np.fromiter((len(blob) for blob in blobs), np.int64, len(blobs))
+    if (lengths % 4).any():
+        raise ValueError("samples are cut off")
+    flat = np.frombuffer(b"".join(blobs), "<i4").astype(np.int32, copy=False)
+    return split(lengths // 4, flat)
+
+
+def insert_new(connection: sa.Connection, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows, except those that a unique column knows already."""
+    if values:
+        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+        connection.execute(insert(table).on_conflict_do_nothing(), [dict(row) for row in values])
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

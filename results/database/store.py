@@ -1,0 +1,270 @@
+"""The store: every run and every measurement, in SQLite or PostgreSQL.
+
+In: runs and measurements, each problem's in one transaction. Out: what is known already (`coverage`) and everything
+(`load`). Nothing is ever changed or deleted but a run's protocol: what is known by its content key is ignored. A
+process that is killed loses at most the transaction in hand.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from normtune.errors import NormtuneError
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.results.database import schema, sql_rows
+from normtune.results.database.connect import (
+    DEFAULT_STORE,
+    WRITE,
+    connect,
+    damaged,
+    resolve_url,
+    sqlite_path,
+    stored_version,
+    told,
+    translated,
+)
+from normtune.results.database.presence import Presence
+from normtune.results.database.reading import Coverage, Snapshot, damage_line, wanted_runs
+from normtune.results.evidence import COLUMNS, Evidence, columns_of
+from normtune.results.records import Device, Measurement, Run
+from normtune.results.regimes import COLD
+from normtune.results.validate import check_columns
+
+__all__ = ["DEFAULT_STORE", "Coverage", "Store", "Tally", "resolve_url"]
+
+
+class Tally(NamedTuple):
+    """How many measurements there are of one operator and version of its kernels, taken on one device."""
+
+    device: Device
+    operator: str
+    fingerprint: str
+    measurements: int
+
+
+class Store:
+    """An open store; a context manager that closes it. For one thread.
+
+    Attributes:
+        damaged: how many measurements `coverage` or `load` last left out because their checksum says that
+            they are damaged, by the text of their problem.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._presence = Presence(sqlite_path(engine.url))
+        self.damaged: Mapping[str, int] = {}
+        # Numbers of committed rows.
+        self._problems: sql_rows.Numbers = {}
+        self._configs: sql_rows.Numbers = {}
+
+    @classmethod
+    def open(cls, url: str, *, create: bool = True) -> "Store":
+        """Open the store at a URL.
+
+        Args:
+            url: `sqlite:///FILE` or `postgresql://...`, see `resolve_url`.
+            create: make it where there is none; False opens for reading.
+
+        Raises:
+            UsageError: the URL is neither, or the folder of the file does not exist.
+            NormtuneError: there is no store, it is no database, of another program or of a newer normtune, locked, or
+                not writable although `create` is set.
+        """
+        return cls(connect(url, create))
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; SQLite then folds its journal into the file."""
+        self._engine.dispose()
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return told(self._engine.url)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the file of a SQLite store lies."""
+        return self._presence.folder
+
+    @property
+    def damage(self) -> str:
+        """A line on what was left out as damaged, empty where nothing was."""
+        return damage_line(self.name, self.damaged) if self.damaged else ""
+
+    def begin_run(self, run: Run) -> None:
+        """Store a run, before its measurements. A run that is known already stays as it is.
+
+        Raises:
+            ValueError: another run has that id.
+            NormtuneError: the database failed.
+        """
+        with self._writing() as connection:
+            sql_rows.add_runs(connection, [run])
+
+    def update_run(self, run: Run) -> None:
+        """Store the new protocol of a known run.
+
+        Raises:
+            ValueError: the run is not known.
+            NormtuneError: the database failed.
+        """
+        with self._writing() as connection:
+            sql_rows.set_protocol(connection, run)
+
+    def add(self, measurements: Sequence[Measurement]) -> None:
+        """Store measurements, all of them or none; those that are known by their content key are ignored.
+
+        Raises:
+            ValueError: a measurement breaks a rule of `checks`, or its run is not known.
+            NormtuneError: the database failed; nothing of this call is stored.
+        """
+        columns = columns_of(measurements)
+        check_columns(columns)
+        with self._writing() as connection:
+            numbers = self._insert(connection, columns)
+        self._problems, self._configs = numbers
+
+    def merge(self, evidence: Evidence) -> int:
+        """Store the runs and measurements that are not known yet, all of them or none.
+
+        Returns:
+            How many measurements were new.
+
+        Raises:
+            ValueError: a run of that id is known with another device, software or start.
+            NormtuneError: the database failed; nothing of this call is stored.
+        """
+        with self._writing() as connection:
+            sql_rows.add_runs(connection, evidence.runs)
+            before = sql_rows.count_measurements(connection)
+            numbers = self._insert(connection, {name: evidence.frame[name].tolist() for name in COLUMNS})
+            added = sql_rows.count_measurements(connection) - before
+        self._problems, self._configs = numbers
+        return added
+
+    def runs(self) -> list[Run]:
+        """All runs, by start and id, also those that have no measurements."""
+        with self._reading() as connection:
+            return [run for _, run in sql_rows.stored_runs(connection)]
+
+    def recount(self, run: str) -> int:
+        """How many measurements of a run a new connection finds, once SQLite has folded its journal into the file.
+
+        Raises:
+            NormtuneError: the database failed, or its file is not the one that was opened.
+        """
+        self.close()
+        self._presence.check()
+        with self._reading() as connection:
+            runs = {number: one for number, one in wanted_runs(connection).items() if one.id == run}
+            return Snapshot(connection, stored_version(connection), runs).count()
+
+    def tally(self) -> list[Tally]:
+        """How many measurements there are by device, operator and fingerprint, without loading them.
+
+        Raises:
+            NormtuneError: the database failed.
+        """
+        table = schema.measurement
+        grouped = (table.c.run_id, schema.problem.c.operator, table.c.fingerprint)
+        with self._reading() as connection:
+            runs = dict(sql_rows.stored_runs(connection))
+            found = connection.execute(
+                sa.select(*grouped, sa.func.count())
+                .join(schema.problem, schema.problem.c.id == table.c.problem_id)
+                .group_by(*grouped)
+            ).all()
+            counts: Counter[tuple[Device, str, str]] = Counter()
+            for run, operator, fingerprint, count in found:
+                counts[runs[run].device, operator, fingerprint] += count
+            return [Tally(*place, counts[place]) for place in sorted(counts)]
+
+    def coverage(self, device: Device, regime: str = COLD) -> dict[tuple[Problem, Config], Coverage]:
+        """What is known of each config on each problem on devices of this kind, failures and the copy included.
+
+        Only what was measured in one regime: what another one found is neither done in this one nor an anchor.
+
+        Newest is the measurement of the run that started last; within a run and second, the one that was stored last.
+        What is damaged is not known.
+        """
+        with self._reading() as connection:
+            return self._snapshot(connection, wanted_runs(connection, device.kind, regime=regime)).coverage()
+
+    def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> Evidence:
+        """All measurements, 300,000 of them in a few seconds.
+
+        Args:
+            devices: labels of the devices whose runs are wanted; None for all.
+            regime: in which they were measured; None for all, as for a copy of the store.
+
+        Raises:
+            NormtuneError: the database failed, or what it holds breaks a rule of `checks`. Single measurements that are
+                damaged are left out: see `damaged`.
+        """
+        with self._reading() as connection:
+            return self._snapshot(connection, wanted_runs(connection, devices=devices, regime=regime)).evidence()
+
+    def _snapshot(self, connection: sa.Connection, runs: Mapping[int, Run]) -> Snapshot:
+        found = Snapshot(connection, stored_version(connection), runs)
+        self.damaged = found.damaged
+        return found
+
+    def _insert(
+        self, connection: sa.Connection, columns: Mapping[str, Sequence[Any]]
+    ) -> tuple[sql_rows.Numbers, sql_rows.Numbers]:
+        """Insert measurements; gives the numbers of problems and configs, to be kept once they are committed."""
+        known = {run.id: number for number, run in sql_rows.stored_runs(connection)}
+        for unknown in sorted(set(columns["run"]) - set(known)):
+            raise ValueError(f"run {unknown!r} is not known: begin_run comes first")
+        shapes = set(zip(*(columns[name] for name in sql_rows.PROBLEM_FIELDS), strict=True))
+        texts = {(text,) for text in columns["config"]}
+        problems = sql_rows.numbers_of(connection, schema.problem, sql_rows.PROBLEM_FIELDS, shapes, self._problems)
+        configs = sql_rows.numbers_of(connection, schema.config, ("config",), texts, self._configs)
+        sql_rows.add_measurements(connection, columns, known, problems, configs)
+        return problems, configs
+
+    @contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        """A connection in one snapshot.
+
+        Raises:
+            NormtuneError: the database failed, or holds what no normtune stored.
+        """
+        with translated(self._engine.url), self._engine.connect() as connection:
+            try:
+                yield connection
+            # A flipped bit makes a number of a text, or a reference that leads nowhere.
+            except (ValueError, LookupError, TypeError) as error:
+                why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+                raise NormtuneError(damaged(told(self._engine.url), why)) from None
+
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        """A transaction, committed at the end or rolled back.
+
+        Raises:
+            NormtuneError: the database failed, or its file is not the one that was opened.
+        """
+        self._presence.check()
+        with (
+            translated(self._engine.url),
+            self._engine.connect().execution_options(**WRITE) as connection,
+            connection.begin(),
+        ):
+            yield connection
+        self._presence.check()

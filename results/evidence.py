@@ -1,0 +1,285 @@
+"""Measurements as a table in memory: what the fit, exports and recordings work on.
+
+In: measurements and their runs, or the columns that a store or a file was read into. Out: `Evidence`, in one order
+whatever order they came in, with a digest of its content. Reading and writing are left to `store` and `exchange`.
+"""
+
+import hashlib
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem, split_key
+from normtune.results.records import Device, Measurement, Run
+from normtune.results.regimes import COLD
+from normtune.results.validate import check_columns
+
+TEXTS = ("operator", "variant", "dtype", "config", "run", "fingerprint", "status", "reason")
+COLUMNS = (
+    *("operator", "variant", "dtype", "rows", "hidden", "config", "run", "fingerprint", "status", "reason"),
+    *("rounds", "samples"),
+)
+_KIND = ("operator", "variant", "dtype")
+_SORT = (*_KIND, "hidden", "rows", "config", "run")
+# Begins what is hashed; changes when the same measurements are to have another digest.
+_DIGEST_FORMAT = "normtune evidence 1"
+_Integer = TypeVar("_Integer", np.int32, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Measurements and the runs they were taken in. Equal content has an equal digest.
+
+    Attributes:
+        frame: one row a stored measurement: operator, variant, dtype (str), rows, hidden (int64), config (canonical
+            JSON), run, fingerprint, status, reason (str), rounds, samples (int32 arrays of one length; ns). Sorted by
+            operator, variant, dtype, hidden, rows, config, run, first round.
+        runs: the runs that have measurements, by start and id.
+    """
+
+    frame: pd.DataFrame
+    runs: tuple[Run, ...]
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Sequence[Any]], runs: Iterable[Run]) -> "Evidence":
+        """Evidence of checked columns (those of `frame`, in any order of rows).
+
+        Raises:
+            ValueError: the columns break a rule of `checks`, a run is missing, or a measurement is there twice.
+        """
+        check_columns(columns)
+        known = {run.id: run for run in runs}
+        used = set(columns["run"])
+        for run in sorted(used - set(known)):
+            raise ValueError(f"run {run!r} of a measurement is not among the runs")
+        order = _order(columns)
+        parts = {}
+        for name in COLUMNS:
+            if name in ("rows", "hidden"):
+                parts[name] = pd.Series(np.asarray(columns[name], dtype=np.int64)[order])
+            else:
+                parts[name] = pd.Series(_objects(columns[name])[order], dtype=object)
+        found = sorted((known[run] for run in used), key=lambda run: (run.started, run.id))
+        return cls(pd.DataFrame(parts), tuple(found))
+
+    @classmethod
+    def joined(cls, parts: Sequence["Evidence"]) -> "Evidence":
+        """All of some evidence.
+
+        Raises:
+            ValueError: a measurement is there twice.
+        """
+        runs = {run.id: run for part in parts for run in part.runs}
+        filled = [part.frame for part in parts if len(part.frame)]
+        kinds = [part.kinds() for part in parts if len(part.frame)]
+        if filled and all(one[-1] < other[0] for one, other in pairwise(kinds)):  # checked and in order already
+            by_start = sorted(runs.values(), key=lambda run: (run.started, run.id))
+            return cls(pd.concat(filled, ignore_index=True), tuple(by_start))
+        columns = {name: [value for frame in filled for value in frame[name].tolist()] for name in COLUMNS}
+        return cls.from_columns(columns, runs.values())
+
+    @classmethod
+    def from_measurements(cls, measurements: Iterable[Measurement], runs: Iterable[Run]) -> "Evidence":
+        """Evidence of measurements in any order; runs without measurements are left out.
+
+        Raises:
+            ValueError: as `from_columns`.
+        """
+        return cls.from_columns(columns_of(measurements), runs)
+
+    def measurements(self) -> list[Measurement]:
+        """The rows as values, in the order of the frame."""
+        configs = {text: Config.from_json(text) for text in self.frame["config"].unique()}
+        columns = [self.frame[name].tolist() for name in COLUMNS]
+        return [
+            Measurement(Problem(operator, rows, hidden, dtype, variant), configs[config], *rest)
+            for operator, variant, dtype, rows, hidden, config, *rest in zip(*columns, strict=True)
+        ]
+
+    def devices(self) -> list[Device]:
+        """One device of each kind (label and SMs), from its newest run, by label and SMs."""
+        newest = {run.device.kind: run.device for run in self.runs}
+        return [newest[kind] for kind in sorted(newest)]
+
+    def of(self, device: Device) -> "Evidence":
+        """Only what was measured on devices of this kind."""
+        runs = [run.id for run in self.runs if run.device.kind == device.kind]
+        return self._where(self.frame["run"].isin(runs))
+
+    def regimes(self) -> list[str]:
+        """The regimes that its times were taken in, ordered."""
+        return sorted({run.regime for run in self.runs})
+
+    def regime(self, name: str) -> "Evidence":
+        """Only what was taken in this regime. What reads measurements from a store or a recording goes through it."""
+        return self.in_regimes([name])
+
+    def in_regimes(self, names: Collection[str]) -> "Evidence":
+        """Only what was taken in one of these regimes."""
+        runs = [run.id for run in self.runs if run.regime in names]
+        return self if len(runs) == len(self.runs) else self._where(self.frame["run"].isin(runs))
+
+    def fingerprints(self) -> dict[str, str]:
+        """The kernel fingerprint of each operator in its newest run, by operator."""
+        place = {run.id: number for number, run in enumerate(self.runs)}
+        newest: dict[str, tuple[int, str]] = {}
+        pairs = self.frame[["operator", "run", "fingerprint"]].drop_duplicates()
+        for operator, run, fingerprint in pairs.itertuples(index=False):
+            newest[operator] = max(newest.get(operator, (-1, "")), (place[run], fingerprint))
+        return {operator: newest[operator][1] for operator in sorted(newest)}
+
+    def current(self) -> "Evidence":
+        """Only what was measured with each operator's newest kernels: times of older ones say nothing about them."""
+        newest = self.frame["operator"].map(self.fingerprints())
+        return self._where(self.frame["fingerprint"] == newest)
+
+    def kinds(self) -> list[tuple[str, str, str]]:
+        """The (operator, variant, dtype) of the measurements, ordered."""
+        names = [self.frame[name].to_numpy() for name in _KIND]
+        found: list[tuple[str, str, str]] = []
+        place = 0
+        while place < len(self.frame):
+            found.append((names[0][place], names[1][place], names[2][place]))
+            place = self._bounds(*found[-1])[1]
+        return found
+
+    def part(self, operator: str, variant: str, dtype: str) -> pd.DataFrame:
+        """The rows of `frame` of one kind, by bisection: no column is gone through."""
+        return self.frame.iloc[slice(*self._bounds(operator, variant, dtype))]
+
+    def _bounds(self, *kind: str) -> tuple[int, int]:
+        """The first row of a kind, and the one behind its last: the frame is ordered by kind first."""
+        low, high = 0, len(self.frame)
+        for name, value in zip(_KIND, kind, strict=True):
+            column = self.frame[name].to_numpy()
+            low, high = bisect_left(column, value, low, high), bisect_right(column, value, low, high)
+        return low, high
+
+    def select(self, keys: Collection[str] = (), dtypes: Collection[str] = ()) -> "Evidence":
+        """Only these operators and dtypes.
+
+        Args:
+            keys: `a` is operator a in all variants, `a:b` only its variant b; empty means all.
+            dtypes: names of dtypes; empty means all.
+        """
+        kept = pd.Series(True, index=self.frame.index)
+        if keys:
+            kept &= False
+            for operator, variant in map(split_key, keys):
+                match = self.frame["operator"] == operator
+                kept |= match & (self.frame["variant"] == variant) if variant else match
+        if dtypes:
+            kept &= self.frame["dtype"].isin(list(dtypes))
+        return self._where(kept)
+
+    def digest(self) -> str:
+        """`sha256:` and the hash of the content: runs with their device and software, and every measurement.
+
+        The protocol of a run is left out, as a sweep that is still going changes it, but for a regime other than cold.
+        """
+        runs = [
+            [run.id, run.started, run.device._asdict(), run.software, *([run.regime] if run.regime != COLD else [])]
+            for run in self.runs
+        ]
+        hashed = hashlib.sha256(_canonical([_DIGEST_FORMAT, runs, len(self.frame)]))
+        for name in TEXTS:
+            codes, names = _coded(self.frame[name].tolist())
+            hashed.update(_canonical([name, names]))
+            hashed.update(codes.astype("<i4").tobytes())
+        for name in ("rows", "hidden"):
+            hashed.update(self.frame[name].to_numpy(np.int64).astype("<i8").tobytes())
+        for name in ("rounds", "samples"):
+            lengths, flat = flatten(self.frame[name].tolist())
+            hashed.update(lengths.astype("<i8").tobytes())
+            hashed.update(flat.astype("<i4").tobytes())
+        return f"sha256:{hashed.hexdigest()}"
+
+    def _where(self, kept: "pd.Series[bool]") -> "Evidence":
+        if kept.all():
+            return self
+        frame = self.frame[kept.to_numpy()].reset_index(drop=True)
+        used = set(frame["run"])
+        return Evidence(frame, tuple(run for run in self.runs if run.id in used))
+
+
+def columns_of(measurements: Iterable[Measurement]) -> dict[str, list[Any]]:
+    """Measurements as the columns of `Evidence.frame`; reasons are brought to one line."""
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    for item in measurements:
+        problem = item.problem
+        values = (problem.operator, problem.variant, problem.dtype, problem.rows, problem.hidden)
+        texts = (item.config.to_json(), item.run, item.fingerprint, item.status, _one_line(item.reason))
+        arrays = (np.asarray(item.rounds, dtype=np.int32), np.asarray(item.samples, dtype=np.int32))
+        for name, value in zip(COLUMNS, (*values, *texts, *arrays), strict=True):
+            columns[name].append(value)
+    return columns
+
+
+def flatten(arrays: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Lengths of the arrays, and all of them behind one another."""
+    lengths = np.fromiter((len(array) for array in arrays), np.int64, len(arrays))
+    return lengths, np.concatenate(arrays) if arrays else np.empty(0, np.int32)
+
+
+def split(lengths: NDArray[np.int64], flat: NDArray[_Integer]) -> list[NDArray[_Integer]]:
+    """The arrays that `flatten` took apart, as views of `flat`."""
+    ends: list[int] = np.cumsum(lengths).tolist()
+    return [flat[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)] if ends else []
+
+
+def first_rounds(rounds: Sequence[NDArray[np.int32]]) -> list[int]:
+    """The first round of each measurement, -1 for a failure, which has none."""
+    return [int(found[0]) if len(found) else -1 for found in rounds]
+
+
+def _order(columns: Mapping[str, Sequence[Any]]) -> NDArray[np.int64]:
+    """The places of the rows in their total order.
+
+    Raises:
+        ValueError: two rows are the same measurement.
+    """
+    keys = []
+    for name in _SORT:
+        if name in TEXTS:
+            keys.append(_coded(columns[name])[0])
+        else:
+            keys.append(np.asarray(columns[name], dtype=np.int64))
+    keys.append(np.array(first_rounds(columns["rounds"]), dtype=np.int64))
+    order = np.lexsort(keys[::-1])
+    stacked = np.stack(keys)[:, order]
+    twice = np.flatnonzero((stacked[:, 1:] == stacked[:, :-1]).all(axis=0))
+    if len(twice):
+        place = int(order[twice[0]])
+        told = " ".join(str(columns[name][place]) for name in _SORT)
+        raise ValueError(f"the same measurement is there twice: {told}")
+    return order
+
+
+def _coded(values: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
+    """The place of each value among the different ones, and these, ordered."""
+    codes, found = pd.factorize(_objects(values))
+    names = sorted(found.tolist())
+    places = {name: place for place, name in enumerate(names)}
+    return np.array([places[name] for name in found.tolist()], np.int64)[codes] if len(names) else codes, names
+
+
+def _objects(values: Sequence[Any]) -> NDArray[np.object_]:
+    """An array of these objects; numpy would make a matrix of arrays of one length."""
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _one_line(text: str) -> str:
+    """The text without line breaks and without characters that a database cannot hold."""
+    return " ".join(text.replace("\0", " ").encode("utf-8", "replace").decode().split())

@@ -1,0 +1,211 @@
+"""Measurements as files: Parquet both ways, CSV out.
+
+In: `Evidence` and a path. Out: a file that stands on its own (its runs are in the metadata), replaced whole or not at
+all; or the evidence of such a file, checked. What a recording is called and where it lies is left to `recording`.
+"""
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.config import Config
+from normtune.results.atomic import check_place, replaced
+from normtune.results.evidence import TEXTS, Evidence, flatten, split
+from normtune.results.runs import from_plain, to_plain
+from normtune.results.validate import check_runs
+
+# Raised when a reader must know more to understand a file.
+FORMAT = 1
+_METADATA = b"normtune"
+# The recorded H200 has 131304.
+MOST_ROWS = 10_000_000
+# What a message takes of a text that somebody else wrote.
+_MOST_CHARACTERS = 200
+_ARRAYS = ("rounds", "samples")
+CSV_COLUMNS = (
+    *("device", "sms", "run", "started", "regime", "operator", "variant", "dtype", "rows", "hidden"),
+    *Config._fields,
+    *("fingerprint", "status", "reason", "round", "nanoseconds"),
+)
+_CSV_BEGIN = (",".join(CSV_COLUMNS) + "\n").encode()
+
+
+def write_parquet(evidence: Evidence, path: Path) -> None:
+    """Write evidence, losing nothing.
+
+    Args:
+        evidence: what is written.
+        path: of the file, replaced if it exists.
+
+    Raises:
+        UsageError: its folder does not exist.
+        NormtuneError: it cannot be written.
+    """
+    with replaced(path) as temporary:
+        write_table(evidence, temporary)
+
+
+def write_table(evidence: Evidence, path: Path) -> None:
+    """Write evidence to a path as it is; `write_parquet` and recordings see to the rest."""
+    frame = evidence.frame
+    arrays: dict[str, pa.Array] = {}
+    for name in frame.columns:
+        values = frame[name].tolist()
+        if name in TEXTS:
+            arrays[name] = pa.array(values, pa.string())
+        elif name in _ARRAYS:
+            lengths, flat = flatten(values)
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+            arrays[name] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, pa.int32()))
+        else:
+            arrays[name] = pa.array(values, pa.int64())
+    table = pa.table(arrays)
+    runs = [to_plain(run) for run in evidence.runs]
+    text = json.dumps({"format": FORMAT, "runs": runs}, sort_keys=True, separators=(",", ":"))
+    table = table.replace_schema_metadata({_METADATA: text.encode()})
+    pq.write_table(
+        table,
+        path,
+        compression="zstd",
+        compression_level=19,
+        # The high bytes of neighbours are alike: 1.1 to 1.8 bytes a sample, against 1.8 to 2.2 as deltas.
+        use_dictionary=[*TEXTS, "rows", "hidden", "rounds.list.element"],
+        column_encoding={"samples.list.element": "BYTE_STREAM_SPLIT"},
+        write_statistics=False,
+        write_page_checksum=True,  # a flipped bit in samples would read as other samples
+    )
+
+
+def read_parquet(path: Path) -> Evidence:
+    """The evidence that `write_parquet` wrote.
+
+    Raises:
+        UsageError: there is no such file.
+        NormtuneError: it is damaged, not ours, or of a newer normtune.
+    """
+    try:
+        if not path.is_file():
+            why = "is no regular file" if path.exists() else "does not exist"
+            raise UsageError(f"{path} {why}: expected a Parquet file that `normtune data export` wrote")
+        _check_size(path)
+        table = pq.read_table(path, page_checksum_verification=True)
+    except PermissionError as error:
+        raise NormtuneError(f"{path} cannot be read ({error.strerror}): see to its permissions, or copy it") from None
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:_MOST_CHARACTERS]
+        raise NormtuneError(f"{path} is no Parquet file or a damaged one ({reason}): export it again") from None
+    text = (table.schema.metadata or {}).get(_METADATA)
+    if text is None:
+        raise NormtuneError(f"{path} is a Parquet file that normtune did not write: expected an export or a recording")
+    try:
+        head = json.loads(text)
+        found = head["format"]
+        if found != FORMAT:
+            raise NormtuneError(f"{path} has format {str(found)[:20]!r}, this normtune reads {FORMAT}: update normtune")
+        columns = {name: _column(table, name) for name in (*TEXTS, "rows", "hidden", *_ARRAYS)}
+        runs = [from_plain(run) for run in head["runs"]]
+        check_runs(runs)
+        return Evidence.from_columns(columns, runs)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        why = " ".join(str(error).split())[:_MOST_CHARACTERS]
+        raise NormtuneError(f"{path} holds what normtune does not write ({why}): export it again") from None
+
+
+def _check_size(path: Path) -> None:
+    """Refuse a small file that says it holds more than memory does: equal values take no room in Parquet.
+
+    Its columns are not asked: of a damaged one Arrow ends the process, where reading the table raises an error.
+
+    Raises:
+        NormtuneError: it does.
+    """
+    rows = pq.read_metadata(path).num_rows
+    if rows > MOST_ROWS:
+        raise NormtuneError(f"{path} has {rows} measurements, at most {MOST_ROWS} are read: export fewer in a file")
+
+
+def is_export(path: Path) -> bool:
+    """Whether a file is Parquet or CSV of this module, by its metadata or its first line."""
+    try:
+        if path.suffix.lower() == ".csv":
+            with path.open("rb") as file:
+                return file.readline(len(_CSV_BEGIN)) == _CSV_BEGIN
+        return _METADATA in (pq.read_schema(path).metadata or {})
+    except (pa.ArrowException, OSError):
+        return False
+
+
+def check_export(path: Path) -> None:
+    """Refuse to write a file where one that normtune did not write stands, or where none can be written.
+
+    Raises:
+        UsageError: it is so.
+    """
+    check_place(path)
+    if os.path.lexists(path) and not is_export(path):
+        raise UsageError(f"cannot write {path}: it exists and normtune did not write it; name another, or move it away")
+
+
+def write_csv(evidence: Evidence, path: Path) -> None:
+    """Write evidence in long form: a line a sample, a line without round and nanoseconds a failure.
+
+    Args:
+        evidence: what is written; of the protocol of runs just the regime, the limits of devices are left out.
+        path: of the file, replaced if it exists.
+
+    Raises:
+        UsageError: its folder does not exist.
+        NormtuneError: it cannot be written.
+    """
+    runs = {run.id: run for run in evidence.runs}
+    with replaced(path) as temporary, temporary.open("x", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(CSV_COLUMNS)
+        for item in evidence.measurements():
+            run, problem = runs[item.run], item.problem
+            place = (run.device.label, run.device.sms, run.id, run.started, run.regime)
+            shape = (problem.operator, problem.variant, problem.dtype, problem.rows, problem.hidden)
+            start = (*place, *shape, *item.config, item.fingerprint, item.status, item.reason)
+            if item.status != "ok":
+                writer.writerow((*start, "", ""))
+            for number, nanoseconds in zip(item.rounds.tolist(), item.samples.tolist(), strict=True):
+                writer.writerow((*start, number, nanoseconds))
+
+
+def _column(table: pa.Table, name: str) -> list[Any]:
+    """A column as a list; equal texts are one object.
+
+    Raises:
+        ValueError: it is missing, of another type, or has nulls.
+    """
+    if name not in table.column_names:
+        raise ValueError(f"there is no column {name}")
+    column = table.column(name)
+    if column.null_count:
+        raise ValueError(f"column {name} has nulls")
+    column = column.combine_chunks()
+    if name in TEXTS:
+        if column.type != pa.string():
+            raise ValueError(f"column {name} is {column.type}, expected string")
+        encoded = column.dictionary_encode()
+        names = np.array(encoded.dictionary.to_pylist(), dtype=object)
+        return names[encoded.indices.to_numpy()].tolist()
+    if name in _ARRAYS:
+        if not pa.types.is_list(column.type) or column.type.value_type != pa.int32() or column.flatten().null_count:
+            raise ValueError(f"column {name} is {column.type}, expected lists of int32")
+        return split(column.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64), _flat(column))
+    if column.type != pa.int64():
+        raise ValueError(f"column {name} is {column.type}, expected int64")
+    return column.to_pylist()
+
+
+def _flat(column: Any) -> NDArray[np.int32]:
+    return column.flatten().to_numpy(zero_copy_only=False)

@@ -1,0 +1,181 @@
+"""The fit for any GPU, on GPUs whose best thresholds are known."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.any_gpu import emit
+from normtune.heuristics.any_gpu.joint import Joint, Part, between
+from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
+from normtune.heuristics.any_gpu.pipeline import fit_all
+from normtune.heuristics.checking.offline import check
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.regret.legality import all_variants
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.parse import normalised_trees
+from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM, Cut, choose_on
+from normtune.heuristics.tablefile.tree import Leaf
+from normtune.kernels.config import Config
+from normtune.kernels.operator import OperatorSpec, operator
+from normtune.kernels.problem import MAX_ROWS, split_key
+from normtune.kernels.target import TARGETS, Target
+from normtune.results.evidence import Evidence
+from normtune.results.parquet_csv import write_parquet
+
+FEW, MANY = Config("row", 1, 16), Config("block_row", 4, 16)
+ROWS = [1 << power for power in range(0, 19)]
+
+
+def part(sms: int, l2_mb: int, best: Callable[[Target, int, int], Config]) -> Part:
+    """A GPU on which a law names the config that is best; the other loses 30 %."""
+    target = TARGETS["sm_90"]._replace(sms=sms, l2_bytes=l2_mb << 20)
+    shapes = tuple((rows, hidden) for rows in ROWS for hidden in (64, 512))
+    configs = tuple(sorted((FEW, MANY)))
+    regret = np.array([[0 if one == best(target, *shape) else 262_364 for one in configs] for shape in shapes])
+    return Part(target, TimingMatrix("toy", "", "bfloat16", shapes, configs, regret, np.ones_like(regret, bool)))
+
+
+def legal(spec: OperatorSpec) -> EveryGpu:
+    return EveryGpu(spec, targets_of(["sm_90"]), ("bfloat16",), all_variants(spec))
+
+
+def by_rows(target: Target, rows: int, hidden: int) -> Config:
+    return MANY if rows >= 8 * target.sms else FEW
+
+
+def by_bytes(target: Target, rows: int, hidden: int) -> Config:
+    return MANY if 2 * rows * hidden * 4 >= target.l2_bytes else FEW
+
+
+def test_a_threshold_in_rows_per_multiprocessor_is_found(spec: OperatorSpec) -> None:
+    parts = [part(sms, l2, by_rows) for sms, l2 in ((132, 60), (36, 32), (84, 6))]
+    joint = Joint(parts, legal(spec), 4)
+    assert (joint.least(1), joint.least(2)) != (0, 0) and joint.least(2) == 0
+    assert joint.tree(4) == Cut(ROWS_PER_SM, 1, 10, Leaf(FEW), Leaf(MANY))
+    # In raw rows no two leaves do it: 8 * 36 rows are many on one, 1024 are few on another.
+    assert Joint(parts, legal(spec), 2, BYTES_PER_L2).least(2) != 0
+
+
+def test_a_threshold_in_bytes_of_the_cache_is_found(spec: OperatorSpec) -> None:
+    parts = [part(sms, l2, by_bytes) for sms, l2 in ((132, 64), (36, 32), (84, 8))]
+    joint = Joint(parts, legal(spec), 4, BYTES_PER_L2)
+    assert joint.tree(4) == Cut(BYTES_PER_L2, 8, 1, Leaf(FEW), Leaf(MANY))
+    assert joint.least(2) == 0
+    assert Joint(parts, legal(spec), 2).least(2) != 0
+
+
+def test_each_gpu_has_the_same_weight(spec: OperatorSpec) -> None:
+    always = part(132, 60, lambda *_: MANY)
+    never = part(36, 32, lambda *_: FEW)
+    fewer = never.matrix.problems[:4]
+    small = replace(never.matrix, problems=fewer, regret=never.matrix.regret[:4], usable=never.matrix.usable[:4])
+    joint = Joint([always, Part(never.target, small)], legal(spec), 1)
+    # One leaf: each config is 30 % slower on one of the two. What lies beyond the measured sizes adds next to nothing.
+    assert abs((joint.least(1) or 0) - 262_364 // 2) <= 1
+
+
+@settings(deadline=None)
+@given(st.fractions(Fraction(1, 1 << 30), 1 << 30), st.fractions(Fraction(1, 1 << 30), 1 << 30))
+def test_a_threshold_lies_between_its_sizes(one: Fraction, other: Fraction) -> None:
+    low, high = sorted((one.limit_denominator(10**6), other.limit_denominator(10**6)))
+    if low <= 0 or low == high:
+        return
+    assert low < between(low, high) <= high
+
+
+def test_thresholds_read_well() -> None:
+    found = [between(Fraction(low, 132), Fraction(high, 132)) for low, high in ((1, 2), (64, 128), (512, 1024))]
+    assert found == [Fraction(1, 100), Fraction(2, 3), 5]
+    assert between(Fraction(5), Fraction(7)) == 6
+    assert between(Fraction(9, 16), Fraction(11, 16)) == Fraction(3, 5)
+
+
+TABLE = normalised_trees((locate.SHIPPED / locate.ANY_GPU).read_text())
+sizes = st.integers(1, MAX_ROWS) | st.integers(1, 31).map(lambda bit: min(MAX_ROWS, 1 << bit)) | st.integers(1, 9000)
+
+
+@settings(max_examples=300, deadline=None)
+@given(sizes, st.integers(1, 65536) | st.integers(0, 16).map(lambda bit: 1 << bit))
+def test_the_shipped_table_is_legal_on_every_gpu_of_nvidia(rows: int, hidden: int) -> None:
+    for (key, dtype), tree in TABLE.items():
+        name, variant = split_key(key)
+        spec = operator(name)
+        for target in TARGETS.values():
+            config = choose_on(tree, rows, hidden, target.sms, target.l2_bytes)
+            problem = spec.problem(rows, hidden, dtype, variant)
+            if target.name.startswith("sm_"):
+                assert spec.is_legal(config, problem, target), (key, dtype, target.name, config)
+            # Elsewhere dispatch launches the default config, as on any GPU with smaller limits.
+            assert spec.is_legal(config, problem, target) or spec.is_legal(
+                spec.default_config(problem, target), problem, target
+            )
+
+
+def test_the_shipped_table_is_proved_legal_for_all_integers() -> None:
+    for (key, dtype), tree in TABLE.items():
+        name, variant = split_key(key)
+        spec = operator(name)
+        variants = [variant] if variant else all_variants(spec)
+        for target in (*targets_of(["sm_90"]), *(one for one in TARGETS.values() if one.name.startswith("sm_"))):
+            assert not list(EveryGpu(spec, [target], [dtype], variants).breaches(tree)), (key, dtype, target.name)
+
+
+def test_an_illegal_leaf_is_found(spec: OperatorSpec) -> None:
+    narrow = Leaf(Config("row", 1, 1))  # at most 64 elements a thread
+    breaches = legal(spec).breaches
+    assert [box.most_hidden for _, box in breaches(narrow)][:1] == [spec.max_hidden]
+    wide = Leaf(Config("row", 1, 16))
+    assert not list(breaches(Cut("hidden", 1, 1024, narrow, wide)))
+    # Few bytes are few columns only where there are rows: one row of many columns has few bytes, too.
+    assert list(breaches(Cut(BYTES_PER_L2, 2, 1, narrow, wide)))
+
+
+def test_one_device_says_that_nothing_was_left_out(evidence: Evidence) -> None:
+    fit = fit_all(evidence, FitOptions(leaves=3, weights="equal"))
+    (function,) = fit.functions
+    assert function.leaves <= 3
+    assert [(one.device, one.left_out) for one in function.figures] == [("Test GPU", None)]
+    assert "is unknown" in fit.notes[-1]
+    text = emit.module_text(fit, "normtune fit --all-devices")
+    assert "(left out unknown)" in text and "# Device:   any GPU" in text
+
+
+def test_two_devices_are_each_left_out(evidence: Evidence, measure, penalty, run) -> None:
+    device = run.device._replace(name="Half GPU", sms=66, uuid="GPU-2")
+    other = run._replace(id="run2", device=device)
+    shapes = sorted(set(zip(evidence.frame["rows"], evidence.frame["hidden"], strict=True)))
+    halved = measure(lambda c, p: penalty(c, p._replace(rows=2 * p.rows)), shapes, run="run2")
+    both = Evidence.from_measurements([*evidence.measurements(), *halved], [run, other])
+    fit = fit_all(both, FitOptions(weights="equal"))
+    assert [device.label for device in fit.devices] == ["Half GPU", "Test GPU"]
+    for one in fit.functions[0].figures:
+        assert one.left_out is not None and one.left_out.mean >= 0
+    assert not any("unknown" in note for note in fit.notes)
+    assert fit.digest == both.digest()
+
+
+def test_what_is_for_one_gpu_is_refused(evidence: Evidence) -> None:
+    with pytest.raises(UsageError, match=r"--max-slowdown 1\.1 is for the table of one GPU"):
+        fit_all(evidence, FitOptions(max_slowdown=1.1))
+    with pytest.raises(NormtuneError, match="no measurements to fit"):
+        fit_all(evidence.select(["other"]))
+    with pytest.raises(UsageError, match="no measurements of operator 'other': measured are toy"):
+        fit_all(evidence, FitOptions(operators=("other",)))
+
+
+def test_a_table_and_its_data_pass_check_and_an_edit_does_not(evidence: Evidence, tmp_path: Path) -> None:
+    command = "normtune fit --store x.db --leaves 4 --weights equal --all-devices --out t.py --evidence t.parquet"
+    write_parquet(evidence, tmp_path / "t.parquet")
+    path = tmp_path / "t.py"
+    path.write_text(emit.module_text(fit_all(evidence, FitOptions(4, weights="equal")), command))
+    assert check(path).failures == ()
+    path.write_text(path.read_text().replace("sms, 60 MB", "sms, 61 MB").replace(" MB of L2", " MB  of L2"))
+    assert any("is not what t.parquet gives" in line for line in check(path).failures)

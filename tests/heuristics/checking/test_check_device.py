@@ -1,0 +1,287 @@
+"""`normtune check --device` from end to end, on the recorded H200: fresh tables pass, planted ones are found."""
+
+import random
+import re
+import shutil
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from normtune import cli
+from normtune.benchmarks import planted, staleness
+from normtune.benchmarks.replays import Replay
+from normtune.errors import Terminated
+from normtune.heuristics.checking import subject
+from normtune.heuristics.checking.session import Course, Question
+from normtune.heuristics.commands import check as check_command
+from normtune.heuristics.rules import liger
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import body_hash, parse
+from normtune.heuristics.tablefile.tree import choose, configs_of
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import TARGETS
+from normtune.results.database.store import Store
+from normtune.results.recording import load_recording
+from normtune.tuner.device.open import Outcome
+from normtune.tuner.recheck import Recheck
+
+H200 = locate.SHIPPED / "nvidia_h200.py"
+REPLAY = "replay:nvidia-h200"
+
+
+def check(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, ["check", *map(str, arguments)])
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The shipped table, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NORMTUNE_STORE", raising=False)
+    return Path(shutil.copy(H200, tmp_path / "heuristics.py"))
+
+
+def rewritten(table: Path, *, thresholds: float = 1, **header: object) -> Path:
+    """The table with its thresholds scaled and its header changed, as if it had been fitted so."""
+    known, body = parse(table.read_text(), "table")
+
+    def scaled(found: re.Match[str]) -> str:
+        return f"{found[1]}{max(1, round(int(found[2]) * thresholds))}:"
+
+    body = re.sub(r"(    if (?:rows >=|hidden <=) )(\d+):", scaled, body)
+    table.write_text(f"{known._replace(body=body_hash(body), **header).text()}\n{body}")  # type: ignore[arg-type]
+    return table
+
+
+def shared(table: Path) -> Path:
+    """The table, in which float16 forward has the function of bfloat16."""
+    known, body = parse(table.read_text(), "table")
+    entry = '("rms_norm_forward", "float16"): '
+    body, changed = re.subn(re.escape(entry) + r"\w+,", f"{entry}rms_norm_forward_bfloat16,", body)
+    assert changed == 1
+    table.write_text(f"{known._replace(body=body_hash(body)).text()}\n{body}")
+    return table
+
+
+def verdict(result: Result) -> str:
+    return re.search(r" on NVIDIA H200 \(replay\): (\w+)", result.stdout)[1]  # type: ignore[index]
+
+
+def test_the_shipped_table_still_fits_and_nothing_is_kept(table: Path) -> None:
+    result = check("--device", REPLAY, str(shared(table)))
+    assert (result.exit_code, verdict(result)) == (0, "OK")
+    lines = result.stdout.splitlines()
+    for one in subject.read(table).functions:
+        place = lines.index(f"  {one.key} {one.dtype}: OK")
+        assert re.fullmatch(
+            r"    \d+ shapes lose -?[\d.]+ % \(-?[\d.]+ % to [\d.]+ %\), promised -?[\d.]+ %, plain "
+            r"cross-validated \(OK under [\d.]+ %, stale over [\d.]+ %\)",
+            lines[place + 1],
+        )
+    assert lines[-1] == f"  {len(subject.read(table).functions)} of {len(subject.read(table).functions)} functions OK"
+    assert "    answers for rms_norm_forward float16, too" in lines
+    assert re.search(r"^    \d+ x \d+: loses [\d.]+ % \(-?[\d.]+ % to [\d.]+ %\) with \w+", result.stdout, re.MULTILINE)
+    assert [path.name for path in table.parent.iterdir()] == ["heuristics.py"]
+
+
+def test_moved_thresholds_are_found_in_the_file(table: Path) -> None:
+    result = check("--device", REPLAY, str(rewritten(table, thresholds=0.25)), "--seed", "3", "--budget", "9s")
+    assert (result.exit_code, verdict(result)) == (1, "STALE")
+    assert re.search(r"STALE, because of (\S+ \w+)(, \S+ \w+)*$", result.stdout, re.MULTILINE)
+    assert re.search(r"^  \S+ \S+: STALE: .* loses more (than|on average than) the worst", result.stdout, re.MULTILINE)
+    assert "; best " in result.stdout
+    assert re.search(r"\d+ of \d+ functions OK, \d+ STALE", result.stdout.splitlines()[-1])
+
+
+def test_a_promise_off_the_grid_is_told_as_such(table: Path) -> None:
+    known, _ = parse(table.read_text(), "table")
+    lines = [line.replace(", plain mean", ", plain cross-validated 1.23 %, plain mean") for line in known.regret]
+    result = check("--device", REPLAY, str(rewritten(table, regret=tuple(lines))), "--budget", "0.1s")
+    assert "promised" not in result.stdout
+    result = check("--device", REPLAY, str(table), "--budget", "8s")
+    assert "promised 1.23 %, plain cross-validated (OK under 2.70 %, stale over 3.00 %)" in result.stdout
+
+
+def test_variants_that_were_not_measured_do_not_matter_and_stale_ones_do(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def only(plain: bool, *, fail: bool = False) -> Result:
+        def measure(course: Course, *_: object) -> Recheck:
+            for question in course.questions:
+                if course.functions[question.function].is_plain or not plain:
+                    rounds = tuple(range(16))
+                    fails = fail and not course.functions[question.function].is_plain
+                    own = Outcome("wrong_result", "y is off") if fails else Outcome("ok", "", rounds, (1000,) * 16)
+                    course.learn(question, question.config, {question.config: own})
+            return Recheck()
+
+        monkeypatch.setattr(check_command, "measure", measure)
+        return check("--device", REPLAY, "heuristics.py")
+
+    plain = only(True)
+    assert (plain.exit_code, verdict(plain)) == (0, "OK")
+    assert plain.stdout.splitlines()[-1] == "  5 of 22 functions OK, 17 NOT MEASURED"
+    failing = only(False, fail=True)
+    assert (failing.exit_code, verdict(failing)) == (1, "STALE")
+    assert failing.stdout.splitlines()[-1] == "  5 of 22 functions OK, 17 STALE"
+    assert "STALE, because of rms_norm_backward:no_dweight bfloat16" in failing.stdout
+
+
+def test_no_time_is_ambiguous_and_says_so(table: Path) -> None:
+    result = check("--device", REPLAY, "heuristics.py", "--budget", "0.1s")
+    assert (result.exit_code, verdict(result)) == (3, "AMBIGUOUS")
+    assert "5 of 22 functions OK" not in result.stdout
+    assert result.stdout.splitlines()[-1] == "  0 of 22 functions OK, 22 NOT MEASURED"
+    assert re.search(r"the time was used up with \d+ shapes to go: --budget gives it more", result.stdout)
+
+
+def test_a_table_of_another_gpu_is_measured_all_the_same(table: Path) -> None:
+    rewritten(table, device="NVIDIA A100", target="sm_80", sms=108, kernels={"rms_norm_forward": "sha256:old"})
+    result = check("--device", REPLAY, "heuristics.py")
+    assert (result.exit_code, verdict(result)) == (0, "OK")
+    assert (
+        "the table was made for NVIDIA A100 with 108 SMs, measured was NVIDIA H200 (replay) with 132" in result.stdout
+    )
+    assert (
+        "the kernels of rms_norm_forward changed since the table was fitted; measured are the present" in result.stdout
+    )
+
+
+def test_strict_fails_where_kernels_changed(table: Path) -> None:
+    rewritten(table, kernels={"rms_norm_forward": "sha256:old"})
+    assert check("--device", REPLAY, "heuristics.py", "--strict", "--budget", "0.1s").exit_code == 1
+
+
+def test_a_store_keeps_what_was_measured(table: Path) -> None:
+    result = check("--device", REPLAY, "heuristics.py", "--store", "kept.db", "--budget", "8s")
+    assert result.exit_code in (0, 3)
+    shapes = int(re.search(r"  (\d+) shapes and ", result.stdout)[1])  # type: ignore[index]
+    with Store.open("sqlite:///kept.db") as store:
+        frame = store.load().frame
+    assert len(frame[["operator", "variant", "dtype", "rows", "hidden"]].drop_duplicates()) == shapes
+    assert sum(map(len, frame["samples"])) == int(re.search(r"and (\d+) timings", result.stdout)[1])  # type: ignore[index]
+
+
+def test_functions_that_ask_for_one_shape_share_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem("rms_norm_forward", 4096, 1024, "bfloat16")
+    few, more, most = (Config("row", 1, warps) for warps in (2, 4, 8))
+    course, bench = (
+        Mock(questions=(Question(0, problem, few, (most,), 0, False), Question(1, problem, more, (most,), 0, False))),
+        Mock(),
+    )
+    bench.target = TARGETS["sm_90"]
+    begun = Mock()
+    monkeypatch.setattr("normtune.tuner.recheck.recheck", begun)
+    check_command.measure(course, bench, None)
+    _, (task,), asker, *_ = begun.call_args.args
+    assert {candidate.config for candidate in task.candidates} == {few, more, most}
+    answers = Mock()
+    asker.learn(task, answers)
+    told = [call.args for call in course.learn.call_args_list]
+    assert told == [(course.questions[0], few, answers), (course.questions[1], more, answers)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--device", "gpu7"], r"unknown device 'gpu7': expected cuda:N or replay:NAME"),
+        (["--device", "replay:nothing"], r"unknown recording 'nothing': expected one of nvidia-h200"),
+        (["--device", REPLAY, "--budget", "soon"], r"--budget is 'soon': expected a positive time such as 90s"),
+        (["--budget", "60s"], r"--budget goes with --device"),
+        (["--seed", "1"], r"--seed goes with --device"),
+        (["--store", "kept.db"], r"--store goes with --device"),
+    ],
+)
+def test_a_wrong_call_is_told_in_one_line(table: Path, arguments: list[str], says: str) -> None:
+    result = check("heuristics.py", *arguments)
+    assert result.exit_code == 2
+    assert re.fullmatch(rf"normtune: error: .*{says}.*\n", result.stderr)
+    assert [path.name for path in table.parent.iterdir()] == ["heuristics.py"]
+
+
+def test_a_file_that_is_no_table_does_not_keep_the_others_from_being_checked(table: Path) -> None:
+    Path("other.py").write_text("print('hello')\n")
+    result = check("--device", REPLAY, "other.py", "missing.py", "heuristics.py", "--budget", "0.1s")
+    assert (result.exit_code, verdict(result)) == (2, "AMBIGUOUS")
+    assert [line.split(":")[2].split()[0] for line in result.stderr.splitlines()] == ["table", "other.py"]
+
+
+@pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_an_end_before_the_verdict_says_that_there_is_none(
+    table: Path, monkeypatch: pytest.MonkeyPatch, end: type[BaseException], code: int
+) -> None:
+    def ended(*_: object) -> None:
+        raise end
+
+    monkeypatch.setattr(check_command, "measure", ended)
+    result = check("--device", REPLAY, "heuristics.py")
+    assert result.exit_code == code
+    assert result.stderr == "\nnormtune: ended: no verdict on heuristics.py; what was measured was not kept\n"
+    assert not re.search("^heuristics.py on", result.stdout, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def replay() -> Replay:
+    return Replay("nvidia-h200", load_recording("nvidia-h200"))
+
+
+def checks_of(replay: Replay, kind: str, count: int) -> list[dict[str, object]]:
+    case = staleness.Case("shipped", subject.read(H200), replay, None)
+    return [staleness.replayed(case, kind, seed, 44) for seed in range(2000, 2000 + count)]
+
+
+def test_fresh_tables_are_ok(replay: Replay) -> None:
+    found = staleness.rates(checks_of(replay, "fresh", 3))
+    assert found == staleness.Rates(3, 0, 0, 0, 0, 0)
+    assert found.are_kept()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in staleness.DEFAULT_KINDS if kind != "fresh"])
+def test_planted_functions_are_not_called_ok(kind: str, replay: Replay) -> None:
+    """Those that lose over twice the promise and over 3 %, of ten of each kind."""
+    found = staleness.rates(checks_of(replay, kind, 10))
+    assert found.stale_ok <= 1
+    if kind in ("leaf_50", "config_100", "liger"):
+        assert found.stale - found.stale_ambiguous > 0
+
+
+def test_what_is_planted_is_what_it_says() -> None:
+    table = subject.read(H200)
+    one = next(one for one in table.functions if one.key == "rms_norm_backward")
+    for rows, hidden in ((1, 64), (32768, 256), (32767, 256), (65536, 257), (4096, 16384), (262144, 64)):
+        assert choose(planted.of_liger(one), rows, hidden) == liger.choose("rms_norm_backward", rows, hidden)
+        up = planted.KINDS["up"](one, [(1, 64)], table, random.Random(0)).tree
+        assert choose(up, 2 * rows, 2 * hidden) == choose(one.tree, rows, hidden)
+
+
+def test_swapped_configs_answer_in_each_others_place() -> None:
+    table = subject.read(H200)
+    one = table.functions[0]
+    shapes = [(rows, hidden) for rows in (1, 64, 4096, 65536) for hidden in (64, 512, 4096, 16384)]
+    tree = planted.KINDS["swapped"](one, shapes, table, random.Random(0)).tree
+    pairs = {(before, after) for before, after in zip(configs_of(one.tree), configs_of(tree), strict=True)}
+    changed = {pair for pair in pairs if pair[0] != pair[1]}
+    assert len(changed) == 2
+    assert {after for _, after in changed} == {before for before, _ in changed}
+
+
+def test_a_slow_config_is_slow_as_a_rival_and_drops_out_of_the_race() -> None:
+    fast, slow = Config("row", 1, 2), Config("row", 1, 4)
+    rounds = tuple(range(16))
+    answers = {fast: Outcome("ok", "", rounds, [100] * 16), slow: Outcome("ok", "", rounds, [101] * 16)}
+    found = planted.raced({slow: 2.0}, answers)
+    assert found[fast] == answers[fast]
+    assert (found[slow].nanoseconds, found[slow].rounds) == ([202] * 6, rounds[:6])
+    assert planted.raced({slow: 1.05}, answers)[slow].nanoseconds == [106] * 16
+
+
+def test_a_slow_leaf_is_slow_where_it_answers() -> None:
+    table = subject.read(H200)
+    one = table.functions[0]
+    plant = planted.KINDS["leaf_50"](one, [(1, 64)], table, random.Random(0))
+    assert plant.slow == choose(one.tree, 1, 64)
+    assert plant.scale(Problem(one.operator, 1, 64, one.dtype), plant.slow) == 1.5
+    assert plant.scale(Problem(one.operator, 65536, 16384, one.dtype), plant.slow) == 1.0

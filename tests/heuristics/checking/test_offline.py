@@ -1,0 +1,155 @@
+from pathlib import Path
+
+import pytest
+
+from normtune.errors import UsageError
+from normtune.heuristics.checking.offline import check
+from normtune.heuristics.fitting.emit import module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.tablefile.header import body_hash, parse
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import OperatorSpec
+from normtune.results import recording
+from normtune.results.evidence import Evidence
+
+SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
+COMMAND = "normtune fit --recording test-gpu --out table.py"
+
+
+@pytest.fixture
+def recorded(measure, penalty, run, spec: OperatorSpec, monkeypatch: pytest.MonkeyPatch) -> Evidence:
+    """A recording `test-gpu` of the kernels as they are."""
+    found = Evidence.from_measurements(measure(penalty, SHAPES, fingerprint=fingerprint(spec)), [run])
+    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
+    monkeypatch.setattr(recording, "load_recording", lambda name, *_: {"test-gpu": found}[name])
+    return found
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def rehashed(text: str) -> str:
+    """The text with the hash of its own body, as if it had been written so."""
+    header, body = parse(text, "table")
+    return f"{header._replace(body=body_hash(body)).text()}\n{body}"
+
+
+@pytest.mark.parametrize("leaves", [None, 2])
+def test_a_table_of_a_recording_is_fitted_again_byte_for_byte(recorded: Evidence, tmp_path: Path, leaves) -> None:
+    command = COMMAND if leaves is None else COMMAND.replace("--out", "--leaves 2 --out")
+    report = check(write(tmp_path / "table.py", module_text(fit(recorded, FitOptions(leaves=leaves)), command)))
+    assert (report.failures, report.stale) == ((), ())
+    assert "equal, byte for byte, to a fit of recording test-gpu" in report.notes
+
+
+def test_a_refit_does_not_cross_validate(recorded: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from normtune.heuristics.fitting import function
+
+    path = write(tmp_path / "table.py", module_text(fit(recorded), COMMAND))
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("cross-validated")
+
+    monkeypatch.setattr(function, "selected", refuse)
+    assert check(path).failures == ()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_table_with_a_variant_is_fitted_again(
+    recorded: Evidence, measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    def law(config, problem):
+        return 0.1 * (config.num_warps != 8) if own else penalty(config, problem)
+
+    cells = recorded.measurements() + measure(law, SHAPES, variant="no_keep", fingerprint=fingerprint(spec))
+    found = Evidence.from_measurements(cells, [run])
+    monkeypatch.setattr(recording, "load_recording", lambda *_: found)
+    fitted = fit(found)
+    assert len(fitted.functions) == 1 + own
+    assert check(write(tmp_path / "table.py", module_text(fitted, COMMAND))).failures == ()
+
+
+def test_an_edited_table_fails_twice(recorded: Evidence, tmp_path: Path) -> None:
+    text = module_text(fit(recorded), COMMAND).replace("hidden <= 512", "hidden <= 640")
+    report = check(write(tmp_path / "table.py", text))
+    assert len(report.failures) == 2
+    assert "edited by hand" in report.failures[0]
+    assert COMMAND in report.failures[0]
+    assert "-    if hidden <= 640:\n" in report.failures[1]
+    assert "+    if hidden <= 512:" in report.failures[1]
+
+
+def test_an_edit_with_a_mended_hash_is_found_by_the_data(recorded: Evidence, tmp_path: Path) -> None:
+    text = module_text(fit(recorded), COMMAND).replace("hidden <= 512", "hidden <= 640")
+    report = check(write(tmp_path / "table.py", rehashed(text)))
+    assert len(report.failures) == 1
+    assert "not what recording test-gpu gives" in report.failures[0]
+    assert COMMAND in report.failures[0]
+
+
+def test_a_changed_figure_in_the_header_is_found_by_the_data(recorded: Evidence, tmp_path: Path) -> None:
+    text = module_text(fit(recorded), COMMAND)
+    assert "worst 0.0" in text
+    report = check(write(tmp_path / "table.py", text.replace("worst 0.0", "worst 0.1")))
+    assert "not what recording test-gpu gives" in report.failures[0]
+
+
+def test_without_the_data_the_hash_still_tells(evidence: Evidence, tmp_path: Path) -> None:
+    text = module_text(fit(evidence, FitOptions(leaves=3)), "normtune fit --store normtune.db --out table.py")
+    whole = check(write(tmp_path / "whole.py", text))
+    assert whole.failures == ()
+    assert any("its header names a store and no file" in note for note in whole.notes)
+    edited = check(write(tmp_path / "edited.py", text.replace("hidden <= 512", "hidden <= 640")))
+    assert len(edited.failures) == 1
+
+
+def test_changed_kernels_are_stale(evidence: Evidence, tmp_path: Path) -> None:
+    report = check(write(tmp_path / "table.py", module_text(fit(evidence, FitOptions(leaves=3)), "normtune fit")))
+    assert report.failures == ()
+    assert report.stale == ("the kernels of toy changed since they were measured: `normtune sweep --stale`, then fit",)
+
+
+def test_a_config_that_is_illegal_somewhere_in_its_region_fails(evidence: Evidence, tmp_path: Path) -> None:
+    text = module_text(fit(evidence, FitOptions(leaves=3)), "normtune fit")
+    # 4 warps are legal up to 512, where they were chosen, and up to 4096 in float32, but not at 16384.
+    wider = text.replace("hidden <= 512", "hidden <= 16383").replace(
+        'ROW_WARPS_16 = Config("row", 1, 16)', 'ROW_WARPS_16 = Config("row", 1, 4)'
+    )
+    report = check(write(tmp_path / "table.py", rehashed(wider)))
+    assert any(
+        "toy float32: row warps=4 is illegal on sm_90 at 1073741824 rows of 16384" in line for line in report.failures
+    )
+    assert any("toy bfloat16: block_row block_row=4 warps=4 is illegal" in line for line in report.failures)
+
+
+def test_code_that_normtune_does_not_write_cannot_be_proved_legal(evidence: Evidence, tmp_path: Path) -> None:
+    text = module_text(fit(evidence, FitOptions(leaves=3)), "normtune fit").replace(
+        "if hidden <= 512:", "if hidden < 513:"
+    )
+    report = check(write(tmp_path / "table.py", rehashed(text)))
+    assert any("a form that normtune does not write" in line for line in report.failures)
+
+
+def test_an_unknown_target_fails(evidence: Evidence, tmp_path: Path) -> None:
+    text = module_text(fit(evidence, FitOptions(leaves=3)), "normtune fit").replace(", sm_90,", ", sm_10,")
+    assert any("unknown target 'sm_10'" in line for line in check(write(tmp_path / "table.py", text)).failures)
+
+
+def test_an_operator_that_is_not_registered_is_noted(
+    evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from normtune.kernels import operator as door
+
+    path = write(tmp_path / "table.py", module_text(fit(evidence, FitOptions(leaves=3)), "normtune fit"))
+    monkeypatch.delitem(door._OPERATORS, "toy")
+    report = check(path)
+    assert report.failures == ()
+    assert any("toy bfloat16 is not registered here" in note for note in report.notes)
+
+
+def test_a_missing_file_is_a_wrong_call(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.py cannot be read"):
+        check(tmp_path / "none.py")

@@ -1,0 +1,189 @@
+"""The course of a measured check, on made-up times: a fresh table passes, a stale one is found, a failure is told."""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import pytest
+
+from normtune.heuristics.checking.session import MOST_SHAPES, Course, Question
+from normtune.heuristics.checking.subject import Box, Checked, Promise
+from normtune.heuristics.checking.verdict import LEAST_SHAPES, OK, STALE, UNMEASURED, Judgement
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
+from normtune.kernels.config import Config
+from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import TARGETS
+from normtune.results.records import COPY
+
+TARGET = TARGETS["sm_90"]
+BOX = Box(1, 65536, 64, 4096)
+# What is fastest by the law of `evidence`: blocks of rows for many short ones, few warps for short rows, else many.
+BLOCKS, FEW, MANY = Config("block_row", 4, 4), Config("row", 1, 4), Config("row", 1, 16)
+FRESH = Split("hidden", 512, Split("rows", 4096, Leaf(FEW), Leaf(BLOCKS)), Leaf(MANY))
+MOVED = Split("hidden", 2048, Split("rows", 16384, Leaf(FEW), Leaf(BLOCKS)), Leaf(MANY))
+
+Law = Callable[[Config, Problem], float]
+
+
+class Answer(NamedTuple):
+    """An answer of the tuner, as a course sees it."""
+
+    status: str
+    reason: str = ""
+    rounds: tuple[int, ...] = ()
+    nanoseconds: tuple[int, ...] = ()
+
+
+PROMISE = Promise(5000, 100_000, "cross-validated")
+
+
+def checked(tree: Tree, dtype: str = "bfloat16", key: str = "toy") -> Checked:
+    return Checked(key, dtype, "toy", "", tree, ((key, dtype),), PROMISE)
+
+
+def course(*functions: Checked, seed: int = 0, known: set[tuple[int, int]] | None = None) -> Course:
+    return Course(functions, BOX, TARGET, seed, 1 << 28, lambda one: known)
+
+
+def measured(law: Law, question: Question, draw: random.Random) -> dict[Config, Answer]:
+    """Times by a law, with a noise of 2 % that all configs share and one of 0.3 % of each."""
+    rounds = tuple(range(16))
+    of_round = [draw.gauss(1, 0.02) for _ in rounds]
+    found = {COPY: Answer("ok", "", rounds, (500,) * 16)}
+    for config in (question.config, *question.rivals):
+        base = 1e6 * (1 + law(config, question.problem))
+        found[config] = Answer("ok", "", rounds, tuple(int(base * r * draw.gauss(1, 0.003)) for r in of_round))
+    return found
+
+
+def carried_out(asked: Course, law: Law, seed: int = 0) -> int:
+    """Answer what a course asks as long as it wants to know; how many answers it took."""
+    draw = random.Random(seed)
+    count = 0
+    for question in asked.questions:
+        if asked.wants(question):
+            asked.learn(question, question.config, measured(law, question, draw))
+            count += 1
+    return count
+
+
+def judgements(asked: Course) -> list[Judgement]:
+    return [found for _, found in asked.judged()]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_fresh_function_is_ok_after_all_shapes(spec: OperatorSpec, penalty: Law, seed: int) -> None:
+    asked = course(checked(FRESH), seed=seed)
+    assert carried_out(asked, penalty, seed) == MOST_SHAPES
+    (found,) = judgements(asked)
+    assert (found.verdict, len(found.findings)) == (OK, MOST_SHAPES)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_moved_thresholds_are_not_ok_and_the_worst_shape_says_what_is_better(
+    spec: OperatorSpec, penalty: Law, seed: int
+) -> None:
+    asked = course(checked(MOVED), seed=seed)
+    carried_out(asked, penalty, seed)
+    (found,) = judgements(asked)
+    assert found.verdict != OK
+    worst = found.findings[0]
+    assert worst.rival != worst.config
+    assert penalty(worst.config, Problem("toy", worst.rows, worst.hidden, "bfloat16")) > 0.1
+    assert worst.low <= worst.loss <= worst.high
+
+
+def test_plain_functions_take_turns_before_the_others_one_by_one(spec: OperatorSpec, penalty: Law) -> None:
+    functions = (
+        checked(FRESH, "float32", "toy:batch_invariant"),
+        checked(FRESH, "float16", "toy:light")._replace(variant="light"),
+        checked(FRESH),
+        checked(MOVED, "float16"),
+    )
+    asked = course(*functions)
+    order = [question.function for question in asked.questions if not question.is_second_look]
+    assert order == [2, 3] * MOST_SHAPES + [1] * MOST_SHAPES + [0] * MOST_SHAPES
+
+
+def test_a_stale_function_is_asked_no_more_and_the_others_are(spec: OperatorSpec, penalty: Law) -> None:
+    asked = course(checked(FRESH), checked(MOVED, "float16"))
+    question = next(one for one in asked.questions if one.function == 1)
+    asked.learn(question, question.config, {question.config: Answer("wrong_result", "y is off by 3")})
+    assert {question.function for question in asked.questions if asked.wants(question)} == {0}
+    carried_out(asked, penalty)
+    assert [found.verdict for found in judgements(asked)] == [OK, STALE]
+
+
+def test_a_leaf_is_looked_at_again_where_its_only_shape_is_an_alarm(spec: OperatorSpec, penalty: Law) -> None:
+    """A narrow leaf, in which its config takes four times as long."""
+    slow = Config("row", 1, 8)
+    asked = course(checked(Split("hidden", 72, Leaf(slow), FRESH)))
+    looks = [question for question in asked.questions if question.is_second_look and question.config == slow]
+    assert [asked.wants(question) for question in looks] == [False]
+    law: Law = lambda config, problem: 3.0 if config == slow else penalty(config, problem)  # noqa: E731
+    draw = random.Random(0)
+    for question in asked.questions:
+        if asked.wants(question):
+            asked.learn(question, question.config, measured(law, question, draw))
+    (found,) = judgements(asked)
+    assert [one.is_second_look for one in found.findings if one.config == slow] == [False, True]
+    assert (found.verdict, found.why) == (STALE, f"{slow} loses more than the worst of the grid and 15 %")
+
+
+def test_a_config_that_fails_makes_its_function_stale_at_once(spec: OperatorSpec, penalty: Law) -> None:
+    asked = course(checked(FRESH))
+    question = asked.questions[0]
+    answers = measured(penalty, question, random.Random(0))
+    answers[question.config] = Answer("wrong_result", "y is off by 3")
+    asked.learn(question, question.config, answers)
+    (found,) = judgements(asked)
+    assert found.verdict == STALE
+    assert found.findings[0].failure == "wrong_result: y is off by 3"
+    assert not asked.wants(asked.questions[1])
+
+
+def test_a_rival_that_fails_says_nothing(spec: OperatorSpec, penalty: Law) -> None:
+    asked = course(checked(FRESH))
+    for question in asked.questions[:LEAST_SHAPES]:
+        answers: Mapping[Config, Answer] = {
+            config: answer if config == question.config or config == COPY else Answer("timeout", "no answer")
+            for config, answer in measured(penalty, question, random.Random(0)).items()
+        }
+        asked.learn(question, question.config, answers)
+    (found,) = judgements(asked)
+    assert [one.loss for one in found.findings] == [0] * LEAST_SHAPES
+
+
+def test_what_was_not_recorded_is_left_out(spec: OperatorSpec, penalty: Law) -> None:
+    asked = course(checked(FRESH))
+    for question in asked.questions:
+        answers = measured(penalty, question, random.Random(0)) | {question.config: Answer("not_recorded", "not there")}
+        asked.learn(question, question.config, answers)
+    (found,) = judgements(asked)
+    assert (found.verdict, found.findings) == (UNMEASURED, ())
+
+
+def test_a_config_that_is_illegal_on_the_device_is_told_without_measuring(spec: OperatorSpec) -> None:
+    asked = course(checked(Leaf(Config("row", 1, 1))))  # a warp holds 2048 elements
+    (found,) = judgements(asked)
+    assert found.verdict == STALE
+    assert found.findings[0].failure == "illegal: too many elements a thread"
+    assert all(question.problem.hidden <= 2048 for question in asked.questions)
+
+
+def test_an_equal_launch_is_told_under_the_name_of_the_tables_config(spec: OperatorSpec, penalty: Law) -> None:
+    asked = course(checked(FRESH))
+    question = asked.questions[0]
+    twin = Config("row", 1, 2)
+    answers = measured(penalty, question, random.Random(0))
+    answers[twin] = answers.pop(question.config)
+    asked.learn(question, twin, answers)
+    (found,) = judgements(asked)
+    assert found.findings[0].config == question.config
+
+
+def test_only_known_shapes_are_asked(spec: OperatorSpec) -> None:
+    known = {(rows, hidden) for rows in (1, 8, 64) for hidden in (64, 128)}
+    asked = course(checked(FRESH), known=known)
+    assert {(question.problem.rows, question.problem.hidden) for question in asked.questions} == known

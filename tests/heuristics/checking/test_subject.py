@@ -1,0 +1,131 @@
+"""A table as a measured check sees it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from normtune.errors import UsageError
+from normtune.heuristics.checking import subject
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import Header, parse
+from normtune.heuristics.tablefile.parse import normalised_trees, trees
+from normtune.heuristics.tablefile.relative_tree import choose_on
+from normtune.heuristics.tablefile.tree import choose
+from normtune.kernels.problem import split_batch_invariant, split_key
+
+SHIPPED = sorted(locate.shipped())
+H200 = locate.SHIPPED / "nvidia_h200.py"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_entry_of_a_shipped_table_is_served_by_a_checked_function(path: Path) -> None:
+    table = subject.read(path)
+    served = [entry for one in table.functions for entry in one.served]
+    assert sorted(served) == sorted(locate.load(path).tables)
+    known = table.header.known()
+    for one in table.functions:
+        assert known[one.key, one.dtype].leaves > 0
+        assert (one.operator, one.variant) == split_key(split_batch_invariant(one.key)[0])
+    assert table.notes == ()
+
+
+def percents(micrologs: int | None) -> float | None:
+    return None if micrologs is None else round(100 * (2.718281828459045 ** (micrologs / 1e6) - 1), 2)
+
+
+def test_the_promise_is_that_of_the_header() -> None:
+    table = subject.read(H200)
+    for one in table.functions:
+        (line,) = [text for text in table.header.regret if text.startswith(f"{one.key} {one.dtype}: ")]
+        assert f"{one.promise.figure} {percents(one.promise.mean):.2f} %" in line.replace("-0.00", "0.00")
+        assert f"worst {percents(one.promise.worst):.1f} %" in line
+
+
+@pytest.mark.parametrize(
+    ("line", "figure", "mean", "worst"),
+    [
+        ("9 leaves, mean 0.49 %, plain mean 1.25 %, worst 3.0 %", "plain mean", 1.25, 3.0),
+        ("9 leaves, mean 0.49 %, worst 3.0 %", "mean", 0.49, 3.0),
+        (
+            "9 leaves, mean 0.49 %, plain mean 1.25 %, worst 3.0 %, cross-validated 1.73 %, extrapolated 9.00 %",
+            *("cross-validated", 1.73, 3.0),
+        ),
+        (
+            "9 leaves, mean 0.49 %, plain mean 1.25 %, worst 3.0 %, the best 9-leaf tree, cross-validated 1.73 %, "
+            "plain cross-validated 2.01 %, extrapolated 9.00 %, costs 1.00 % (worst 20.0 %) beside rms_norm_forward",
+            *("plain cross-validated", 2.01, 3.0),
+        ),
+        ("18 leaves, NVIDIA H200 mean 1.67 % worst 24.8 % (left out unknown)", "mean", 1.67, 24.8),
+        ("18 leaves", "", 0.0, None),
+    ],
+)
+def test_the_promise_is_the_best_that_the_header_says(line: str, figure: str, mean: float, worst: float | None) -> None:
+    header, _ = parse(H200.read_text(), "table")
+    changed = header._replace(regret=(f"rms_norm_forward bfloat16: {line}",))
+    found, _ = subject.functions(changed, trees(H200.read_text()))
+    promise = {(one.key, one.dtype): one.promise for one in found}["rms_norm_forward", "bfloat16"]
+    assert (promise.figure, percents(promise.mean), percents(promise.worst)) == (figure, mean, worst)
+    assert promise.is_off_grid == ("cross" in figure)
+
+
+def test_plain_functions_are_neither_of_variants_nor_batch_invariant() -> None:
+    plain = [one for one in subject.read(H200).functions if one.is_plain]
+    assert {one.key for one in plain} == {"rms_norm_forward", "rms_norm_backward"}
+    assert len(plain) == 5
+
+
+def edited(tmp_path: Path, change: Callable[[Header], Header], code: tuple[str, str] = ("", "")) -> Path:
+    header, body = parse(H200.read_text(), "table")
+    path = tmp_path / "table.py"
+    path.write_text(f"{change(header).text()}\n{body.replace(*code) if code[0] else body}")
+    return path
+
+
+def test_what_changed_since_is_told(tmp_path: Path) -> None:
+    kernels = {"rms_norm_forward": "sha256:old", "gone": "sha256:old"}
+    path = edited(tmp_path, lambda header: header._replace(kernels={**header.kernels, **kernels}))
+    assert subject.read(path).changed == ("rms_norm_forward",)
+    path = edited(tmp_path, lambda header: header, ("hidden <= 256", "hidden <= 320"))
+    assert subject.read(path).notes == ("its code was edited since it was fitted",)
+
+
+def test_entries_of_operators_that_are_not_here_are_told(tmp_path: Path) -> None:
+    path = edited(
+        tmp_path,
+        lambda header: header,
+        ('("rms_norm_forward", "float16")', '("rms_norm_sideways", "float16")'),
+    )
+    assert subject.read(path).notes[0] == "rms_norm_sideways float16 is not checked: there is no such operator here"
+
+
+def test_a_command_that_is_none_is_told(tmp_path: Path) -> None:
+    path = edited(tmp_path, lambda header: header._replace(regenerate="normtune fit --weights 'mine.csv"))
+    with pytest.raises(UsageError, match=r"cannot be read \(No closing quotation\): fit the table again"):
+        subject.read(path).regime  # noqa: B018 - the property is what is asked
+
+
+@pytest.mark.parametrize(("option", "regime"), [("", "cold"), ("--regime warm", "warm")])
+def test_the_regime_is_that_of_the_command(tmp_path: Path, option: str, regime: str) -> None:
+    path = edited(tmp_path, lambda header: header._replace(regenerate=f"normtune fit {option} --out table.py"))
+    assert subject.read(path).regime == regime
+
+
+def test_a_table_without_a_box_cannot_be_checked(tmp_path: Path) -> None:
+    path = edited(tmp_path, lambda header: header._replace(measured="everything"))
+    with pytest.raises(UsageError, match="measured on 'everything'; fit it again"):
+        subject.read(path)
+
+
+@pytest.mark.parametrize("sms", [1, 36, 132, 148])
+def test_a_table_for_any_gpu_is_bound_to_one(sms: int) -> None:
+    path = locate.SHIPPED / "any_gpu.py"
+    if not path.exists():
+        pytest.skip("no such table ships")
+    normalised = normalised_trees(path.read_text())
+    table = subject.read(path).on(sms)
+    for one in table.functions:
+        for rows in (1, 2, 31, 100, 132, 1000, 4096, 33_333, 262_144):
+            for hidden in (64, 100, 1024, 5000, 32768):
+                expected = choose_on(normalised[one.key, one.dtype], rows, hidden, sms, 60 << 20)
+                assert choose(one.tree, rows, hidden) == expected

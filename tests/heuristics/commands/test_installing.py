@@ -1,0 +1,161 @@
+"""`fit --install` and `fit --uninstall`: what they refuse, displace, remove and say."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.commands import installing
+from normtune.heuristics.commands.fit import register
+from normtune.heuristics.commands.installing import Gpu
+from normtune.heuristics.tablefile import locate
+from normtune.kernels.fingerprint import fingerprint
+from normtune.results.database.store import Store
+
+SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
+
+
+@pytest.fixture
+def store(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes a store, ./normtune.db, with measurements of `toy` on a GPU of this name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    for name in ("NORMTUNE_STORE", locate.VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+
+    def make(name: str, uuid: str = "GPU-1", place: str = "normtune.db") -> None:
+        with Store.open(f"sqlite:///{place}") as opened:
+            opened.begin_run(run._replace(device=run.device._replace(name=name, uuid=uuid)))
+            opened.add(measure(penalty, SHAPES, fingerprint=fingerprint(spec)))
+
+    return make
+
+
+def fit(*arguments: str) -> str:
+    app = typer.Typer()
+    register(app)
+    leaves = [] if "--uninstall" in arguments else ["--leaves", "2"]
+    result = CliRunner().invoke(app, ["fit", *leaves, *arguments])
+    if result.exception:
+        raise result.exception
+    return result.output
+
+
+def refused(*arguments: str, kind: type[NormtuneError] = UsageError) -> str:
+    with pytest.raises(kind) as caught:
+        fit(*arguments)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_an_installation_says_what_it_displaces(store) -> None:
+    store("NVIDIA H200")
+    path = locate.installed_path("NVIDIA H200")
+    told = f"installed {path}: kernels on NVIDIA H200 use it from now on, in place of"
+    assert f"{told} the table of NVIDIA H200\n" in fit("--install")
+    assert f"{told} the installed table {path}\n" in fit("--install")
+    path.write_text("x = 1\n")
+    assert f"{told} the installed table {path}, which cannot be used\n" in fit("--install", "--force")
+
+
+def test_a_gpu_without_a_table_had_the_one_for_any_gpu(store) -> None:
+    store("NVIDIA X")
+    assert "in place of the table for any GPU, which is unmeasured there" in fit("--install")
+
+
+def test_a_replay_is_installed_by_force_alone(store) -> None:
+    store("NVIDIA H200", "replay:nvidia-h200")
+    told = refused("--install", "--out", "table.py")
+    assert told.startswith(
+        "--install is of a table for NVIDIA H200 (replay), but its times are a replay of a recording"
+    )
+    assert "kernels on NVIDIA H200 would use it in place of the table of NVIDIA H200; --force installs" in told
+    assert not locate.installed_path("NVIDIA H200").exists()
+    assert not Path("table.py").exists()
+    assert "in place of the table of NVIDIA H200" in fit("--install", "--force")
+    assert locate.select("NVIDIA H200", "sm_90", 132).table.source == locate.installed_path("NVIDIA H200")
+
+
+def test_the_table_of_another_gpu_is_installed_by_force_alone(store, gpus_here: list[Gpu]) -> None:
+    store("NVIDIA X")
+    gpus_here += [Gpu("NVIDIA H200", "sm_90", 132)] * 2
+    told = refused("--install")
+    assert told.startswith(
+        "--install is of a table for NVIDIA X, but this machine has NVIDIA H200; kernels on NVIDIA X"
+    )
+    assert not locate.installed_path("NVIDIA X").exists()
+    fit("--install", "--force")
+    assert locate.installed_path("NVIDIA X").exists()
+    gpus_here.append(Gpu("NVIDIA  X", "sm_90", 132))
+    fit("--install")
+
+
+def test_what_is_removed_is_told_and_what_serves_then(store, gpus_here: list[Gpu]) -> None:
+    store("NVIDIA H200")
+    store("NVIDIA X", place="other.db")
+    fit("--install")
+    fit("--install", "--store", "other.db")
+    path = locate.installed_path("NVIDIA H200")
+    gpus_here.append(Gpu("NVIDIA H200", "sm_90", 132))
+    assert fit("--uninstall") == (f"removed {path}\nkernels on NVIDIA H200 use the table of NVIDIA H200 from now on\n")
+    other = locate.installed_path("NVIDIA X")
+    assert locate.installed() == [other]
+    told = refused("--uninstall", kind=NormtuneError)
+    assert told == f"no table is installed for NVIDIA H200, so none is removed; installed is {other}"
+    told = fit("--uninstall", "--store", "other.db")
+    assert told.startswith(f"removed {other}\nkernels on NVIDIA X use the table for any GPU, which is unmeasured there")
+    assert locate.installed() == []
+    assert refused("--uninstall", kind=NormtuneError).endswith("so none is removed; nothing is installed")
+
+
+def test_without_a_gpu_the_only_one_is_meant(store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, place in (("NVIDIA H200", "normtune.db"), ("NVIDIA X", "other.db")):
+        store(name, place=place)
+        fit("--install", "--store", place)
+    both = ", ".join(map(str, locate.installed()))
+    assert f"there is no GPU, and several tables are installed: {both}; name measurements of" in refused("--uninstall")
+    assert len(locate.installed()) == 2
+    fit("--uninstall", "--store", "other.db")
+    fit("--out", "named.py")
+    monkeypatch.setenv(locate.VARIABLE, "named.py")
+    assert "kernels on NVIDIA H200 use named.py (NORMTUNE_TABLE) from now on" in fit("--uninstall")
+    assert locate.installed() == []
+
+
+def test_what_somebody_edited_is_removed_by_force_alone(store) -> None:
+    store("NVIDIA H200")
+    fit("--install")
+    path = locate.installed_path("NVIDIA H200")
+    path.write_text(path.read_text() + "x = 1\n")
+    assert refused("--uninstall") == (
+        f"cannot remove {path}: it was edited since normtune wrote it; --force removes it"
+    )
+    assert path.exists()
+    assert f"removed {path}" in fit("--uninstall", "--force")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--out", "x.py"], ["--evidence", "x.parquet"], ["--baseline", "liger"], ["--install"], ["--all-devices"]],
+)
+def test_a_removal_writes_nothing(store, options: list[str]) -> None:
+    store("NVIDIA H200")
+    fit("--install")
+    assert "--uninstall" in refused("--uninstall", *options)
+    assert locate.installed() == [locate.installed_path("NVIDIA H200")]
+    assert sorted(os.listdir()) == ["data", "normtune.db"]
+
+
+def test_torch_is_asked_for_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    from normtune.tuner.doctor import probe
+
+    monkeypatch.undo()
+    gpu = {"name": "NVIDIA H200", "target": "sm_90", "sms": 132, "uuid": "1"}
+    for facts, found in (({"gpus": [gpu]}, [Gpu("NVIDIA H200", "sm_90", 132)]), ({"missing": "it"}, [])):
+        monkeypatch.setattr(probe, "ask", lambda subject, facts=facts: {"torch": facts}[subject])
+        assert installing.gpus_here() == found

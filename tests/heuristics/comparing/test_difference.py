@@ -1,0 +1,387 @@
+"""`normtune diff`: which shapes count as different, what each side loses and gains, what is printed and refused."""
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.commands.diff import register
+from normtune.heuristics.comparing.difference import Choice, Difference, difference, parts_of
+from normtune.heuristics.comparing.gains import Interval
+from normtune.heuristics.comparing.regions import Rectangle
+from normtune.heuristics.comparing.report import difference_lines, mark, summary_lines
+from normtune.heuristics.comparing.sides import Side, Tuned, side
+from normtune.heuristics.fitting.emit import module_text
+from normtune.heuristics.fitting.figures import Loss
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
+from normtune.kernels.config import Config
+from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.target import TARGETS
+from normtune.results.database.store import Store
+
+H200 = TARGETS["sm_90"]
+ROW, WIDE, BLOCK = Config("row", 1, 4), Config("row", 1, 16), Config("block_row", 16, 4)
+BEST = np.array([2_000, 4_000, 10_000, 100_000])
+L2 = 60 << 20
+
+
+@pytest.fixture
+def matrix() -> TimingMatrix:
+    """Four shapes at which all configs have times, but for the wide one at the last; no rounds are kept."""
+    problems = ((1, 64), (4096, 512), (32768, 256), (65536, 8192))
+    regret = np.array([[0, 0, 9], [300_000, 0, 9], [5, 100_000, 9], [400_000, 0, 0]], np.int64)
+    usable = np.array([[True, True, True]] * 3 + [[True, False, False]])
+    return TimingMatrix("rms_norm_forward", "", "bfloat16", problems, (ROW, BLOCK, WIDE), regret, usable)
+
+
+def compared(matrix: TimingMatrix, first: str | Side | Tuned, second: str | Side | Tuned) -> Difference:
+    sides = [side(one) if isinstance(one, str) else one for one in (first, second)]
+    return difference(matrix, H200, *sides, BEST[: len(matrix.problems)])
+
+
+def table(name: str, tree: Tree) -> Side:
+    return Side(
+        name, lambda problem, target: choose(tree, problem.rows, problem.hidden), lambda key, dtype, target: tree
+    )
+
+
+def test_shapes_at_which_the_proposal_differs_and_what_each_loses(matrix: TimingMatrix) -> None:
+    found = compared(matrix, "liger", "liger_1238")
+    assert found.names == ("liger", "liger_1238")
+    assert set(found.pairs) - found.same == {(4096, 512)}
+    assert found.pairs[4096, 512] == (Choice(ROW, 300_000, 0), Choice(BLOCK, 0, 1))
+    assert found.loss(0) == Loss(133_333, 133_333, 300_000, 300_000, 3)
+    assert found.loss(1) == Loss(33_333, 33_333, 100_000, 100_000, 3)
+    assert found.common() == (found.loss(0), found.loss(1))
+    assert [found.without_time(which) for which in (0, 1)] == [1, 1]
+    assert [found.without_answer(which) for which in (0, 1)] == [0, 0]
+    assert found.worst(0, 2) == [
+        ((4096, 512), (Choice(ROW, 300_000, 0), Choice(BLOCK, 0, 1))),
+        ((32768, 256), (Choice(BLOCK, 100_000, 1), Choice(BLOCK, 100_000, 1))),
+    ]
+
+
+def test_what_is_gained_by_what_bounds_a_kernel(matrix: TimingMatrix) -> None:
+    found = compared(matrix, "liger_1238", "liger")
+    # 1 x 64 moves 388 bytes; 4096 x 512 and 32768 x 256 move 8 and 34 MB; 65536 x 8192 moves 2 GB and has no time.
+    assert found.parts == (0, 1, 1, 2)
+    assert parts_of(found) == [0, 1]
+    assert found.common(1) == (
+        Loss(50_000, 50_000, 100_000, 100_000, 2),
+        Loss(200_000, 200_000, 300_000, 300_000, 2),
+    )
+    assert found.common(2) is None and found.gain(2) is None
+    everywhere, between = found.gain(), found.gain(1)
+    assert everywhere is not None and between is not None
+    assert (everywhere.shapes, everywhere.log) == (3, Interval(100_000, None, None))
+    assert between.log.mean == 150_000
+    # Row instead of block at 4096 x 512 costs e^0.3 - 1 of 4 us; at 32768 x 256 both launch blocks.
+    assert between.saved.mean == pytest.approx(4 * math.expm1(0.3) / 2)
+
+
+def test_rectangles_between_two_tables_the_largest_gain_over_all_shapes_first(matrix: TimingMatrix) -> None:
+    first = table("new.py", Split("hidden", 300, Leaf(ROW), Split("rows", 4096, Leaf(ROW), Leaf(BLOCK))))
+    second = table("old.py", Split("rows", 10_000, Leaf(ROW), Leaf(BLOCK)))
+    found = compared(matrix, first, second)
+    summed = [(change.where, change.shapes, change.gain and change.gain.log.mean) for change in found.changes]
+    assert summed == [
+        (Rectangle(4096, 9999, 301, 65536, BLOCK, ROW), ((4096, 512),), 300_000),
+        (Rectangle(10_000, MAX_ROWS, 1, 300, ROW, BLOCK), ((32768, 256),), 99_995),
+    ]
+
+
+def test_a_rectangle_without_a_measured_shape_has_no_gain_and_comes_last(matrix: TimingMatrix) -> None:
+    first = table("a", Split("rows", 4096, Leaf(BLOCK), Split("hidden", 600, Leaf(ROW), Leaf(BLOCK))))
+    second = table("b", Split("rows", 4000, Leaf(BLOCK), Split("hidden", 600, Leaf(WIDE), Leaf(BLOCK))))
+    found = compared(matrix, first, second)
+    assert [(change.where, change.shapes, change.gain is None) for change in found.changes] == [
+        (Rectangle(4096, MAX_ROWS, 1, 600, ROW, WIDE), ((4096, 512), (32768, 256)), False),
+        (Rectangle(4000, 4095, 1, 600, BLOCK, WIDE), (), True),
+    ]
+
+
+def test_where_both_launch_the_same_is_no_change(matrix: TimingMatrix) -> None:
+    # 64 rows of 8192 columns are lowered to 2, and so are 16: they differ in name alone, and nothing else was measured.
+    first = table("a", Split("hidden", 600, Leaf(ROW), Leaf(BLOCK)))
+    second = table("b", Split("hidden", 600, Leaf(ROW), Leaf(BLOCK._replace(block_row=64))))
+    assert compared(matrix, first, second).changes == ()
+
+
+def test_weights_count_in_every_mean_and_in_the_order_of_changes(matrix: TimingMatrix) -> None:
+    first = table("new.py", Split("hidden", 300, Leaf(ROW), Leaf(BLOCK)))
+    second = table("old.py", Split("hidden", 300, Leaf(BLOCK), Leaf(ROW)))
+    for weights, order in (((1, 1, 1), [300_000, 49_997]), ((1, 1, 8), [88_884, 300_000])):
+        weighed = replace(matrix, weights=np.array([*weights, 1], np.int64))
+        found = compared(weighed, first, second)
+        assert [int(change.gain.log.mean) for change in found.changes if change.gain] == order
+        losses = found.common()
+        assert losses is not None
+        assert losses[0].mean == 5 * weights[2] // sum(weights)
+        assert losses[1].mean == (300_000 * weights[1] + 100_000 * weights[2]) // sum(weights)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ((ROW, 5), (BLOCK, 9_956), "A"),
+        ((ROW, 5), (BLOCK, 9_955), "~"),
+        ((ROW, 9_956), (BLOCK, 5), "B"),
+        ((ROW, None), (BLOCK, 5), "?"),
+        ((None, None), (BLOCK, 5), "-"),
+        ((None, None), (None, None), "-"),
+    ],
+)
+def test_the_mark_of_a_shape(matrix: TimingMatrix, first, second, expected: str) -> None:
+    choices = (Choice(*first),) * 4, (Choice(*second),) * 4
+    found = Difference(matrix, ("a", "b"), choices, frozenset({(1, 64)}), BEST, (0, 1, 1, 2))
+    assert mark(found, (4096, 512)) == expected
+    assert mark(found, (1, 64)) == "="
+
+
+def test_a_config_that_launches_as_a_measured_one_has_its_time() -> None:
+    # 64 rows of 1024 are lowered to 16, which 4 warps hold.
+    matrix = TimingMatrix(
+        "rms_norm_forward", "", "bfloat16", ((4096, 1024),), (BLOCK,), np.array([[700]]), np.array([[True]])
+    )
+    taller = Side("taller", lambda problem, target: Config("block_row", 64, 4))
+    wider = Side("wider", lambda problem, target: Config("block_row", 64, 8))
+    found = compared(matrix, taller, Side("block", lambda problem, target: BLOCK))
+    assert found.choices[0] == (Choice(Config("block_row", 64, 4), 700, 0),)
+    assert found.same == {(4096, 1024)}
+    assert compared(matrix, taller, wider).choices[1][0].loss is None
+
+
+def test_a_rule_without_an_answer_is_neither_the_same_nor_without_a_time(matrix: TimingMatrix) -> None:
+    found = compared(matrix, "aiter", "aiter")
+    assert found.without_answer(0) == 1  # the longest rows
+    assert found.without_time(0) == 3
+    assert found.same == {(1, 64), (4096, 512), (32768, 256)}
+    assert found.common() is None and found.gain() is None
+
+
+def test_an_autotuner_picks_the_least_median_of_what_was_timed() -> None:
+    # The least regret is that of the block, the least median over all rounds that of the row, which was lucky in them.
+    logs = np.array([[[50, 50, 50, 50, 0, 0], [40, 40, 60, 60, 99, 99], [90] * 6]], np.int32)
+    matrix = TimingMatrix(
+        *("rms_norm_forward", "", "bfloat16", ((4096, 1024),), (ROW, BLOCK, WIDE)),
+        *(np.array([[7, 0, 30]]), np.array([[True] * 3]), Rounds(np.arange(6, dtype=np.int32)[None], logs)),
+    )
+    unknown, illegal = Config("row", 1, 32), Config("split", 1, 4)
+    tuned = Tuned("t", lambda problem, target: (illegal, unknown, WIDE, BLOCK, ROW))
+    found = compared(matrix, tuned, "liger")
+    assert found.choices[0] == (Choice(ROW, 7, 0, (3, 4)),)
+    assert found.tuned(0) == (1, 0, 1) and found.tuned(1) is None
+    note = "A picks among what was timed: all of its list at 0 of 1 shapes, so it may do better than here"
+    assert note in difference_lines(found, 80, L2, False)
+    twice = note.replace("0 of 1 ", "0 of 2 ")
+    assert list(summary_lines([found, found], False))[-2:] == ["", twice]
+    assert list(summary_lines([found], True))[-1] == f"- {note}"
+    assert compared(matrix, Tuned("t", lambda problem, target: (WIDE, BLOCK)), "liger").tuned(0) == (1, 1, 1)
+    for configs, expected in (((unknown,), Choice(unknown, None, None, (0, 1))), ((illegal,), Choice(None, None))):
+        assert compared(matrix, Tuned("t", lambda *_, c=configs: c), "liger").choices[0] == (expected,)
+
+
+def test_it_reads_as_text_and_as_markdown(matrix: TimingMatrix) -> None:
+    found = compared(matrix, "liger_1238", "liger")
+    assert list(summary_lines([found], False)) == [
+        "                             shapes  A loses  worst   B loses  worst   faster  us a call",
+        "  rms_norm_forward bfloat16  3 of 4  3.39 %   10.5 %  14.26 %  35.0 %  10.5 %  0.47",
+    ]
+    lines = list(difference_lines(found, 80, L2, False))
+    note = "`normtune sweep --space full` times most of what other libraries launch"
+    assert lines[: lines.index("Where liger_1238 loses most:")] == [
+        "rms_norm_forward bfloat16: other launches at 1 of 4 shapes",
+        "",
+        "                               shapes  A loses  worst   B loses  worst   faster  us a call",
+        "  launch bound, to 1 MB moved  1       0.00 %   0.0 %   0.00 %   0.0 %   0.00 %  0.00",
+        "  1 to 60 MB                   2       5.13 %   10.5 %  22.14 %  35.0 %  16.2 %  0.70",
+        "",
+        f"A has no time at 1 of 4 shapes; where it has, it loses 3.39 %. {note}",
+        f"B has no time at 1 of 4 shapes; where it has, it loses 14.26 %. {note}",
+        "",
+        "Where another config answers, the largest gain over all its shapes first:",
+        "  rows       hidden      shapes  faster  us a call  A                               B",
+        "  from 4096  257 to 512  1       35.0 %  1.40       block_row block_row=16 warps=4  row warps=4",
+        "and 1 without times of both",
+        "",
+        "       rows",
+        "hidden 1 4k 32k 64k",
+        "    64 =  .   .   .",
+        "   256 .  .   =   .",
+        "   512 .  A   .   .",
+        "    8k .  .   .   =",
+        "",
+        " = the same launch",
+        " A liger_1238 is faster",
+        " . no config was measured",
+        "",
+    ]
+    marked = list(difference_lines(found, 80, L2, True))
+    assert marked[0] == "<details><summary>rms_norm_forward bfloat16: other launches at 1 of 4 shapes</summary>"
+    assert marked[1:3] == ["", "|  | shapes | A loses | worst | B loses | worst | faster | us a call |"]
+    assert marked[3] == "|" + " --- |" * 8
+    assert marked[marked.index("```") + 1] == "       rows"
+    assert "- `=` the same launch" in marked
+    assert "| 4096 | 512 | 0.0 % | block_row block_row=16 warps=4 | 35.0 % | row warps=4 |" in marked
+    assert marked[-1] == "</details>"
+
+
+def test_blocks_of_markdown_stand_apart_as_github_wants_them(matrix: TimingMatrix) -> None:
+    first = table("new.py", Split("rows", 4096, Leaf(ROW), Leaf(BLOCK)))
+    lines = list(difference_lines(compared(matrix, first, table("old.py", Leaf(ROW))), 80, L2, True))
+    for place, line in enumerate(lines[1:], 1):
+        before = lines[place - 1]
+        if line.startswith("|") and not before.startswith("|"):
+            assert before == ""  # a table needs a blank line before it
+        if before.startswith("|") and not line.startswith("|"):
+            assert line == ""
+        if line == "</details>" or before.startswith("<details>"):
+            assert "" in (before, line)
+
+
+def test_rectangles_are_told_by_their_thresholds(matrix: TimingMatrix) -> None:
+    first = table("new.py", Split("hidden", 300, Leaf(ROW), Split("rows", 4096, Leaf(ROW), Leaf(BLOCK))))
+    second = table("old.py", Split("rows", 10_000, Leaf(ROW), Leaf(BLOCK)))
+    lines = list(difference_lines(compared(matrix, first, second), 80, L2, False))
+    place = lines.index("Where another config answers, the largest gain over all its shapes first:")
+    block = "block_row block_row=16 warps=4"
+    assert lines[place + 1 : place + 4] == [
+        "  rows          hidden    shapes  faster  us a call  A                               B",
+        f"  4096 to 9999  from 301  1       35.0 %  1.40       {block}  row warps=4",
+        f"  from 10000    to 300    1       10.5 %  1.05       row warps=4                     {block}",
+    ]
+
+
+def test_a_map_of_one_mark_is_a_line(matrix: TimingMatrix) -> None:
+    lines = list(difference_lines(compared(matrix, "liger", "liger"), 80, L2, False))
+    assert "Everywhere: the same launch." in lines
+    assert not any(line.startswith("hidden") for line in lines)
+
+
+def test_a_table_for_any_gpu_has_the_rectangles_that_it_has_on_this_one() -> None:
+    found = side("any-gpu")
+    half = H200._replace(sms=66)
+    for target in (H200, half):
+        tree = found.tree("rms_norm_backward", "bfloat16", target)
+        assert tree is not None
+        for rows in (1, 32, 33, 65, 66, 67, 131, 132, 133, 527, 528, 1055, 1056, 32768, MAX_ROWS):
+            for hidden in (64, 100, 512, 1024, 4096, 16384):
+                problem = Problem("rms_norm_backward", rows, hidden, "bfloat16")
+                assert choose(tree, rows, hidden) == found.choose(problem, target)
+    assert found.tree("rms_norm_backward", "bfloat16", H200) != found.tree("rms_norm_backward", "bfloat16", half)
+    assert found.tree("toy", "bfloat16", H200) is None
+
+
+def invoke(*arguments: str) -> Result:
+    app = typer.Typer()
+    register(app)
+    app.callback()(lambda: None)  # with a single command, Typer would not ask for its name
+    return CliRunner().invoke(app, ["diff", *arguments])
+
+
+def refused(*arguments: str) -> str:
+    result = invoke(*arguments)
+    assert isinstance(result.exception, NormtuneError), result.output
+    return str(result.exception)
+
+
+def test_two_tables_of_a_store(store: str) -> None:
+    with Store.open(f"sqlite:///{store}", create=False) as opened:
+        evidence = opened.load()
+    for leaves in (1, 3):
+        Path(f"{leaves}.py").write_text(module_text(fit(evidence, FitOptions(leaves=leaves)), "normtune fit"))
+    result = invoke("3.py", "1.py", "--store", store)
+    assert result.exit_code == 0, result.exception
+    lines = result.output.splitlines()
+    assert lines[0] == "Test GPU, sm_90, 132 SMs: A is 3.py, B is 1.py"
+    assert lines[5:7] == ["", lines[6]] and lines[6].startswith("toy bfloat16: other launches at ")
+    assert " A 3.py is faster" in lines
+    (summary,) = [line for line in lines if line.startswith("  toy bfloat16  35 of 35")]
+    numbers = [float(word) for word in re.findall(r"-?[\d.]+", summary)[3:]]
+    worse, better = numbers[2], numbers[0]
+    faster, low, high = numbers[4:7]
+    assert better < worse
+    # The noise of a sample is 0.3 %, and the interval is that of 35 shapes of 16 rounds.
+    assert low < faster < high and high - low < 0.3
+    assert faster == pytest.approx(100 * ((100 + worse) / (100 + better) - 1), abs=0.3)
+    assert lines.index("Where another config answers, the largest gain over all its shapes first:") > 6
+    same = invoke("3.py", "3.py", "--store", store, "--markdown").output.splitlines()
+    assert same[0] == "## Test GPU, sm_90, 132 SMs: A is `3.py`, B is `3.py`"
+    assert "<details><summary>toy bfloat16: other launches at 0 of 35 shapes</summary>" in same
+    assert "Everywhere: the same launch." in same
+
+
+@pytest.mark.parametrize("rule", ["liger_1238", "triton.autotune"])
+def test_a_rule_and_the_shipped_table_on_the_shipped_recording(rule: str) -> None:
+    words = ("--recording", "nvidia-h200", "--operator", "rms_norm_forward:no_rstd", "--dtype", "bfloat16")
+    result = invoke("nvidia-h200", rule, *words, "--weights", "equal")
+    assert result.exit_code == 0, result.exception
+    lines = result.output.splitlines()
+    assert lines[0] == f"NVIDIA H200, sm_90, 132 SMs: A is nvidia-h200, B is {rule}"
+    (figures,) = re.findall(r"^  rms_norm_forward:no_rstd bfloat16 +(\d+) of \1 (.*)", result.output, re.MULTILINE)
+    better, _, worse, _, faster, low, high, saved, least, most = map(float, re.findall(r"-?[\d.]+", figures[1]))
+    assert 0 < better < worse and 0 < low < faster < high
+    # Printed to a hundredth of a microsecond, the estimate may fall on an end of its interval.
+    assert 0 < least < most and least <= saved <= most
+    assert [line.split("  ")[1] for line in lines if "bound" in line or line.startswith("  1 to")] == [
+        "launch bound, to 1 MB moved",
+        "1 to 60 MB",
+        "memory bound, over 60 MB (the L2)",
+    ]
+    assert ("B picks among what was timed" in result.output) == (rule == "triton.autotune")
+
+
+def test_what_is_neither_a_rule_nor_a_table_is_refused_before_anything_is_read(store: str) -> None:
+    assert refused("liger", "te", "--store", "none.db") == (
+        "te is no file, rule or shipped table: expected a table that `normtune fit --out` wrote, or one of liger, "
+        "liger_1238, liger_1188, te_rocm, te_cuda, aiter, tilegym, atom, vllm, vllm_gated, sglang, quack, "
+        "triton.autotune, te_rocm.autotune, nvidia-h200, any-gpu"
+    )
+    assert refused("x" * 5000, "liger").startswith("xxx")
+    assert refused("\0", "liger").startswith("'\\x00' is no file")
+    Path("other.py").write_text("print('harm')\n")
+    assert "other.py" in refused("other.py", "liger", "--store", store)
+    assert refused(".", "liger", "--store", store).startswith("table . is no regular file")
+    with pytest.raises(UsageError, match="both given"):
+        raise invoke("liger", "quack", "--store", store, "--recording", "nvidia-h200").exception or AssertionError
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--regime", "hot", "'hot'"),
+        ("--regime", "warm", "but of cold"),
+        ("--weights", "none.csv", "none.csv"),
+        ("--operator", "other", "--operator is 'other'"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_line(store: str, option: str, value: str, expected: str) -> None:
+    told = refused("liger", "quack", "--store", store, option, value)
+    assert expected in told and "\n" not in told
+
+
+def test_an_empty_store_says_what_to_do(tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path}/empty.db"):
+        pass
+    assert invoke("liger", "quack", "--store", f"{tmp_path}/empty.db").output == (
+        "there are no measurements yet: run `normtune sweep`\n"
+    )
+
+
+def test_measurements_of_kernels_that_changed_are_told(measure, penalty, run, tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path}/old.db") as opened:
+        opened.begin_run(run)
+        opened.add(measure(penalty, [(64, 64)], fingerprint="sha256:0"))
+    lines = invoke("liger", "quack", "--store", f"{tmp_path}/old.db").output.splitlines()
+    assert lines[3] == "the kernels of toy changed since: `normtune sweep --stale` measures them again"
+    assert "toy bfloat16: other launches at 1 of 1 shapes" in lines
+    assert "Everywhere: one has no answer." in lines

@@ -1,0 +1,192 @@
+"""What is in use: rules, tables, and what of them answers for which function."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from normtune.errors import UsageError
+from normtune.heuristics.fitting.baseline import Incumbents, baseline, of_file
+from normtune.heuristics.fitting.emit import module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.report import figures
+from normtune.heuristics.regret.fixed_log import percent
+from normtune.heuristics.rules import RULES
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import NOWHERE_SLOWER, parse
+from normtune.heuristics.tablefile.parse import trees
+from normtune.heuristics.tablefile.tree import Leaf, Split, choose, distinct, leaves
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import TARGETS
+from normtune.results.evidence import Evidence
+
+TARGET = TARGETS["sm_90"]
+SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
+ONE, FOUR = Leaf(Config("row", 1, 1)), Leaf(Config("row", 1, 4))
+SLOW = Config("row", 1, 16)
+
+
+def test_a_rule_answers_for_every_function_and_is_no_tree() -> None:
+    found = baseline("liger", Path()).of("rms_norm_forward", "no_rstd", "float32", TARGET)
+    assert found is not None and found.tree is None
+    for shape in ((1, 64), (65536, 128), (4096, 8192), (7, 65536)):
+        problem = Problem("rms_norm_forward", *shape, "float32", "no_rstd")
+        assert found.choice(*shape) == RULES["liger"].choose(problem, TARGET) is not None
+
+
+def test_a_table_answers_by_key_and_dtype_and_its_plain_operator_for_a_variant() -> None:
+    own = {("toy", "bfloat16"): ONE, ("toy:no_keep", "float32"): FOUR}
+    for replaced in (False, True):
+        incumbents = Incumbents(own, replaced=replaced)
+        for variant, dtype, expected in (
+            ("", "bfloat16", ONE),
+            ("no_keep", "bfloat16", ONE),
+            ("no_keep", "float32", FOUR),
+            ("", "float32", None),
+            ("", "float16", None),
+        ):
+            found = incumbents.of("toy", variant, dtype, TARGET)
+            assert (found and found.choice(1, 64)) == (expected and expected.config)
+            assert (found and found.tree) == (expected if replaced else None)
+        assert incumbents.of("other", "", "bfloat16", TARGET) is None
+
+
+def test_a_rule_comes_before_a_file_and_a_file_before_a_shipped_table(
+    evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "liger").write_text("x = 1\n")
+    assert baseline("liger", tmp_path).rule is RULES["liger"]
+    shipped = baseline("nvidia-h200", tmp_path)
+    assert shipped.trees == trees(locate.read(locate.SHIPPED / "nvidia_h200.py"))
+    text = module_text(fit(evidence, FitOptions(leaves=2)), "normtune fit")
+    (tmp_path / "nvidia-h200").write_text(text)
+    assert baseline("nvidia-h200", tmp_path).trees == trees(text)
+    assert not baseline("nvidia-h200", tmp_path).replaced
+    assert of_file(tmp_path / "nvidia-h200", replaced=True).replaced
+    monkeypatch.chdir(tmp_path)
+    assert baseline(str(tmp_path / "nvidia-h200"), Path("elsewhere")).trees == trees(text)
+
+
+@pytest.mark.parametrize("text", ["x = 1\n", "", "\0"])
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "odd.py").write_text(text)
+    with pytest.raises(UsageError, match=r"odd\.py is no table of normtune"):
+        baseline("odd.py", tmp_path)
+
+
+def test_a_link_to_nothing_is_no_name_of_a_shipped_table(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-h200").symlink_to(tmp_path / "gone")
+    with pytest.raises(UsageError, match="nvidia-h200"):
+        baseline("nvidia-h200", tmp_path)
+
+
+def fitted(evidence: Evidence, incumbents: Incumbents | None, leaves: int = 1):
+    (function,) = fit(evidence, FitOptions(leaves=leaves), incumbents=incumbents).functions
+    return function
+
+
+BETTER = Split("hidden", 512, Split("rows", 4096, FOUR, Leaf(Config("block_row", 4, 4))), Leaf(SLOW))
+
+
+def test_what_loses_against_a_table_that_is_replaced_gives_way(evidence: Evidence) -> None:
+    """One leaf has to take 16 warps everywhere; in use is what is best up to 512."""
+    assert fitted(evidence, None).tree == Leaf(SLOW)
+    found = fitted(evidence, Incumbents({("toy", "bfloat16"): BETTER}, replaced=True))
+    assert found.figures.kept == 1
+    assert found.figures.asked == 1
+    assert found.replacing
+    assert found.figures.slower is None
+    assert found.figures.loss.worst < 1000
+    for shape in SHAPES[:-1]:
+        assert choose(found.tree, *shape) == choose(BETTER, *shape)
+
+
+def test_bounds_hold_beside_a_baseline_and_what_that_costs_is_told(evidence: Evidence, penalty) -> None:
+    """Leaves and configs are as many as were asked for; nothing is slower than the baseline where that can be had."""
+    beside = Incumbents({("toy", "bfloat16"): BETTER})
+    for options in (FitOptions(leaves=3), FitOptions(leaves=5, max_configs=3)):
+        (found,) = fit(evidence, options, incumbents=beside).functions
+        assert leaves(found.tree) == len(distinct(found.tree)) == 3
+        assert found.figures.slower is None and found.figures.kept == 0
+        for shape in SHAPES[:-1]:
+            assert choose(found.tree, *shape) == choose(BETTER, *shape)
+    for options in (FitOptions(leaves=1), FitOptions(leaves=9, max_configs=1)):
+        whole = fit(evidence, options, incumbents=beside)
+        (found,) = whole.functions
+        assert found.tree == Leaf(SLOW) and found.figures.kept == 0
+        count, most = found.figures.slower
+        lost = slowdowns(found.tree, penalty)
+        assert count == sum(loss > 9950 for loss in lost) and most == pytest.approx(max(lost), abs=3000)
+        text = module_text(whole, "normtune fit --baseline x.py")
+        told = f"{count} shapes up to {percent(most, 1)} slower than what was in use"
+        assert told in " ".join(text.replace("\n#", " ").split())
+        assert parse(text, "x")[0].known()["toy", "bfloat16"].slower[0] == count
+        assert any(f"toy bfloat16: {count} shapes up to" in line for line in figures(whole))
+
+
+def test_where_leaves_that_gave_way_are_too_many_slower_configs_take_no_part(measure, run, spec) -> None:
+    """One config alone loses least and is slower at four shapes, which would take leaves of their own."""
+
+    def law(config: Config, problem: Problem) -> float:
+        if config == SLOW:
+            return 0.05 if problem.rows in (1, 4096) and problem.hidden in (64, 512) else 0.0
+        return 0.02 if config == FOUR.config else 0.5
+
+    evidence = Evidence.from_measurements(measure(law, SHAPES), [run])
+    beside = Incumbents({("toy", "bfloat16"): Split("hidden", 512, FOUR, Leaf(SLOW))})
+    free = fit(evidence, FitOptions(leaves=8), incumbents=beside).functions[0]
+    for bound in (2, 3):
+        found = fit(evidence, FitOptions(leaves=bound), incumbents=beside).functions[0]
+        assert leaves(found.tree) <= bound
+        assert found.figures.slower is None
+        assert NOWHERE_SLOWER in found.figures.limits or found.figures.kept == 0
+    assert free.figures.slower is None
+
+
+def slowdowns(tree, penalty):
+    """Log-ratio to `BETTER` on each shape by the law, millionths."""
+    times = [
+        [1 + penalty(choose(one, *shape), Problem("toy", *shape, "bfloat16")) for one in (tree, BETTER)]
+        for shape in SHAPES[:-1]
+    ]
+    return [1e6 * math.log(own / other) for own, other in times]
+
+
+@pytest.mark.parametrize("config", [Config("row", 1, 32), Config("split", 1, 4, block_col=1024)])
+def test_what_was_not_measured_changes_nothing(evidence: Evidence, config: Config) -> None:
+    found = fitted(evidence, Incumbents({("toy", "bfloat16"): Leaf(config)}, replaced=True), 3)
+    assert found == fitted(evidence, None, 3)
+
+
+def test_what_is_illegal_beyond_is_not_kept_there(measure, run, spec) -> None:
+    """4 warps are fastest at every measured size, and legal up to 8192 in bfloat16, up to 4096 in float32."""
+    few = Config("row", 1, 4)
+
+    def law(config: Config, problem: Problem) -> float:
+        return 0.0 if config == few else 0.5 if config == SLOW else 0.2
+
+    evidence = Evidence.from_measurements(measure(law, SHAPES), [run])
+    found = fitted(evidence, Incumbents({("toy", "bfloat16"): Leaf(few)}, replaced=True))
+    for rows, hidden in [*SHAPES, (2**31 - 1, 16384), (1, 5000), (1, 4097)]:
+        for dtype in ("bfloat16", "float16", "float32"):
+            assert spec.is_legal(choose(found.tree, rows, hidden), Problem("toy", rows, hidden, dtype), TARGET)
+    assert choose(found.tree, 64, 256) == few
+
+
+def test_a_dtype_shares_no_function_that_is_slower_than_its_own_in_use(measure, run, spec) -> None:
+    """float32 would share at 0.9 %; where the table in use has what is best for it, it gets a function of its own."""
+
+    def law(config: Config, problem: Problem) -> float:
+        best = 8 if problem.dtype == "float32" and problem.hidden == 256 else 16
+        return {best: 0.0, 24 - best: 0.02}.get(config.num_warps, 0.5) if config.schedule == "row" else 0.5
+
+    cells = [one for dtype in ("bfloat16", "float32") for one in measure(law, SHAPES, dtype=dtype)]
+    evidence = Evidence.from_measurements(cells, [run])
+    assert [one.dtype for one in fit(evidence, FitOptions(leaves=3)).functions] == ["bfloat16"]
+    in_use = Split("hidden", 128, Leaf(SLOW), Split("hidden", 256, Leaf(Config("row", 1, 8)), Leaf(SLOW)))
+    beside = Incumbents({("toy", "float32"): in_use})
+    plain, other = fit(evidence, FitOptions(leaves=3), incumbents=beside).functions
+    assert (plain.dtype, other.dtype) == ("bfloat16", "float32")
+    assert choose(other.tree, 64, 256) == Config("row", 1, 8)

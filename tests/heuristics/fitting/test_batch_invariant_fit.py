@@ -1,0 +1,175 @@
+"""The function of hidden alone: the least of all by hand and by brute force, bounds, and what may not take part."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from normtune.heuristics.fitting.batch_invariant import (
+    bounded,
+    cost_of,
+    fit_batch_invariant,
+    looks_at_rows,
+    works_alike,
+)
+from normtune.heuristics.regret.best_times import BestTimes, best_times
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
+from normtune.heuristics.solver.bins import losses, solve
+from normtune.heuristics.tablefile.tree import Leaf, Split, choose, leaves, regions
+from normtune.kernels.config import Config
+from normtune.kernels.operator import IllegalConfigError, Launch
+from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.target import TARGETS
+from normtune.results.evidence import Evidence
+from normtune.results.records import Measurement
+
+H200 = TARGETS["sm_90"]
+CONFIGS = tuple(Config("row", 1, warps) for warps in (8, 16, 32))
+
+
+@pytest.fixture
+def legality(spec):
+    return Legality(spec, H200, ("bfloat16",), ("",))
+
+
+def made(regret, problems, usable=None, weights=None):
+    regret = np.array(regret, np.int64)
+    kept = np.ones(regret.shape, bool) if usable is None else np.array(usable)
+    of = None if weights is None else np.array(weights, np.int64)
+    return TimingMatrix("toy", "", "bfloat16", tuple(problems), CONFIGS, regret, kept, weights=of)
+
+
+def timed(matrix, best=None, failed=()):
+    wrong = np.zeros(matrix.usable.shape, bool)
+    for place in failed:
+        wrong[place] = True
+    return BestTimes(np.array(best or [1000] * len(matrix.problems), np.int64), wrong)
+
+
+SHAPES = [(rows, hidden) for hidden in (64, 256, 1024, 4096) for rows in (1, 64, 4096)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_choice_by_hidden_alone_is_better(seed, legality):
+    draw = np.random.default_rng(seed)
+    usable = draw.random((len(SHAPES), 3)) < 0.9
+    usable[:, 0] = True
+    weights = draw.integers(1, 9000, len(SHAPES))
+    matrix = made(draw.integers(0, 300_000, (len(SHAPES), 3)), SHAPES, usable, weights)
+    most_at_hidden = {}
+    for hidden in (64, 256, 1024, 4096):
+        places = [place for place, shape in enumerate(SHAPES) if shape[1] == hidden]
+        sums = [
+            sum(int(weights[place]) * int(matrix.regret[place, column]) for place in places)
+            for column in range(3)
+            if usable[places, column].all()
+        ]
+        most_at_hidden[hidden] = min(sums)
+    # A later time never bounds an earlier one here, as each problem's best takes far longer than those of fewer rows.
+    times = timed(matrix, [{1: 10, 64: 10**4, 4096: 10**7}[rows] for rows, _ in SHAPES])
+    found = fit_batch_invariant(matrix, times, legality, Leaf(CONFIGS[0]))
+    total = sum(loss * int(weight) for loss, weight in zip(losses(found.matrix, found.tree), weights, strict=True))
+    assert not looks_at_rows(found.tree)
+    assert sum(most_at_hidden.values()) <= total <= sum(most_at_hidden.values()) + 1000 * int(weights.sum())
+
+
+def test_what_it_costs_is_told_against_the_function_that_looks_at_rows(legality):
+    by_rows = [[0, 200_000, 400_000], [100_000, 0, 400_000], [300_000, 0, 400_000]]
+    matrix = made([*by_rows, *by_rows], SHAPES[:6])
+    usual = solve(matrix, legality, 4).tree(4)
+    assert usual == Split("rows", 8, Leaf(CONFIGS[0]), Leaf(CONFIGS[1]))
+    found = fit_batch_invariant(matrix, timed(matrix), legality, usual)
+    assert found.tree == Leaf(CONFIGS[1])
+    assert found.cost == (200_000 // 3, 200_000, 6, 0)
+    heavy = replace(matrix, weights=np.array([8192, 2048, 2048] * 2, np.int64))
+    assert cost_of(heavy, heavy, found.tree, usual).mean == 200_000 * 2 // 3
+
+
+def test_leaves_that_gain_nothing_are_left_out_and_no_more_are_taken_than_asked(legality):
+    flat = [[0, 500, 90_000]] * 6 + [[90_000, 500, 0]] * 6
+    matrix = made(flat, SHAPES)
+    assert fit_batch_invariant(matrix, timed(matrix), legality, Leaf(CONFIGS[0])).tree == Leaf(CONFIGS[1])
+    steep = [[0, 50_000, 90_000]] * 6 + [[90_000, 50_000, 0]] * 6
+    matrix = made(steep, SHAPES)
+    found = [fit_batch_invariant(matrix, timed(matrix), legality, Leaf(CONFIGS[0]), most) for most in (None, 1)]
+    assert [leaves(one.tree) for one in found] == [2, 1]
+    assert found[0].tree == Split("hidden", 512, Leaf(CONFIGS[0]), Leaf(CONFIGS[2]))
+
+
+def test_a_config_that_was_not_timed_with_few_rows_is_bounded_by_more(legality):
+    usable = [[True, True, False], [True, True, True], [True, True, True]]
+    regret = [[0, 100_000, 0], [500_000, 700_000, 0], [600_000, 500_000, 0]]
+    matrix = made(regret, SHAPES[:3], usable)
+    filled = bounded(matrix, timed(matrix, [1000, 1100, 4000]), legality)
+    # It took 1100 ns at 64 rows, so no longer at 1 row, where the best takes 1000.
+    assert filled.regret[0, 2] == round(1e6 * np.log(1.1)) and filled.usable[0, 2]
+    assert (filled.regret[matrix.usable] == matrix.regret[matrix.usable]).all()
+    found = fit_batch_invariant(matrix, timed(matrix, [1000, 1100, 4000]), legality, Leaf(CONFIGS[1]))
+    assert found.tree == Leaf(CONFIGS[2])
+    assert (found.cost.problems, found.cost.bounded) == (3, 1)
+    # A bound never goes the other way: what was timed with few rows alone says nothing of more.
+    few = made(regret, SHAPES[:3], [[True, True, True], [True, True, False], [True, True, False]])
+    assert not bounded(few, timed(few), legality).usable[1:, 2].any()
+
+
+def test_a_bound_is_never_better_than_the_best(legality):
+    matrix = made([[0, 0, 0], [0, 0, 0]], SHAPES[:2], [[True, True, False], [True, True, True]])
+    assert bounded(matrix, timed(matrix, [1000, 900]), legality).regret[0, 2] == 0
+
+
+def test_what_failed_is_not_bounded_nor_is_the_same_launch(legality, spec):
+    wide, same = Config("block_row", 16, 1), Config("block_row", 4, 1)
+    problem = Problem("toy", 1, 1024, "bfloat16")
+    assert spec.resolve(wide, problem, H200, None) == spec.resolve(same, problem, H200, None)
+    regret, usable = np.zeros((2, 3), np.int64), np.array([[True, False, False], [True, True, True]])
+    matrix = TimingMatrix("toy", "", "bfloat16", ((1, 1024), (64, 1024)), (CONFIGS[0], wide, same), regret, usable)
+    assert bounded(matrix, timed(matrix), legality).usable.all()
+    assert bounded(matrix, timed(matrix, failed=[(0, 1)]), legality).usable.tolist() == usable.tolist()
+
+
+def test_what_is_illegal_for_many_rows_or_works_on_rows_otherwise_takes_no_part(legality, spec, monkeypatch):
+    def resolve(config, problem, target, alignment=None):
+        if config.num_warps == 8 and problem.rows > 1000:
+            raise IllegalConfigError("too many rows")
+        block_row = 1 if config.num_warps == 32 or problem.rows < 4096 else 2
+        return Launch(False, problem.rows, block_row, 64, config.num_warps, 1, 16, False, 0)
+
+    object.__setattr__(spec, "resolve", resolve)
+    assert [works_alike(config, legality, {64}) for config in CONFIGS] == [True, False, True]
+    matrix = made([[0, 0, 900_000]] * 3, SHAPES[:3])
+    found = fit_batch_invariant(matrix, timed(matrix), legality, Leaf(CONFIGS[0]))
+    assert found.tree == Leaf(CONFIGS[2])
+    matrix = made([[0, 0, 900_000]] * 3, SHAPES[:3], [[True, True, False]] * 3)
+    assert fit_batch_invariant(matrix, timed(matrix), legality, Leaf(CONFIGS[0])) is None
+
+
+def test_a_fit_of_measurements_is_legal_at_every_size(evidence, spec, legality):
+    matrix = timing_matrix(evidence, spec, "", "bfloat16", H200)
+    found = fit_batch_invariant(matrix, best_times(evidence, matrix), legality, Leaf(Config("row", 1, 16)))
+    assert not looks_at_rows(found.tree) and not list(legality.breaches(found.tree))
+    assert {region.most_rows for region in regions(found.tree, MAX_ROWS, 16384)} == {MAX_ROWS}
+    # Few warps for short rows and many for long ones, by the law of the measurements.
+    assert [choose(found.tree, 1, hidden).num_warps for hidden in (64, 4096)] == [4, 16]
+    assert found.cost.bounded == 0
+
+
+def test_best_times_are_medians_of_the_newest_run_in_ns(measure, run, spec):
+    def law(config, problem):
+        return config.num_warps / 8 - 1 + problem.rows / 1000
+
+    shapes = [(1, 64), (1000, 64)]
+    early = measure(law, shapes, configs=CONFIGS)
+    late = [
+        one._replace(samples=(one.samples * (0.5 if one.config == CONFIGS[0] else 1)).astype(np.int32))
+        for one in measure(law, shapes, configs=CONFIGS[:2], run="run2")
+    ]
+    later = run._replace(id="run2", started="2026-11-21T10:00:00")
+    failed = Measurement(Problem("toy", 1, 64, "bfloat16"), CONFIGS[2], "run2", "sha256:0", "timeout", "late", [], [])
+    both = Evidence.from_measurements([*early, *late, failed], [run, later])
+    matrix = timing_matrix(both, spec, "", "bfloat16", H200)
+    found = best_times(both, matrix)
+    newest = {(one.problem.rows, one.config): one.samples for one in late}
+    wanted = [int(np.sort(newest[rows, CONFIGS[0]])[7:9].sum()) // 2 for rows, _ in matrix.problems]
+    assert found.best.tolist() == wanted
+    assert np.argwhere(found.failed).tolist() == [[0, 2]]

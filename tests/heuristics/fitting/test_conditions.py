@@ -1,0 +1,327 @@
+"""`normtune fit` under conditions, on the command line: what it prints, what it writes, and that `check` agrees."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.commands.fit import register
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import FORMAT, body_hash, parse
+from normtune.heuristics.tablefile.parse import trees
+from normtune.heuristics.tablefile.tree import choose, distinct, leaves
+from normtune.kernels.fingerprint import fingerprint
+from normtune.results.database.store import Store
+
+SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
+KEY = ("toy", "bfloat16")
+
+
+def invoke(*arguments: str) -> Result:
+    app = typer.Typer()
+    register(app)
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=True)
+
+
+def succeed(*arguments: str) -> str:
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output or result.exception
+    return result.output
+
+
+def fit(*arguments: str, out: str = "table.py") -> str:
+    """Fit the store, with the data that `check` needs."""
+    return succeed("fit", "--store", "measured.db", *arguments, "--out", out, "--evidence", "data.parquet")
+
+
+def checked(path: str = "table.py") -> str:
+    told = succeed("check", "--strict", path)
+    assert f"{path}: OK" in told
+    assert "byte for byte" in told
+    return told
+
+
+def slowdowns(tree, law: Callable, shapes=SHAPES) -> list[float]:
+    """By the law that the times were made of: how much longer the table's config takes than the best."""
+    from normtune.kernels.problem import Problem
+
+    return [1 + law(choose(tree, *shape), Problem("toy", *shape, "bfloat16")) for shape in shapes]
+
+
+def tree_of(path: str = "table.py"):
+    return trees(Path(path).read_text())[KEY]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--objective", "median"), "unknown objective 'median'"),
+        (("--max-slowdown", "nan"), "max-slowdown is nan"),
+        (("--max-slowdown", "inf"), "max-slowdown is inf"),
+        (("--max-slowdown", "0"), "max-slowdown is 0"),
+        (("--max-slowdown", "-1.2"), "max-slowdown is -1.2"),
+        (("--max-slowdown", "0.5"), "expected a ratio of at least 1"),
+        (("--tie", "nan"), "tie is nan"),
+        (("--tie", "inf"), "tie is inf"),
+        (("--tie", "-1"), "tie is -1"),
+        (("--max-configs", "0"), "max-configs is 0"),
+        (("--max-configs", "-2"), "max-configs is -2"),
+        (("--regime", "tepid"), "tepid"),
+        (("--weights", "none.csv"), "none.csv does not exist"),
+        (("--weights", ""), "is no file"),
+        (("--weights", "."), "is no file"),
+        (("--weights", "odd.csv"), "has no column 'weight'"),
+        (("--weights", "negative.csv"), "negative.csv, line 2: weight is '-1'"),
+        (("--weights", "nan.csv"), "nan.csv, line 2: weight is 'nan'"),
+        (("--weights", "zero.csv"), "has no weight above 0"),
+        (("--weights", "elsewhere.csv"), "names no problem that was measured"),
+        (("--baseline", "nobody"), "baseline nobody is no rule, file or shipped table"),
+        (("--baseline", ""), "--baseline is empty"),
+        (("--baseline", "odd.csv"), "odd.csv is no table of normtune"),
+        (("--baseline", "none.py"), "baseline none.py is no rule"),
+        (("--operator", "other"), "no measurements of operator 'other'"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_writes_nothing(
+    store: str, tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    texts = {"odd": "rows,hidden\n1,64\n", "negative": "rows,hidden,weight\n1,64,-1\n"}
+    texts |= {"nan": "rows,hidden,weight\n1,64,nan\n", "zero": "rows,hidden,weight\n1,64,0\n"}
+    texts |= {"elsewhere": "rows,hidden,weight\n7,65,1\n"}
+    for name, text in texts.items():
+        Path(f"{name}.csv").write_text(text)
+    before = sorted(tmp_path.rglob("*"))
+    result = invoke("fit", "--store", store, "--leaves", "2", *arguments, "--out", "t.py", "--evidence", "e.parquet")
+    assert isinstance(result.exception, UsageError), result.exception
+    assert told in str(result.exception)
+    assert "\n" not in str(result.exception)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_cap_holds_at_every_shape_and_is_said(store: str, penalty) -> None:
+    fit("--leaves", "3", "--tie", "0")
+    assert max(slowdowns(tree_of(), penalty)) < 1.01
+    fit("--leaves", "2", "--max-slowdown", "1.31")
+    assert max(slowdowns(tree_of(), penalty)) < 1.315
+    (line,) = locate.load("table.py").header.regret
+    assert " with no shape above 1.31 on this grid" in line
+    checked()
+
+
+def test_a_cap_that_cannot_be_met_says_what_can(store: str) -> None:
+    Path("table.py").write_text("")
+    result = invoke("fit", "--store", store, "--leaves", "2", "--max-slowdown", "1.05", "--out", "new.py")
+    assert isinstance(result.exception, NormtuneError)
+    text = str(result.exception)
+    found = re.search(r"no table of at most 2 leaves keeps every shape of toy bfloat16 within 1.05 .*: (\S+) is", text)
+    assert found, text
+    assert not Path("new.py").exists()
+    fit("--leaves", "2", "--max-slowdown", found[1], out="new.py")
+    least = float(found[1])
+    below = invoke("fit", "--store", store, "--leaves", "2", "--max-slowdown", f"{least - 2e-4:.6f}", "--out", "no.py")
+    assert isinstance(below.exception, NormtuneError)
+
+
+def test_the_objective_worst_has_the_least_worst(store: str, penalty) -> None:
+    """One shape counts nearly all: the mean follows it, the worst takes what is 5 % slower there and 30 % elsewhere."""
+    Path("one.csv").write_text("rows,hidden,weight\n1,64,1000\n")
+    fit("--leaves", "2", "--weights", "one.csv", out="mean.py")
+    fit("--leaves", "2", "--weights", "one.csv", "--objective", "worst")
+    mean, worst = (slowdowns(tree_of(name), penalty) for name in ("mean.py", "table.py"))
+    assert (mean[0], max(mean)) == (1.0, 1.3)
+    assert (worst[0], max(worst)) == (1.05, 1.05)
+    checked()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_few_configs_with_their_certificate(store: str, count: int) -> None:
+    told = fit("--leaves", "6", "--max-configs", str(count))
+    assert len(distinct(tree_of())) <= count
+    (line,) = locate.load("table.py").header.regret
+    assert re.search(rf"of these configs on this grid, these configs (within \S+ % of )?the best {count}(,|$)", line), (
+        line
+    )
+    assert f"{count} config" in line
+    assert told
+    checked()
+
+
+def test_weights_of_a_file_decide_and_are_found_from_the_tables_folder(store: str, penalty) -> None:
+    Path(".git").mkdir()
+    Path("library").mkdir()
+    Path("mine.csv").write_text("rows,hidden,weight\n65536,64,5\n65536,512,1\n")
+    fit("--leaves", "1", out="all.py")
+    succeed(
+        *("fit", "--store", store, "--leaves", "2", "--weights", "mine.csv"),
+        *("--out", "library/table.py", "--evidence", "library/data.parquet"),
+    )
+    assert "--weights ../mine.csv" in locate.load("library/table.py").header.regenerate
+    assert slowdowns(tree_of("library/table.py"), penalty, [(65536, 64)]) == [1.0]
+    checked("library/table.py")
+    Path("mine.csv").write_text("rows,hidden,weight\n1,4096,5\n")
+    result = invoke("check", "library/table.py")
+    assert result.exit_code == 1
+    assert "it is not what data.parquet gives" in result.output
+    Path("mine.csv").unlink()
+    result = invoke("check", "library/table.py")
+    assert result.exit_code == 1
+    assert "mine.csv, which does not exist" in result.output
+
+
+def test_a_table_as_baseline_is_found_from_the_tables_folder(store: str, penalty) -> None:
+    """One leaf is slower than three, and one was asked for: that is told. Three are not, and all is as it was."""
+    Path(".git").mkdir()
+    Path("library").mkdir()
+    fit("--leaves", "3", "--tie", "0", out="best.py")
+    succeed(
+        *("fit", "--store", store, "--leaves", "1", "--baseline", "best.py"),
+        *("--out", "library/table.py", "--evidence", "library/data.parquet"),
+    )
+    table = locate.load("library/table.py")
+    assert "--baseline ../best.py" in table.header.regenerate
+    assert not table.header.replaced
+    assert table.header.regret[0].startswith("toy bfloat16: 1 leaf, 1 config")
+    assert " slower than what was in use" in table.header.regret[0]
+    checked("library/table.py")
+    succeed("fit", "--store", store, "--leaves", "3", "--baseline", "best.py", "--out", "library/three.py")
+    assert max(slowdowns(tree_of("library/three.py"), penalty)) < 1.01
+    assert " slower than what was in use" not in locate.load("library/three.py").header.regret[0]
+    Path("best.py").unlink()
+    assert "baseline ../best.py is no rule" in invoke("check", "library/table.py").output
+
+
+def test_a_rule_as_baseline(store: str) -> None:
+    fit("--leaves", "1", "--baseline", "liger")
+    assert "--baseline liger" in locate.load("table.py").header.regenerate
+    checked()
+
+
+def test_the_table_that_is_replaced_is_no_baseline(store: str) -> None:
+    fit("--leaves", "1")
+    before = Path("table.py").read_bytes()
+    result = invoke("fit", "--store", store, "--leaves", "2", "--baseline", "./table.py", "--out", "table.py")
+    assert isinstance(result.exception, UsageError)
+    assert "leave --baseline out" in str(result.exception)
+    assert Path("table.py").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--leaves", "3"), ("--leaves", "2", "--objective", "worst"), ("--tie", "2"), ("--max-configs", "2")],
+)
+def test_a_fit_over_the_table_it_wrote_changes_nothing(store: str, options: tuple[str, ...]) -> None:
+    fit(*options)
+    before = Path("table.py").read_bytes()
+    fit(*options)
+    assert Path("table.py").read_bytes() == before
+
+
+def edited(change: Callable[[str], str]) -> None:
+    """Change the table by hand, and mend its hash, as a merge of two might."""
+    text = change(Path("table.py").read_text())
+    header, body = parse(text, "table.py")
+    Path("table.py").write_text(f"{header._replace(body=body_hash(body)).text()}\n{body}")
+
+
+@pytest.fixture
+def replacing(store: str) -> str:
+    """A table that is what it is because of the one before it: with three leaves, where one was asked for."""
+    fit("--leaves", "3", "--tie", "0")
+    fit("--leaves", "1")
+    header = locate.load("table.py").header
+    assert header.replaced
+    assert "# Replaced: " in Path("table.py").read_text()
+    assert leaves(tree_of()) == 3
+    return store
+
+
+def test_a_table_that_replaced_another_passes_check(replacing: str) -> None:
+    assert "its figures are, byte for byte, those that data.parquet gives" in checked()
+
+
+def test_it_stays_as_it_is_when_it_is_fitted_again(replacing: str) -> None:
+    before = Path("table.py").read_bytes()
+    fit("--leaves", "1")
+    assert Path("table.py").read_bytes() == before
+
+
+def test_an_edit_of_it_fails(replacing: str) -> None:
+    text = Path("table.py").read_text()
+    Path("table.py").write_text(text.replace("hidden <= 512", "hidden <= 1024"))
+    result = invoke("check", "table.py")
+    assert result.exit_code == 1
+    assert "edited by hand" in result.output
+
+
+def test_an_edit_with_a_mended_hash_fails_by_its_figures(replacing: str) -> None:
+    edited(lambda text: text.replace("hidden <= 512", "hidden <= 1024"))
+    result = invoke("check", "table.py")
+    assert result.exit_code == 1
+    assert "it is not what data.parquet gives" in result.output
+
+
+def test_a_figure_that_was_edited_fails(replacing: str) -> None:
+    text = Path("table.py").read_text()
+    assert "worst 0.0 %" in text
+    Path("table.py").write_text(text.replace("worst 0.0 %", "worst 0.1 %"))
+    result = invoke("check", "table.py")
+    assert result.exit_code == 1
+    assert "worst 0.0 %" in result.output
+
+
+def test_a_change_of_its_data_fails(replacing: str, run, measure, penalty, spec) -> None:
+    with Store.open("sqlite:///other.db") as opened:
+        opened.begin_run(run)
+        opened.add(measure(lambda config, problem: 0.1, SHAPES, fingerprint=fingerprint(spec)))
+    succeed("fit", "--store", "other.db", "--leaves", "1", "--out", "other.py", "--evidence", "data.parquet")
+    result = invoke("check", "table.py")
+    assert result.exit_code == 1
+    assert "data.parquet holds other measurements than those of the table" in result.output
+
+
+def test_a_table_within_the_tie_is_judged_and_one_that_loses_more_is_refused(store: str) -> None:
+    """A line `Replaced` does not let a bad tree pass: with its figures mended, too, it loses more than its tie."""
+    fit("--leaves", "3", "--tie", "0")
+    fit("--leaves", "3", "--tie", "0.1")
+    text = Path("table.py").read_text()
+    assert "Replaced" not in text
+    bad = text.replace("# Format:", "# Replaced: by somebody\n# Format:", 1).replace("hidden <= 512", "hidden <= 2048")
+    header, body = parse(bad, "table.py")
+    Path("table.py").write_text(f"{header._replace(body=body_hash(body)).text()}\n{body}")
+    result = invoke("check", "table.py")
+    assert result.exit_code == 1
+    assert "toy bfloat16 loses more than its tie over the best tree" in result.output
+
+
+def test_tables_of_the_first_format_are_looked_up_and_to_be_fitted_again(store: str) -> None:
+    fit("--leaves", "3")
+    header, body = parse(Path("table.py").read_text(), "table.py")
+    regret = ("toy bfloat16: 3 leaves, mean 0.00 %, worst 0.0 %, optimum 0.00 %",)
+    old = header._replace(format=1, regret=regret, body=body_hash(body, 1))
+    Path("table.py").write_text(f"{old.text()}\n{body}")
+    assert locate.load("table.py").lookup("toy", "bfloat16", 4096, 128)[:3] == ("block_row", 4, 4)
+    result = invoke("check", "table.py")
+    assert result.exit_code == 1
+    assert "it was written in table format 1, before 2; `normtune fit --store measured.db" in result.output
+    before = tree_of()
+    fit("--leaves", "3")
+    assert locate.load("table.py").header.format == FORMAT
+    assert tree_of() == before
+    checked()
+
+
+def test_a_table_of_any_gpu_is_replaced_and_no_baseline(store: str) -> None:
+    shipped = locate.SHIPPED / locate.ANY_GPU
+    if not shipped.exists():
+        pytest.skip("no table for any GPU ships")
+    Path("table.py").write_bytes(shipped.read_bytes())
+    result = invoke("fit", "--store", store, "--leaves", "2", "--baseline", "table.py", "--out", "new.py")
+    assert "is a table for any GPU" in str(result.exception)
+    assert "is a table for any GPU" in str(invoke("fit", "--store", store, "--baseline", "any-gpu").exception)
+    fit("--leaves", "2")
+    assert not locate.load("table.py").header.replaced
+    checked()

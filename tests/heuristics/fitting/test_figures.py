@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from normtune.heuristics.fitting.figures import Loss, of_rule, of_tree, summarise
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.rules import liger
+from normtune.heuristics.tablefile.tree import Leaf, Split
+from normtune.kernels.config import Config
+
+NARROW, WIDE = Config("row", 1, 4), Config("row", 1, 8)
+
+
+@pytest.fixture
+def matrix() -> TimingMatrix:
+    regret = np.array([[0, 300], [500, 0], [900, -20]], np.int64)
+    usable = np.array([[True, True], [True, False], [True, True]])
+    return TimingMatrix("toy", "", "bfloat16", ((1, 64), (1, 2048), (8, 64)), (NARROW, WIDE), regret, usable)
+
+
+def test_summary_of_ten() -> None:
+    assert summarise([*range(1, 11), None]) == Loss(mean=5, plain=5, ninetieth=9, worst=10, problems=10)
+    assert summarise([4]) == Loss(4, 4, 4, 4, 1)
+    assert summarise([None]) is None
+    assert summarise([10, 30, None], [3, 1, 7]) == Loss(mean=15, plain=20, ninetieth=30, worst=30, problems=2)
+    assert summarise([10, None], [0, 7]) is None
+
+
+def test_a_tree_is_scored_where_its_choice_has_a_time(matrix: TimingMatrix) -> None:
+    assert of_tree(matrix, Leaf(NARROW)) == Loss(466, 466, 900, 900, 3)
+    assert of_tree(matrix, Leaf(WIDE)) == Loss(140, 140, 300, 300, 2)
+    assert of_tree(matrix, Split("rows", 8, Leaf(NARROW), Leaf(WIDE))) == Loss(160, 160, 500, 500, 3)
+
+
+def test_a_rule_is_scored_on_the_same_problems(matrix: TimingMatrix) -> None:
+    assert of_rule(matrix, lambda operator, rows, hidden: NARROW if hidden == 64 else WIDE) == Loss(
+        450, 450, 900, 900, 2
+    )
+    assert of_rule(matrix, lambda operator, rows, hidden: None) is None
+    assert of_rule(matrix, liger.choose) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "hidden", "forward", "backward"),
+    [
+        (32767, 256, Config("row", 1, 4), Config("persistent", 1, 4, 1, 1, "reduce")),
+        (32768, 256, Config("block_row", 16, 4), Config("persistent", 16, 4, 1, 1, "reduce")),
+        (32768, 257, Config("row", 1, 4), Config("persistent", 1, 4, 1, 1, "reduce")),
+        (1, 1025, Config("row", 1, 8), Config("persistent", 1, 8, 1, 1, "reduce")),
+        (1, 8192, Config("row", 1, 16), Config("persistent", 1, 16, 1, 1, "reduce")),
+        (1, 65536, Config("row", 1, 32), Config("persistent", 1, 32, 1, 1, "reduce")),
+    ],
+)
+def test_ligers_rule(rows: int, hidden: int, forward: Config, backward: Config) -> None:
+    assert liger.choose("rms_norm_forward", rows, hidden) == forward
+    assert liger.choose("rms_norm_backward", rows, hidden) == backward
+
+
+def test_ligers_rule_has_no_answer_for_longer_rows_and_other_operators() -> None:
+    assert liger.choose("rms_norm_forward", 1, 65537) is None
+    assert liger.choose("toy", 1, 64) is None

@@ -1,0 +1,148 @@
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from normtune.errors import UsageError
+from normtune.heuristics.commands.fit import register
+from normtune.heuristics.tablefile import locate
+from normtune.results import recording
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
+
+SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
+
+
+def invoke(*arguments: str) -> Result:
+    app = typer.Typer()
+    register(app)
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=True)
+
+
+def succeed(*arguments: str) -> str:
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output or result.exception
+    return result.output
+
+
+def refused(*arguments: str) -> str:
+    """The text of the wrong call that these arguments are."""
+    result = invoke(*arguments)
+    assert isinstance(result.exception, UsageError), result.output
+    return str(result.exception)
+
+
+def test_without_a_place_nothing_is_written_and_three_ways_are_named(store: str, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    told = succeed("fit", "--store", store, "--leaves", "3")
+    assert sorted(tmp_path.rglob("*")) == before
+    for word in ("toy", "bfloat16", "mean", "worst", "gap", "Liger", "--install", "NORMTUNE_TABLE", "commit"):
+        assert word in told
+
+
+def test_the_figures_are_those_of_the_header(store: str) -> None:
+    told = succeed("fit", "--store", store, "--leaves", "1", "--out", "table.py")
+    (line,) = locate.load("table.py").header.regret
+    found = re.fullmatch(
+        r"toy bfloat16: 1 leaf, 1 config, mean (\S+) %, plain mean (\S+) %, worst (\S+) %, "
+        r"the best 1-leaf tree on this grid, cross-validated (\S+) %, plain cross-validated \S+ %, extrapolated \S+ %",
+        line,
+    )
+    assert found, line
+    (row,) = (words for words in map(str.split, told.splitlines()) if words[:1] == ["bfloat16"])
+    assert row == ["bfloat16", "1", "1", *found.groups(), "0.00", "-", "-"]
+    assert float(found[1]) > 10
+
+
+def test_out_writes_a_table_whose_command_names_no_folder(store: str, tmp_path: Path) -> None:
+    out = tmp_path / "heuristics.py"
+    assert f"wrote {out}" in succeed("fit", "--store", store, "--leaves", "3", "--out", str(out), "--operator", "toy")
+    table = locate.load(out)
+    assert table.header.regenerate == "normtune fit --store measured.db --operator toy --leaves 3 --out heuristics.py"
+    assert table.lookup("toy", "bfloat16", 4096, 128)[:3] == ("block_row", 4, 4)
+    first = out.read_bytes()
+    succeed("fit", "--store", store, "--leaves", "3", "--out", str(out), "--operator", "toy")
+    assert out.read_bytes() == first
+
+
+def test_install_puts_the_table_where_its_gpu_finds_it(store: str) -> None:
+    succeed("fit", "--store", store, "--leaves", "3", "--install")
+    found = locate.select("Test GPU", "sm_90", 132)
+    assert found.exact
+    assert found.table.source == locate.installed_path("Test GPU")
+    assert found.table.header.regenerate == "normtune fit --store ../../../measured.db --leaves 3 --install"
+
+
+def test_a_table_of_a_recording_passes_check(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(f"sqlite:///{store}", create=False) as opened:
+        evidence = opened.load()
+    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
+    monkeypatch.setattr(recording, "load_recording", lambda name, *_: evidence)
+    succeed("fit", "--recording", "test-gpu", "--out", "table.py")
+    assert "table.py: OK" in succeed("check", "table.py", "--strict")
+    edited = Path("table.py").read_text().replace("hidden <= 512", "hidden <= 640")
+    Path("table.py").write_text(edited)
+    result = invoke("check", "table.py")
+    assert result.exit_code == 1
+    assert "table.py: FAILED" in result.output
+
+
+def test_stale_kernels_fail_only_a_strict_check(evidence: Evidence, store: str, run) -> None:
+    with Store.open("sqlite:///stale.db") as opened:
+        opened.begin_run(run)
+        opened.add(evidence.measurements())
+    succeed("fit", "--store", "stale.db", "--leaves", "3", "--out", "stale.py")
+    told = succeed("check", "stale.py")
+    assert "stale.py: STALE" in told
+    assert "normtune sweep --stale" in told
+    assert invoke("check", "stale.py", "--strict").exit_code == 1
+
+
+def test_one_bad_table_fails_a_check_of_several(store: str) -> None:
+    succeed("fit", "--store", store, "--leaves", "3", "--out", "good.py")
+    Path("bad.py").write_text(Path("good.py").read_text().replace("hidden <= 512", "hidden <= 640"))
+    result = invoke("check", "good.py", "bad.py")
+    assert result.exit_code == 1
+    assert "good.py: OK" in result.output
+    assert "bad.py: FAILED" in result.output
+
+
+def test_files_that_normtune_did_not_write_stay_as_they_were(store: str) -> None:
+    Path("mine.py").write_text("x = 1\n")
+    assert "mine.py: it exists and normtune did not write it" in refused("fit", "--store", store, "--out", "mine.py")
+    assert Path("mine.py").read_text() == "x = 1\n"
+    path = locate.installed_path("Test GPU")
+    path.parent.mkdir(parents=True)
+    path.write_text("x = 1\n")
+    assert "normtune did not write it" in refused("fit", "--store", store, "--leaves", "3", "--install")
+    assert path.read_text() == "x = 1\n"
+
+
+def test_a_missing_folder_is_named_and_not_made(store: str, tmp_path: Path) -> None:
+    assert "the folder none does not exist" in refused("fit", "--store", store, "--out", "none/table.py")
+    assert "cannot make the folder none/deep" in refused("fit", "--store", store, "--out", "none/deep/")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_failed_fit_leaves_the_table_as_it_was(store: str, run, measure, penalty) -> None:
+    succeed("fit", "--store", store, "--leaves", "3", "--out", "table.py")
+    before = Path("table.py").read_bytes()
+    other = run._replace(id="other", device=run.device._replace(name="Other GPU"))
+    with Store.open(f"sqlite:///{store}") as opened:
+        opened.begin_run(other)
+        opened.add(measure(penalty, SHAPES[:3], run="other"))
+    told = refused("fit", "--store", store, "--leaves", "3", "--out", "table.py")
+    assert "Other GPU with 132 SMs; Test GPU with 132 SMs" in told
+    assert Path("table.py").read_bytes() == before
+
+
+def test_store_and_recording_exclude_each_other(store: str) -> None:
+    assert "both given" in refused("fit", "--store", store, "--recording", "test-gpu")
+
+
+def test_the_default_store_is_in_the_working_folder(store: str) -> None:
+    Path(store).rename("normtune.db")
+    succeed("fit", "--leaves", "3", "--out", "table.py")
+    assert "--store normtune.db" in Path("table.py").read_text()

@@ -1,0 +1,101 @@
+"""Tables of a regime: fitted to its times alone, say so, and are checked against these."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from normtune.cli import app
+from normtune.errors import UsageError
+from normtune.heuristics.fitting.options import FitOptions, read_options
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.tree import choose
+from normtune.kernels.config import Config
+from normtune.kernels.fingerprint import fingerprint
+from normtune.results import recording
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
+from normtune.results.recording import write_recording
+
+SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096) for hidden in (64, 128, 256, 512)]
+FEW, MANY = Config("row", 1, 1), Config("row", 1, 16)
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture
+def mixed(measure, run, spec):
+    """Few warps are best cold, many are warm; the warm run is the newer one."""
+    runs = [run, run._replace(id="warm", started="2026-11-21T10:00:00", protocol={"regime": "warm"})]
+    items = []
+    for one, best in zip(runs, (FEW, MANY), strict=True):
+        items += measure(
+            lambda config, problem, best=best: 0.0 if config == best else 0.25,
+            SHAPES,
+            configs=(FEW, MANY),
+            run=one.id,
+            fingerprint=fingerprint(spec),
+        )
+    return Evidence.from_measurements(items, runs)
+
+
+@pytest.fixture
+def store(mixed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    for name in ("NORMTUNE_STORE", locate.VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    with Store.open(f"sqlite:///{tmp_path}/mixed.db") as opened:
+        opened.merge(mixed)
+    return "mixed.db"
+
+
+def test_times_of_several_regimes_are_not_fitted_together(mixed):
+    with pytest.raises(UsageError, match="times of regimes cold, warm are never compared: a table is fitted to one"):
+        fit(mixed, FitOptions(leaves=2))
+    for regime, best in (("cold", FEW), ("warm", MANY)):
+        fitted = fit(mixed.regime(regime), FitOptions(leaves=2))
+        assert (fitted.regime, choose(fitted.functions[0].tree, 64, 128)) == (regime, best)
+
+
+@pytest.mark.parametrize(("words", "best", "told"), [((), FEW, ")"), (("--regime", "warm"), MANY, ", warm)")])
+def test_a_table_is_of_one_regime_and_its_header_says_which(store, words, best, told):
+    done = invoke("fit", "--store", store, *words, "--leaves", "2", "--out", "table.py", "--evidence", "data.parquet")
+    assert done.exit_code == 0, done.output
+    header = locate.load("table.py").header
+    assert header.data.endswith(f" (32 measurements, 2026-11-{'21' if words else '20'}{told}")
+    assert locate.load("table.py").answer("toy", "bfloat16")(64, 128) == best
+    assert read_options(header.regenerate).regime == ("warm" if words else "cold")
+    assert ("--regime warm" in header.regenerate) == bool(words)
+    assert done.output.splitlines()[0].endswith(", warm" if words else "2026-11-20")
+    assert (" normtune fit --regime warm --install" if words else " normtune fit --install") in done.output
+    checked = invoke("check", "--strict", "table.py")
+    assert checked.exit_code == 0 and "equal, byte for byte, to a fit of data.parquet" in checked.output
+
+
+def test_a_warm_table_is_checked_against_the_warm_times_of_its_recording(mixed, store, tmp_path, monkeypatch):
+    write_recording(mixed, "test-gpu", tmp_path)
+    monkeypatch.setattr(recording, "FOLDER", tmp_path)
+    words = ("fit", "--recording", "test-gpu", "--leaves", "2")
+    for name, more in (("cold.py", ()), ("warm.py", ("--regime", "warm"))):
+        assert invoke(*words, *more, "--out", name).exit_code == 0
+    checked = invoke("check", "cold.py", "warm.py")
+    assert checked.exit_code == 0 and checked.output.count("equal, byte for byte, to a fit of recording") == 2
+    text = Path("warm.py").read_text()
+    Path("warm.py").write_text(text.replace(" --regime warm", ""))
+    assert invoke("check", "warm.py").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("regime", "told"),
+    [
+        ("hot", "unknown regime 'hot': expected one of cold, warm, eager"),
+        ("eager", "the store has no times of regime eager, but of cold, warm: name one of these with --regime"),
+    ],
+)
+def test_a_regime_that_cannot_be_had_is_refused(store, regime, told):
+    done = invoke("fit", "--store", store, "--regime", regime, "--out", "table.py")
+    assert done.exit_code == 2 and told in done.stderr and not Path("table.py").exists()

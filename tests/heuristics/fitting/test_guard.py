@@ -1,0 +1,198 @@
+"""No leaf worse than what is in use: what gives way, what does not, and how often noise alone makes one give way."""
+
+import math
+
+import numpy as np
+import pytest
+
+from normtune.heuristics.fitting.guard import LEVEL, SLOWER, block_ratios, guarded, p_value, slower
+from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
+from normtune.heuristics.solver.bins import Bins
+from normtune.heuristics.solver.grid import axis
+from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
+from normtune.kernels.config import Config
+from normtune.results.records import ROUNDS_PER_BLOCK
+
+CONFIGS = tuple(Config("row", 1, warps) for warps in (1, 2, 4))
+A, B, C = (Leaf(config) for config in CONFIGS)
+ROWS, HIDDEN = (1, 64, 4096), (64, 256, 1024)
+SHAPES = tuple((rows, hidden) for rows in ROWS for hidden in HIDDEN)
+BLOCKS = 8
+
+
+def matrix_of(logs: np.ndarray) -> TimingMatrix:
+    """A matrix of paired log-times (problems, configs, rounds), millionths."""
+    labels = np.broadcast_to(np.arange(logs.shape[2], dtype=np.int32), (len(SHAPES), logs.shape[2])).copy()
+    regret = np.zeros(logs.shape[:2], np.int64)
+    return TimingMatrix(
+        "toy", "", "bfloat16", SHAPES, CONFIGS, regret, regret == 0, Rounds(labels, logs.astype(np.int32))
+    )
+
+
+def timed(means: dict[tuple[int, int], int], noise: float, seed: int = 0, together: bool = False) -> np.ndarray:
+    """Log-times of a config on a problem, 0 where `means` has none; noise a block, or the same for all configs."""
+    draw = np.random.default_rng(seed)
+    luck = draw.normal(0, noise, (len(SHAPES), 1 if together else len(CONFIGS), BLOCKS)) if noise else 0
+    logs = np.zeros((len(SHAPES), len(CONFIGS), BLOCKS)) + luck
+    for (problem, config), mean in means.items():
+        logs[problem, config] += mean
+    return np.repeat(np.rint(logs), ROUNDS_PER_BLOCK, axis=2)
+
+
+def bins_of(barred: tuple[tuple[int, int, int], ...] = (), illegal: tuple[tuple[int, int, int], ...] = ()) -> Bins:
+    axes = axis("rows", ROWS, ROWS[-1]), axis("hidden", HIDDEN, HIDDEN[-1])
+    shape = (len(CONFIGS), len(ROWS), len(HIDDEN))
+    without, legal = np.zeros(shape, np.bool_), np.ones(shape, np.bool_)
+    for place in barred:
+        without[place] = True
+    for place in illegal:
+        legal[place] = False
+    return Bins(axes, CONFIGS, np.zeros(shape, np.int64), without, legal)
+
+
+def answers(tree: Tree) -> list[Config]:
+    return [choose(tree, *shape) for shape in SHAPES]
+
+
+def always(config: Leaf):
+    return lambda rows, hidden: config.config
+
+
+TREE = Split("hidden", 256, Split("rows", 64, A, A), B)
+
+
+def test_the_leaf_that_is_slower_gives_way_and_nothing_else() -> None:
+    """At 1 x 1024 A and B take 5 % longer than C, which is in use; at 4096 x 64 A is faster than C, and stays."""
+    slow = SHAPES.index((1, 1024))
+    logs = timed({(slow, 0): 50_000, (slow, 1): 50_000, (SHAPES.index((4096, 64)), 2): 80_000}, noise=2000)
+    found = guarded(matrix_of(logs), bins_of(), TREE, always(C))
+    assert found.kept == 1
+    assert found.tree == Split("hidden", 256, Split("rows", 64, A, A), C)
+
+
+def test_a_leaf_is_cut_into_the_fewest_parts_that_are_nowhere_slower() -> None:
+    """From hidden 1024 on B is slower than C, which is in use, at 64 rows, and C than B, which is, at 4096."""
+    few, many = SHAPES.index((64, 1024)), SHAPES.index((4096, 1024))
+    logs = timed({(few, 0): 50_000, (few, 1): 50_000, (many, 0): 50_000, (many, 2): 50_000}, noise=2000)
+    found = guarded(matrix_of(logs), bins_of(), TREE, lambda rows, hidden: (C if rows <= 64 else B).config)
+    assert isinstance(found.tree, Split)
+    assert found.tree.low == TREE.low
+    assert found.tree.high == Split("rows", 512, C, B)
+    assert found.kept == 1
+
+
+def test_the_fitted_config_stays_wherever_it_loses_less_and_no_third_one_comes_in() -> None:
+    """B is slower than C, which is in use, at one of three sizes of its leaf; A is as fast there, C loses elsewhere."""
+    slow = SHAPES.index((1, 1024))
+    found = bins_of()
+    found.cost[2] = 1000
+    tree = guarded(matrix_of(timed({(slow, 1): 50_000}, noise=2000)), found, TREE, always(C)).tree
+    assert answers(tree) == [C.config if place == slow else one for place, one in enumerate(answers(TREE))]
+
+
+@pytest.mark.parametrize("by", [-50_000, 0, SLOWER - 2000])
+def test_what_is_faster_alike_or_hardly_slower_stays(by: int) -> None:
+    logs = timed({(problem, 1): by for problem in range(len(SHAPES))}, noise=200)
+    found = guarded(matrix_of(logs), bins_of(), TREE, always(C))
+    assert (found.tree, found.kept) == (TREE, 0)
+
+
+def test_a_large_mean_that_one_block_makes_does_not_count() -> None:
+    logs = timed({}, noise=0)
+    logs[2, 1, :ROUNDS_PER_BLOCK] = 400_000
+    matrix = matrix_of(logs)
+    assert matrix.rounds is not None
+    assert block_ratios(matrix.rounds, 2, 1, 2).mean() == 50_000 > SLOWER
+    assert guarded(matrix, bins_of(), TREE, always(C)).kept == 0
+
+
+def test_luck_that_all_configs_of_a_round_share_hides_nothing() -> None:
+    """10 % of noise from block to block, none between configs."""
+    logs = timed({(2, 1): 20_000}, noise=100_000, together=True)
+    assert slower(matrix_of(logs), always(B), always(C)) == [2]
+
+
+def test_noise_alone_makes_a_leaf_give_way_at_most_as_often_as_the_level() -> None:
+    """Nine problems, all of which differ from what is in use and none of which is slower."""
+    draws = 2000
+    wrong = sum(bool(slower(matrix_of(timed({}, 30_000, seed)), always(A), always(C))) for seed in range(draws))
+    # Three standard errors of a share of 5 % in 2000 draws.
+    assert wrong <= draws * LEVEL + 3 * math.sqrt(draws * LEVEL * (1 - LEVEL))
+    # The test is no sham: it comes near its level.
+    assert wrong >= draws * LEVEL / 3
+
+
+def test_holm_counts_all_problems_that_differ() -> None:
+    """The same difference is told among few comparisons and not among many; the surest is told all the same."""
+    logs = timed({}, noise=0)
+    spread = np.repeat(np.array([-1, 1, -1, 1, -1, 1, -1, 1]), ROUNDS_PER_BLOCK)
+    for problem in range(len(SHAPES)):
+        logs[problem, 1] = 20_000 * spread
+    p = {}
+    for problem, mean in ((0, 18_000), (1, 90_000)):
+        logs[problem, 1] += mean
+        matrix = matrix_of(logs)
+        assert matrix.rounds is not None
+        p[problem] = p_value(block_ratios(matrix.rounds, problem, 1, 2))
+    matrix = matrix_of(logs)
+    assert LEVEL / 8 < p[0] < LEVEL and p[1] < LEVEL / 9
+
+    def differs_at(count: int):
+        return lambda rows, hidden: (C if SHAPES.index((rows, hidden)) < count else B).config
+
+    assert slower(matrix, always(B), differs_at(1)) == [0]
+    assert slower(matrix, always(B), differs_at(2)) == [0, 1]
+    assert slower(matrix, always(B), differs_at(9)) == [1]
+
+
+def test_the_p_value_is_that_of_students_t() -> None:
+    """Blocks 1, 2, 3: t = 2 / (1 / sqrt 3) = 3.464 with 2 degrees of freedom; the tail beyond is 0.0371."""
+    assert p_value(np.array([1.0, 2.0, 3.0])) == pytest.approx(0.5 - math.sqrt(12 / 14) / 2, rel=1e-9)
+    assert p_value(np.array([-1.0, 0.0, 1.0])) == 0.5
+    assert p_value(np.array([2.0, 2.0])) == 0.0
+    assert p_value(np.array([0.0, 0.0])) == p_value(np.array([-2.0, -2.0])) == 1.0
+
+
+def test_ratios_are_means_of_blocks_in_which_both_were_timed() -> None:
+    logs = np.full((1, 2, 6), 0, np.int32)
+    logs[0, 0] = [10, 30, 50, 70, 90, MISSING]
+    logs[0, 1] = [0, 0, MISSING, 0, 10, 10]
+    labels = np.array([[0, 1, 2, 3, 4, 5]], np.int32)
+    assert block_ratios(Rounds(labels, logs), 0, 0, 1).tolist() == [20, 70, 80]
+
+
+def test_less_than_three_blocks_say_nothing() -> None:
+    logs = timed({(problem, 1): 300_000 for problem in range(9)}, noise=0)[:, :, : 2 * ROUNDS_PER_BLOCK]
+    assert slower(matrix_of(logs), always(B), always(C)) == []
+    assert slower(matrix_of(timed({(2, 1): 300_000}, 0)[:, :, : 3 * ROUNDS_PER_BLOCK]), always(B), always(C)) == [2]
+
+
+def test_without_rounds_nothing_is_told() -> None:
+    matrix = matrix_of(timed({(2, 1): 300_000}, 0))
+    bare = TimingMatrix("toy", "", "bfloat16", SHAPES, CONFIGS, matrix.regret, matrix.usable)
+    assert guarded(bare, bins_of(), TREE, always(C)) == (TREE, 0)
+
+
+def test_where_what_is_in_use_has_no_answer_or_no_time_the_fitted_one_stays() -> None:
+    logs = timed({(problem, 1): 50_000 for problem in (2, 5, 8)}, noise=1000)
+    matrix = matrix_of(logs)
+    assert guarded(matrix, bins_of(), TREE, lambda rows, hidden: None) == (TREE, 0)
+    assert guarded(matrix, bins_of(), TREE, always(Leaf(Config("row", 1, 32)))) == (TREE, 0)
+    logs[5, 2] = MISSING
+    assert slower(matrix_of(logs), always(B), always(C)) == [2, 8]
+
+
+def test_where_it_may_not_answer_it_is_no_reason_to_give_way_elsewhere() -> None:
+    """B is slower at 1 x 1024 alone; there C is barred (or illegal), so the leaf stays B at all of its sizes."""
+    matrix = matrix_of(timed({(2, 1): 50_000}, noise=1000))
+    assert guarded(matrix, bins_of(barred=((2, 0, 2),)), TREE, always(C)) == (TREE, 0)
+    assert guarded(matrix, bins_of(illegal=((2, 0, 2), (2, 1, 2), (2, 2, 2))), TREE, always(C)) == (TREE, 0)
+
+
+def test_a_leaf_gives_way_where_it_may_and_keeps_the_rest() -> None:
+    """B is slower all over its leaf, and C may not answer at 4096 rows: there B stays."""
+    matrix = matrix_of(timed({(problem, place): 50_000 for problem in (2, 5, 8) for place in (0, 1)}, noise=1000))
+    found = guarded(matrix, bins_of(barred=((2, 2, 2), (0, 2, 2))), TREE, always(C))
+    assert [one.num_warps for one in answers(found.tree)[2::3]] == [4, 4, 2]
+    assert answers(found.tree)[0::3] == answers(TREE)[0::3]
+    assert found.kept == 1

@@ -1,0 +1,137 @@
+"""What a fit writes into the header is enough to fit again: under random conditions, over random tables before."""
+
+import random
+
+import pytest
+
+from normtune.errors import NormtuneError
+from normtune.heuristics.fitting.baseline import Incumbents
+from normtune.heuristics.fitting.emit import module_text
+from normtune.heuristics.fitting.options import FitOptions, read_options
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.rules import RULES
+from normtune.heuristics.tablefile.header import Known, parse
+from normtune.heuristics.tablefile.parse import trees
+from normtune.results.evidence import Evidence
+
+SHAPES = [(rows, hidden) for rows in (1, 3, 64, 100, 1024, 5000) for hidden in (64, 96, 128, 256, 700, 1024, 4096)]
+
+
+@pytest.fixture
+def measured(measure, run):
+    """Evidence of a seed: speeds by region of a few sizes, and by so much by single shape."""
+
+    def make(seed: int, roughness: float, dtypes: tuple[str, ...]) -> Evidence:
+        def law(config, problem) -> float:
+            region = random.Random(f"{seed} {config} {problem.hidden // 512} {problem.rows > 1000}")
+            single = random.Random(f"{seed} {config} {problem}")
+            return region.choice([0.0, 0.05, 0.2]) + roughness * single.random()
+
+        return Evidence.from_measurements([one for dtype in dtypes for one in measure(law, SHAPES, dtype=dtype)], [run])
+
+    return make
+
+
+def options_of(draw: random.Random) -> FitOptions:
+    return FitOptions(
+        leaves=draw.choice([None, 1, 3, 6, 12]),
+        objective=draw.choice(["mean", "worst"]),
+        max_configs=draw.choice([None, None, 2, 3]),
+        tie_percent=draw.choice([0, 0.1, 1, 3]),
+        max_slowdown=draw.choice([None, None, 1.3]),
+        weights=draw.choice(["decades", "equal"]),
+    )
+
+
+def written(evidence: Evidence, options: FitOptions, incumbents: Incumbents | None = None) -> str:
+    command = " ".join(["normtune fit", *options.words()])
+    return module_text(fit(evidence, options, incumbents=incumbents), command)
+
+
+def again(evidence: Evidence, text: str, baseline: Incumbents | None = None) -> str:
+    """As `check` does it: from the header alone."""
+    header, _ = parse(text, "table.py")
+    options = read_options(header.regenerate)
+    given = trees(text) if header.replaced else None
+    return module_text(
+        fit(evidence, options, incumbents=baseline, known=header.known(), given=given), header.regenerate
+    )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_refit_from_the_header_gives_the_same_bytes(measured, seed: int) -> None:
+    draw = random.Random(seed)
+    options, roughness = options_of(draw), draw.choice([0.002, 0.05, 0.2])
+    evidence = measured(seed, roughness, draw.choice([("bfloat16",), ("bfloat16", "float32")]))
+    other = written(measured(seed + 1000 * (seed % 2), 0.0, ("bfloat16",)), FitOptions(leaves=draw.choice([2, 5, 9])))
+    try:
+        alone = written(evidence, options)
+    except NormtuneError as error:
+        assert "is possible; allow it" in str(error)
+        return
+    assert again(evidence, alone) == alone
+    # Over itself nothing changes.
+    assert written(evidence, options, Incumbents(trees(alone), replaced=True)) == alone
+    # Over another table it may become another one, which is judged as it is.
+    over = written(evidence, options, Incumbents(trees(other), replaced=True))
+    assert again(evidence, over) == over
+    for baseline in (Incumbents(trees(other)), Incumbents({}, RULES["liger"])):
+        beside = written(evidence, options, baseline)
+        assert "Replaced" not in beside
+        assert again(evidence, beside, baseline) == beside
+
+
+def test_some_of_these_tables_replaced_another_and_stay(measured) -> None:
+    """Over the table that they are they stay as they are, byte for byte."""
+    seen = 0
+    for seed in range(6):
+        options = FitOptions(leaves=4, tie_percent=1)
+        evidence = measured(seed, 0.05, ("bfloat16",))
+        before = written(measured(seed, 0.0, ("bfloat16",)), FitOptions(leaves=9))
+        over = written(evidence, options, Incumbents(trees(before), replaced=True))
+        if parse(over, "")[0].replaced:
+            seen += 1
+            assert again(evidence, over) == over
+            assert written(evidence, options, Incumbents(trees(over), replaced=True)) == over
+    assert seen >= 3
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        (
+            "1 leaf, 1 config, mean 0.00 %, plain mean 0.00 %, worst 1.0 %, the best 1-leaf tree on this grid",
+            Known(1, None),
+        ),
+        (
+            "12 leaves (of 14), 5 configs, mean 0.10 %, within 0.05 % of the best 12-leaf tree on this grid",
+            Known(14, None),
+        ),
+        ("9 leaves (of 8, 2 kept), 5 configs, mean 0.10 %, worst 2.0 %", Known(8, None, None, None, 2)),
+        ("8 leaves (of 8, 1 kept), 5 configs, mean 0.10 %, cross-validated 1.00 %", Known(8, 9950, None, None, 1)),
+        ("3 leaves, 2 configs, mean 1.00 %, cross-validated 1.00 %, extrapolated 10.00 %", Known(3, 9950, None, 95310)),
+        ("3 leaves, 2 configs, mean 1.00 %, cross-validated -0.10 %", Known(3, -1001)),
+        ("3 leaves, 2 configs, mean 1.00 %, extrapolated 1.00 %", Known(3, None, None, 9950)),
+        (
+            "3 leaves, 2 configs, mean 1.00 %, the best 3-leaf tree of these configs with no shape above 1.31 on this "
+            "grid, these configs within 0.20 % of the best 2, cross-validated 1.00 %, extrapolated 1.00 %",
+            Known(3, 9950, None, 9950),
+        ),
+    ],
+)
+def test_each_form_of_the_regret_line_is_read(measured, line: str, known: Known) -> None:
+    text = written(measured(1, 0.0, ("bfloat16",)), FitOptions(leaves=1))
+    header, body = parse(text, "table.py")
+    lines = (f"toy bfloat16: {line}", "toy float32: as toy bfloat16, mean 1.00 %, sharing costs 0.20 % on 42 problems")
+    found, same = parse(f"{header._replace(regret=lines).text()}\n{body}", "table.py")
+    assert same == body
+    assert found.known() == {
+        ("toy", "bfloat16"): known,
+        ("toy", "float32"): Known(0, None, ("toy", "bfloat16")),
+    }
+
+
+def test_that_a_table_replaced_another_is_read_back(measured) -> None:
+    header, body = parse(written(measured(1, 0.0, ("bfloat16",)), FitOptions(leaves=1)), "table.py")
+    for replaced in (False, True):
+        assert parse(f"{header._replace(replaced=replaced).text()}\n{body}", "table.py")[0].replaced == replaced

@@ -1,0 +1,140 @@
+"""A table with functions for the batch-invariant mode: fitted, written, read back, checked and told."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from normtune.heuristics.checking.offline import check
+from normtune.heuristics.fitting import report
+from normtune.heuristics.fitting.batch_invariant import looks_at_rows
+from normtune.heuristics.fitting.emit import module_text
+from normtune.heuristics.fitting.options import FitOptions, read_options
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import body_hash, parse
+from normtune.heuristics.tablefile.parse import trees
+from normtune.heuristics.tablefile.tree import choose
+from normtune.kernels.config import Config
+from normtune.kernels.fingerprint import fingerprint
+from normtune.results import recording
+from normtune.results.evidence import Evidence
+
+SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
+COMMAND = "normtune fit --recording test-gpu --batch-invariant --out table.py"
+OPTIONS = FitOptions(batch_invariant=True)
+
+
+def eight(config, problem):
+    return 0.0 if config == Config("row", 1, 8) else 0.1
+
+
+@pytest.fixture
+def recorded(measure, penalty, run, spec, monkeypatch) -> Evidence:
+    """Three dtypes of which two share, and a variant with a function of its own, as the recording `test-gpu`."""
+    laws = (("bfloat16", penalty), ("float16", penalty), ("float32", eight))
+    cells = [cell for dtype, law in laws for cell in measure(law, SHAPES, dtype=dtype, fingerprint=fingerprint(spec))]
+    cells += measure(eight, SHAPES, variant="no_keep", fingerprint=fingerprint(spec))
+    found = Evidence.from_measurements(cells, [run])
+    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
+    monkeypatch.setattr(recording, "load_recording", lambda name, regime="cold": {"test-gpu": found}[name])
+    return found
+
+
+@pytest.fixture
+def path(recorded, tmp_path) -> Path:
+    found = tmp_path / "table.py"
+    found.write_text(module_text(fit(recorded, OPTIONS), COMMAND))
+    return found
+
+
+def test_each_function_gets_one_that_does_not_look_at_rows_and_stays_as_it_is(recorded):
+    usual, both = fit(recorded), fit(recorded, OPTIONS)
+    assert [one for one in both.functions if not one.beside] == list(usual.functions)
+    assert [one for one in both.shared if "batch_invariant" not in one.key] == list(usual.shared)
+    further = [one for one in both.functions if one.beside]
+    assert [(one.key, one.dtype, one.dtypes) for one in further] == [
+        (one.key + (":batch_invariant" if not one.variant else "+batch_invariant"), one.dtype, one.dtypes)
+        for one in usual.functions
+    ]
+    assert not any(looks_at_rows(one.tree) for one in further)
+    assert looks_at_rows(usual.functions[0].tree)
+    assert {(one.key, one.dtype, one.donor) for one in both.shared if "batch_invariant" in one.key} == {
+        ("toy:batch_invariant", "float16", ("toy:batch_invariant", "bfloat16"))
+    }
+
+
+def test_what_it_costs_is_what_one_config_for_all_rows_costs(recorded):
+    bfloat16, _, variant = (one.beside for one in fit(recorded, OPTIONS).functions if one.beside)
+    # To hidden 512 the blocks of rows that many rows want serve all of them, which costs few rows 5 %.
+    assert bfloat16.worst == pytest.approx(48_790, abs=2000)
+    assert 0 < bfloat16.mean < bfloat16.worst
+    assert (bfloat16.problems, bfloat16.bounded) == (35, 0)
+    assert variant.mean == pytest.approx(0, abs=1000)
+
+
+def test_a_table_holds_them_and_lookups_do_not_mix(path):
+    table = locate.load(path)
+    usual, invariant = table.function("toy", "bfloat16"), table.batch_invariant("toy", "bfloat16")
+    assert len({usual(rows, 256) for rows, _ in SHAPES}) == 2
+    assert len({invariant(rows, 256) for rows, _ in SHAPES}) == 1
+    assert table.batch_invariant("toy:no_keep", "bfloat16") is table.tables["toy:no_keep+batch_invariant", "bfloat16"]
+    del table.tables["toy:no_keep+batch_invariant", "bfloat16"]
+    assert table.batch_invariant("toy:no_keep", "bfloat16") is invariant
+    del table.tables["toy:batch_invariant", "bfloat16"]
+    assert table.batch_invariant("toy:no_keep", "bfloat16") is None
+
+
+def test_the_table_is_checked_byte_for_byte(path):
+    checked = check(path)
+    assert (checked.failures, checked.stale) == ((), ())
+    assert "equal, byte for byte, to a fit of recording test-gpu" in checked.notes
+    header, _ = parse(path.read_text(), "table")
+    (line,) = (line for line in header.regret if line.startswith("toy:batch_invariant bfloat16: "))
+    assert "tree of hidden alone on this grid" in line and line.endswith(" beside toy")
+    assert "with data of its own" not in "".join(header.shared)
+    path.write_text(module_text(fit(recording.load_recording("test-gpu")), COMMAND))
+    assert any("it is not what recording test-gpu gives" in failure for failure in check(path).failures)
+
+
+def test_a_function_of_the_mode_that_looks_at_rows_is_refused(path):
+    text = path.read_text()
+    start = text.index("def toy_batch_invariant_bfloat16")
+    name = re.search(r"return (\w+)", text[start:])[1]
+    edited = text[:start] + text[start:].replace(
+        "Config:\n", f"Config:\n    if rows >= 4096:\n        return {name}\n", 1
+    )
+    header, body = parse(edited, "table")
+    path.write_text(f"{header._replace(body=body_hash(body)).text()}\n{body}")
+    assert "toy:batch_invariant bfloat16: its function looks at rows" in check(path).failures
+
+
+def test_an_illegal_config_of_the_mode_is_found(path):
+    text = path.read_text()
+    tree = trees(text)["toy:batch_invariant", "bfloat16"]
+    wide = choose(tree, 1, 16384)
+    edited = text.replace(f'Config("{wide.schedule}", {wide.block_row}, {wide.num_warps})', 'Config("row", 1, 1)')
+    assert edited != text
+    path.write_text(edited)
+    assert any(failure.startswith("toy:batch_invariant bfloat16: row warps=1 is illegal") for failure in check(path)[0])
+
+
+def test_the_option_is_told_in_the_command_and_read_back():
+    assert OPTIONS.words() == ["--batch-invariant"]
+    for options in (OPTIONS, FitOptions(leaves=3, batch_invariant=True), FitOptions()):
+        assert read_options(shlex.join(["normtune", "fit", *options.words()])) == options
+
+
+def test_fewer_leaves_may_be_asked_for(recorded):
+    found = fit(recorded, FitOptions(leaves=2, batch_invariant=True)).functions
+    assert {one.figures.leaves <= 2 for one in found if one.beside} == {True}
+
+
+def test_costs_are_printed(recorded):
+    fitted = fit(recorded, OPTIONS)
+    printed = "\n".join(report.figures(fitted))
+    first = next(one for one in fitted.functions if one.beside)
+    assert "batch-invariant, so the same config for all rows, which costs on average and at worst" in printed
+    assert "% toy:batch_invariant bfloat16\n" in printed and first.key == "toy:batch_invariant"
+    assert "batch-invariant" not in "\n".join(report.figures(fit(recorded)))

@@ -1,0 +1,139 @@
+"""What a user may ask of a fit: refused where it makes no sense, and told so that it is read as it was."""
+
+import math
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from normtune.errors import UsageError
+from normtune.heuristics.fitting.options import OBJECTIVES, FitOptions, read_options, values
+from normtune.results.regimes import REGIMES
+
+NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc", "Z")), min_size=1).filter(lambda name: name[0] != "-")
+OPTIONS = st.builds(
+    FitOptions,
+    leaves=st.none() | st.integers(1, 128),
+    operators=st.lists(NAMES).map(tuple),
+    objective=st.sampled_from(OBJECTIVES),
+    max_slowdown=st.none() | st.floats(1, 1e300),
+    tie_percent=st.floats(0, 100),
+    weights=NAMES,
+    max_configs=st.none() | st.integers(1, 10**6),
+    baseline=st.none() | NAMES,
+    batch_invariant=st.booleans(),
+    regime=st.sampled_from(REGIMES),
+)
+
+
+@given(OPTIONS)
+def test_the_words_of_options_are_read_as_the_options(options: FitOptions) -> None:
+    command = shlex.join(["normtune", "fit", "--recording", "some", *options.words(), "--out", "table.py"])
+    assert read_options(command) == options
+
+
+def test_defaults_have_no_words() -> None:
+    assert FitOptions().words() == []
+    assert read_options("normtune fit --store normtune.db --out table.py") == FitOptions()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (FitOptions(leaves=3), "--leaves 3"),
+        (FitOptions(operators=("a", "b:c")), "--operator a --operator b:c"),
+        (FitOptions(objective="worst"), "--objective worst"),
+        (FitOptions(max_slowdown=1.1), "--max-slowdown 1.1"),
+        (FitOptions(max_slowdown=2.0), "--max-slowdown 2"),
+        (FitOptions(tie_percent=0), "--tie 0"),
+        (FitOptions(weights="mine.csv"), "--weights mine.csv"),
+        (FitOptions(max_configs=5), "--max-configs 5"),
+        (FitOptions(baseline="liger"), "--baseline liger"),
+        (FitOptions(regime="eager"), "--regime eager"),
+        (FitOptions(batch_invariant=True), "--batch-invariant"),
+    ],
+)
+def test_each_option_is_told_as_it_is_typed(options: FitOptions, words: str) -> None:
+    assert " ".join(options.words()) == words
+
+
+def test_every_field_has_words() -> None:
+    """A field that was forgotten in the words would be lost to `check`."""
+    other = FitOptions(3, ("a",), "worst", 1.5, 0.2, "mine.csv", 4, "liger", True, "warm")
+    default = FitOptions()
+    for name in FitOptions.__dataclass_fields__:
+        assert getattr(other, name) != getattr(default, name)
+        alone = FitOptions(**{name: getattr(other, name)})
+        assert read_options(shlex.join(["normtune", "fit", *alone.words()])) == alone != default
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"leaves": 0}, "leaves is 0: expected 1 to 128"),
+        ({"leaves": 129}, "leaves is 129: expected 1 to 128"),
+        ({"leaves": -3}, "leaves is -3"),
+        ({"max_configs": 0}, "max-configs is 0"),
+        ({"max_configs": -1}, "max-configs is -1"),
+        ({"objective": "median"}, "unknown objective 'median': expected one of mean, worst"),
+        ({"objective": ""}, "unknown objective ''"),
+        ({"max_slowdown": math.nan}, "max-slowdown is nan"),
+        ({"max_slowdown": math.inf}, "max-slowdown is inf"),
+        ({"max_slowdown": -math.inf}, "max-slowdown is -inf"),
+        ({"max_slowdown": 0.0}, "max-slowdown is 0"),
+        ({"max_slowdown": 0.99}, "max-slowdown is 0.99: expected a ratio of at least 1"),
+        ({"tie_percent": math.nan}, "tie is nan"),
+        ({"tie_percent": math.inf}, "tie is inf"),
+        ({"tie_percent": -0.1}, "tie is -0.1"),
+        ({"tie_percent": 100.5}, "tie is 100.5: expected percent from 0 to 100"),
+        ({"regime": "lukewarm"}, "lukewarm"),
+        ({"leaves": 2.5}, "leaves is 2.5: expected an integer"),
+        ({"leaves": True}, "leaves is True"),
+        ({"leaves": "3"}, "leaves is '3'"),
+        ({"max_configs": 4.0}, "max_configs is 4.0"),
+        ({"max_slowdown": "1.1"}, "max_slowdown is '1.1': expected a number"),
+        ({"tie_percent": None}, "tie_percent is None"),
+        ({"weights": 5}, "weights is 5: expected text"),
+        ({"baseline": Path("old.py")}, "baseline is "),
+        ({"objective": None}, "objective is None"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, object], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        FitOptions(**given)  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    options = FitOptions(leaves=np.int64(3), max_slowdown=np.float64(1.1), tie_percent=np.int32(1))  # type: ignore[arg-type]
+    assert read_options(shlex.join(["fit", *options.words()])) == options
+    assert options.words() == ["--leaves", "3", "--max-slowdown", "1.1", "--tie", "1"]
+
+
+def test_bounds_are_millionths_of_a_logarithm() -> None:
+    options = FitOptions(max_slowdown=1.1, tie_percent=0.1)
+    assert (options.cap, options.tie) == (95310, 1000)
+    assert (FitOptions().cap, FitOptions(tie_percent=0).tie, FitOptions(max_slowdown=1).cap) == (None, 0, 0)
+
+
+def test_values_of_an_option_are_in_order_and_flags_take_none() -> None:
+    given = values("normtune fit --operator a --batch-invariant --operator 'b c' --leaves 3")
+    assert given["--operator"] == ("a", "b c")
+    assert given["--leaves"] == ("3",)
+
+
+@pytest.mark.parametrize("command", ["normtune fit --leaves many", "normtune fit --tie x", "normtune fit 'open"])
+def test_a_command_that_cannot_be_read_is_a_value_error(command: str) -> None:
+    with pytest.raises(ValueError):
+        read_options(command)
+
+
+def test_files_are_seen_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("old.py").touch()
+    seen = FitOptions(weights="mine.csv", baseline="old.py", leaves=2).seen_from(Path("a/b"))
+    assert seen == FitOptions(weights="../../mine.csv", baseline="../../old.py", leaves=2)
+    for options in (FitOptions(baseline="liger"), FitOptions(weights="equal", baseline="nvidia-h200")):
+        assert options.seen_from(Path("a/b")) == options

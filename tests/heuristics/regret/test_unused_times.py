@@ -1,0 +1,97 @@
+"""Times that cannot be compared, or are no nanoseconds, are told and not dropped; how much too low a mean may be."""
+
+import numpy as np
+import pytest
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.fitting.emit import module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.report import figures
+from normtune.heuristics.regret.matrix import timing_matrix
+from normtune.heuristics.tablefile.tree import Leaf
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import TARGETS
+from normtune.results.evidence import Evidence
+from normtune.results.records import Measurement
+
+SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 1024)]
+
+
+def apart(cells, late):
+    """The same, where some configs were timed in later rounds than the others."""
+    return [one._replace(rounds=one.rounds + 100) if one.config in late else one for one in cells]
+
+
+def test_configs_that_share_no_round_are_told(measure, penalty, run, spec):
+    cells = measure(penalty, SHAPES)
+    late = {Config("row", 1, 16), Config("row", 1, 8)}
+    count = sum(one.config in late for one in cells)
+    found = fit(Evidence.from_measurements(apart(cells, late), [run]), FitOptions(leaves=3))
+    (note,) = found.notes
+    assert note.startswith(f"toy bfloat16: {count} of {len(cells)} measurements share no round with the others")
+
+
+def test_where_most_times_would_go_there_is_no_function(measure, penalty, run, spec):
+    cells = measure(penalty, SHAPES)
+    each_apart = [
+        one._replace(rounds=one.rounds + 100 * place)
+        for place, one in enumerate(sorted(cells, key=lambda one: (one.problem, one.config)))
+    ]
+    with pytest.raises(NormtuneError, match=rf"left out toy bfloat16: \d+ of {len(cells)} measurements share no round"):
+        fit(Evidence.from_measurements(each_apart, [run]), FitOptions(leaves=3))
+
+
+def test_runs_that_share_no_config_are_told(measure, penalty, run, spec):
+    later = run._replace(id="run2", started="2026-11-21T10:00:00")
+    first, second = [Config("row", 1, warps) for warps in (1, 2, 4, 8)], [Config("row", 1, 16)]
+    cells = measure(penalty, SHAPES, configs=first)
+    others = measure(penalty, SHAPES, configs=second, run="run2")
+    found = fit(Evidence.from_measurements(cells + others, [run, later]), FitOptions(leaves=3))
+    assert f"{len(others)} of {len(cells + others)} measurements share no round" in found.notes[0]
+    assert "or their run no config" in found.notes[0]
+    shared = measure(penalty, SHAPES, configs=[*second, *first[2:]], run="run2")
+    assert fit(Evidence.from_measurements(cells + shared, [run, later]), FitOptions(leaves=3)).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("converted", "message"),
+    [
+        (lambda times: times // 100_000, r"are 1[0-9] ns, shorter than any kernel's: expected nanoseconds, were micro"),
+        (lambda times: times // 2_000_000 * 1000 + 3000, "are the same for all configs in 144 of 144 rounds: expected"),
+    ],
+)
+def test_microseconds_are_noticed(measure, penalty, run, spec, converted, message):
+    cells = [one._replace(samples=converted(one.samples)) for one in measure(penalty, SHAPES)]
+    with pytest.raises(UsageError, match=message):
+        fit(Evidence.from_measurements(cells, [run]), FitOptions(leaves=3))
+
+
+def test_a_mean_that_is_too_low_is_bounded(spec, run):
+    """Ten configs that are equal but for noise: whatever is chosen, the true loss is 0."""
+    draw = np.random.default_rng(0)
+    rounds = np.arange(16, dtype=np.int32)
+    configs = [Config("row", 1, warps) for warps in (1, 2, 4, 8, 16)]
+    cells = [
+        Measurement(
+            Problem("toy", rows, hidden, "bfloat16"),
+            *(config, run.id, "f", "ok", "", rounds),
+            (100_000 * np.exp(draw.normal(0, 0.1, len(rounds)))).astype(np.int32),
+        )
+        for rows in range(1, 30)
+        for hidden in (64,)
+        for config in configs
+    ]
+    evidence = Evidence.from_measurements(cells, [run])
+    matrix = timing_matrix(evidence, spec, "", "bfloat16", TARGETS["sm_90"])
+    means = matrix.regret.mean(axis=0)
+    assert (matrix.luck >= 0).all()
+    # The one config that serves all loses nothing in truth, and its figure with the bound holds that.
+    assert (means <= 30_000).all() and (means + matrix.luck.mean() >= 0).all()
+    found = fit(evidence, FitOptions(leaves=1))
+    assert isinstance(found.functions[0].tree, Leaf)
+    loss = found.functions[0].figures.loss
+    assert loss.mean <= 0 <= loss.mean + loss.luck
+    assert "means low by at most" in " ".join(module_text(found, "normtune fit").replace("\n#", " ").split())
+    assert any("a mean below 0 is one of about 0" in line for line in figures(found))

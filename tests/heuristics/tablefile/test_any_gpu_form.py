@@ -1,0 +1,114 @@
+"""The form of a table for any GPU: what is written is read back, and nothing else is run."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.any_gpu.result import AnyGpuFunction
+from normtune.heuristics.fitting.emit import body_text
+from normtune.heuristics.tablefile import locate, template
+from normtune.heuristics.tablefile.header import body_hash, parse
+from normtune.heuristics.tablefile.parse import normalised_trees, trees
+from normtune.heuristics.tablefile.relative_tree import (
+    BYTES_PER_L2,
+    HIDDEN,
+    ROWS_PER_SM,
+    Cut,
+    NormalisedTree,
+    choose_on,
+)
+from normtune.heuristics.tablefile.tree import Leaf
+from normtune.kernels.config import Config
+
+SHIPPED = locate.SHIPPED / locate.ANY_GPU
+numbers = st.integers(1, 1 << 40)
+leaves = st.integers(1, 5).map(lambda warps: Leaf(Config("row", 1, 1 << warps)))
+relative = st.sampled_from([ROWS_PER_SM, BYTES_PER_L2])
+
+
+def cuts(parts: st.SearchStrategy[NormalisedTree]) -> st.SearchStrategy[NormalisedTree]:
+    return st.builds(Cut, st.just(HIDDEN), st.just(1), numbers, parts, parts) | st.builds(
+        Cut, relative, numbers, numbers, parts, parts
+    )
+
+
+def written(tree: NormalisedTree) -> str:
+    return body_text([AnyGpuFunction("toy", "", "bfloat16", tree, 1, (), ("bfloat16",))], template.ANY_GPU)
+
+
+@given(st.recursive(leaves, cuts, max_leaves=8), numbers, st.integers(1, 65536), st.integers(1, 400), numbers)
+def test_what_is_written_is_read_back_and_answers_alike(
+    tree: NormalisedTree, rows: int, hidden: int, sms: int, l2_bytes: int
+) -> None:
+    text = written(tree)
+    assert normalised_trees(text) == {("toy", "bfloat16"): tree}
+    names: dict[str, object] = {"__name__": "table"}
+    exec(text, names)
+    lookup = names["lookup"]
+    assert callable(lookup)
+    assert Config(*lookup("toy", "bfloat16", rows, hidden, sms, l2_bytes)) == choose_on(
+        tree, rows, hidden, sms, l2_bytes
+    )
+
+
+def test_it_reads_as_by_hand() -> None:
+    few, many, large = (Leaf(Config("row", 1, warps)) for warps in (1, 2, 4))
+    tree = Cut(ROWS_PER_SM, 1, 31, Cut(ROWS_PER_SM, 8, 1, few, many), Cut(BYTES_PER_L2, 4, 3, many, large))
+    text = written(tree)
+    for line in ("if rows >= 31 * sms:", "if 4 * rows * hidden >= 3 * l2_bytes:", "if 8 * rows >= sms:"):
+        assert line in text
+
+
+def test_the_two_forms_are_told_apart() -> None:
+    with pytest.raises(NormtuneError, match="a form that normtune does not write"):
+        trees(SHIPPED.read_text())
+    with pytest.raises(NormtuneError, match="a form that normtune does not write"):
+        normalised_trees((locate.SHIPPED / "nvidia_h200.py").read_text())
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "rows >= 8",
+        "rows >= 8 * l2_bytes",
+        "rows * sms >= 8",
+        "rows > 8 * sms",
+        "8 * sms <= rows",
+        "rows >= 8 * sms * sms",
+        "rows >= sms * 8",
+        "rows >= -8 * sms",
+        "rows >= 0 * sms",
+        "rows >= True * sms",
+        "rows >= 8.0 * sms",
+        "rows >= 8 * sms >= 1",
+        "rows >= print('x')",
+        "rows ** 99999999 >= sms",
+        "rows * rows >= l2_bytes",
+        "rows * hidden >= sms",
+        "hidden <= 8 * sms",
+        "2 * hidden <= 8",
+        "hidden >= 8",
+        "(rows := 8) >= sms",
+        "True",
+    ],
+)
+def test_hostile_comparisons_are_refused(test: str, tmp_path: Path) -> None:
+    text = SHIPPED.read_text()
+    found = re.search(r"if rows >= \d+ \* sms:", text)
+    assert found
+    header, body = parse(text[: found.start()] + f"if {test}:" + text[found.end() :], "table")
+    path = tmp_path / "table.py"
+    path.write_text(f"{header._replace(body=body_hash(body)).text()}\n{body}")
+    with pytest.raises(UsageError, match="a form that normtune does not write"):
+        locate.load(path)
+
+
+@pytest.mark.parametrize("name", ["rows", "hidden", "sms", "l2_bytes"])
+def test_no_config_has_the_name_of_a_size(name: str) -> None:
+    text = re.sub(r"\bROW_WARPS_1\b", name, written(Leaf(Config("row", 1, 1))))
+    with pytest.raises(NormtuneError, match="a part is missing"):
+        normalised_trees(text)

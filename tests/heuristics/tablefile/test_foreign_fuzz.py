@@ -1,0 +1,316 @@
+"""Random damage to all that strangers write: a line that says so is all that may come of it.
+
+Each property is tried some 200 times in `make test`, and 10,000 times in `make test-all`.
+"""
+
+import datetime
+import json
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import typer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from normtune.errors import NormtuneError
+from normtune.heuristics.commands.fit import register
+from normtune.heuristics.fitting import pipeline
+from normtune.heuristics.fitting.emit import module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import body_hash, parse
+from normtune.kernels.fingerprint import fingerprint
+from normtune.results import recording
+from normtune.results.commands import app as data_app
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
+from normtune.results.parquet_csv import read_parquet, write_parquet
+from normtune.results.terminal import say
+
+SHAPES = [(rows, hidden) for rows in (1, 4096) for hidden in (64, 4096)]
+# What an example may take, however busy the machine is.
+DEADLINE = datetime.timedelta(seconds=30)
+PIECES = [
+    *(
+        "",
+        " ",
+        "\n",
+        "\r",
+        "\t",
+        "\0",
+        "\\",
+        "'",
+        '"',
+        "$'\\x1b'",
+        "\x1b[2J",
+        "\x1b]0;x\x07",
+        "\x9b",
+        "\u202e",
+        "\ufeff",
+    ),
+    *("é", "٣", "²", "\ud7ff", "0", "-1", "1.5", "nan", "inf", "1e400", "9" * 5000, str(2**31), str(2**63), "0x1F"),
+    *("../../etc/passwd", "/dev/zero", "/dev/stdin", "~", "a/" * 3000, "--leaves", "--weights /etc/shadow", "--faster"),
+    *("(" * 300, "-" * 3000, "[]", "{}", "null", "true", '"\\d"', "'\\\x1b'", "1 is 1", "# x: y", "# Device: any GPU"),
+    *(
+        "import os\n",
+        "print(1)",
+        "return ",
+        "if rows >= 1:\n",
+        "    ",
+        ", ",
+        ":",
+        "=",
+        "%",
+        " %",
+        "SMs",
+        "sm_",
+        "leaves",
+    ),
+]
+TEXT = st.sampled_from(PIECES) | st.text(max_size=20)
+EXAMPLES = pytest.mark.parametrize("examples", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+
+
+def tried(examples: int, values: st.SearchStrategy[Any], holds: Callable[[Any], str]) -> Counter[str]:
+    """Try a property so many times; what came of them, counted."""
+    found: Counter[str] = Counter()
+
+    @settings(
+        max_examples=examples,
+        deadline=DEADLINE,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+    @given(values)
+    def example(value: Any) -> None:
+        before = sorted(Path().rglob("*"))
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            found[holds(value)] += 1
+        assert not warned, warned[0].message
+        assert sorted(Path().rglob("*")) == before
+
+    example()
+    print(dict(found))
+    return found
+
+
+def damaged(text: str) -> st.SearchStrategy[str]:
+    """The text with some pieces of it replaced."""
+    edits = st.lists(
+        st.tuples(st.integers(0, len(text)), st.sampled_from([0, 0, 1, 2, 5, 40]), TEXT), min_size=1, max_size=4
+    )
+
+    def apply(found: list[tuple[int, int, str]]) -> str:
+        now = text
+        for at, length, piece in found:
+            now = now[:at] + piece + now[at + length :]
+        return now
+
+    return edits.map(apply)
+
+
+def relined(text: str) -> st.SearchStrategy[str]:
+    """The text with the value of some of its header's lines replaced, or a line twice or gone."""
+    lines = text.split("\n")
+    places = [place for place, line in enumerate(lines) if re.match("# [A-Z]", line)]
+    edits = st.lists(
+        st.tuples(st.sampled_from(places), st.integers(0, 40), st.lists(TEXT, max_size=3)), min_size=1, max_size=3
+    )
+
+    def apply(found: list[tuple[int, int, list[str]]]) -> str:
+        now = list(lines)
+        for place, kept, pieces in found:
+            begin, _, value = lines[place].partition(": ")
+            now[place] = f"{begin}: {value[: len(value) * kept // 40]}{''.join(pieces)}" if pieces else ""
+        return "\n".join(now)
+
+    return edits.map(apply)
+
+
+def plain(text: str) -> None:
+    assert all(line.isprintable() for line in text.split("\n")), repr(text)[:500]
+
+
+def checked(*arguments: str) -> Result:
+    """What `check` says: nothing else than lines, and no other error than those that are meant."""
+    app = typer.Typer()
+    register(app)
+    done = CliRunner().invoke(app, ["check", *arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit | NormtuneError), repr(done.exception)
+    plain(done.output)
+    assert len(done.output) < 100_000
+    if isinstance(done.exception, NormtuneError):
+        assert "\n" not in str(done.exception)
+        assert len(str(done.exception)) < 10_000
+    return done
+
+
+@pytest.fixture
+def measured(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evidence:
+    """Measurements of `toy` as a recording, in a folder without files; nothing is fitted again."""
+    monkeypatch.chdir(tmp_path)
+    found = Evidence.from_measurements(measure(penalty, SHAPES, fingerprint=fingerprint(spec)), [run])
+    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
+    monkeypatch.setattr(recording, "load_recording", lambda name, *_: found)
+    return found
+
+
+@pytest.fixture
+def table(measured: Evidence, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The text of a table of `measured`."""
+    command = "normtune fit --recording test-gpu --leaves 4 --out table.py"
+    text = module_text(fit(measured, FitOptions(leaves=4)), command)
+
+    def refuse(*arguments: object, **others: object) -> None:
+        raise NormtuneError("not fitted here")
+
+    monkeypatch.setattr(pipeline, "fit", refuse)
+    Path("table.py").write_text(text)
+    return text
+
+
+@EXAMPLES
+def test_damaged_headers(table: str, examples: int) -> None:
+    header, body = parse(table, "table.py")
+    top = header.text()
+
+    def holds(text: str) -> str:
+        Path("table.py").write_text(f"{text}\n{body}", encoding="utf-8", errors="replace", newline="")
+        return "judged" if "table.py: " in checked("table.py").output else "refused"
+
+    assert set(tried(examples, damaged(top) | relined(top), holds)) == {"judged", "refused"}
+
+
+@EXAMPLES
+def test_damaged_bodies(table: str, examples: int, capfd: pytest.CaptureFixture[str]) -> None:
+    header, body = parse(table, "table.py")
+
+    def holds(body: str) -> str:
+        body = body.encode("utf-8", "replace").decode()
+        text = f"{header._replace(body=body_hash(body)).text()}\n{body}"
+        Path("table.py").write_text(text, encoding="utf-8", newline="")
+        checked("--quick", "table.py")
+        try:
+            locate.load("table.py")
+            return "loaded"
+        except NormtuneError as error:
+            assert "\n" not in str(error)
+            return "refused"
+
+    assert set(tried(examples, damaged(body), holds)) == {"loaded", "refused"}
+    told = capfd.readouterr()
+    assert told.err == ""
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def altered(value: Any) -> st.SearchStrategy[Any]:
+    """A JSON value of which one or two parts are others."""
+    places: list[tuple[Any, ...]] = []
+
+    def walk(part: Any, path: tuple[Any, ...]) -> None:
+        places.append(path)
+        for key, inner in part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ():
+            walk(inner, (*path, key))
+
+    walk(value, ())
+
+    def put(found: list[tuple[tuple[Any, ...], Any]]) -> Any:
+        now = json.loads(json.dumps(value))
+        for path, new in found:
+            if not path:
+                return new
+            part = now
+            try:
+                for key in path[:-1]:
+                    part = part[key]
+                part[path[-1]] = new
+            except (KeyError, IndexError, TypeError):  # another edit took it away
+                continue
+        return now
+
+    return st.lists(st.tuples(st.sampled_from(places), JSON), min_size=1, max_size=2).map(put)
+
+
+@EXAMPLES
+def test_damaged_parquet(measured: Evidence, examples: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    write_parquet(measured, Path("data.parquet"))
+    whole = pq.read_table("data.parquet").slice(0, 3)
+    head = json.loads(whole.schema.metadata[b"normtune"])
+    head["runs"][0]["protocol"] = {"regime": "cold", "void_rounds": 0}
+    text = json.dumps(head)
+    cells = [("operator", TEXT), ("variant", TEXT), ("dtype", TEXT), ("config", TEXT), ("fingerprint", TEXT)]
+    cells += [("status", TEXT), ("reason", TEXT), ("run", TEXT)]
+    columns = st.none() | st.sampled_from(cells).flatmap(lambda cell: st.tuples(st.just(cell[0]), cell[1]))
+    heads = damaged(text) | altered(head).map(json.dumps)
+    outside = tmp_path_factory.mktemp("store")
+
+    def holds(value: tuple[str, tuple[str, str] | None]) -> str:
+        text, column = value
+        made = whole
+        if column:
+            at = made.column_names.index(column[0])
+            cells = [column[1].encode("utf-8", "replace").decode(), *made.column(at).to_pylist()[1:]]
+            made = made.set_column(at, column[0], pa.array(cells, pa.string()))
+        made = made.replace_schema_metadata({b"normtune": text.encode("utf-8", "replace")})
+        pq.write_table(made, "data.parquet")
+        try:
+            found = read_parquet(Path("data.parquet"))
+        except NormtuneError as error:
+            assert "\n" not in str(error)
+            assert len(str(error)) < 1000
+            return "refused"
+        store = outside / "store.db"
+        store.unlink(missing_ok=True)
+        with Store.open(f"sqlite:///{store}") as opened:
+            opened.merge(found)
+        done = CliRunner().invoke(data_app, ["list", "--store", str(store)])
+        assert done.exception is None or isinstance(done.exception, NormtuneError), repr(done.exception)
+        plain(done.output)
+        with suppress(NormtuneError):
+            assert module_text(fit(found, FitOptions(leaves=2)), "normtune fit").isascii()
+            return "fitted"
+        return "listed"
+
+    assert {"fitted", "refused"} <= set(tried(examples, st.tuples(heads, columns), holds))
+
+
+CSV = "rows,hidden,weight,operator,dtype\n1,64,2.5,toy,bfloat16\n4096,4096,1,,\n"
+
+
+@EXAMPLES
+def test_damaged_csv(measured: Evidence, examples: int, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("weights.csv").write_text(CSV)
+
+    def holds(content: str | bytes) -> str:
+        raw = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
+        Path("weights.csv").write_bytes(raw)
+        try:
+            fit(measured, FitOptions(leaves=1, weights="weights.csv"))
+            return "fitted"
+        except NormtuneError as error:
+            say(str(error), error=True)
+            told = capsys.readouterr().err
+            plain(told)
+            assert told.count("\n") == 1
+            assert len(told) < 1000
+            return "refused"
+
+    assert set(tried(examples, damaged(CSV) | st.binary(max_size=200), holds)) == {"fitted", "refused"}

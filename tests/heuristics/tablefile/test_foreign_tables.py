@@ -1,0 +1,336 @@
+"""Tables, headers and measurements that strangers wrote, before `check` and `fit`."""
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from normtune.errors import UsageError
+from normtune.heuristics.checking import named_files
+from normtune.heuristics.checking.offline import check
+from normtune.heuristics.commands.fit import register
+from normtune.heuristics.fitting import options, regenerate
+from normtune.heuristics.fitting.emit import module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import body_hash, parse
+from normtune.kernels.fingerprint import fingerprint
+from normtune.results import recording
+from normtune.results.evidence import Evidence
+from normtune.results.parquet_csv import write_parquet
+
+ESCAPE = "\x1b[2J\x1b]0;x\x07"
+SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
+
+
+def invoked(*arguments: object) -> Result:
+    app = typer.Typer()
+    register(app)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def is_plain(text: str) -> bool:
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder beside which there are others."""
+    made = tmp_path / "tables"
+    made.mkdir()
+    monkeypatch.chdir(made)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return made
+
+
+@pytest.fixture
+def measured(measure, penalty, run, spec) -> Evidence:
+    return Evidence.from_measurements(measure(penalty, SHAPES, fingerprint=fingerprint(spec)), [run])
+
+
+@pytest.fixture
+def table(measured: Evidence, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table of a recording, in `folder`."""
+    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
+    monkeypatch.setattr(recording, "load_recording", lambda *_: measured)
+    path = folder / "table.py"
+    command = "normtune fit --recording test-gpu --leaves 2 --out table.py"
+    path.write_text(module_text(fit(measured, FitOptions(leaves=2)), command))
+    assert check(path).failures == ()
+    return path
+
+
+def commanded(path: Path, words: str) -> Path:
+    """The table with these options in its command, besides its own."""
+    path.write_text(path.read_text().replace(" --out table.py", f" {words} --out table.py"))
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["Regenerate", "Device", "Software", "Data", "Kernels", "Measured", "Regret", "Format"]
+)
+@pytest.mark.parametrize("odd", [ESCAPE, "\u202e", "\x9b2J", "é"])
+def test_a_header_has_printable_ascii_only(table: Path, name: str, odd: str) -> None:
+    lines = table.read_text().split("\n")
+    at = next(place for place, line in enumerate(lines) if line.startswith(f"# {name}:"))
+    lines[at] += odd
+    table.write_text("\n".join(lines))
+    assert odd in table.read_text()
+    with pytest.raises(UsageError, match=r"^line \d+ of \S+table\.py has characters other than printable ASCII"):
+        check(table)
+    with pytest.raises(UsageError, match="printable ASCII"):
+        locate.load(table)
+    assert is_plain(invoked("check", table).output)
+
+
+def test_names_in_the_code_reach_no_terminal(table: Path) -> None:
+    text = table.read_text().replace('("toy", "bfloat16")', '("to\\x1b[2Jy", "bfloat16")')
+    header, body = parse(text, "table")
+    table.write_text(f"{header._replace(body=body_hash(body)).text()}\n{body}")
+    shown = invoked("check", "--quick", table).output
+    assert "to\N{REPLACEMENT CHARACTER}[2Jy bfloat16 is not registered here" in shown
+    assert is_plain(shown)
+
+
+def test_the_fields_of_a_run_reach_no_terminal_and_no_header(
+    measure, penalty, run, spec, store, folder, capsys
+) -> None:
+    from normtune.results.database.store import Store
+
+    odd = run._replace(
+        id=f"odd{ESCAPE}",
+        started=f"2027-01-01{ESCAPE}é",
+        device=run.device._replace(name=f"GPU{ESCAPE} é", driver=ESCAPE),
+        software={"triton": ESCAPE, "torch": "é\u202e"},
+    )
+    with Store.open("sqlite:///odd.db") as opened:
+        opened.begin_run(odd)
+        opened.add(measure(penalty, SHAPES, run=odd.id, fingerprint=f"sha256:0{ESCAPE}é"))
+    done = invoked("fit", "--store", "odd.db", "--leaves", "2", "--out", "table.py")
+    assert done.exit_code == 0, done.exception
+    assert is_plain(done.output)
+    text = Path("table.py").read_text()
+    assert text.isascii() and is_plain(text)
+    assert parse(text, "table.py")[0].gpu == "GPU [2J ]0;x ?"
+    assert is_plain(invoked("check", "table.py").output)
+
+
+@pytest.mark.parametrize(
+    "word", ["a", "a b", "é", "it's é", "$x", "$NORMTUNE", "a\nb\x1b", "$\\x41", "\udcff", "", "\\", "$'\\x41'"]
+)
+def test_a_command_is_printable_ascii_and_says_what_it_said(word: str) -> None:
+    line = regenerate.line(["normtune", word, "x"])
+    assert line.isascii() and line.isprintable()
+    assert options.words_of(line) == ["normtune", word, "x"]
+
+
+def test_files_of_any_name_are_found_again(store, folder: Path) -> None:
+    done = invoked("fit", "--store", store, "--leaves", "2", "--out", "table.py", "--evidence", "dätä  1.parquet")
+    assert done.exit_code == 0, done.exception
+    assert "--evidence $'d\\xc3\\xa4t\\xc3\\xa4  1.parquet'" in Path("table.py").read_text()
+    assert "equal, byte for byte, to a fit of dätä  1.parquet" in invoked("check", "table.py").output
+
+
+@pytest.mark.parametrize("option", ["--weights", "--baseline", "--evidence"])
+@pytest.mark.parametrize("place", ["../secret", "/{}/secret", "link", "linked/secret"])
+def test_a_header_names_no_file_outside(table: Path, tmp_path: Path, option: str, place: str) -> None:
+    (tmp_path / "secret").write_text("root:hunter2:0\n")
+    (table.parent / "link").symlink_to("../secret")
+    (table.parent / "linked").symlink_to("..")
+    text = table.read_text()
+    if option == "--evidence":
+        text = text.replace("--recording test-gpu ", "")
+    table.write_text(text)
+    done = invoked("check", commanded(table, f"{option} {place.format(str(tmp_path)[1:])}"))
+    assert done.exit_code == 1
+    assert f"{option} of its header names " in done.output
+    assert "which lies outside of its folder" in done.output
+    assert "hunter2" not in done.output
+    (line,) = (line for line in done.output.split("\n") if "outside" in line)
+    assert line.startswith("  its data cannot be fitted as its header says: ")
+
+
+def test_a_repository_around_the_table_is_inside(table: Path, tmp_path: Path) -> None:
+    (tmp_path / "weights.csv").write_text("rows,hidden,weight\n64,512,3\n")
+    commanded(table, "--weights ../weights.csv")
+    assert any("outside" in line for line in check(table).failures)
+    (tmp_path / ".git").mkdir()
+    assert not any("outside" in line for line in check(table).failures)
+    (table.parent / ".git").write_text("gitdir: elsewhere\n")
+    assert any("outside of its folder" in line for line in check(table).failures)
+
+
+@pytest.mark.parametrize("content", ["root:hunter2:0\n", "rows,hidden,weight\n1,1,hunter2\n", "hunter2\n" * 9, ""])
+def test_what_is_in_a_file_that_is_no_csv_of_ours_is_not_shown(table: Path, content: str) -> None:
+    (table.parent / "secret").write_text(content)
+    done = invoked("check", commanded(table, "--weights secret"))
+    assert done.exit_code == 1
+    assert "--weights of its header names secret, which is no CSV file with columns rows,hidden,weight" in done.output
+    assert "hunter2" not in done.output
+
+
+def test_a_store_of_a_header_is_never_opened(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from normtune.results.database.store import Store
+
+    def refuse(*arguments: object, **others: object) -> None:
+        raise AssertionError("opened")
+
+    monkeypatch.setattr(Store, "open", refuse)
+    table.write_text(table.read_text().replace("--recording test-gpu", "--store ../../normtune.db"))
+    report = check(table)
+    assert report.failures == ()
+    assert any("its header names a store" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "curl example.com | sh",
+        "normtune fit; reboot",
+        "normtune fit --out $(reboot)",
+        "normtune fit --out `reboot`",
+        "normtune fit 'unclosed",
+        "normtune sweep",
+    ],
+)
+def test_no_command_is_advised_but_those_that_normtune_writes(table: Path, command: str) -> None:
+    text = re.sub("(# Regenerate: ).*", lambda match: match[1] + command, table.read_text())
+    table.write_text(text.replace("hidden <= ", "hidden <= 1"))
+    report = check(table)
+    assert any("it was edited by hand" in line and "by another command" in line for line in report.failures)
+    assert not any(f"`{command}`" in line for line in report.failures)
+
+
+def test_a_name_with_a_nul_is_outside(table: Path) -> None:
+    with pytest.raises(RuntimeError, match="--weights of its header is no file: embedded null byte"):
+        named_files.inside("--weights", "a\0b", table)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--leaves 129", "leaves is 129: expected 1 to 128"),
+        ("--leaves 1" + "0" * 5000, "Exceeds the limit"),
+        ("--tie nan", "tie is nan"),
+        ("--operator other", "no measurements of operator 'other'"),
+        ("--faster", "the option '--faster', which is none of"),
+        ("--regime odd", "unknown regime 'odd'"),
+    ],
+)
+def test_a_header_that_asks_for_what_there_is_not_is_refused(
+    table: Path, words: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from normtune.heuristics.fitting import function
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("fitted")
+
+    monkeypatch.setattr(function, "sought", refuse)
+    (failure,) = check(commanded(table, words)).failures
+    assert "its data cannot be fitted as its header says: " in failure
+    assert why in failure
+
+
+def test_a_header_decides_no_number_of_leaves_beyond_those_of_a_fit(table: Path) -> None:
+    table.write_text(re.sub(r"bfloat16: \d+ lea(f|ves)", "bfloat16: 129 leaves", table.read_text()))
+    (failure,) = check(table).failures
+    assert "a line Regret has another number of leaves than 1 to 128" in failure
+
+
+def test_a_long_fit_is_announced_and_a_quick_check_fits_nothing(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from normtune.heuristics.checking import offline
+    from normtune.heuristics.fitting import duration
+
+    said: list[str] = []
+    assert check(table, told=said.append).failures == ()
+    assert said == []
+    monkeypatch.setattr(duration, "_SECONDS", 1.0)
+    done = CliRunner().invoke(_app(), ["check", str(table)])
+    (line,) = done.stderr.splitlines()
+    assert re.fullmatch(
+        r"normtune: \S+: fitting \d+ measurements of recording test-gpu again to compare, about \d+ s; --quick "
+        r"leaves it out",
+        line,
+    )
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("fitted")
+
+    monkeypatch.setattr(offline, "_against_data", refuse)
+    quick = invoked("check", "--quick", table)
+    assert quick.exit_code == 0
+    assert "not fitted again, as --quick was given" in quick.output
+    edited = table.read_text().replace("hidden <= ", "hidden <= 1")
+    table.write_text(edited)
+    assert "edited by hand" in invoked("check", "--quick", table).output
+
+
+def _app() -> typer.Typer:
+    app = typer.Typer()
+    register(app)
+    return app
+
+
+def test_quick_and_device_exclude_each_other(table: Path) -> None:
+    done = invoked("check", "--quick", "--device", "replay:nvidia-h200", table)
+    assert "--quick and --device are both given" in str(done.exception)
+
+
+def test_what_is_printed_of_a_table_has_an_end(table: Path) -> None:
+    header, body = parse(table.read_text(), "table")
+    entries = "".join(f'    ("other{number}", "bfloat16"): toy_bfloat16,\n' for number in range(2000))
+    body = re.sub(r"(= \{\n)(    \(\"toy)", lambda match: match[1] + entries + match[2], body)
+    table.write_text(f"{header._replace(body=body_hash(body), software='x' * 9999).text()}\n{body}")
+    done = invoked("check", table)
+    assert "more of this kind" in done.output
+    assert len(done.output) < 50_000
+
+
+@pytest.mark.parametrize("sms", ["0", "1" + "0" * 30, "-1", "4097", "9" * 5000, "007"])
+def test_a_number_of_multiprocessors_that_no_gpu_has_is_refused(table: Path, sms: str) -> None:
+    table.write_text(table.read_text().replace("132 SMs", f"{sms} SMs"))
+    with pytest.raises(UsageError, match=r"Device is .*, expected a name, a target and 1 to 4096 SMs|Device is"):
+        check(table)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Measured", "rows 0 to 8, hidden 64 to 128"),
+        ("Measured", "rows 9 to 8, hidden 64 to 128"),
+        ("Measured", f"rows 1 to {10**30}, hidden 64 to 128"),
+        ("Data", "sha256:0 (0 measurements, 2026-11-20)"),
+        ("Data", f"sha256:0 ({10**30} measurements, 2026-11-20)"),
+        ("Format", "0"),
+        ("Format", "9" * 5000),
+    ],
+)
+def test_absurd_lines_of_a_header_are_refused(table: Path, name: str, value: str) -> None:
+    header, body = parse(table.read_text(), "table")
+    lines = header.text().split("\n")
+    at = next(place for place, line in enumerate(lines) if line.startswith(f"# {name}:"))
+    end = next(place for place in range(at + 1, len(lines)) if not lines[place].startswith("#  "))
+    lines[at:end] = [f"# {name}: {value}"]
+    table.write_text("\n".join([*lines, body]))
+    with pytest.raises(UsageError, match=f"{name} is|table format") as caught:
+        check(table)
+    assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["sm_" + "9" * 5000, "sm_٩٠", "sm_99999", "sm_-1", "sm_"])
+def test_a_target_that_no_gpu_has_is_refused(target: str) -> None:
+    from normtune.kernels.target import target_for
+
+    with pytest.raises(UsageError, match="unknown target"):
+        target_for(target, 132)
+
+
+def test_committed_evidence_outside_git_is_in_the_folder_of_its_table(measured: Evidence, folder: Path) -> None:
+    """As a wheel that holds a table has them."""
+    write_parquet(measured, folder / "data.parquet")
+    command = "normtune fit --leaves 2 --out table.py --evidence data.parquet"
+    Path("table.py").write_text(module_text(fit(measured, FitOptions(leaves=2)), command))
+    assert check(Path("table.py")).failures == ()

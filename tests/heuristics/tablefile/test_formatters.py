@@ -1,0 +1,190 @@
+"""A formatter's work on a table is no edit, and leaves what `fit` writes as it is."""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from normtune.errors import UsageError
+from normtune.heuristics.any_gpu.result import AnyGpuFunction
+from normtune.heuristics.checking.offline import check
+from normtune.heuristics.fitting.emit import body_text, module_text
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.write import check_table
+from normtune.heuristics.tablefile import locate, syntax, template
+from normtune.heuristics.tablefile.header import body_hash, parse
+from normtune.heuristics.tablefile.relative_tree import ROWS_PER_SM, Cut, NormalisedTree
+from normtune.heuristics.tablefile.tree import Leaf
+from normtune.kernels.config import Config
+from normtune.results import recording
+from normtune.results.evidence import Evidence
+
+GOLDEN = Path(__file__).parents[1] / "fitting" / "golden_table.txt"
+TABLES = [GOLDEN, locate.SHIPPED / "nvidia_h200.py", locate.SHIPPED / locate.ANY_GPU]
+FORMATTERS = {
+    "black": ["black", "--quiet"],
+    "ruff": ["ruff", "format", "--quiet", "--isolated", "--no-cache"],
+}
+COMMAND = "normtune fit --recording test-gpu --leaves 3 --out table.py"
+
+
+def formatted(name: str, width: int, path: Path) -> str:
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    done = subprocess.run([sys.executable, "-m", *FORMATTERS[name], f"--line-length={width}", path], check=False)
+    assert done.returncode == 0
+    return path.read_text()
+
+
+def deep(depth: int) -> NormalisedTree:
+    """A tree as deep as that, whose configs have the longest names."""
+    config = Config("persistent", 16, 4 << depth % 3, 4, 2, "dependent", 4096)
+    return Cut(ROWS_PER_SM, 1, 1 + depth, Leaf(config), deep(depth - 1)) if depth else Leaf(config)
+
+
+@pytest.fixture
+def table(evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table that `check` fits again."""
+    monkeypatch.setattr(recording, "load_recording", lambda name, *_: evidence)
+    path = tmp_path / "table.py"
+    path.write_text(module_text(fit(evidence, FitOptions(leaves=3)), COMMAND))
+    return path
+
+
+@pytest.mark.parametrize("name", FORMATTERS)
+@pytest.mark.parametrize("width", [88, 100])
+def test_what_is_written_is_formatted(name: str, width: int, tmp_path: Path) -> None:
+    path = tmp_path / "table.py"
+    for table in TABLES:
+        shutil.copy(table, path)
+        text = formatted(name, width, path)
+        # What is so deep that 88 columns break it, 100 need not.
+        if width == template.WIDTH:
+            assert text == table.read_text()
+        header, body = parse(text, table.name)
+        assert body_hash(body) == header.body
+    text = GOLDEN.read_text()
+    assert max(map(len, text.split("\n"))) <= 88
+
+
+@pytest.mark.parametrize("name", FORMATTERS)
+def test_long_names_in_deep_trees_are_formatted(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.py"
+    function = AnyGpuFunction("long_operator" * 4, "no_thing", "bfloat16", deep(10), 1, (), ("bfloat16", "float16"))
+    text = body_text([function], template.ANY_GPU).lstrip()
+    assert "return (\n" in text
+    path.write_text(text)
+    assert formatted(name, template.WIDTH, path) == text
+
+
+@pytest.mark.parametrize("name", FORMATTERS)
+@pytest.mark.parametrize("width", [40, 79, 88, 120])
+def test_a_formatter_is_no_edit(table: Path, name: str, width: int) -> None:
+    # As if written otherwise: what `fit` writes would stay as it is.
+    by_hand = (
+        table.read_text()
+        .replace(",\n        ) from", "\n        ) from")
+        .replace("TABLES[operator, dtype]", "(TABLES[operator, dtype])")
+    )
+    table.write_text(by_hand.replace('"toy"', "'toy'"))
+    assert formatted(name, width, table) != by_hand
+    assert "table = TABLES[" in table.read_text()
+    report = check(table)
+    assert report.failures == ()
+    assert any("to a fit of recording test-gpu" in note for note in report.notes)
+    check_table(table, force=False)
+    assert locate.load(table).lookup("toy", "bfloat16", 1, 64)
+
+
+def test_a_docstring_of_other_width_and_a_comment_are_no_edit_but_a_comment_is_kept(table: Path) -> None:
+    text = table.read_text()
+    wrapped = text.replace("a fixed grid\n            strides", "a\n        fixed grid strides")
+    assert wrapped != text
+    table.write_text(wrapped)
+    assert check(table).failures == ()
+    check_table(table, force=False)
+    table.write_text(text.replace("import NamedTuple", "import NamedTuple  # noqa"))
+    assert check(table).failures == ()
+    with pytest.raises(UsageError, match="it was edited since normtune wrote it; --force overwrites it"):
+        check_table(table, force=False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("hidden <= 512", "hidden <= 640"),
+        ("hidden <= 512", "hidden < 512"),
+        ("(rows: int", "(rows: float"),
+        ("rows a program holds", "rows a warp holds"),
+        ("    return table(rows, hidden)", "    print()\n    return table(rows, hidden)"),
+        ("TABLES: ", "def (\nTABLES: "),
+        ("TABLES: ", "\0TABLES: "),
+        ("TABLES: ", f"x = {'(' * 300}{')' * 300}\nTABLES: "),
+    ],
+)
+def test_every_other_change_is_an_edit(table: Path, old: str, new: str) -> None:
+    text = table.read_text()
+    assert old in text
+    table.write_text(text.replace(old, new, 1))
+    assert any("it was edited by hand" in line for line in check(table).failures)
+    with pytest.raises(UsageError, match="it was edited since"):
+        check_table(table, force=False)
+
+
+def test_tables_of_the_format_before_are_known_by_the_hash_of_their_text(table: Path) -> None:
+    header, body = parse(table.read_text(), "table")
+    body = body.replace(",\n        ) from", "\n        ) from")  # as it was written then
+    old = header._replace(format=2, body=body_hash(body, 2)).text()
+    table.write_text(f"{old}\n{body}")
+    report = check(table)
+    assert report.failures == ()
+    assert "equal, but for its formatting, to a fit of recording test-gpu" in report.notes
+    check_table(table, force=False)
+    table.write_text(f"{old}\n{body}\n")
+    assert any("it was edited by hand" in line for line in check(table).failures)
+
+
+def test_the_difference_that_is_shown_is_not_the_formatting(table: Path) -> None:
+    formatted("ruff", 40, table)
+    header, body = parse(table.read_text(), "table")
+    assert body.count("hidden <= 512") == 1
+    body = body.replace("hidden <= 512", "hidden <= 520")
+    table.write_text(f"{header._replace(body=body_hash(body)).text()}\n{body}")
+    (failure,) = check(table).failures
+    changed = [line for line in failure.split("\n") if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    assert changed == ["-    if hidden <= 520:", "+    if hidden <= 512:"]
+
+
+def test_the_hash_is_the_same_on_every_python() -> None:
+    found = [sys.executable, *(shutil.which(f"python3.{minor}") for minor in range(11, 20))]
+    found += [str(path) for path in Path.home().glob(".pyenv/versions/3.1[1-9]*/bin/python")]
+    # What pyenv puts in the path may start none.
+    pythons = [path for path in found if path and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0]
+    code = "; ".join(
+        (
+            "import hashlib, importlib.util as u, sys",
+            "s = u.spec_from_file_location('syntax', sys.argv[1])",
+            "m = u.module_from_spec(s)",
+            "s.loader.exec_module(m)",
+            "print(hashlib.sha256(m.syntax(sys.stdin.read()).encode()).hexdigest())",
+        )
+    )
+    for table in TABLES:
+        _, body = parse(table.read_text(), str(table))
+        for python in pythons:
+            run = subprocess.run(
+                [python, "-I", "-c", code, syntax.__file__], input=body, capture_output=True, text=True
+            )
+            assert run.returncode == 0, run.stderr
+            assert f"sha256:{run.stdout.strip()}" == body_hash(body), python
+
+
+def test_the_hash_is_of_names_and_not_of_what_a_python_prints() -> None:
+    assert syntax.syntax("x = f(1, 'é')  # c\n") == (
+        "Module(body=[Assign(targets=[Name(id='x')],value=Call(args=[Constant(value=1),Constant(value='\\xe9')],"
+        "func=Name(id='f')))])"
+    )

@@ -1,0 +1,187 @@
+"""Files that NORMTUNE_TABLE, use_table, check or an installation may name and that are no tables."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from normtune.errors import UsageError
+from normtune.heuristics.checking.offline import check
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import body_hash, parse
+
+SHIPPED = locate.SHIPPED / "nvidia_h200.py"
+FIRST = "def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:\n"
+ENTRY = '("rms_norm_forward", "bfloat16"): rms_norm_forward_bfloat16'
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv(locate.VARIABLE, raising=False)
+
+
+def one_line(path: "str | os.PathLike[str]") -> str:
+    """What every way to use a table says of this one."""
+    with pytest.raises(UsageError) as loaded:
+        locate.load(path)
+    text = str(loaded.value)
+    assert "\n" not in text and text.isprintable() and len(text) < 400
+    os.environ[locate.VARIABLE] = os.fspath(path)
+    with pytest.raises(UsageError) as selected:
+        locate.select("NVIDIA H200", "sm_90", 132)
+    assert str(selected.value) == f"NORMTUNE_TABLE cannot be used: {text}"
+    return text
+
+
+def edited(old: str, new: str) -> Path:
+    """The shipped table with an edit of its code, and the hash that belongs to it."""
+    text = SHIPPED.read_text()
+    assert text.count(old) == 1, old
+    header, body = parse(text.replace(old, new), "table")
+    path = Path("table.py")
+    # Of a store that is not at hand, so that a check does not fit again.
+    header = header._replace(body=body_hash(body), regenerate="normtune fit --store normtune.db --out table.py")
+    path.write_text(f"{header.text()}\n{body}")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (FIRST, "raise SystemExit\n" + FIRST),
+        (FIRST, "while True:\n    pass\n" + FIRST),
+        (FIRST, "import os\n" + FIRST),
+        (FIRST, "import os; os._exit(3)\n" + FIRST),
+        (FIRST, "@print\n" + FIRST),
+        (FIRST, FIRST.replace("rows: int,", "rows: print('x'),")),
+        (FIRST, FIRST.replace("-> Config", "-> print('x')")),
+        (FIRST, FIRST.replace("hidden: int", "hidden: int = print('x')")),
+        (FIRST, FIRST + "    return rms_norm_backward_bfloat16(rows, hidden)\n"),
+        (FIRST, FIRST + "    raise SystemExit\n"),
+        (FIRST, FIRST + "    if rows >= 1 / 0:\n        return ROW_WARPS_4\n"),
+        (FIRST, FIRST + "    while True:\n        pass\n"),
+        (FIRST, "def lookup(rows: int, hidden: int) -> Config:\n    return ROW_WARPS_4\n\n\n" + FIRST),
+        (FIRST, "def Config(rows: int, hidden: int) -> Config:\n    return ROW_WARPS_4\n\n\n" + FIRST),
+        (FIRST, "def broken(:\n" + FIRST),
+        (FIRST, "x = " + "(" * 300 + ")" * 300 + "\n" + FIRST),
+        (FIRST, "x = " + "-" * 100_000 + "1\n" + FIRST),
+        (FIRST, "\0" + FIRST),
+        ("    return table(rows, hidden)\n", "    raise SystemExit\n"),
+        ("class Config(NamedTuple):", "class Config(NamedTuple, metaclass=print('x')):"),
+        ("    block_col: int = 0\n", "    block_col: int = 0\n    more: int = print('x')\n"),
+        ("from typing import NamedTuple", "from antigravity import NamedTuple"),
+        ('ROW_WARPS_4 = Config("row", 1, 4)\nROW', 'ROW_WARPS_4 = Config("row", "1", 4)\nROW'),
+        ('ROW_WARPS_4 = Config("row", 1, 4)\nROW', 'ROW_WARPS_4 = Config("row", 1, True)\nROW'),
+        ('ROW_WARPS_4 = Config("row", 1, 4)\nROW', 'ROW_WARPS_4 = Config("row", num_warps=print("x"))\nROW'),
+        ('ROW_WARPS_4 = Config("row", 1, 4)\nROW', 'ROW_WARPS_4 = Config("row", 1, 4, 1, 0, "none", 0, 1)\nROW'),
+        (ENTRY, '("rms_norm_forward", 16): rms_norm_forward_bfloat16'),
+        (ENTRY, '("rms_norm_forward", "bfloat16"): 16'),
+        (ENTRY, '("rms_norm_forward", "bfloat16"): print'),
+        (ENTRY, "**{}"),
+        ("TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {", "TABLES: print('x') = {"),
+        ("TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {", "OTHER: dict = {"),
+    ],
+)
+def test_code_that_normtune_does_not_write_is_not_run(old: str, new: str, capfd: pytest.CaptureFixture[str]) -> None:
+    path = edited(old, new)
+    assert re.match(
+        r"table table\.py cannot be used: its code has a form that normtune does not write \(.+\)", one_line(path)
+    )
+    assert any("a form that normtune does not write" in line for line in check(path).failures)
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ['"rms_norm_forward", "int7"', '"rms_norm_forward:odd", "bfloat16"'])
+def test_entries_of_what_nobody_knows_are_noted(name: str) -> None:
+    report = check(edited(ENTRY, ENTRY.replace('"rms_norm_forward", "bfloat16"', name)))
+    told = name.replace('"', "").replace(",", "")
+    assert f"{told} is not registered here: its configs were not checked" in report.notes
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is no table of normtune"),
+        (b"x = 1\n", "is no table of normtune"),
+        (b"\xff\xfe\x00\x01" * 100, "is no text file"),
+        (b"# Code generated by normtune. DO NOT EDIT.\n", "has no line 'Device': restore the file"),
+        (b"# Code generated by normtune. DO NOT EDIT.\n# Format:   1\n", "has no line 'Device'"),
+        (b"# Code generated by normtune. DO NOT EDIT.\n" + b"x" * locate.MAX_BYTES, "has over 1048576 bytes"),
+    ],
+)
+def test_files_that_are_no_tables(content: bytes, message: str) -> None:
+    Path("table.py").write_bytes(content)
+    assert message in one_line("table.py")
+    with pytest.raises(UsageError, match=re.escape(message)):
+        check(Path("table.py"))
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo("pipe.py")
+    for path in ("pipe.py", tmp_path, "/dev/zero"):
+        assert "is no regular file" in one_line(path)
+        with pytest.raises(UsageError, match="is no regular file"):
+            check(Path(path))
+    Path("loop.py").symlink_to("loop.py")
+    assert "loop.py cannot be read: Too many levels of symbolic links" in one_line("loop.py")
+    Path("gone.py").symlink_to("nowhere.py")
+    assert "gone.py cannot be read: No such file" in one_line("gone.py")
+
+
+def test_a_file_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: object, flags: int) -> int:
+        raise PermissionError(13, "Permission denied", path)
+
+    with monkeypatch.context() as patch:  # the superuser may read everything
+        patch.setattr(os, "open", refuse)
+        assert "table.py cannot be read: Permission denied; check the path" in one_line("table.py")
+
+
+@pytest.mark.parametrize(
+    "name", ["a\nb", 'a"b', "a'b", "a\tb", " ", "\u2028", "é.py", "~nobody/x.py", "~/x.py", "x" * 300]
+)
+def test_hostile_names_stay_in_one_line(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(locate.VARIABLE, name)
+    with pytest.raises(UsageError) as caught:
+        locate.select("NVIDIA H200", "sm_90", 132)
+    text = str(caught.value)
+    assert text.startswith("NORMTUNE_TABLE cannot be used: table ")
+    assert "cannot be read: " in text
+    assert text.isprintable()
+
+
+def test_a_name_with_a_nul(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"table 'a\\x00b' cannot be read: embedded null byte"):
+        locate.load("a\0b")
+
+
+def test_a_named_table_may_be_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Path("mine.py").write_text(SHIPPED.read_text())
+    monkeypatch.setenv(locate.VARIABLE, "~/mine.py")
+    assert locate.select("Other", "sm_80", 1).source == "~/mine.py (NORMTUNE_TABLE)"
+
+
+def test_a_broken_installed_table_says_how_to_get_rid_of_it() -> None:
+    path = locate.installed_path("NVIDIA H200")
+    path.parent.mkdir(parents=True)
+    for content, why in (
+        ("x = 1\n", "is no table of normtune"),
+        (SHIPPED.read_text() + "raise SystemExit\n", "a form that"),
+    ):
+        path.write_text(content)
+        with pytest.raises(UsageError) as caught:
+            locate.select("NVIDIA H200", "sm_90", 132)
+        text = str(caught.value)
+        assert text.startswith("the installed table cannot be used: ")
+        assert why in text
+        assert (
+            f"delete {path}, as `normtune fit --uninstall --force` does, or `normtune fit --install --force` writes"
+            in text
+        )
+    path.unlink()
+    assert locate.select("NVIDIA H200", "sm_90", 132).source == "the table of NVIDIA H200"

@@ -1,0 +1,198 @@
+import os
+import pwd
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from normtune.errors import UsageError
+from normtune.heuristics.tablefile import locate, template
+from normtune.heuristics.tablefile.header import ANY_GPU, Header, body_hash
+
+ONE = template.ONE_GPU
+# A table whose one config has the name of its GPU for a schedule.
+BODY = (
+    f"{ONE.opening()}\n\n\nONE = Config(NAME)\n\n\n{ONE.function('only')}\n    return ONE\n\n\n"
+    f'{ONE.tables()} {{\n    ("a", "b"): only,\n}}\n{ONE.closing()}'
+)
+# The same for any GPU: `few` below 2 rows a multiprocessor, `small` from there to half of the L2 cache, else `large`.
+ANY_BODY = (
+    f'{template.ANY_GPU.opening()}\n\n\nFEW = Config("few")\nSMALL = Config("small")\nLARGE = Config("large")\n\n\n'
+    f"{template.ANY_GPU.function('only')}\n    if rows >= 2 * sms:\n        if 4 * rows * hidden >= l2_bytes:\n"
+    "            return LARGE\n        return SMALL\n    return FEW\n\n\n"
+    f'{template.ANY_GPU.tables()} {{\n    ("a", "b"): only,\n}}\n{template.ANY_GPU.closing()}'
+)
+
+
+def write(path: Path, device: str, target: str, sms: int, body: str = BODY) -> Path:
+    body = body.replace("NAME", repr(device))
+    fitted = ("NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache",) if device == ANY_GPU else ()
+    header = Header(
+        "normtune fit",
+        device,
+        target,
+        sms,
+        "triton 3.6.0",
+        "-",
+        {"a": "b"},
+        "-",
+        ("-",),
+        (),
+        body_hash(body),
+        fitted=fitted,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{header.text()}\n{body}")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of three GPUs and of any GPU ship; nothing is installed or named."""
+    shipped = tmp_path / "shipped"
+    write(shipped / "h200.py", "NVIDIA H200", "sm_90", 132)
+    write(shipped / "a100.py", "NVIDIA A100", "sm_80", 108)
+    write(shipped / "mi300x.py", "AMD MI300X", "gfx942", 304)
+    write(shipped / "any_gpu.py", ANY_GPU, "", 0, ANY_BODY)
+    (shipped / "__init__.py").write_text("")
+    monkeypatch.setattr(locate, "SHIPPED", shipped)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv(locate.VARIABLE, raising=False)
+
+
+def chosen(selection: locate.Selection) -> str:
+    return selection.table.lookup("a", "b", 1, 1)[0]
+
+
+def test_the_shipped_table_of_the_same_name_and_sms_is_exact() -> None:
+    found = locate.select("NVIDIA H200", "sm_90", 132)
+    assert (chosen(found), found.exact) == ("NVIDIA H200", True)
+
+
+@pytest.mark.parametrize(
+    "gpu", [("NVIDIA H200", "sm_90", 66), ("NVIDIA H100 PCIe", "sm_90", 114), ("NVIDIA B200", "sm_100", 148)]
+)
+def test_another_gpu_gets_the_table_for_any_gpu(gpu: tuple[str, str, int]) -> None:
+    found = locate.select(*gpu)
+    sms = gpu[2]
+    assert not found.exact
+    assert found.source == "the table for any GPU, which is unmeasured there (it was fitted to NVIDIA H200)"
+    function = found.table.function("a", "b")
+    assert function is not None
+    assert [function(rows, 1)[0] for rows in (1, 2 * sms - 1, 2 * sms)] == ["few", "few", "small"]
+    assert found.table.lookup("a", "b", 2 * sms - 1, 64)[0] == "few"
+    assert found.table.lookup("a", "b", 2 * sms, 1 << 30)[0] == "large"
+
+
+def test_the_table_for_any_gpu_knows_the_cache(tmp_path: Path) -> None:
+    def answer(rows: int, hidden: int, l2_bytes: int | None) -> str:
+        return str(locate.select("NVIDIA RTX 5060 Ti", "sm_120", 36, l2_bytes).table.lookup("a", "b", rows, hidden)[0])
+
+    assert [answer(rows, 1024, 32 << 20) for rows in (71, 72, 8191, 8192)] == ["few", "small", "small", "large"]
+    assert [answer(4096, 1024, l2) for l2 in (16 << 20, 32 << 20, None)] == ["large", "small", "small"]
+    # A cache of which nothing is known holds nothing.
+    assert locate.select("?", "xyz", 36).table.lookup("a", "b", 72, 1)[0] == "large"
+
+
+def test_a_bound_table_stays_as_it_is() -> None:
+    table = locate.load(locate.SHIPPED / "any_gpu.py")
+    assert not table.is_bound
+    bound = table.bound(36, 32 << 20)
+    assert bound.is_bound and bound.bound(1, 1) is bound
+    assert bound.tables["a", "b"](72, 64)[0] == "small"
+    assert table.tables["a", "b"](72, 64, 36, 32 << 20)[0] == "small"
+
+
+def test_a_table_for_any_gpu_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(locate.VARIABLE, str(write(tmp_path / "mine.py", ANY_GPU, "", 0, ANY_BODY)))
+    found = locate.select("NVIDIA H200", "sm_90", 132)
+    assert found.exact
+    assert [found.table.lookup("a", "b", rows, 64)[0] for rows in (263, 264)] == ["few", "small"]
+
+
+def test_a_header_must_fit_its_code(tmp_path: Path) -> None:
+    for device, body in ((ANY_GPU, BODY), ("NVIDIA H200, sm_90", ANY_BODY)):
+        path = write(tmp_path / "mixed.py", device, "sm_90", 132, body)
+        with pytest.raises(UsageError, match="a form that normtune does not write"):
+            locate.load(path)
+
+
+def test_the_installed_table_of_the_gpu_comes_before_the_shipped_one(tmp_path: Path) -> None:
+    path = write(locate.installed_path("NVIDIA H200"), "NVIDIA H200", "sm_90", 132, BODY.replace("NAME", "'mine'"))
+    assert path == tmp_path / "data" / "normtune" / "tables" / "nvidia_h200.py"
+    found = locate.select("NVIDIA H200", "sm_90", 132)
+    assert (chosen(found), found.exact) == ("mine", True)
+    assert chosen(locate.select("NVIDIA H200", "sm_90", 66)) == "few"
+
+
+def test_the_named_table_comes_first_whatever_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(locate.installed_path("NVIDIA H200"), "NVIDIA H200", "sm_90", 132, BODY.replace("NAME", "'mine'"))
+    monkeypatch.setenv(locate.VARIABLE, str(write(tmp_path / "named.py", "Other", "sm_120", 36)))
+    found = locate.select("NVIDIA H200", "sm_90", 132)
+    assert (chosen(found), found.exact) == ("Other", True)
+
+
+def test_without_any_table_nothing_is_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locate, "SHIPPED", tmp_path / "none")
+    found = locate.select("NVIDIA H200", "sm_90", 132)
+    assert (found.table.tables, found.exact) == ({}, False)
+    with pytest.raises(ValueError, match="no table ships with normtune"):
+        found.table.lookup("a", "b", 1, 1)
+
+
+def test_a_named_table_that_is_missing_is_an_error_that_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(locate.VARIABLE, "/nowhere/table.py")
+    with pytest.raises(UsageError, match=r"NORMTUNE_TABLE cannot be used: table /nowhere/table\.py cannot be read"):
+        locate.select("NVIDIA H200", "sm_90", 132)
+
+
+def test_a_relative_data_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "relative")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert locate.installed_path("A") == Path("/home/somebody/.local/share/normtune/tables/a.py")
+
+
+def test_a_user_without_a_home_has_no_installed_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
+    assert locate.select("NVIDIA H200", "sm_90", 132).source == "the table of NVIDIA H200"
+    with pytest.raises(UsageError, match="no home folder: set XDG_DATA_HOME"):
+        locate.installed_path("NVIDIA H200")
+
+
+def test_a_home_that_may_not_be_entered_has_no_installed_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: object, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        for name in ("stat", "lstat"):
+            patch.setattr(os, name, refuse)
+        found = locate._installed("NVIDIA H200")
+    assert found is None
+
+
+@given(st.text())
+def test_a_slug_is_a_safe_file_name(name: str) -> None:
+    found = locate.slug(name)
+    assert found
+    assert len(found) <= 64
+    assert set(found) <= set("abcdefghijklmnopqrstuvwxyz0123456789_")
+
+
+def test_slugs_of_known_names() -> None:
+    assert locate.slug("NVIDIA H200") == "nvidia_h200"
+    assert locate.slug("../../etc/passwd\0") == "etc_passwd"
+    assert locate.slug("...") == "gpu"
+
+
+def test_locating_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from normtune.heuristics.tablefile import locate; locate.select('A', 'sm_90', 1); "
+        "print(sorted({'numpy', 'pandas', 'torch', 'triton', 'sqlalchemy', 'rich', 'typer'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=os.environ)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,179 @@
+"""What a store promises, on every database it runs on."""
+
+import pytest
+
+from normtune.kernels.config import Config
+from normtune.results.database.store import Coverage, Store
+from normtune.results.evidence import Evidence
+
+
+def test_what_is_added_is_loaded(url, make, make_run, plain_rows):
+    failure = make((), config=Config("row", num_warps=32), status="compile_error", reason="ptxas: out of registers")
+    items = [make((3000, 3100, 2900)), failure, make((3050,), 6)]
+    with Store.open(url) as store:
+        store.begin_run(make_run())
+        store.add(items)
+    with Store.open(url, create=False) as store:
+        evidence = store.load()
+    assert plain_rows(evidence.measurements()) == plain_rows(items)
+    assert evidence.runs == (make_run(),)
+
+
+def test_varied_evidence_survives_a_store(url, varied):
+    with Store.open(url) as store:
+        assert store.merge(varied) == len(varied.frame)
+        assert store.load().digest() == varied.digest()
+
+
+def test_known_measurements_are_ignored_and_later_rounds_are_not(url, make, make_run, plain_rows):
+    with Store.open(url) as store:
+        store.begin_run(make_run())
+        store.add([make((3000, 3100))])
+        store.add([make((9999, 9999)), make((3050,), 2)])
+        assert plain_rows(store.load().measurements()) == plain_rows([make((3000, 3100)), make((3050,), 2)])
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ({"status": "fine"}, "status is 'fine'"),
+        ({"times": (0,)}, "a sample is 0 ns"),
+        ({"times": (1,), "first": -1}, "a round is -1"),
+        ({"times": (), "status": "ok", "reason": ""}, "status ok with 0 samples"),
+        ({"status": "timeout", "reason": "slow"}, "status timeout with 2 samples"),
+        ({"times": (), "reason": " "}, "status timeout with reason ''"),
+        ({"fingerprint": ""}, "fingerprint is empty"),
+    ],
+)
+def test_one_broken_measurement_stops_the_whole_call(url, make, make_run, broken, told):
+    with Store.open(url) as store:
+        store.begin_run(make_run())
+        with pytest.raises(ValueError, match=told):
+            store.add([make(config=Config("row", num_warps=2)), make(**broken)])
+        assert store.load().frame.empty
+
+
+def test_descending_rounds_are_refused(url, make, make_run):
+    item = make((5, 6))
+    with Store.open(url) as store:
+        store.begin_run(make_run())
+        with pytest.raises(ValueError, match="do not ascend"):
+            store.add([make((7, 8), config=Config("row")), item._replace(rounds=item.rounds[::-1])])
+
+
+def test_a_run_comes_before_its_measurements(url, make, make_run):
+    with Store.open(url) as store:
+        with pytest.raises(ValueError, match="begin_run comes first"):
+            store.add([make()])
+        with pytest.raises(ValueError, match="begin_run comes first"):
+            store.update_run(make_run())
+        # The rows that the failed call had numbered are gone, and are numbered anew.
+        store.begin_run(make_run())
+        store.add([make()])
+        assert len(store.load().frame) == 1
+
+
+def test_a_run_gets_a_new_protocol_and_nothing_else(url, make_run):
+    with Store.open(url) as store:
+        store.begin_run(make_run())
+        store.update_run(make_run()._replace(protocol={"void_rounds": 3}))
+        store.begin_run(make_run())
+        assert store.runs() == [make_run()._replace(protocol={"void_rounds": 3})]
+        with pytest.raises(ValueError, match="known with another device"):
+            store.begin_run(make_run(sms=1))
+
+
+def test_coverage_tells_the_newest_and_counts_its_fingerprint(url, make, make_run):
+    old, new = make_run(1), make_run(2, "2026-11-22T10:00:00+00:00")
+    changed = Config("row", num_warps=16)
+    failed = Config("row", num_warps=32)
+    with Store.open(url) as store:
+        for run in (new, old):
+            store.begin_run(run)
+        # Stored in the wrong order: the start of the run decides what is newest.
+        store.add([make((200, 210, 220), run=new), make((9,), run=new, config=changed, fingerprint="sha256:bb")])
+        store.add(
+            [make((100, 110), run=old), make((5, 5), run=old, config=changed), make((8,), run=old, config=failed)]
+        )
+        store.add([make((), run=new, config=failed, status="crashed")])
+        problem = make().problem
+        assert store.coverage(old.device) == {
+            (problem, make().config): Coverage("ok", "sha256:aa", 5, 210),
+            (problem, changed): Coverage("ok", "sha256:bb", 1, 9),
+            (problem, failed): Coverage("crashed", "sha256:aa", 1, 8),
+        }
+
+
+def test_coverage_and_load_keep_devices_apart(url, make, make_run):
+    first, second = make_run(1, uuid="GPU-1"), make_run(2, uuid="GPU-2", driver="580")
+    replayed, smaller = make_run(3, uuid="replay:nvidia-h200"), make_run(4, sms=66)
+    runs = [first, second, replayed, smaller]
+    with Store.open(url) as store:
+        for number, run in enumerate(runs):
+            store.begin_run(run)
+            store.add([make((100,) * (number + 1), run=run)])
+        counts = [next(iter(store.coverage(run.device).values())).samples for run in runs]
+        assert counts == [3, 3, 3, 4]
+        assert store.coverage(first.device._replace(name="NVIDIA A100")) == {}
+        assert [run.id for run in store.load(devices=["NVIDIA H200"]).runs] == [first.id, second.id, smaller.id]
+        assert [run.id for run in store.load(devices=["NVIDIA H200 (replay)"]).runs] == [replayed.id]
+        assert store.load(devices=[]).frame.empty
+        assert [device.kind for device in store.load().devices()] == [
+            ("NVIDIA H200", 66),
+            ("NVIDIA H200", 132),
+            ("NVIDIA H200 (replay)", 132),
+        ]
+
+
+def test_a_tally_counts_by_device_operator_and_kernels(url, varied):
+    with Store.open(url) as store:
+        assert store.tally() == []
+        store.merge(varied)
+        counted = [(one.device.name, one.operator, one.fingerprint, one.measurements) for one in store.tally()]
+    assert counted == [
+        ("NVIDIA B200", "rms_norm_forward", "sha256:aa", 1),
+        ("NVIDIA H200", "rms_norm_backward", "sha256:aa", 2),
+        ("NVIDIA H200", "rms_norm_forward", "sha256:aa", 3),
+        ("NVIDIA H200", "rms_norm_forward", "sha256:bb", 1),
+    ]
+
+
+def test_runs_without_measurements_are_listed_but_are_no_evidence(url, make, make_run):
+    with Store.open(url) as store:
+        store.begin_run(make_run(7))
+        assert store.load().runs == ()
+        store.begin_run(make_run())
+        store.add([make()])
+        assert store.load().digest() == Evidence.from_measurements([make()], [make_run()]).digest()
+        assert [run.id for run in store.runs()] == [make_run(0).id, make_run(7).id]
+
+
+def test_merging_adds_what_is_new_in_any_order(tmp_path, varied):
+    upper, lower = varied.select((), ["bfloat16", "float32"]), varied.select((), ["float16", "bfloat16"])
+    digests = set()
+    for name, order in (("a", [upper, lower]), ("b", [lower, upper, lower])):
+        with Store.open(f"sqlite:///{tmp_path / name}.db") as store:
+            added = [store.merge(part) for part in order]
+            assert sum(added) == len(varied.frame)
+            assert added[0] == len(order[0].frame)
+            digests.add(store.load().digest())
+    assert digests == {varied.digest()}
+
+
+def test_merging_a_run_of_another_device_is_refused_whole(url, make, make_run):
+    with Store.open(url) as store:
+        store.merge(Evidence.from_measurements([make()], [make_run()]))
+        other = make_run(driver="999")
+        new = make(config=Config("row", num_warps=2))
+        with pytest.raises(ValueError, match="known with another device"):
+            store.merge(Evidence.from_measurements([new], [other]))
+        assert len(store.load().frame) == 1
+
+
+def test_two_stores_write_to_one_database(url, make, make_run, plain_rows):
+    items = [make((100 + warps,), config=Config("row", num_warps=warps)) for warps in (1, 2, 4, 8)]
+    with Store.open(url) as first, Store.open(url) as second:
+        first.begin_run(make_run())
+        for store, item in zip([first, second, second, first], items, strict=True):
+            store.add([item])
+        assert plain_rows(first.load().measurements()) == plain_rows(items)

@@ -1,0 +1,250 @@
+"""A store that is damaged, on a full disk, on a disk that is only read, or in the hands of two: a line, and no loss."""
+
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.config import Config
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
+
+# Adds a problem at a time, as a sweep does, in a process that can write files of so many bytes.
+FILLS_THE_DISK = """
+import resource, sys
+import numpy as np
+from normtune.errors import NormtuneError
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.results.records import Device, Measurement, Run
+from normtune.results.database.store import Store
+
+limit, path = int(sys.argv[1]), sys.argv[2]
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+run = Run("r", Device("GPU", "sm_90", 132, 1, 1, "GPU-0", "570"), {"torch": "2"}, "2026-11-21T10:00:00+00:00", {})
+rounds = np.arange(64, dtype=np.int32)
+configs = [Config("row", 1, warps) for warps in range(1, 33)]
+done = 0
+try:
+    with Store.open(f"sqlite:///{path}") as store:
+        store.begin_run(run)
+        for rows in range(1, 200):
+            problem = Problem("rms_norm_forward", rows, 64, "bfloat16")
+            store.add([Measurement(problem, one, "r", "sha256:0", "ok", "", rounds, rounds + 1) for one in configs])
+            done += 1
+except NormtuneError as error:
+    print(done, error)
+"""
+
+
+@pytest.fixture
+def many(make, make_run) -> Evidence:
+    """Enough measurements for a store of several pages a table."""
+    items = [
+        make((3000 + rows, 3100), problem=make().problem._replace(rows=rows), config=Config("row", 1, warps))
+        for rows in range(1, 60)
+        for warps in (1, 2)
+    ]
+    items += [make((), problem=make().problem._replace(rows=rows), config=Config("row", 1, 32)) for rows in range(1, 9)]
+    return Evidence.from_measurements(items, [make_run()])
+
+
+def test_flipped_bits_and_lost_ends_are_told_and_never_a_traceback(many, tmp_path):
+    path = tmp_path / "store.db"
+    with Store.open(f"sqlite:///{path}") as store:
+        store.merge(many)
+    good = path.read_bytes()
+    draw = random.Random(7)
+    told = set()
+    for _ in range(150):
+        content = bytearray(good)
+        for _ in range(draw.choice([1, 4, 40])):
+            content[draw.randrange(len(content))] = draw.randrange(256)
+        path.write_bytes(content[: draw.randrange(len(content))] if draw.random() < 0.1 else content)
+        try:
+            with Store.open(f"sqlite:///{path}", create=False) as store:
+                store.runs(), store.tally(), store.coverage(many.devices()[0]), store.load()
+        except NormtuneError as error:
+            assert "\n" not in str(error)
+            told.add("damaged" if "is damaged (" in str(error) else str(error))
+    assert "damaged" in told
+    assert all("--store" in line or line == "damaged" for line in told), told
+
+
+@pytest.mark.parametrize("limit", [1 << 10, 50 << 10, 400 << 10])
+def test_a_full_disk_is_told_and_what_was_committed_stays(tmp_path, limit):
+    path = tmp_path / "store.db"
+    done = subprocess.run([sys.executable, "-c", FILLS_THE_DISK, str(limit), path], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    count, _, told = done.stdout.strip().partition(" ")
+    assert f"the store {path} cannot be written (" in told
+    assert told.endswith("what was stored before is kept, free some space and run the same command again")
+    if int(count):
+        with Store.open(f"sqlite:///{path}") as store:
+            evidence = store.load()
+            assert len(evidence.frame) == 32 * int(count)
+            assert store.merge(evidence) == 0
+    assert (int(count) > 0) == (limit > 100 << 10)
+
+
+def test_two_processes_fill_one_store_at_once(tmp_path):
+    path = tmp_path / "store.db"
+    command = [sys.executable, "-c", FILLS_THE_DISK.replace("range(1, 200)", "range(1, 40)"), str(1 << 30), str(path)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
+    assert [one.communicate()[0] for one in both] == ["", ""]
+    with Store.open(f"sqlite:///{path}", create=False) as store:
+        assert len(store.load().frame) == 32 * 39
+
+
+@pytest.fixture
+def archived():
+    """A folder that can be entered and read, by everybody."""
+    import tempfile
+
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    if os.geteuid() != 0 and os.getuid() == 0:
+        os.seteuid(0)
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def only_read(folder: Path) -> None:
+    """From here on nothing can be written in this folder, by root neither."""
+    folder.chmod(0o555)
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+
+
+def test_a_store_in_a_folder_that_is_only_read_is_read(archived, varied):
+    path = archived / "50% #1?.db"
+    with Store.open(f"sqlite:///{archived}/store.db") as store:
+        store.merge(varied)
+    (archived / "store.db").rename(path)
+    only_read(archived)
+    url = f"sqlite:///{str(path).replace('%', '%25').replace('?', '%3F')}"
+    with Store.open(url, create=False) as store:
+        assert store.load().digest() == varied.digest()
+    assert os.listdir(archived) == [path.name]
+    with pytest.raises(NormtuneError, match="cannot be opened for writing"):
+        Store.open(url)
+
+
+def test_what_a_killed_writer_left_in_its_log_is_never_passed_over(archived, varied, make, make_run):
+    path = archived / "store.db"
+    with Store.open(f"sqlite:///{path}") as store:
+        store.merge(varied)
+        # A copy of a store that is open has a log; nothing folds it in.
+        store.begin_run(make_run(9))
+        store.add([make(run=make_run(9))])
+        for name in ("store.db", "store.db-wal"):
+            shutil.copy(archived / name, archived / f"copy.db{name.removeprefix('store.db')}")
+    only_read(archived)
+    with pytest.raises(NormtuneError, match="copy it with the files beside it"):
+        Store.open(f"sqlite:///{archived / 'copy.db'}", create=False)
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_pipe_and_a_device_are_no_stores_and_are_not_waited_for(tmp_path, create):
+    os.mkfifo(tmp_path / "pipe.db")
+    for path in (tmp_path / "pipe.db", Path("/dev/null")):
+        with pytest.raises(NormtuneError, match=f"the store {path} is no regular file: name another"):
+            Store.open(f"sqlite:///{path}", create=create)
+
+
+def test_names_that_the_system_refuses(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"file/store\.db cannot be: .*file is no folder"):
+        Store.open(f"sqlite:///{tmp_path}/file/store.db")
+    with pytest.raises(NormtuneError, match=r"cannot be looked at \(File name too long"):
+        Store.open(f"sqlite:///{tmp_path}/{'a' * 300}.db")
+
+
+def test_a_store_whose_run_is_gone_is_damaged(stored):
+    connection = sqlite3.connect(stored)
+    connection.execute("DELETE FROM run WHERE id = 1")
+    connection.commit()
+    connection.close()
+    with (
+        Store.open(f"sqlite:///{stored}", create=False) as store,
+        pytest.raises(NormtuneError, match=r"is damaged \(KeyError: 1\)"),
+    ):
+        store.tally()
+
+
+def flip(path: Path, column: str, draw: random.Random) -> None:
+    """Flip a bit in a value of one measurement."""
+    connection = sqlite3.connect(path)
+    rows = connection.execute(f"SELECT id, {column} FROM measurement WHERE length({column}) > 0").fetchall()
+    number, value = draw.choice(rows)
+    content = bytearray(value if isinstance(value, bytes) else str(value).encode())
+    content[draw.randrange(len(content))] ^= 1 << draw.randrange(3)
+    changed = bytes(content) if isinstance(value, bytes) else content.decode()
+    connection.execute(f"UPDATE measurement SET {column} = ? WHERE id = ?", (changed, number))
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize("column", ["samples", "rounds", "status", "reason", "fingerprint", "median", "checksum"])
+def test_a_flipped_bit_costs_its_measurement_and_is_told(many, tmp_path, column):
+    path = tmp_path / "store.db"
+    draw = random.Random(column)
+    for _ in range(10):
+        path.unlink(missing_ok=True)
+        with Store.open(f"sqlite:///{path}") as store:
+            store.merge(many)
+        flip(path, column, draw)
+        with Store.open(f"sqlite:///{path}", create=False) as store:
+            assert len(store.load().frame) == len(many.frame) - 1
+            assert sum(store.damaged.values()) == 1
+            assert store.damage.startswith(f"the store {path} has 1 damaged measurement, left out here: rms_norm_forw")
+            assert len(store.coverage(many.devices()[0])) == len(many.frame) - 1
+
+
+def test_a_flipped_bit_in_a_shape_or_a_config_costs_what_was_measured_there(many, tmp_path):
+    path = tmp_path / "store.db"
+    with Store.open(f"sqlite:///{path}") as store:
+        store.merge(many)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE problem SET rows = rows + 1024 WHERE rows = 20")
+        connection.execute("UPDATE config SET config = replace(config, 'row', 'rov')")
+    connection.close()
+    with Store.open(f"sqlite:///{path}", create=False) as store:
+        assert store.load().frame.empty and not store.coverage(many.devices()[0])
+        assert "and of 56 more problems" in store.damage
+
+
+def of_version_1(path: Path) -> None:
+    """Make a store what the first schema made."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE measurement DROP COLUMN checksum")
+        connection.execute("UPDATE normtune_schema SET version = 1")
+    connection.close()
+
+
+def test_a_store_of_version_1_is_read_as_it_is_and_altered_to_be_written(many, tmp_path, make, make_run):
+    path = tmp_path / "store.db"
+    with Store.open(f"sqlite:///{path}") as store:
+        store.merge(many)
+    of_version_1(path)
+    before = path.read_bytes()
+    with Store.open(f"sqlite:///{path}", create=False) as store:
+        assert store.load().digest() == many.digest() and not store.damage
+        assert len(store.coverage(many.devices()[0])) == len(many.frame)
+    assert path.read_bytes() == before
+    with Store.open(f"sqlite:///{path}") as store:
+        assert store.load().digest() == many.digest()
+        store.begin_run(make_run(9))
+        store.add([make(run=make_run(9))])
+    connection = sqlite3.connect(path)
+    query = "SELECT count(*), count(checksum) FROM measurement"
+    assert connection.execute(query).fetchone() == (len(many.frame) + 1, 1)
+    assert connection.execute("SELECT version FROM normtune_schema").fetchall() == [(2,)]
+    connection.close()

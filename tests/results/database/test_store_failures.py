@@ -1,0 +1,221 @@
+"""What cannot be a store says so in one line and is left as it was."""
+
+import builtins
+import os
+import shutil
+import sqlite3
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.results.database import connect
+from normtune.results.database.store import Store, resolve_url
+
+
+@pytest.fixture
+def unprivileged():
+    """A folder of root's, seen by a user who may read only."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    if os.geteuid() != 0:
+        yield folder
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+        return
+    yield folder
+    os.seteuid(0)
+    shutil.rmtree(folder)
+
+
+def become_reader(folder: Path) -> None:
+    """From here on the folder and what is in it can only be read."""
+    for path in folder.iterdir():
+        path.chmod(0o444)
+    folder.chmod(0o555)
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+
+
+def refused(url: str, told: str, create: bool = True, kind: type[NormtuneError] = NormtuneError) -> None:
+    with pytest.raises(kind, match=told) as caught:
+        Store.open(url, create=create)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_file_that_is_no_database(tmp_path, create):
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, but long enough to have a header\n" * 40)
+    before = path.read_bytes()
+    refused(f"sqlite:///{path}", "notes.txt is not a SQLite database", create)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_store_of_a_newer_schema(stored, create):
+    with sqlite3.connect(stored) as connection:
+        connection.execute("UPDATE normtune_schema SET version = 99")
+        connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+    connection.close()
+    before = stored.read_bytes()
+    refused(f"sqlite:///{stored}", "schema 99, this normtune knows 2: update normtune", create)
+    assert stored.read_bytes() == before
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_database_of_another_program(tmp_path, create):
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE customers (name TEXT)")
+    connection.close()
+    before = path.read_bytes()
+    refused(f"sqlite:///{path}", "of another program .*'customers'", create)
+    assert path.read_bytes() == before
+
+
+def test_a_store_that_lacks_a_table(stored):
+    with sqlite3.connect(stored) as connection:
+        connection.execute("DROP TABLE measurement")
+    connection.close()
+    refused(f"sqlite:///{stored}", "damaged .*'measurement'")
+
+
+def test_a_store_with_foreign_values(stored):
+    with sqlite3.connect(stored) as connection:
+        connection.execute("UPDATE measurement SET samples = x'00', checksum = NULL WHERE status = 'ok'")
+    connection.close()
+    with Store.open(f"sqlite:///{stored}") as store, pytest.raises(NormtuneError, match="samples are cut off"):
+        store.load()
+
+
+def test_a_store_whose_pages_are_overwritten(stored):
+    content = bytearray(stored.read_bytes())
+    content[4096:] = b"\xff" * (len(content) - 4096)
+    stored.write_bytes(content)
+    with pytest.raises(NormtuneError, match="is damaged"), Store.open(f"sqlite:///{stored}") as store:
+        store.load()
+
+
+def test_reading_where_there_is_nothing(tmp_path):
+    refused(
+        f"sqlite:///{tmp_path / 'none.db'}", "there is no store .*none.db: run `normtune sweep` first", create=False
+    )
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "empty.db").touch()
+    refused(f"sqlite:///{tmp_path / 'empty.db'}", "empty.db holds nothing: run `normtune sweep`", create=False)
+
+
+def test_a_missing_folder_and_a_folder(tmp_path):
+    refused(f"sqlite:///{tmp_path}/none/store.db", "none/store.db does not exist: create", kind=UsageError)
+    refused(f"sqlite:///{tmp_path}", "is a folder")
+
+
+def test_a_read_only_store_can_be_neither_opened_for_writing_nor_written(unprivileged, varied):
+    path = unprivileged / "store.db"
+    with Store.open(f"sqlite:///{path}") as store:
+        store.merge(varied)
+    before = path.read_bytes()
+    become_reader(unprivileged)
+    refused(f"sqlite:///{path}", "store.db cannot be opened for writing")
+    refused(f"sqlite:///{unprivileged / 'new.db'}", "new.db cannot be opened for writing")
+    assert path.read_bytes() == before
+
+
+def test_a_locked_store_is_left_after_a_while(stored, varied, make, make_run, monkeypatch):
+    monkeypatch.setattr(connect, "BUSY_SECONDS", 0.05)
+    with Store.open(f"sqlite:///{stored}") as store:
+        other = sqlite3.connect(stored, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(NormtuneError, match="is locked by another process"):
+            store.begin_run(make_run(9))
+        refused(f"sqlite:///{stored}", "is locked by another process")
+        with Store.open(f"sqlite:///{stored}", create=False) as reader:
+            assert reader.load().digest() == varied.digest()
+        other.execute("ROLLBACK")
+        other.close()
+        store.begin_run(make_run(9))
+        store.add([make(run=make_run(9))])
+        assert len(store.load().frame) == len(varied.frame) + 1
+
+
+def test_a_missing_driver_is_named(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *arguments, **options):
+        if name.split(".")[0] == "psycopg":
+            raise ModuleNotFoundError("No module named 'psycopg'", name="psycopg")
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    refused("postgresql://me:secret@localhost/tuning", "module psycopg is missing; `pip install 'psycopg")
+    with pytest.raises(NormtuneError) as caught:
+        Store.open("postgresql://me:secret@localhost/tuning")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_url_that_says_read_only_is_read_and_never_written(stored, varied, make_run):
+    url = f"sqlite:///{stored}?mode=ro"
+    before, files = Path(stored).read_bytes(), os.listdir(Path(stored).parent)
+    refused(url, r"is to be written, and its URL says mode=ro: leave that out, or name another", kind=UsageError)
+    with Store.open(url, create=False) as opened:
+        assert opened.load().digest() == varied.digest()
+        with pytest.raises(
+            NormtuneError, match=r"cannot be opened for writing \(attempt to write a readonly database\)"
+        ):
+            opened.begin_run(make_run(9))
+    assert Path(stored).read_bytes() == before
+    assert os.listdir(Path(stored).parent) == files
+    missing = Path(stored).with_name("none.db")
+    refused(f"sqlite:///{missing}?mode=ro", "there is no store", create=False)
+    assert not missing.exists()
+
+
+@pytest.mark.parametrize("options", ["mode=rw", "mode=ro&cache=shared", "immutable=1", "timeout=3", "mode=ro&mode=ro"])
+@pytest.mark.parametrize("create", [True, False])
+def test_other_options_of_sqlite_are_refused(tmp_path, create, options):
+    told = f"of SQLite's options a store takes mode=ro, to read it only, and not '{options}'"
+    refused(f"sqlite:///{tmp_path / 'store.db'}?{options}", told, create, UsageError)
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_url_comes_from_the_option_then_the_variable_then_the_default(monkeypatch):
+    monkeypatch.delenv("NORMTUNE_STORE", raising=False)
+    assert resolve_url(None) == "sqlite:///normtune.db"
+    monkeypatch.setenv("NORMTUNE_STORE", "fleet.db")
+    assert resolve_url(None) == "sqlite:///fleet.db"
+    assert resolve_url("/data/x y.db") == "sqlite:////data/x y.db"
+    assert resolve_url("postgresql://h/db") == "postgresql://h/db"
+    monkeypatch.setenv("NORMTUNE_STORE", "")
+    assert resolve_url(None) == "sqlite:///normtune.db"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("", "--store is empty"),
+        ("mysql://h/db", "--store is a URL of 'mysql'"),
+        ("://", "--store is '://': expected sqlite:///FILE"),
+        ("postgresql://h:port/db", "expected sqlite:///FILE"),
+        ("a?b.db", "cannot be a store"),
+    ],
+)
+def test_a_url_that_cannot_be_a_store(value, told):
+    with pytest.raises(UsageError, match=told):
+        resolve_url(value)
+
+
+def test_the_variable_is_named_when_it_is_wrong(monkeypatch):
+    monkeypatch.setenv("NORMTUNE_STORE", "redis://h")
+    with pytest.raises(UsageError, match="NORMTUNE_STORE is a URL of 'redis'"):
+        resolve_url(None)
+
+
+def test_a_bare_path_with_odd_characters_is_that_file(tmp_path, varied):
+    path = tmp_path / "50% & #1 äö.db"
+    with Store.open(resolve_url(str(path))) as store:
+        store.merge(varied)
+    assert path.is_file()
+    assert [name for name in os.listdir(tmp_path)] == [path.name]

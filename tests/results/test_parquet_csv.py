@@ -1,0 +1,248 @@
+"""Parquet loses nothing and believes nothing; CSV says the same in text."""
+
+import csv
+import json
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.config import FINISHES, SCHEDULES, Config
+from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
+from normtune.results.parquet_csv import read_parquet, write_csv, write_parquet
+from normtune.results.records import COPY, STATUSES, Measurement
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
+configs = st.just(COPY) | st.builds(
+    Config,
+    st.sampled_from(SCHEDULES),
+    *(st.integers(least, 1 << 20) for least in (1, 1, 1, 0)),
+    st.sampled_from(FINISHES),
+    st.integers(0, 1 << 20),
+)
+problems = st.builds(
+    Problem, texts, st.integers(1, MAX_ROWS), st.integers(1, 2**16), texts, st.sampled_from(["", "no_rstd"])
+)
+
+
+@st.composite
+def measurements(draw):
+    samples = draw(st.dictionaries(st.integers(0, 2**31 - 1), st.integers(1, 2**31 - 1), max_size=6))
+    rounds = sorted(samples)
+    status = "ok" if samples else draw(st.sampled_from(STATUSES[1:]))
+    return Measurement(
+        draw(problems),
+        draw(configs),
+        f"{draw(st.integers(0, 1)):032x}",
+        draw(texts),
+        status,
+        "" if samples else draw(texts.filter(str.strip)),
+        np.array(rounds, np.int32),
+        np.array([samples[number] for number in rounds], np.int32),
+    )
+
+
+def identity(item):
+    return (item.problem, item.config, item.run, item.rounds[0] if len(item.rounds) else -1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(items=st.lists(measurements(), max_size=8, unique_by=identity))
+def test_the_digest_is_the_same_in_memory_file_and_store(items, make_run, plain_rows, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trip")
+    evidence = Evidence.from_measurements(items, [make_run(0), make_run(1, name="NVIDIA B200")])
+    write_parquet(evidence, folder / "a.parquet")
+    read = read_parquet(folder / "a.parquet")
+    with Store.open(f"sqlite:///{folder / 'store.db'}") as store:
+        assert store.merge(read) == len(items)
+        assert store.merge(read) == 0
+        loaded = store.load()
+    write_parquet(loaded, folder / "b.parquet")
+    assert plain_rows(read.measurements()) == plain_rows(evidence.measurements())
+    assert {read.digest(), loaded.digest(), read_parquet(folder / "b.parquet").digest()} == {evidence.digest()}
+    assert (read.runs, loaded.runs) == (evidence.runs, evidence.runs)
+    assert (folder / "a.parquet").read_bytes() == (folder / "b.parquet").read_bytes()
+
+
+@pytest.fixture
+def file(varied, tmp_path):
+    path = tmp_path / "data.parquet"
+    write_parquet(varied, path)
+    return path
+
+
+@pytest.mark.parametrize("kept", [0, 3, 100, 0.5, 0.99])
+def test_a_truncated_file(file, kept):
+    content = file.read_bytes()
+    file.write_bytes(content[: kept if isinstance(kept, int) else int(len(content) * kept)])
+    with pytest.raises(NormtuneError, match=r"data\.parquet is no Parquet file or a damaged one") as caught:
+        read_parquet(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_parquet_file_of_somebody_else(tmp_path):
+    path = tmp_path / "cities.parquet"
+    pq.write_table(pa.table({"city": ["Ulm"]}), path)
+    with pytest.raises(NormtuneError, match=r"cities\.parquet is a Parquet file that normtune did not write"):
+        read_parquet(path)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(UsageError, match=r"none\.parquet does not exist: expected a Parquet file"):
+        read_parquet(tmp_path / "none.parquet")
+    os.mkfifo(tmp_path / "pipe.parquet")
+    for path in (tmp_path, tmp_path / "pipe.parquet"):
+        with pytest.raises(UsageError, match=f"{path} is no regular file: expected a Parquet file"):
+            read_parquet(path)
+
+
+def test_a_file_that_may_not_be_read(file, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", str(file))
+
+    monkeypatch.setattr(pq, "read_table", refuse)
+    with pytest.raises(
+        NormtuneError, match=r"data\.parquet cannot be read \(Permission denied\): see to its permissions"
+    ):
+        read_parquet(file)
+
+
+def replace(name, values):
+    def change(table, head):
+        return table.set_column(table.column_names.index(name), name, values(table.column(name).to_pylist())), head
+
+    return change
+
+
+def config(**fields):
+    """Gives the last config, which is no copy, these fields."""
+    return replace("config", lambda old: pa.array([*old[:-1], Config.from_json(old[-1])._replace(**fields).to_json()]))
+
+
+def drop_runs(table, head):
+    return table, {**head, "runs": []}
+
+
+def break_device(table, head):
+    head["runs"][0]["device"]["sms"] = "132"
+    return table, head
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda table, head: (table, {**head, "format": 2}), "has format '2', this normtune reads 1: update normtune"),
+        (lambda table, head: (table, {**head, "format": "new\n" * 99}), r"has format 'new\\nnew\\n"),
+        (lambda table, head: (table, [head]), "holds what normtune does not write"),
+        (lambda table, head: (table, {**head, "runs": 3}), "holds what normtune does not write"),
+        (lambda table, head: (table, {**head, "runs": [{"id": "x" * 10**6}]}), r"not a run: .\{'id': 'x+"),
+        (lambda table, head: (table, {"runs": []}), "format"),
+        (lambda table, head: (table.drop_columns(["samples"]), head), "there is no column samples"),
+        (drop_runs, "not among the runs"),
+        (break_device, "sms of a device is '132', expected int"),
+        (replace("rows", lambda old: pa.array([0, *old[1:]])), "rows is 0"),
+        (replace("rows", lambda old: pa.array([None, *old[1:]], pa.int64())), "column rows has nulls"),
+        (replace("hidden", lambda old: pa.array([str(size) for size in old])), "column hidden is string"),
+        (replace("status", lambda old: pa.array(["good", *old[1:]])), "status is 'good'"),
+        (replace("config", lambda old: pa.array(["{}", *old[1:]])), "not a config"),
+        (config(num_warps=0), "num_warps of a config is 0, expected 1 to"),
+        (config(block_row=0), "block_row of a config is 0, expected 1 to"),
+        (config(block_row=1 << 40), "block_row of a config is 1099511627776, expected 1 to"),
+        (config(schedule="row; import os"), "schedule of a config is 'row; import os', expected a name"),
+        (config(finish="\x1b[2J"), "finish of a config is '.x1b.2J', expected a name"),
+        (replace("rows", lambda old: pa.array([1 << 62, *old[1:]])), "rows is 4611686018427387904, expected"),
+        (replace("samples", lambda old: pa.array([[1.5] * len(row) for row in old])), "expected lists of int32"),
+        (replace("samples", lambda old: pa.array([*old[:-1], [1, 2]], pa.list_(pa.int32()))), "2 samples have 1 round"),
+        (replace("rounds", lambda old: pa.array([[-1 - n for n in r] for r in old], pa.list_(pa.int32()))), "a round"),
+    ],
+)
+def test_a_file_whose_content_was_changed(file, change, told):
+    table = pq.read_table(file)
+    head = json.loads(table.schema.metadata[b"normtune"])
+    table, head = change(table.replace_schema_metadata(None), head)
+    pq.write_table(table.replace_schema_metadata({b"normtune": json.dumps(head).encode()}), file)
+    with pytest.raises(NormtuneError, match=told) as caught:
+        read_parquet(file)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"", b"[" * 100_000, b'{"format": 1, "runs": [' + b"9" * 5000 + b"]}"])
+def test_metadata_that_is_no_json(file, text):
+    pq.write_table(pq.read_table(file).replace_schema_metadata({b"normtune": text}), file)
+    with pytest.raises(NormtuneError, match=r"data\.parquet holds what normtune does not write") as caught:
+        read_parquet(file)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+def test_a_flipped_bit_of_the_data_is_found(file, varied):
+    good = file.read_bytes()
+    draw = random.Random(3)
+    # The data stand before the description of the file, and that begins with the first column's name.
+    end = good.rindex(b"schema")
+    for _ in range(200):
+        content = bytearray(good)
+        content[draw.randrange(4, end)] ^= 1 << draw.randrange(8)
+        file.write_bytes(content)
+        try:
+            assert read_parquet(file).digest() == varied.digest()
+        except NormtuneError as error:
+            assert "\n" not in str(error)
+
+
+def test_csv_has_a_line_a_sample_and_one_a_failure(varied, tmp_path):
+    path = tmp_path / "data.csv"
+    write_csv(varied, path)
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    runs = {run.id: run for run in varied.runs}
+    expected = []
+    for item in varied.measurements():
+        pairs = list(zip(item.rounds.tolist(), item.samples.tolist(), strict=True)) or [("", "")]
+        device = runs[item.run].device
+        for number, nanoseconds in pairs:
+            expected.append(
+                {
+                    **{"device": device.label, "sms": device.sms, "run": item.run, "started": runs[item.run].started},
+                    "regime": "cold",
+                    **item.problem._asdict(),
+                    **item.config._asdict(),
+                    **{"fingerprint": item.fingerprint, "status": item.status, "reason": item.reason},
+                    **{"round": number, "nanoseconds": nanoseconds},
+                }
+            )
+    assert lines == [{name: str(value) for name, value in line.items()} for line in expected]
+
+
+@pytest.mark.parametrize("write", [write_parquet, write_csv])
+def test_a_file_is_replaced_whole_or_stays(write, varied, tmp_path, monkeypatch):
+    path = tmp_path / "data.out"
+    path.write_text("precious")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(NormtuneError, match=r"cannot write .*data\.out: No space left on device"):
+            write(varied, path)
+    assert path.read_text() == "precious"
+    assert os.listdir(tmp_path) == ["data.out"]
+    write(varied, path)
+    assert path.read_bytes()[:8] != b"precious"
+    assert os.listdir(tmp_path) == ["data.out"]
+
+
+@pytest.mark.parametrize("write", [write_parquet, write_csv])
+def test_a_missing_output_folder(write, varied, tmp_path):
+    with pytest.raises(UsageError, match=r"the folder .*none does not exist"):
+        write(varied, tmp_path / "none" / "data.out")
+    with pytest.raises(UsageError, match="it is a folder"):
+        write(varied, tmp_path)
+    with pytest.raises(UsageError, match="/dev/null is no folder; name another"):
+        write(varied, Path("/dev/null/data.out"))
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,94 @@
+"""Replay: the recorded rounds, and honesty about what was not recorded."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from normtune.errors import UsageError
+from normtune.kernels.config import Config
+from normtune.kernels.operator import operator
+from normtune.kernels.target import TARGETS
+from normtune.results.evidence import Evidence
+from normtune.results.records import COPY, Device, Measurement, Run
+from normtune.tuner.device import replay
+from normtune.tuner.plan.plan import candidates
+from normtune.tuner.search.rounds import race
+
+TARGET = TARGETS["sm_90"]
+SPEC = operator("rms_norm_forward")
+PROBLEM = SPEC.problem(64, 128, "bfloat16")
+FAST, SLOW, BROKEN, ABSENT = (Config("row", 1, warps) for warps in (1, 2, 4, 8))
+
+
+def recorded():
+    device = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
+    run = Run("ab" * 16, device, {"triton": "1.2.3"}, "2026-01-01T00:00:00+00:00", {})
+    rounds = np.arange(16, dtype=np.int32)
+    rows = []
+    for config, base in ((FAST, 1000), (SLOW, 2000), (COPY, 500)):
+        # Each block has a luck of its own, the same for all configs.
+        rows.append(Measurement(PROBLEM, config, run.id, "sha256:x", "ok", "", rounds, base + 10 * (rounds // 2)))
+    empty = np.zeros(0, np.int32)
+    rows.append(Measurement(PROBLEM, BROKEN, run.id, "sha256:x", "wrong_result", "y is off", empty, empty))
+    return Evidence.from_measurements(rows, [run])
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    monkeypatch.setattr(replay, "recordings", lambda: ["made-up"])
+    monkeypatch.setattr(replay, "load_recording", lambda name, regime: recorded())
+    return replay.ReplayEngine("made-up")
+
+
+def measure(engine, strategy, configs=(FAST, SLOW, BROKEN, ABSENT), problem=PROBLEM):
+    """Failures and samples, as a bench asks for them."""
+    kept, _ = candidates(SPEC, configs, problem, TARGET)
+    engine.begin(problem, kept)
+    failed = dict(engine.warm_up([candidate.config for candidate in kept]))
+    session = SimpleNamespace(block=lambda configs: engine.block(configs).times)
+    return failed | race(session, [c.config for c in kept if c.config not in failed], strategy)
+
+
+def test_samples_are_recorded_ones_and_blocks_stay_paired(engine):
+    found = measure(engine, "exhaustive")
+    assert set(found) == {FAST, SLOW, BROKEN, ABSENT, COPY}
+    fast, slow = np.array(found[FAST].nanoseconds), np.array(found[SLOW].nanoseconds)
+    assert len(fast) == len(slow) == 16
+    assert set(fast) <= {1000 + 10 * block for block in range(8)}
+    assert (slow - fast == 1000).all()
+    assert len(set(fast)) > 1
+
+
+def test_replay_is_the_same_every_time(engine):
+    assert measure(engine, "adaptive") == measure(engine, "adaptive")
+
+
+def test_failures_are_recorded_ones_and_absent_cells_say_so(engine):
+    found = measure(engine, "adaptive")
+    assert (found[BROKEN].status, found[BROKEN].reason) == ("wrong_result", "y is off")
+    assert (found[ABSENT].status, found[ABSENT].reason) == ("not_recorded", "not in recording made-up")
+    other = SPEC.problem(1, 8192, "bfloat16")
+    outcomes = measure(engine, "adaptive", [FAST, ABSENT], other)
+    assert {outcome.status for outcome in outcomes.values()} == {"not_recorded"}
+
+
+def test_a_config_of_the_same_launch_is_the_same_measurement(engine):
+    alias = Config("block_row", 1, 1)
+    assert SPEC.resolve(alias, PROBLEM, TARGET, None) == SPEC.resolve(FAST, PROBLEM, TARGET, None)
+    assert (
+        measure(engine, "adaptive", [alias])[alias].nanoseconds == measure(engine, "adaptive", [FAST])[FAST].nanoseconds
+    )
+
+
+def test_the_device_is_marked_as_a_replay(engine):
+    assert engine.identify().device.uuid == "replay:made-up"
+    assert engine.identify().device.label == "Made Up (replay)"
+    assert engine.identify().target[:2] == ("sm_90", 132)
+    assert engine.identify().software == {"triton": "1.2.3"}
+
+
+def test_an_unknown_recording_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr(replay, "recordings", lambda: ["made-up"])
+    with pytest.raises(UsageError, match="unknown recording 'h300': expected one of made-up"):
+        replay.ReplayEngine("h300")

@@ -1,0 +1,66 @@
+"""Grids: sizes, limits, what a user may give instead."""
+
+import pytest
+
+from normtune.errors import UsageError
+from normtune.tuner.plan.grids import GRIDS, MAX_ELEMENTS, shapes, shapes_of
+
+
+def test_sizes_of_the_grids():
+    assert 180 <= len(shapes("default")) <= 200
+    assert len(shapes("probe")) == 20
+    recording = shapes("recording")
+    assert {rows for rows, _ in recording} == {2**power for power in range(19)} | {192, 320, 576, 768}
+    for hidden in (
+        *(64, 80, 96, 160, 384, 640, 896, 1152, 1536, 1792, 2304, 2560, 3584, 5120, 5632, 6144, 7168, 8704, 12288),
+        *(12800, 15872, 18432, 20480, 22016, 25600, 28672, 29568, 32768),
+    ):
+        assert (1, hidden) in recording
+    assert max(rows * hidden for rows, hidden in recording) == MAX_ELEMENTS
+
+
+def test_a_replay_of_the_recording_has_every_default_and_no_probe_is_larger():
+    assert set(shapes("default")) <= set(shapes("recording"))
+    assert all(rows * hidden <= MAX_ELEMENTS for rows, hidden in GRIDS["probe"])
+
+
+def test_the_quick_grid_is_an_even_third_with_its_corners():
+    whole, third = shapes("default"), shapes("quick")
+    assert set(third) < set(whole) and abs(3 * len(third) - len(whole)) <= 3
+    for axis in (0, 1):  # no size is without a shape, and none has many more than another
+        counts = [sum(shape[axis] == size for shape in third) for size in sorted({shape[axis] for shape in whole})]
+        assert min(counts) >= 2 and max(counts) <= 6
+    assert {(1, 64), (262144, 64), (1, 32768)} <= set(third)
+
+
+def test_own_sizes():
+    assert shapes("default", [3, 1, 3], [96]) == [(1, 96), (3, 96)]
+    assert shapes("default", [5]) == [(5, hidden) for _, hidden in shapes("default", [1])]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("huge",), "unknown grid 'huge': expected one of default, quick, recording, probe"),
+        (("default", [0]), "rows has 0: expected positive integers"),
+        (("default", None, [-64]), "hidden has -64"),
+        (("default", [1.5]), "rows has 1.5"),
+        (("default", []), "the grid is empty"),
+        (("default", [2**20], [2**12]), "the grid is empty"),
+    ],
+)
+def test_bad_sizes_are_refused_by_name(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        shapes(*arguments)
+
+
+def test_shapes_of_a_file_are_taken_once_and_too_large_ones_apart(tmp_path):
+    file = tmp_path / "model.csv"
+    file.write_text("layer,rows,hidden\nq,4096,128\nx,65536,8192\nk,4096,128\nffn,1,7168\nall,65536,4096\n")
+    assert shapes_of(file) == ([(4096, 128), (65536, 4096), (1, 7168)], [(65536, 8192)])
+    file.write_text("rows,hidden\n65536,8192\n")
+    with pytest.raises(UsageError, match=r"every shape of .*model\.csv is too large, the first is 65536 x 8192"):
+        shapes_of(file)
+    file.write_text("rows,hidden\n1,64\n1,0\n")
+    with pytest.raises(UsageError, match=r"model\.csv, line 3: hidden is '0'"):
+        shapes_of(file)

@@ -1,0 +1,149 @@
+"""Plans: legal, without repetition, and honest about what was left out."""
+
+from itertools import pairwise
+
+import pytest
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.rules import liger
+from normtune.kernels.config import Config
+from normtune.kernels.operator import operator, operators
+from normtune.kernels.target import TARGETS
+from normtune.tuner.device.compiling import compile_class
+from normtune.tuner.plan.footprint import peak_bytes
+from normtune.tuner.plan.grids import shapes
+from normtune.tuner.plan.plan import QUICK_CONFIGS, candidates, fitting, plan, problems, quick_candidates
+
+TARGET = TARGETS["sm_90"]
+
+
+def test_each_launch_is_tried_once_and_everything_is_accounted_for():
+    spec = operator("rms_norm_backward")
+    problem = spec.problem(1, 4096, "bfloat16")
+    space = spec.space("full", problem, TARGET)
+    kept, pruned = candidates(spec, space, problem, TARGET)
+    assert len(kept) + sum(pruned.values()) == len(space)
+    assert len({candidate.launch for candidate in kept}) == len(kept)
+    # One row makes one program, however many a multiprocessor may hold, beside those that follow the rows.
+    assert {candidate.config.programs_per_sm for candidate in kept} == {0, 1}
+    assert all((candidate.config.finish == "columns") != candidate.launch.looped for candidate in kept)
+    assert pruned["same launch as another config"] > 0
+
+
+def test_illegal_configs_are_counted_by_reason():
+    spec = operator("rms_norm_forward")
+    problem = spec.problem(8, 65536, "float32")
+    configs = [Config("row", 1, 1), Config("row", 1, 2), Config("split"), Config("cluster")]
+    kept, pruned = candidates(spec, configs, problem, TARGET)
+    assert kept == []
+    assert pruned == {
+        "illegal: elements a thread exceed": 2,
+        "illegal: split without block_col": 1,
+        "illegal: schedule 'cluster' does not exist for rms_norm_forward": 1,
+    }
+
+
+def test_jobs_are_compile_classes():
+    wanted = problems(["rms_norm_forward"], ["bfloat16"], [(1, 1024), (64, 1024), (4096, 1024), (64, 1000)])
+    chosen = plan(wanted, "default", TARGET)
+    jobs = chosen.jobs()
+    classes = {compile_class(job.problem, job.launch) for job in jobs}
+    assert len(classes) == len(jobs)
+    for task in chosen.tasks:
+        for candidate in task.candidates:
+            assert compile_class(task.problem, candidate.launch) in classes
+    # 1000 is masked and less aligned: other binaries than 1024, which its three row counts share.
+    assert len(jobs) == len(plan(wanted[2:3], "default", TARGET).jobs()) + len(
+        plan(wanted[3:], "default", TARGET).jobs()
+    )
+
+
+def test_problems_of_keys_and_dtypes():
+    found = problems(["rms_norm_forward:no_rstd"], ["bfloat16", "float32"], [(1, 64)])
+    assert [str(problem) for problem in found] == [
+        "rms_norm_forward:no_rstd bfloat16 1 x 64",
+        "rms_norm_forward:no_rstd float32 1 x 64",
+    ]
+    assert {problem.operator for problem in problems([], ["bfloat16"], [(1, 64)])} >= {
+        "rms_norm_forward",
+        "rms_norm_backward",
+    }
+
+
+@pytest.mark.parametrize(
+    ("keys", "dtype", "message"),
+    [
+        (["layer_norm"], "bfloat16", "unknown operator 'layer_norm'"),
+        (["rms_norm_forward:no_x"], "bfloat16", "unknown variant 'no_x'"),
+        ([], "int8", "unknown dtype 'int8'"),
+    ],
+)
+def test_unknown_names_are_usage_errors(keys, dtype, message):
+    with pytest.raises(UsageError, match=message):
+        problems(keys, [dtype], [(1, 64)])
+
+
+def test_unknown_space():
+    with pytest.raises(UsageError, match="unknown space 'tiny': expected one of default, full, quick"):
+        plan([], "tiny", TARGET)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_the_quick_space_has_a_legal_config_everywhere_and_few(target):
+    for spec in operators().values():
+        keys = [f"{spec.name}:{variant}" if variant else spec.name for variant in spec.variants]
+        hidden = [min(2**power + odd, spec.max_hidden) for power in range(17) for odd in (0, 1)]
+        sizes = [(rows, size) for rows in (64, 1024, 4096) for size in hidden]
+        for problem in problems(keys, spec.dtypes, sizes):
+            kept, _ = quick_candidates(spec, problem, target)
+            assert 1 <= len(kept) <= QUICK_CONFIGS, problem
+
+
+def test_what_liger_chooses_is_tried_by_the_quick_space_wherever_it_is_legal():
+    for task in plan(problems([], ["bfloat16"], shapes("quick")), "quick", TARGET).tasks:
+        problem = task.problem
+        rule = liger.choose(problem.operator, problem.rows, problem.hidden)
+        launch = operator(problem.operator).resolve(rule, problem, TARGET, None)
+        assert launch in {candidate.launch for candidate in task.candidates}
+
+
+def test_the_quick_plan_counts_the_configs_of_the_default_space_that_it_leaves_out():
+    wanted = problems([], ["bfloat16"], shapes("quick"))
+    quick, default = plan(wanted, "quick", TARGET), plan(wanted, "default", TARGET)
+    missed = 0
+    for few, many in zip(quick.tasks, default.tasks, strict=True):
+        missed += len({c.launch for c in many.candidates} - {c.launch for c in few.candidates})
+        # A recording of the default space answers for all of the quick one.
+        assert {c.launch for c in few.candidates} <= {c.launch for c in many.candidates}
+    assert quick.pruned["only in the default space"] == missed
+    assert quick.cells() < 0.4 * default.cells()
+
+
+def test_an_operator_without_a_quick_space_is_tried_evenly(monkeypatch):
+    spec = operator("rms_norm_forward")
+    whole = spec.space
+    monkeypatch.setitem(spec.__dict__, "space", lambda name, *rest: whole("default", *rest))
+    wanted = [spec.problem(4096, 4096, "bfloat16")]
+    (quick,), (default,) = (plan(wanted, space, TARGET).tasks for space in ("quick", "default"))
+    places = [default.candidates.index(candidate) for candidate in quick.candidates]
+    assert len(places) == QUICK_CONFIGS and places[0] == 0 and places[-1] == len(default.candidates) - 1
+    steps = {after - before for before, after in pairwise(places)}
+    assert max(steps) - min(steps) <= 1
+
+
+def test_what_does_not_fit_into_the_free_memory_is_left_out_and_kept_track_of():
+    whole = plan(problems([], ["bfloat16"], shapes("default")), "quick", TARGET)
+    assert fitting(whole, None) is whole
+    few = fitting(whole, 5 << 30)
+    assert len(few.tasks) + len(few.oversized) == len(whole.tasks) and few.oversized
+    assert max(peak_bytes(task.problem) for task in few.tasks) <= 5 << 30
+    assert {task.problem for task in few.tasks}.isdisjoint(few.oversized)
+    assert max(peak_bytes(task.problem) for task in few.tasks) < min(map(peak_bytes, few.oversized))
+
+
+def test_a_device_without_room_for_anything_is_an_error_that_says_how_much_it_takes():
+    whole = plan(problems([], ["bfloat16"], [(1, 64), (65536, 4096)]), "quick", TARGET)
+    with pytest.raises(
+        NormtuneError, match=r"0\.5 GiB of device memory are free, the smallest problem takes 1\.\d GiB"
+    ):
+        fitting(whole, 1 << 29)

@@ -1,0 +1,44 @@
+"""Who gets how many rounds."""
+
+from normtune.kernels.config import Config
+from normtune.results.records import COPY
+from normtune.tuner.search.rounds import race
+
+FAST, CLOSE, SLOW, BROKEN = (Config("row", 1, warps) for warps in (1, 2, 4, 8))
+TIMES = {FAST: 100, CLOSE: 109, SLOW: 111, COPY: 1}
+
+
+class Fixed:
+    def __init__(self):
+        self.blocks = []
+
+    def block(self, configs):
+        self.blocks.append(list(configs))
+        return {config: [TIMES[config]] * 2 for config in configs if config in TIMES}
+
+
+def test_adaptive_gives_six_rounds_to_all_and_sixteen_to_the_close():
+    session = Fixed()
+    found = race(session, [SLOW, FAST, CLOSE, BROKEN], "adaptive")
+    assert {config: len(samples.rounds) for config, samples in found.items()} == {
+        FAST: 16,
+        CLOSE: 16,
+        SLOW: 6,
+        COPY: 16,
+    }
+    assert found[FAST].rounds == list(range(16))
+    assert all(BROKEN not in block for block in session.blocks[3:])
+
+
+def test_exhaustive_gives_sixteen_to_all():
+    found = race(Fixed(), [SLOW, FAST, CLOSE], "exhaustive")
+    assert {len(samples.nanoseconds) for samples in found.values()} == {16}
+
+
+def test_the_copy_is_no_rival():
+    class OnlySlow(Fixed):
+        def block(self, configs):
+            return {config: [10 if config == COPY else 1000] * 2 for config in configs}
+
+    found = race(OnlySlow(), [SLOW, FAST], "adaptive")
+    assert {len(samples.rounds) for samples in found.values()} == {16}

@@ -1,0 +1,81 @@
+"""The eager launches give what the gate asks for, variants and the copy included."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from normtune.kernels.operator import operator
+from normtune.kernels.problem import split_key
+from normtune.kernels.target import TARGETS
+from normtune.results.records import COPY
+from normtune.tuner.plan.plan import candidates
+from normtune.tuner.timing import memory
+from normtune.tuner.timing.arena import Arena
+from normtune.tuner.timing.gate import LaunchFailedError
+from normtune.tuner.timing.timing import CudaSession
+
+pytestmark = pytest.mark.interpreter
+
+TARGET = TARGETS["sm_80"]  # without what the interpreter cannot run
+CPU = torch.device("cpu")
+KEYS = ("rms_norm_forward", "rms_norm_forward:no_rstd", "rms_norm_backward", "rms_norm_backward:no_dweight")
+
+
+@pytest.fixture
+def timer():
+    workspace = torch.zeros(1 << 20)
+    return SimpleNamespace(device=CPU, arena=Arena(CPU, 0), workspace=lambda elements: workspace)
+
+
+def session_of(timer, key, count=4):
+    name, variant = split_key(key)
+    spec = operator(name)
+    problem = spec.problem(33, 96, "float32", variant)
+    kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
+    launches = {candidate.config: candidate.launch for candidate in kept[:: max(1, len(kept) // count)]}
+    return CudaSession(timer, spec, problem, launches, "eager"), list(launches)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_eager_launches_are_right_on_every_slice(timer, key):
+    session, configs = session_of(timer, key)
+    assert len(configs) >= 3
+    assert session.compare(configs, []) == {}
+    # Prepared on other tensors than it is launched on now.
+    assert session.compare(configs, []) == {}
+
+
+def test_a_wrong_result_is_seen_in_the_eager_launch(timer):
+    session, (config, *_) = session_of(timer, "rms_norm_forward")
+    right = session.launcher(config)
+
+    def wrong(tensors):
+        right(tensors)
+        tensors["y"][32, 95] += 1
+
+    session.launcher = lambda label: wrong
+    (error,) = session.compare([config], []).values()
+    assert error.status == "wrong_result"
+
+
+def test_the_copy_copies(timer):
+    session, _ = session_of(timer, "rms_norm_forward")
+    launch = session.launcher(COPY)
+    for tensors in timer.arena.slices(session._copy_buffers, 2):
+        tensors["target"].zero_()
+        launch(tensors)
+        assert torch.equal(tensors["source"], tensors["target"])
+    assert memory.copy_call(tensors["source"], tensors["target"]).args[2] == tensors["source"].numel()
+
+
+def test_what_cannot_be_prepared_is_the_outcome_of_its_config(timer, monkeypatch):
+    session, (config, *_) = session_of(timer, "rms_norm_forward")
+
+    def calls(*arguments):
+        raise ValueError("rows are beyond me")
+
+    monkeypatch.setattr(session._spec.kernels(), "calls", calls)
+    with pytest.raises(LaunchFailedError, match="ValueError: rows are beyond me") as caught:
+        session.launcher(config)
+    assert caught.value.status == "crashed"

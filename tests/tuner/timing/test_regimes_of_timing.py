@@ -1,0 +1,136 @@
+"""What each regime replays: which slices, in which order, with which cache; without a GPU."""
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from normtune.kernels.config import Config
+from normtune.kernels.operator import operator
+from normtune.kernels.target import TARGETS
+from normtune.results.records import COPY
+from normtune.tuner.plan.plan import candidates
+from normtune.tuner.timing import eager, timing
+from normtune.tuner.timing.arena import Arena
+from normtune.tuner.timing.protocol import timed_launches
+
+SPEC = operator("rms_norm_forward")
+PROBLEM = SPEC.problem(64, 128, "float32")
+ROW = Config("row", 1, 4)
+
+
+class Kept:
+    """In place of what is replayed: keeps how it was made."""
+
+    def __init__(self, timer, launch, slices, lead_in, *, evicted=True):
+        self.slices, self.lead_in, self.evicted = slices, lead_in, evicted
+
+
+class Stream(Kept):
+    pass
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Blocks of a session in a regime, as what is made for each label."""
+    monkeypatch.setattr(timing, "Captured", Kept)
+    monkeypatch.setattr(timing, "Streamed", Stream)
+    monkeypatch.setattr(timing, "Prepared", lambda *arguments: None)
+    monkeypatch.setattr(timing, "prepare", lambda *arguments: None)
+    timer = SimpleNamespace(
+        device=torch.device("cpu"),
+        arena=Arena(torch.device("cpu"), 0),
+        workspace=lambda elements: None,
+        rounds_of=lambda graphs, count: graphs,
+    )
+
+    def block(regime, slow=()):
+        (candidate,), _ = candidates(SPEC, [ROW], PROBLEM, TARGETS["sm_90"])
+        session = timing.CudaSession(timer, SPEC, PROBLEM, {ROW: candidate.launch}, regime)
+        session._slow = set(slow)
+        return session.block([ROW, COPY])
+
+    return block
+
+
+def places(timed):
+    return [tuple(tensor.data_ptr() for tensor in tensors.values()) for tensors in timed.slices]
+
+
+def test_cold_launches_are_on_slices_of_their_own_behind_the_evicting_read(made):
+    for label, timed in made("cold").items():
+        assert type(timed) is Kept and timed.evicted, label
+        assert (timed.lead_in, len(timed.slices)) == (1, 1 + timed_launches(SPEC.bytes_moved(PROBLEM)))
+        assert len(set(places(timed))) == len(timed.slices)
+
+
+def test_warm_launches_are_on_one_slice_and_nothing_is_evicted(made):
+    for label, timed in made("warm").items():
+        assert type(timed) is Kept and not timed.evicted, label
+        assert (timed.lead_in, len(timed.slices)) == (2, 2 + timed_launches(SPEC.bytes_moved(PROBLEM)))
+        assert len(set(places(timed))) == 1
+    first, second = (places(made("warm")[ROW])[0] for _ in range(2))
+    assert first != second  # each block draws anew
+
+
+def test_eager_launches_are_cold_and_in_no_graph(made):
+    for label, timed in made("eager").items():
+        assert type(timed) is Stream, label
+        assert (timed.lead_in, len(timed.slices)) == (1, 1 + timed_launches(SPEC.bytes_moved(PROBLEM)))
+        assert len(set(places(timed))) == len(timed.slices)
+
+
+def test_slow_launches_are_timed_alone_and_warm_ones_behind_their_like(made):
+    for regime, expected in {"cold": (0, 1), "eager": (0, 1), "warm": (2, 3)}.items():
+        found = made(regime, slow=[ROW])
+        assert (found[ROW].lead_in, len(found[ROW].slices)) == expected, regime
+        assert len(found[COPY].slices) > 3
+
+
+@pytest.fixture
+def stream(monkeypatch):
+    """Notes of what is done in order, by events, the timer and launches."""
+    notes = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            notes.append("event")
+
+        def elapsed_time(self, end):
+            return 0.012  # milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: notes.append("drained"))
+    return notes
+
+
+def test_an_eager_batch_begins_on_a_drained_stream_and_its_lead_in_is_not_timed(stream):
+    timer = SimpleNamespace(device=None, evict=lambda: stream.append("evict"))
+    batch = eager.Streamed(timer, lambda tensors: stream.append((tensors, gc.isenabled())), ["a", "b", "c", "d"], 1)
+    stream.clear()
+    batch.replay()
+    launches = [(name, False) for name in "abcd"]
+    assert stream == ["evict", "drained", launches[0], "event", *launches[1:], "event"]
+    assert gc.isenabled()
+    assert batch.nanoseconds() == 4000
+
+
+def test_a_launch_that_fails_leaves_the_collector_as_it_was(stream):
+    def fail(tensors):
+        raise ValueError("no")
+
+    batch = eager.Streamed(SimpleNamespace(device=None, evict=lambda: None), fail, ["a", "b"], 1)
+    with pytest.raises(ValueError, match="no"):
+        batch.replay()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="no"):
+            batch.replay()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

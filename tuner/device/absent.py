@@ -1,0 +1,54 @@
+"""A GPU that is not here, to plan for.
+
+In: nothing. Out: a `device.Bench` with the limits and the speed of an H200 beside 16 cores, which measures nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from normtune.kernels.config import Config
+from normtune.kernels.target import TARGETS
+from normtune.results.records import Device
+from normtune.results.regimes import COLD
+from normtune.tuner.device.engine import Speed
+from normtune.tuner.device.open import Outcome, Phases
+from normtune.tuner.plan.estimate import H200
+from normtune.tuner.plan.plan import Task
+
+
+class AbsentBench:
+    """An H200 of which nothing is known but its limits."""
+
+    target = TARGETS["sm_90"]
+    device = Device("no GPU here, planned as for an H200", "sm_90", target.sms, target.l2_bytes, 0, "absent", "none")
+
+    def __init__(self, regime: str = COLD) -> None:
+        self.regime = regime
+        self.software: dict[str, str] = {}
+        self.free_bytes: int | None = None
+
+    def speed(self) -> Speed:
+        """As measured on one."""
+        return H200
+
+    def prepare(self, tasks: Sequence[Task], told: Callable[[int, int], None] | None = None) -> None:
+        """Nothing is compiled."""
+
+    def compiled(self, task: Task, seconds: float | None = None) -> bool:
+        """Nothing is."""
+        return False
+
+    def measure(self, task: Task, strategy: str) -> Mapping[Config, Outcome]:
+        """It cannot.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("a GPU that is not here measures nothing")
+
+    def phases(self) -> Phases:
+        """No time was spent."""
+        return Phases(0.0, 0.0, 0.0, {})
+
+    def close(self) -> dict[str, object]:
+        """Nothing to release."""
+        return {}

@@ -1,0 +1,298 @@
+"""A device as a sweep sees it: tasks in, outcomes out, whatever a config does to the process that runs it.
+
+In: tasks. Out: an `Outcome` a config. The device is driven by a worker; when that is lost, the config to blame is found
+by asking for the same step one config at a time, gets its outcome, and the others go on with a new worker. How a device
+does a step is left to its `engine.Engine`, which steps there are for how many rounds to `racing`.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from normtune.errors import NormtuneError
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.results.records import COPY
+from normtune.tuner.device.compiling import (
+    BESIDE_A_GPU,
+    COMPILE_SECONDS,
+    Compiled,
+    CompilePool,
+    compile_class,
+    default_workers,
+)
+from normtune.tuner.device.engine import Block, NoMemoryError, Outcome, Speed
+from normtune.tuner.device.open import Phases, SkippedError
+from normtune.tuner.device.worker import Opener, Worker, WorkerLostError
+from normtune.tuner.plan.plan import Candidate, Plan, Task
+from normtune.tuner.search.rounds import close_to_best, race
+
+# Configs within 3 % of the best have many calls compared: whoever wins here, alone or in a table, is among them.
+LIKELY = 1.03
+# One config's step takes milliseconds; a step of all configs of a problem a few seconds on a slow GPU.
+STEP_SECONDS = 20.0
+STEPS_SECONDS = 60.0
+# So many workers may be lost with no step done between: by the device itself, and by configs, as all those of an
+# operator may be bad.
+MAX_LOST = 3
+MAX_LOST_BY_CONFIGS = 20
+
+
+class WorkerBench:
+    """A device behind a worker; a `device.Bench`.
+
+    Args:
+        opener: module, function and arguments that make its engine.
+
+    Raises:
+        NormtuneError: the engine cannot be opened.
+    """
+
+    def __init__(self, opener: Opener) -> None:
+        self._opener = opener
+        self._lost = 0
+        self._restarts = 0
+        self._generation = 0
+        self._worker: Worker | None = None
+        self._protocol: dict[str, object] = {}
+        identity = self.worker().identity
+        self.device, self.target, self.software = identity.device, identity.target, identity.software
+        self.free_bytes, self.regime = identity.free_bytes, identity.regime
+        self._identity = identity
+        self._pool: CompilePool | None = None
+        self._failed: dict[object, Outcome] = {}
+        self._gated: set[object] = set()
+        self._rounds = self._void_rounds = 0
+        self._seconds = {"compile": 0.0, "gate": 0.0, "timing": 0.0}
+
+    def speed(self) -> Speed:
+        """How fast this machine is.
+
+        Raises:
+            NormtuneError: the device cannot even copy.
+        """
+        try:
+            found: Speed = self.ask_twice("speed", seconds=STEPS_SECONDS)
+        except (WorkerLostError, NoMemoryError) as error:
+            raise NormtuneError(
+                f"{self.device.label} cannot be measured, a plain copy failed ({error}): `normtune doctor` looks for "
+                "the cause, as others that hold its memory"
+            ) from None
+        return found._replace(cores=default_workers())
+
+    def prepare(self, tasks: Sequence[Task], told: Callable[[int, int], None] | None = None) -> None:
+        """Begin to compile, in the order of the tasks; a failure becomes the outcome of the binary's configs."""
+        if self._identity.compiles:
+            jobs = Plan(tuple(tasks), {}).jobs()
+            self._pool = CompilePool(jobs, self.target.name, seconds=COMPILE_SECONDS, told=told, nice=BESIDE_A_GPU)
+
+    def compiled(self, task: Task, seconds: float | None = None) -> bool:
+        """Wait for the binaries of a task, at most so long; whether they are there."""
+        start = time.perf_counter()
+        try:
+            for candidate in task.candidates:
+                left = None if seconds is None else max(0.0, seconds - (time.perf_counter() - start))
+                if self._compile(task.problem, candidate, left) is None:
+                    return False
+            return True
+        finally:
+            self._seconds["compile"] += time.perf_counter() - start
+
+    def measure(self, task: Task, strategy: str) -> Mapping[Config, Outcome]:
+        """Gate each binary once, time the candidates that pass, compare their outputs again."""
+        self.compiled(task)
+        start = time.perf_counter()
+        outcomes: dict[Config, Outcome] = {}
+        passed = []
+        for candidate in task.candidates:
+            failure = self._gate(task.problem, candidate)
+            if failure:
+                outcomes[candidate.config] = failure
+            else:
+                passed.append(candidate)
+        session = _Session(self, task.problem, passed)
+        session.step("warm_up", session.alive())
+        timing = time.perf_counter()
+        samples = race(session, session.alive(), strategy) if session.alive() else {}
+        compare = time.perf_counter()
+        session.step("compare", session.alive(), close_to_best(samples, LIKELY))
+        outcomes.update(session.failed)
+        for config, found in samples.items():
+            outcomes.setdefault(config, Outcome("ok", "", found.rounds, found.nanoseconds))
+        self._seconds["gate"] += timing - start + time.perf_counter() - compare
+        self._seconds["timing"] += compare - timing
+        return outcomes
+
+    def phases(self) -> Phases:
+        """Seconds waiting for the compiler, in the gate and in timing; rounds, void rounds and lost workers."""
+        counts = {"rounds": self._rounds, "void_rounds": self._void_rounds, "worker_restarts": self._restarts}
+        return Phases(**self._seconds, protocol={"regime": self._identity.regime, **counts, **self._protocol})
+
+    def close(self) -> dict[str, object]:
+        """End the worker and the compilers; what the clocks did."""
+        if self._pool:
+            self._pool.close()
+        if self._worker:
+            self._protocol.update(self._worker.close())
+            self._worker = None
+        return self._protocol
+
+    def worker(self) -> Worker:
+        """The worker, a new one if the last was lost.
+
+        Raises:
+            NormtuneError: none can be had.
+        """
+        while self._worker is None:
+            try:
+                self._worker = Worker(self._opener)
+            except WorkerLostError as error:
+                self._count_lost(error, MAX_LOST)
+            self._generation += 1
+        return self._worker
+
+    def ask(self, step: str, *arguments: Any, seconds: float) -> Any:
+        """What the engine answers to a step.
+
+        Raises:
+            WorkerLostError: the worker is gone; the next call has a new one.
+            NoMemoryError, NormtuneError: as `Worker.call`.
+        """
+        try:
+            answer = self.worker().call(step, *arguments, seconds=seconds)
+        except WorkerLostError as error:
+            self._worker = None
+            self._restarts += 1
+            self._count_lost(error, MAX_LOST_BY_CONFIGS)
+            raise
+        self._lost = 0
+        return answer
+
+    def ask_twice(self, step: str, *arguments: Any, seconds: float | None = None) -> Any:
+        """As `ask`, but a death alone does not convict the step: somebody may have killed the worker."""
+        patience = seconds or STEP_SECONDS
+        try:
+            return self.ask(step, *arguments, seconds=patience)
+        except WorkerLostError as error:
+            if error.certain:
+                raise
+        return self.ask(step, *arguments, seconds=patience)
+
+    def count(self, block: Block) -> None:
+        """Add the rounds of a block to the run's."""
+        self._rounds += block.rounds
+        self._void_rounds += block.void_rounds
+
+    @property
+    def generation(self) -> int:
+        """Number of the present worker: what an earlier one was told, this one does not know."""
+        return self._generation
+
+    def _count_lost(self, error: WorkerLostError, most: int) -> None:
+        self._lost += 1
+        if self._lost > most:
+            raise NormtuneError(
+                f"the process that drives the device was lost {self._lost} times in a row, the last time because of: "
+                f"{error}; everything measured is stored, `normtune doctor` looks for the cause"
+            ) from None
+
+    def _compile(self, problem: Problem, candidate: Candidate, seconds: float | None) -> Compiled | bool | None:
+        """Whether a candidate's binary was dealt with; None where the time was too short."""
+        key = compile_class(problem, candidate.launch)
+        if self._pool is None or key in self._failed or key in self._gated:
+            return True
+        found = self._pool.result(problem, candidate.launch, seconds)
+        if found is not None and found.status != "ok":
+            self._failed[key] = Outcome(found.status, found.reason)
+        elif found is not None and found.shared_bytes > self.target.shared_bytes:
+            reason = f"{found.shared_bytes} bytes of shared memory exceed {self.target.shared_bytes}"
+            self._failed[key] = Outcome("out_of_resources", reason)
+        return found
+
+    def _gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
+        """The failure of a candidate's binary, if any; it is tried once."""
+        key = compile_class(problem, candidate.launch)
+        if key in self._failed or key in self._gated:
+            return self._failed.get(key)
+        try:
+            failure = self.ask_twice("gate", problem, candidate)
+        except WorkerLostError as error:
+            failure = Outcome(error.status, f"in the gate: {error}")
+        except NoMemoryError as error:
+            raise SkippedError(str(error)) from None
+        if failure:
+            self._failed[key] = failure
+        else:
+            self._gated.add(key)
+        return failure
+
+
+class _Session:
+    """One problem being measured, by whatever worker there is: a `racing.Session`.
+
+    Attributes:
+        failed: the configs that failed since it began.
+    """
+
+    def __init__(self, bench: WorkerBench, problem: Problem, candidates: Sequence[Candidate]) -> None:
+        self._bench = bench
+        self._problem = problem
+        self._candidates = candidates
+        self._begun = -1
+        self.failed: dict[Config, Outcome] = {}
+
+    def alive(self) -> list[Config]:
+        """The candidates that have not failed."""
+        return [candidate.config for candidate in self._candidates if candidate.config not in self.failed]
+
+    def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
+        """Time a block of rounds; who fails is missing."""
+        found: Block = self.step("block", configs)
+        self._bench.count(found)
+        return found.times
+
+    def step(self, name: str, configs: Sequence[Config], *more: Any) -> Any:
+        """The answer to a step of several configs, without those that fail in it; None where none is left.
+
+        Raises:
+            SkippedError: the problem does not fit, or the worker is lost over and over with no config to blame.
+        """
+        for _ in range(2):
+            wanted = [config for config in configs if config not in self.failed]
+            if not wanted:
+                return None
+            try:
+                answer = self._once(name, wanted, *more)
+            except NoMemoryError as error:
+                raise SkippedError(str(error)) from None
+            except WorkerLostError as error:
+                lost = error
+                self._convict(name, wanted, *more)
+                continue
+            if isinstance(answer, Mapping):
+                self.failed.update(answer)
+            return answer
+        raise SkippedError(f"the process that drives the device was lost twice over all configs together ({lost})")
+
+    def _convict(self, name: str, configs: Sequence[Config], *more: Any) -> None:
+        """Ask for a step one config at a time, to see whose fault it is that the worker was lost."""
+        for config in configs:
+            try:
+                self._once(name, [config], *more)
+            except WorkerLostError as error:
+                if config == COPY:
+                    raise SkippedError(f"a plain copy failed ({error})") from None
+                self.failed[config] = Outcome(error.status, f"in {name}: {error}")
+            except NoMemoryError as error:
+                raise SkippedError(str(error)) from None
+
+    def _once(self, name: str, configs: Sequence[Config], *more: Any) -> Any:
+        bench = self._bench
+        bench.worker()
+        if self._begun != bench.generation:
+            try:
+                bench.ask_twice("begin", self._problem, self._candidates)
+            except WorkerLostError as error:
+                raise SkippedError(f"the process that drives the device was lost before any config ({error})") from None
+            self._begun = bench.generation
+        return bench.ask(name, configs, *more, seconds=STEP_SECONDS if len(configs) == 1 else STEPS_SECONDS)

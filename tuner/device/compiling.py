@@ -1,0 +1,311 @@
+"""Compiling ahead of the timing, in a pool of processes, for a GPU that need not be there.
+
+In: (problem, launch) pairs, one a binary, and a target. Out: what the compiler reported for each, or why it failed;
+the binaries themselves end up in Triton's disk cache, where the later launch of the same arguments finds them. The
+pool's processes import triton but never torch and open no CUDA context. A compiler that hangs or dies twice costs its
+binary.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, as_completed, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from pebble import ProcessExpired, ProcessPool
+
+from normtune.errors import NormtuneError
+from normtune.kernels.call import warmup
+from normtune.kernels.operator import Launch, operator
+from normtune.kernels.problem import Problem
+from normtune.tuner.device.processes import SPAWN, Scratch, belong_to_parent, start_tracker, told_exit, use_scratch
+
+# No binary of the full space took more than 6 s on a core of the H200's host.
+COMPILE_SECONDS = 60.0
+# Somebody may have killed the compiler, or the machine may have slept: the second time convicts.
+TRIES = 2
+# What `nice` adds to compilers beside a process that drives a GPU: they take what it leaves.
+BESIDE_A_GPU = 10
+
+
+class Job(NamedTuple):
+    """One binary to compile: the problem that represents it and the launch that it serves."""
+
+    problem: Problem
+    launch: Launch
+
+
+class Compiled(NamedTuple):
+    """What came of one job.
+
+    Attributes:
+        job: the job.
+        status: `ok`, `compile_error`, `timeout` or `crashed`.
+        reason: the compiler's message, one line; empty for `ok`.
+        shared_bytes: shared memory of the largest of the job's kernels, bytes.
+        threads: threads a program, the most of them.
+        binaries: names of the compiled kernels with their assembly, only when asked for.
+    """
+
+    job: Job
+    status: str
+    reason: str = ""
+    shared_bytes: int = 0
+    threads: int = 0
+    binaries: tuple[tuple[str, str], ...] = ()
+
+
+def compile_class(problem: Problem, launch: Launch) -> tuple[str, str, str, Launch]:
+    """What one binary serves: operator, variant, dtype and the launch without grid and row count."""
+    return (problem.operator, problem.variant, problem.dtype, launch.binary)
+
+
+def jobs_of(pairs: Iterable[tuple[Problem, Launch]]) -> list[Job]:
+    """One job a compile class, in the order of first appearance."""
+    found: dict[tuple[str, str, str, Launch], Job] = {}
+    for problem, launch in pairs:
+        found.setdefault(compile_class(problem, launch), Job(problem, launch))
+    return list(found.values())
+
+
+def default_workers() -> int:
+    """Processes of the pool: as many as this process may use cores."""
+    return max(1, len(os.sched_getaffinity(0)))
+
+
+class CompilePool:
+    """Binaries in the making: compiles jobs in the background, about in their order.
+
+    Args:
+        jobs: one a compile class.
+        target: `sm_90`, `gfx942`, ...
+        workers: processes; default one a core.
+        keep_assembly: whether `Compiled.binaries` is filled (PTX or AMD assembly, much text).
+        seconds: after so many a compile is tried again, or given up.
+        told: called as (done, total) whenever a job is done, from another thread.
+        nice: how far the processes stand back behind others, as for `os.nice`.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        target: str,
+        workers: int | None = None,
+        keep_assembly: bool = False,
+        seconds: float = COMPILE_SECONDS,
+        told: Callable[[int, int], None] | None = None,
+        nice: int = 0,
+    ) -> None:
+        self._seconds = seconds
+        self._futures: dict[tuple[str, str, str, Launch], Future[Compiled]] = {}
+        self._jobs: dict[Future[Compiled], Job] = {}
+        self._done = 0
+        self._pool: ProcessPool | None = None
+        if not jobs:
+            return
+        workers = min(workers or default_workers(), len(jobs))
+        start_tracker()
+        self._scratch = Scratch()
+        initial = (target, nice, self._scratch.path)
+        self._pool = ProcessPool(workers, initializer=_activate, initargs=initial, context=SPAWN)
+        self._keep_assembly = keep_assembly
+
+        def count(_: object) -> None:
+            self._done += 1
+            if told:
+                told(self._done, len(jobs))
+
+        for job in jobs:
+            future: Future[Compiled] = Future()
+            future.add_done_callback(count)
+            self._futures[compile_class(job.problem, job.launch)] = future
+            self._jobs[future] = job
+            self._try(job, future, TRIES)
+
+    def __iter__(self) -> Iterator[Compiled]:
+        """All results, as they are done.
+
+        Raises:
+            NormtuneError: no process of the pool can start.
+        """
+        for future in as_completed(self._jobs):
+            yield self._result(future)
+
+    def result(self, problem: Problem, launch: Launch, seconds: float | None = None) -> Compiled | None:
+        """What came of the binary of a launch, waiting for it at most so long; None where it is not done by then.
+
+        Raises:
+            KeyError: it is not among the jobs.
+            NormtuneError: no process of the pool can start.
+        """
+        future = self._futures[compile_class(problem, launch)]
+        # Waited for apart: who asks too early must not be told that the compile took too long.
+        wait([future], seconds)
+        return self._result(future) if future.done() else None
+
+    def close(self) -> None:
+        """End the processes and remove their temporary files; what is not compiled by then stays so."""
+        if self._pool is not None:
+            try:
+                self._pool.stop()  # type: ignore[no-untyped-call]
+                self._pool.join()
+            finally:
+                self._scratch.remove()
+
+    def _try(self, job: Job, future: Future[Compiled], tries: int) -> None:
+        """Compile a job, so many times at most; whoever is killed or has no time is tried again behind the others."""
+
+        def tried(attempt: Future[Compiled]) -> None:
+            try:
+                future.set_result(attempt.result())
+            except (ProcessExpired, TimeoutError) as error:
+                if tries > 1:
+                    with suppress(RuntimeError):  # the pool ends
+                        return self._try(job, future, tries - 1)
+                future.set_exception(error)
+            except BaseException as error:
+                future.set_exception(error)
+
+        assert self._pool is not None
+        attempt = self._pool.schedule(_compile, args=(job, self._keep_assembly), timeout=self._seconds)
+        attempt.add_done_callback(tried)
+
+    def _result(self, future: Future[Compiled]) -> Compiled:
+        try:
+            return future.result()
+        except ProcessExpired as error:
+            return Compiled(self._jobs[future], "crashed", f"the compiler's process died ({told_exit(error.exitcode)})")
+        except BrokenProcessPool:
+            raise NormtuneError(
+                "the compiler's processes cannot start: `normtune doctor` looks for the cause"
+            ) from None
+        except (TimeoutError, CancelledError) as error:
+            told = "was stopped" if isinstance(error, CancelledError) else f"took over {self._seconds:g} s"
+            return Compiled(self._jobs[future], "timeout", f"compiling {told}")
+
+
+def compile_all(
+    jobs: Sequence[Job], target: str, workers: int | None = None, keep_assembly: bool = False
+) -> Iterator[Compiled]:
+    """Compile all jobs for `target`, yielding each as it is done, in any order; arguments as of `CompilePool`."""
+    pool = CompilePool(jobs, target, workers, keep_assembly)
+    try:
+        yield from pool
+    finally:  # also where the caller stops listening
+        pool.close()
+
+
+class _Driver:
+    """As much of a Triton driver as compiling asks for."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+
+def gpu_target(name: str) -> Any:
+    """Triton's GPUTarget of `sm_90`, `gfx942`, ..."""
+    from triton.backends.compiler import GPUTarget
+
+    if name.startswith("sm_"):
+        return GPUTarget("cuda", int(name.removeprefix("sm_")), 32)
+    return GPUTarget("hip", name, 64)
+
+
+def _activate(target: str, nice: int, scratch: str) -> None:
+    """Make `target` the active target of this process, which stands back behind others by `nice`.
+
+    Triton removes the files that it hands to the assembler at the end of a compile, which may never come: they go into
+    the folder `scratch`.
+    """
+    belong_to_parent()
+    use_scratch(scratch)
+    os.nice(nice)
+    from triton.runtime.driver import driver
+
+    driver.set_active(_Driver(gpu_target(target)))  # type: ignore[arg-type]
+    _do_without_torch()
+
+
+def _do_without_torch() -> None:
+    """Let Triton find out now that there are no tensors of torch here.
+
+    The first time that it looks at an argument it imports torch, if it can, to know its tensors: 1.6 s and 190 MB.
+    """
+    from triton.runtime.jit import mangle_type
+
+    if "torch" in sys.modules:
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        mangle_type(1)
+    finally:
+        del sys.modules["torch"]
+
+
+class _Tensor:
+    """A tensor that is only its dtype and strides, 16-byte aligned, as Triton's warm-up takes it."""
+
+    def __init__(self, dtype: str, shape: tuple[int, ...]) -> None:
+        import triton.language as tl
+
+        self.dtype = getattr(tl, dtype)
+        self.shape = shape
+
+    def data_ptr(self) -> int:
+        return 0
+
+    def ptr_range(self) -> int:
+        return 2**40
+
+    def stride(self, dimension: int) -> int:
+        stride = 1
+        for extent in self.shape[dimension + 1 :]:
+            stride *= extent
+        return stride
+
+
+def _compile(job: Job, keep_assembly: bool) -> Compiled:
+    spec = operator(job.problem.operator)
+    tensors = {buffer.name: _Tensor(buffer.dtype, buffer.shape) for buffer in spec.buffers(job.problem)}
+    workspace = _Tensor("float32", (max(1, job.launch.workspace),))
+    try:
+        kernels = warmup(spec.kernels().calls(job.launch, job.problem, tensors, workspace, 1e-6, 0.0))
+    # Whatever the compiler throws is this config's result.
+    except Exception as error:
+        return Compiled(job, "compile_error", _one_line(error))
+    metadata = [kernel.metadata for kernel in kernels]
+    warp_size = metadata[0].target.warp_size
+    assembly: tuple[tuple[str, str], ...] = ()
+    if keep_assembly:
+        kind = "ptx" if metadata[0].target.backend == "cuda" else "amdgcn"
+        assembly = tuple((item.name, kernel.asm[kind]) for item, kernel in zip(metadata, kernels, strict=True))
+    return Compiled(
+        job,
+        "ok",
+        shared_bytes=max(item.shared for item in metadata),
+        threads=max(item.num_warps for item in metadata) * warp_size,
+        binaries=assembly,
+    )
+
+
+def _one_line(error: BaseException) -> str:
+    """Type, first and last line of an error's text: the compiler says where in the one and why in the other.
+
+    An error inside a function that a kernel calls comes wrapped in one for the call, which does not say why.
+    """
+    while error.__cause__ is not None and type(error.__cause__) is type(error):
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    told = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
+    return f"{type(error).__name__}: {told}"[:200]

@@ -1,0 +1,175 @@
+"""A CUDA GPU as an engine: the one process of a sweep that opens a CUDA context runs this.
+
+In: steps of `engine.Engine`. Out: what came of each. How times are taken is in `timing`, what is right in `gate`. An
+error that leaves the context unusable is told apart from one that is a config's own.
+"""
+
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+import triton
+
+from normtune.kernels.config import Config
+from normtune.kernels.device import describe
+from normtune.kernels.operator import operator
+from normtune.kernels.problem import Problem
+from normtune.results.records import Device
+from normtune.results.regimes import COLD
+from normtune.tuner.device.engine import Block, DeviceLostError, Identity, NoMemoryError, Outcome, Speed
+from normtune.tuner.plan.plan import Candidate
+from normtune.tuner.timing.clocks import ClockWatch
+from normtune.tuner.timing.gate import LaunchFailedError, gate, one_line
+from normtune.tuner.timing.timing import CudaSession, Timer
+
+
+class CudaEngine:
+    """One CUDA GPU; an `engine.Engine`.
+
+    Args:
+        index: CUDA's number of the GPU.
+        regime: how times are taken, a name of `regimes.REGIMES`.
+
+    Attributes:
+        device: what the driver says it is.
+        target: its limits.
+        software: versions of what compiles and drives the kernels.
+    """
+
+    def __init__(self, index: int, regime: str = COLD) -> None:
+        self._regime = regime
+        self._torch_device = torch.device("cuda", index)
+        torch.cuda.set_device(self._torch_device)
+        properties = torch.cuda.get_device_properties(index)
+        self.target = describe(index)
+        self.device = Device(
+            name=properties.name,
+            target=self.target.name,
+            sms=self.target.sms,
+            l2_bytes=self.target.l2_bytes,
+            memory_bytes=properties.total_memory,
+            uuid=str(properties.uuid),
+            driver=_driver_version(),
+        )
+        self.software = {
+            "triton": triton.__version__,
+            "torch": torch.__version__,
+            "cuda": str(torch.version.cuda),
+            "python": platform.python_version(),
+        }
+        self._timer: Timer | None = None
+        self._session: CudaSession[Config] | None = None
+        self._clocks = ClockWatch(self.device.uuid)
+        self._clocks.start()
+
+    def identify(self) -> Identity:
+        """The GPU, and what of its memory is free."""
+        with self._translated():
+            free, _ = torch.cuda.mem_get_info(self._torch_device)
+        return Identity(self.device, self.target, self.software, free, True, self._regime)
+
+    def speed(self) -> Speed:
+        """Measured with warm clocks; the cores are not its to know."""
+        with self._translated():
+            bytes_per_second, block_seconds = self.ready().speed()
+        return Speed(bytes_per_second, block_seconds, 1)
+
+    def gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
+        """Try the binary of a candidate on a problem of the gate's own."""
+        with self._translated():
+            try:
+                gate(operator(problem.operator), problem, candidate, self.target, self._torch_device)
+            except LaunchFailedError as error:
+                return self._outcome(error)
+        return None
+
+    def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
+        """Turn to a problem."""
+        launches = {candidate.config: candidate.launch for candidate in candidates}
+        with self._translated():
+            self._session = CudaSession(self.ready(), operator(problem.operator), problem, launches, self._regime)
+
+    def warm_up(self, configs: Sequence[Config]) -> Mapping[Config, Outcome]:
+        """Launch each once."""
+        with self._translated():
+            failed = self.session().warm_up(configs)
+            return {config: self._outcome(error) for config, error in failed.items()}
+
+    def block(self, configs: Sequence[Config]) -> Block:
+        """Time a block of rounds."""
+        timer = self.ready()
+        before = timer.rounds, timer.void_rounds
+        with self._translated():
+            times = self.session().block(configs)
+        return Block(times, timer.rounds - before[0], timer.void_rounds - before[1])
+
+    def compare(self, configs: Sequence[Config], often: Sequence[Config]) -> Mapping[Config, Outcome]:
+        """Compare outputs at the problem's own size."""
+        with self._translated():
+            failed = self.session().compare(configs, often)
+            return {config: self._outcome(error, "after timing: ") for config, error in failed.items()}
+
+    @property
+    def sm_clock_mhz(self) -> int | None:
+        """The SM clock as it was sampled last; None where NVML does not answer."""
+        return self._clocks.latest
+
+    def close(self) -> dict[str, object]:
+        """Stop watching the clocks; what they did."""
+        return self._clocks.stop()
+
+    def ready(self) -> Timer:
+        """What times kernels, with the clocks warm."""
+        if self._timer is None:
+            self._timer = Timer(self._torch_device, self.target.sms, self.device.l2_bytes)
+            self._timer.warm_clocks()
+        return self._timer
+
+    def session(self) -> CudaSession[Config]:
+        """The problem that was begun last."""
+        if self._session is None:
+            raise RuntimeError("no problem was begun")
+        return self._session
+
+    def _outcome(self, error: LaunchFailedError, where: str = "") -> Outcome:
+        """The outcome of a config whose launch failed, if the device lives on."""
+        self._check_alive(error)
+        return Outcome(error.status, f"{where}{error}")
+
+    def _check_alive(self, cause: BaseException) -> None:
+        """Raise `DeviceLostError` where the context is unusable, as after an access out of bounds."""
+        try:
+            torch.cuda.synchronize(self._torch_device)
+        except RuntimeError:
+            raise DeviceLostError(one_line(cause)) from None
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Turn what CUDA reports into the errors of an engine."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            self._release()
+            raise NoMemoryError(one_line(error)) from None
+        except RuntimeError as error:
+            self._check_alive(error)
+            raise
+
+    def _release(self) -> None:
+        """Give back what the present problem holds: the next one may fit."""
+        self._session = None
+        if self._timer:
+            self._timer.arena.clear()
+        torch.cuda.empty_cache()
+
+
+def _driver_version() -> str:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    # The driver's version is for the reader; times do not depend on it.
+    except Exception as error:
+        return f"unknown ({type(error).__name__})"

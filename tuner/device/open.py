@@ -1,0 +1,154 @@
+"""What a sweep asks of a device, whether it measures or replays.
+
+In: tasks. Out: an `Outcome` a config. `open_device` is the one place that knows which kinds of device there are.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.config import Config
+from normtune.kernels.target import Target
+from normtune.results.records import Device
+from normtune.results.regimes import COLD
+from normtune.tuner.device.engine import Engine, Outcome, Speed
+from normtune.tuner.plan.plan import Task
+
+__all__ = ["Bench", "Outcome", "Phases", "SkippedError", "Speed", "open_device", "open_device_to_plan"]
+
+
+class SkippedError(NormtuneError):
+    """This problem cannot be measured now, through no fault of a config: nothing of it is stored."""
+
+
+class NoDeviceError(NormtuneError):
+    """There is no such GPU, or it cannot be used."""
+
+
+class Phases(NamedTuple):
+    """Seconds on the wall spent in each phase, and how times were taken.
+
+    Attributes:
+        compile: waiting for the compiler, which works beside gate and timing.
+        gate, timing: in these.
+        protocol: regime, rounds, void rounds, lost workers.
+    """
+
+    compile: float
+    gate: float
+    timing: float
+    protocol: dict[str, object]
+
+
+class Bench(Protocol):
+    """A device that answers what a config costs.
+
+    Attributes:
+        device, target, software: who answers.
+        free_bytes: device memory that was free at the start; None where there is no limit.
+        regime: how it takes times, a name of `regimes.REGIMES`.
+    """
+
+    device: Device
+    target: Target
+    software: dict[str, str]
+    free_bytes: int | None
+    regime: str
+
+    def speed(self) -> Speed:
+        """How fast this machine is."""
+        ...
+
+    def prepare(self, tasks: Sequence[Task], told: Callable[[int, int], None] | None = None) -> None:
+        """Begin to compile what the tasks need, in their order; `told` hears (done, total) from another thread."""
+        ...
+
+    def compiled(self, task: Task, seconds: float | None = None) -> bool:
+        """Wait for the binaries of a task, at most so long; whether they are there."""
+        ...
+
+    def measure(self, task: Task, strategy: str) -> Mapping[Config, Outcome]:
+        """Gate and time one task; the answer holds every candidate, and the copy if anything was timed.
+
+        Raises:
+            SkippedError: it cannot be measured now.
+            NormtuneError: nothing can be measured any more.
+        """
+        ...
+
+    def phases(self) -> Phases:
+        """Where the time went so far."""
+        ...
+
+    def close(self) -> dict[str, object]:
+        """Release what is held; says what the clocks did, for the run's protocol."""
+        ...
+
+
+def open_device(name: str | None, regime: str = COLD) -> Bench:
+    """The device of that name: `cuda:N` or `replay:RECORDING`; None takes cuda:0 if there is one.
+
+    Args:
+        name: of the device.
+        regime: how times are to be taken, a name of `regimes.REGIMES`.
+
+    Raises:
+        UsageError: the name is of no known form, no such recording is shipped, or it has no times of that regime.
+        NoDeviceError: there is no such GPU.
+    """
+    from normtune.tuner.device.bench import WorkerBench
+
+    kind, _, rest = (name or "cuda:0").partition(":")
+    if kind == "replay":
+        return WorkerBench(("normtune.tuner.device.replay", "ReplayEngine", (rest, regime)))
+    if kind != "cuda" or (rest and not rest.isdecimal()):
+        raise UsageError(f"unknown device {name!r}: expected cuda:N or replay:NAME, as in cuda:0 or replay:nvidia-h200")
+    return WorkerBench(("normtune.tuner.device.open", "open_cuda", (int(rest or 0), name, regime)))
+
+
+def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
+    """The engine of a GPU, in the process that is to drive it.
+
+    Args:
+        index: CUDA's number of the GPU.
+        name: as the user gave it, for messages.
+        regime: how times are to be taken.
+
+    Raises:
+        NoDeviceError: there is no such GPU.
+    """
+    from normtune.tuner.doctor.no_gpu import why_no_gpu
+
+    why = why_no_gpu()
+    if why:
+        what = "there is no GPU to measure" if name is None else f"device {name!r} cannot be measured"
+        raise NoDeviceError(f"{what}: {why}; --device replay:nvidia-h200 runs the tool on the recorded H200 sweep")
+    import torch
+
+    found = torch.cuda.device_count()
+    if index >= found:
+        known = ", ".join(f"cuda:{number}" for number in range(found))
+        raise NoDeviceError(f"there is no device {name!r}: torch finds {known}")
+    from normtune.tuner.device.cuda import CudaEngine
+
+    return CudaEngine(index, regime)
+
+
+def open_device_to_plan(name: str | None, regime: str = COLD) -> Bench:
+    """The device of that name, to plan for; without a name and a GPU an H200 that is not here.
+
+    Args:
+        name: of the device.
+        regime: how times are to be taken.
+
+    Raises:
+        UsageError, NoDeviceError: as `open_device`, for a device that was named.
+    """
+    try:
+        return open_device(name, regime)
+    except NoDeviceError:
+        if name is not None:
+            raise
+    from normtune.tuner.device.absent import AbsentBench
+
+    return AbsentBench(regime)

@@ -1,0 +1,145 @@
+"""A recording as an engine: the whole tool without a GPU.
+
+In: the name of a recording. Out: outcomes drawn from its rounds. Each block of rounds that is asked for is one recorded
+block, the same for all configs, drawn with a fixed seed; what was not recorded says so.
+"""
+
+import random
+import zlib
+from collections.abc import Mapping, Sequence
+
+from normtune.errors import UsageError
+from normtune.kernels.config import Config
+from normtune.kernels.operator import IllegalConfigError, Launch, operator
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import target_for
+from normtune.results.evidence import Evidence
+from normtune.results.recording import load_recording, recordings
+from normtune.results.records import COPY, REPLAY_PREFIX, ROUNDS_PER_BLOCK
+from normtune.results.regimes import COLD
+from normtune.results.source import in_regime
+from normtune.tuner.device.engine import Block, Identity, Outcome, Speed
+from normtune.tuner.plan.plan import Candidate
+
+# Recorded blocks of one config: block number to its samples, ns.
+Blocks = dict[int, list[int]]
+
+
+# Of drawing a config's block and sending it to the sweep, on a core of 2024.
+_BLOCK_SECONDS = 1e-5
+
+
+class ReplayEngine:
+    """A recording; an `engine.Engine`. Its device is the recorded one under a uuid of its own.
+
+    Args:
+        name: of the recording.
+        regime: in which the times that are wanted were taken.
+        seed: other seeds draw other blocks.
+        evidence: what is replayed instead, measurements of one device; None for the recording.
+
+    Raises:
+        UsageError: no recording of that name is shipped, or it has no times of that regime.
+    """
+
+    def __init__(self, name: str, regime: str = COLD, seed: int = 0, evidence: Evidence | None = None) -> None:
+        if evidence is None and name not in recordings():
+            raise UsageError(
+                f"unknown recording {name!r}: expected one of {', '.join(recordings()) or '(none shipped)'}"
+            )
+        evidence = in_regime(evidence or load_recording(name, None), regime, f"recording {name}")
+        newest = max(evidence.runs, key=lambda run: run.started)
+        self._device = newest.device._replace(uuid=f"{REPLAY_PREFIX}{name}")
+        self._target = target_for(newest.device.target, newest.device.sms)
+        self._software = newest.software
+        self._name = name
+        self._regime = regime
+        self._random = random.Random()
+        self.seed = seed
+        self._failures: dict[Config, Outcome] = {}
+        self._blocks: dict[Config, Blocks] = {}
+        self._frame = evidence.frame
+        self._places = evidence.frame.groupby(["operator", "rows", "hidden", "dtype", "variant"]).indices
+
+    def identify(self) -> Identity:
+        """The recorded device; nothing is compiled and memory does not matter."""
+        return Identity(self._device, self._target, self._software, None, False, self._regime)
+
+    def speed(self) -> Speed:
+        """A replay moves no bytes."""
+        return Speed(0.0, _BLOCK_SECONDS, 1)
+
+    def gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
+        """What failed a gate was recorded so: `warm_up` says it."""
+        return None
+
+    def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
+        """Find the recorded cells of these launches."""
+        self._random.seed(zlib.crc32(str(problem).encode(), self.seed))
+        self._failures, self._blocks = {}, {}
+        recorded = self._recorded(problem)
+        cells = self._by_launch(problem, recorded)
+        found = {c.config: cells.get(c.launch) for c in candidates} | {COPY: recorded.get(COPY)}
+        for config, cell in found.items():
+            if isinstance(cell, dict):
+                self._blocks[config] = cell
+            elif config != COPY:
+                self._failures[config] = cell or Outcome("not_recorded", f"not in recording {self._name}")
+
+    def warm_up(self, configs: Sequence[Config]) -> Mapping[Config, Outcome]:
+        """The recorded failures, and what was not recorded."""
+        return {config: self._failures[config] for config in configs if config in self._failures}
+
+    def block(self, configs: Sequence[Config]) -> Block:
+        """One recorded block, drawn at random; the nearest one of a config that lacks it."""
+        numbers = sorted({number for found in self._blocks.values() for number in found})
+        if not numbers:
+            return Block({}, 0, 0)
+        number = self._random.choice(numbers)
+        times = {}
+        for config in configs:
+            if config in self._blocks:
+                found = self._blocks[config]
+                times[config] = found.get(number) or found[min(found, key=lambda other: abs(other - number))]
+        return Block(times, ROUNDS_PER_BLOCK, 0)
+
+    def compare(self, configs: Sequence[Config], often: Sequence[Config]) -> Mapping[Config, Outcome]:
+        """What was wrong was recorded so."""
+        return {}
+
+    def close(self) -> dict[str, object]:
+        """Nothing to release."""
+        return {}
+
+    def _recorded(self, problem: Problem) -> dict[Config, Outcome | Blocks]:
+        """The recorded cells of a problem."""
+        found: dict[Config, Outcome | Blocks] = {}
+        names = ["config", "status", "reason", "rounds", "samples"]
+        rows = self._frame.iloc[self._places.get(problem, [])]
+        for text, status, reason, rounds, samples in zip(*(rows[name].tolist() for name in names), strict=True):
+            config = Config.from_json(text)
+            if status != "ok":
+                found.setdefault(config, Outcome(status, reason))
+                continue
+            blocks: Blocks = {}
+            for number, sample in zip(rounds.tolist(), samples.tolist(), strict=True):
+                blocks.setdefault(number // ROUNDS_PER_BLOCK, []).append(sample)
+            # Several runs of one cell: the largest is the recording, the others are anchors.
+            known = found.get(config)
+            if not isinstance(known, dict) or len(blocks) > len(known):
+                found[config] = blocks
+        return found
+
+    def _by_launch(
+        self, problem: Problem, recorded: Mapping[Config, Outcome | Blocks]
+    ) -> dict[Launch, Outcome | Blocks]:
+        spec = operator(problem.operator)
+        found: dict[Launch, Outcome | Blocks] = {}
+        for config, cell in recorded.items():
+            if config == COPY:
+                continue
+            try:
+                found[spec.resolve(config, problem, self._target, None)] = cell
+            except IllegalConfigError:
+                continue  # recorded before the rules changed
+        return found

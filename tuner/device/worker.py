@@ -1,0 +1,198 @@
+"""The process that drives a device, and the end of it that a sweep holds.
+
+In: the name of a function that opens an `engine.Engine`, and its arguments. Out: `Worker`, whose `call` asks that
+engine for a step and returns its answer, or says how the process was lost: it gave no answer in time, it died, or its
+device did. What is done then is left to `bench`.
+"""
+
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
+from multiprocessing.connection import Connection
+from typing import Any
+
+from normtune.errors import NormtuneError
+from normtune.tuner.device.engine import DeviceLostError, Engine, Identity, NoMemoryError
+from normtune.tuner.device.processes import SPAWN, belong_to_parent, start_tracker, told_exit
+
+# Importing torch from a slow disk and opening the first CUDA context may take this long.
+START_SECONDS = 180.0
+_END_SECONDS = 10.0
+_POLL_SECONDS = 1.0
+
+Opener = tuple[str, str, tuple[Any, ...]]
+
+
+class WorkerLostError(RuntimeError):
+    """The process that drives the device is gone.
+
+    Attributes:
+        status: `timeout` or `crashed`.
+        certain: whether the step that was asked for is to blame: the device reported the fault, or it hung.
+    """
+
+    def __init__(self, status: str, reason: str, certain: bool) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.certain = certain
+
+
+class Worker:
+    """One process with one engine.
+
+    Args:
+        opener: module, function and arguments that make the engine, in that process.
+
+    Attributes:
+        identity: of the engine.
+
+    Raises:
+        NormtuneError: the engine cannot be opened.
+        WorkerLostError: the process died or did not answer while it opened it.
+    """
+
+    def __init__(self, opener: Opener) -> None:
+        # Without a name: whatever kills this process leaves no file behind.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the worker lives)
+        log = f"/proc/{os.getpid()}/fd/{self._log.fileno()}"
+        start_tracker()
+        self._connection, theirs = SPAWN.Pipe()
+        self._process = SPAWN.Process(target=_serve, args=(theirs, opener, log), name="normtune-worker", daemon=True)
+        self._process.start()
+        theirs.close()
+        self.identity: Identity = self._ask(START_SECONDS)
+
+    def call(self, step: str, *arguments: Any, seconds: float) -> Any:
+        """The answer of the engine to a step.
+
+        Args:
+            step: name of a method of `Engine`.
+            arguments: of that method.
+            seconds: how long to wait, not counting time in which the machine slept.
+
+        Raises:
+            WorkerLostError: the process is gone: this worker must not be called again.
+            NoMemoryError: the problem does not fit.
+            NormtuneError: the step failed in a way that the user can act on.
+        """
+        return self._ask(seconds, step, arguments)
+
+    def close(self) -> dict[str, object]:
+        """End the process in good order; what the clocks did."""
+        try:
+            found: dict[str, object] = self.call("close", seconds=_END_SECONDS)
+        except (WorkerLostError, NormtuneError, NoMemoryError):
+            found = {}
+        self._end(_END_SECONDS)
+        return found
+
+    def _ask(self, seconds: float, *question: Any) -> Any:
+        """The answer to a question, or to the start where there is none."""
+        try:
+            if question:
+                with suppress(OSError):  # it died before it was asked: the answer says so
+                    self._connection.send(question)
+            return self._answer(seconds)
+        except (WorkerLostError, NoMemoryError, NormtuneError):
+            raise
+        except BaseException:  # an interrupt, say: the process would answer to nobody
+            self._end(0.0)
+            raise
+
+    def _answer(self, seconds: float) -> Any:
+        try:
+            if not answers(self._connection, seconds):
+                self._end(0.0)
+                raise WorkerLostError("timeout", f"no answer for {seconds:g} s", certain=True)
+            kind, value = self._connection.recv()
+        except (EOFError, OSError):
+            told = self._end(1.0)
+            raise WorkerLostError("crashed", f"the process died ({told})", certain=False) from None
+        if kind == "lost":
+            self._end(1.0)
+            raise WorkerLostError("crashed", value, certain=True)
+        if kind == "memory":
+            raise NoMemoryError(value)
+        if kind == "failed":
+            self._end(1.0)
+            raise value
+        if kind == "bug":
+            self._end(1.0)
+            raise RuntimeError(f"the process that drives the device failed:\n{value}")
+        return value
+
+    def _end(self, patience: float) -> str:
+        """Make sure that the process is gone, and say how it ended."""
+        self._connection.close()
+        self._process.join(patience)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join(_END_SECONDS)
+        told = told_exit(self._process.exitcode)
+        if self._log.closed:
+            return told
+        with self._log:
+            self._log.seek(0)
+            return ": ".join([told, *self._log.read().decode("utf-8", "replace").strip().splitlines()[-1:]])
+
+
+def answers(connection: Connection, seconds: float) -> bool:
+    """Wait for a message, so many seconds in which this process ran; whether there is one.
+
+    A wait that took far longer than it was to take is no time that the other process had: the machine slept, or both
+    were stopped.
+    """
+    while seconds > 0:
+        start = time.monotonic()
+        if connection.poll(min(seconds, _POLL_SECONDS)):
+            return True
+        taken = time.monotonic() - start
+        seconds -= taken if taken < 3 * _POLL_SECONDS else 0.0
+    return False
+
+
+def _serve(connection: Connection, opener: Opener, log: str) -> None:
+    """The life of the process: open the engine, answer steps, end when the parent hangs up."""
+    belong_to_parent()
+    # What a driver or a kernel's assertion prints would tear the parent's display; the last line goes into the reason.
+    handle = os.open(log, os.O_WRONLY | os.O_APPEND)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    module, name, arguments = opener
+    make: Callable[..., Engine] = getattr(import_module(module), name)
+    engine: Engine | None = None
+
+    def opened() -> Identity:
+        nonlocal engine
+        engine = make(*arguments)
+        return engine.identify()
+
+    if not _reply(connection, opened, ()):
+        return
+    while True:
+        try:
+            step, arguments = connection.recv()
+        except (EOFError, OSError):
+            return
+        if not _reply(connection, getattr(engine, step), arguments) or step == "close":
+            return
+
+
+def _reply(connection: Connection, step: Callable[..., Any], arguments: Sequence[Any]) -> bool:
+    """Do a step and send what came of it; whether further steps make sense."""
+    try:
+        answer: tuple[str, Any] = ("done", step(*arguments))
+    except NoMemoryError as error:
+        answer = ("memory", str(error))
+    except DeviceLostError as error:
+        answer = ("lost", str(error))
+    except NormtuneError as error:
+        answer = ("failed", error)
+    except Exception:
+        answer = ("bug", traceback.format_exc())
+    connection.send(answer)
+    return answer[0] in ("done", "memory")

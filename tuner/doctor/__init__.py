@@ -1,0 +1,1 @@
+"""What a bug report has to say of a machine."""

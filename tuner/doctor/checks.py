@@ -1,0 +1,238 @@
+"""What a bug report has to say of this machine, with what to do about each fault.
+
+In: the store's option. Out: `Finding`s, one a line, in the order of `_CHECKS`. Nothing is measured or written, and no
+check fails: what a check cannot find out is a finding as well. Store and tables are left to `doctor_data`, printing to
+`doctor_command`.
+"""
+
+import os
+import platform
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import normtune
+from normtune.results.atomic import unwritable
+from normtune.tuner.doctor.no_gpu import without_gpu, without_torch, without_triton
+from normtune.tuner.doctor.probe import Facts, ask
+
+OK, WARNING, PROBLEM = LEVELS = ("ok", "warning", "problem")
+# What a driver and a display hold of a GPU that nobody uses stays below this.
+_HELD_BYTES = 2 << 30
+_REPLAY = "without a GPU, `normtune sweep --device replay:nvidia-h200` runs the whole tool on the recorded H200"
+
+
+class Finding(NamedTuple):
+    """One line of the report.
+
+    Attributes:
+        level: `ok`; `warning` for what a user should know; `problem` for what stops a sweep or the kernels.
+        topic: what it is about, a word or two.
+        found: what is there.
+        advice: what to do; empty where nothing is to be done, or where `found` ends with it.
+    """
+
+    level: str
+    topic: str
+    found: str
+    advice: str = ""
+
+
+class Machine(NamedTuple):
+    """What the checks look at.
+
+    Attributes:
+        packages, torch, triton, nvml: facts of `probe`.
+        store: value of `--store`.
+    """
+
+    packages: Facts
+    torch: Facts
+    triton: Facts
+    nvml: Facts
+    store: str | None
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether there is a GPU, for torch or for the driver."""
+        return bool(self.torch.get("gpus") or self.nvml.get("gpus"))
+
+
+def examine(store: str | None) -> list[Finding]:
+    """All findings about this machine.
+
+    Args:
+        store: value of `--store`; None where it is not given.
+    """
+    # NVML before torch, whose CUDA context would be among the processes on the GPU.
+    nvml, packages, torch, triton = (ask(subject) for subject in ("nvml", "packages", "torch", "triton"))
+    return examined(Machine(packages, torch, triton, nvml, store))
+
+
+def examined(machine: Machine) -> list[Finding]:
+    """All findings about a machine whose facts are known."""
+    from normtune.tuner.doctor import data
+
+    of_data = (
+        ("store", data.store),
+        ("disk", data.disk),
+        ("table", data.tables),
+        ("installed", data.installed),
+    )
+    checks = (*_CHECKS, *of_data)
+    return [finding for topic, check in checks for finding in _guarded(topic, check, machine)]
+
+
+def _guarded(topic: str, check: Callable[[Machine], Iterable[Finding]], machine: Machine) -> list[Finding]:
+    try:
+        return list(check(machine))
+    except Exception as error:  # whatever it is, the other checks go on
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        return [Finding(PROBLEM, topic, f"cannot be checked ({told})", "report it with these lines")]
+
+
+def _python(_: Machine) -> Iterable[Finding]:
+    yield Finding(OK, "python", f"{platform.python_version()}, {sys.executable}, {platform.platform()}")
+    yield Finding(OK, "normtune", f"{normtune.__version__}, {Path(normtune.__file__).resolve().parent}")
+
+
+def _packages(machine: Machine) -> Iterable[Finding]:
+    if "missing" in machine.packages:
+        yield Finding(PROBLEM, "packages", machine.packages["missing"], "install normtune again in a new environment")
+        return
+    there = [f"{name} {facts['version']}" for name, facts in machine.packages.items() if "version" in facts]
+    yield Finding(OK, "packages", ", ".join(there) or "none")
+    for name, facts in machine.packages.items():
+        if "missing" in facts:
+            advice = f"`pip install --force-reinstall {name}`"
+            yield Finding(PROBLEM, "packages", f"{name} cannot be imported ({facts['missing']})", advice)
+
+
+def _torch(machine: Machine) -> Iterable[Finding]:
+    if why := without_torch(machine.torch):
+        yield Finding(PROBLEM, "torch", why)
+        return
+    cuda, hip = machine.torch["cuda"], machine.torch["hip"]
+    built = f"built for CUDA {cuda}" if cuda else f"built for ROCm {hip}" if hip else "built without CUDA"
+    yield Finding(OK, "torch", f"{machine.torch['version']}, {built}")
+
+
+def _triton(machine: Machine) -> Iterable[Finding]:
+    if why := without_triton(machine.triton):
+        yield Finding(PROBLEM, "triton", why)
+        return
+    yield Finding(OK, "triton", machine.triton["version"])
+    value = os.environ.get("TRITON_INTERPRET", "0")
+    if value.lower() in ("1", "true", "on", "yes", "y"):
+        found = f"TRITON_INTERPRET={value} makes it interpret kernels on the CPU"
+        yield Finding(PROBLEM, "triton", found, "unset the variable to compile and measure")
+
+
+def _compiler(machine: Machine) -> Iterable[Finding]:
+    """What Triton builds the launcher of a kernel with: CC, else gcc, else clang, and Python's headers."""
+    level = PROBLEM if machine.has_gpu else WARNING
+    named = os.environ.get("CC")
+    path = shutil.which(named) if named is not None else shutil.which("gcc") or shutil.which("clang")
+    if path:
+        yield Finding(OK, "compiler", path)
+    elif named is not None:
+        yield Finding(
+            level, "compiler", f"CC={named!r} is no program that can be run", "unset CC, or name a C compiler"
+        )
+    else:
+        found = "there is no gcc or clang, with which Triton builds the launcher of a kernel"
+        yield Finding(level, "compiler", found, "install one, as `apt-get install gcc`, or name one with CC")
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if not header.is_file():
+        found = f"{header} is missing, which the launcher of a kernel includes"
+        yield Finding(level, "compiler", found, "install Python's headers, as `apt-get install python3-dev`")
+
+
+def _gpus(machine: Machine) -> Iterable[Finding]:
+    nvml = machine.nvml
+    usable = machine.torch.get("gpus", [])
+    by_uuid = {gpu["uuid"]: gpu for gpu in nvml.get("gpus", [])}
+    for index, gpu in enumerate(usable):
+        known = by_uuid.pop(f"GPU-{gpu['uuid'].removeprefix('GPU-')}", {})
+        size = f"{gpu['target']}, {gpu['sms']} SMs"
+        yield Finding(OK, "gpu", f"cuda:{index} is {gpu['name']}, {size}{_by_driver(known, nvml)}")
+        yield from _disturbed(f"cuda:{index}", known)
+    for known in by_uuid.values():
+        told = "is not visible to torch" if usable else "is there"
+        yield Finding(OK, "gpu", f"{known['name']} {told}{_by_driver(known, nvml)}")
+        if known["mig"]:  # torch sees its slices, under names of their own
+            yield _divided(known["name"])
+    if not usable and "missing" not in machine.torch:
+        why = without_gpu(machine.torch)
+        # Somebody who has a GPU wants to measure it; on a machine that has none the rest still works.
+        level = PROBLEM if by_uuid or "too old" in why else WARNING
+        yield Finding(level, "gpu", f"torch sees none: {why}", _REPLAY)
+    if "missing" in nvml:
+        found = f"NVML cannot be asked ({nvml['missing']}), so nothing explains rounds that are void"
+        yield Finding(WARNING, "gpu", found, "`pip install nvidia-ml-py`")
+    elif "error" in nvml:
+        found = f"the driver does not answer NVML ({nvml['error']})"
+        advice = "`nvidia-smi` shows whether it works; after an update of the driver, restart" if usable else ""
+        yield Finding(WARNING if usable else OK, "gpu", found, advice)
+
+
+def _by_driver(known: Facts, nvml: Facts) -> str:
+    """What NVML knows of a GPU, as the end of a sentence."""
+    if not known:
+        return ""
+    parts = []
+    if known["total_bytes"] is not None:
+        parts.append(f"{known['free_bytes'] / 2**30:.1f} of {known['total_bytes'] / 2**30:.1f} GiB free")
+    if known["clock_mhz"] is not None:
+        parts.append(f"SM clock {known['clock_mhz']} of {known['most_mhz'] or '?'} MHz")
+    served = f" (CUDA {nvml['cuda'] // 1000}.{nvml['cuda'] % 1000 // 10})" if nvml["cuda"] else ""
+    mig = {True: "MIG on", False: "MIG off", None: "without MIG"}[known["mig"]]
+    return ", " + ", ".join([*parts, f"driver {nvml['driver']}{served}", mig, known["uuid"]])
+
+
+def _disturbed(name: str, known: Facts) -> Iterable[Finding]:
+    """What would make the times of a GPU worthless or special."""
+    if not known:
+        return
+    if known["mig"]:
+        yield _divided(name)
+    held = (known["total_bytes"] or 0) - (known["free_bytes"] or 0)
+    processes = known["processes"] or []
+    if processes:
+        pids = ", ".join(map(str, processes[:8])) + (", ..." if len(processes) > 8 else "")
+        counted = f"{len(processes)} other process{'es' * (len(processes) > 1)}"
+        advice = "end them or wait: they disturb every time"
+        yield Finding(WARNING, "gpu", f"{name} has {counted} on it (pid {pids})", advice)
+    elif held > _HELD_BYTES:
+        found = f"{held / 2**30:.1f} GiB of {name} are held by processes that NVML does not show here"
+        yield Finding(WARNING, "gpu", found, "look for them outside of this container: they may disturb every time")
+
+
+def _divided(name: str) -> Finding:
+    advice = "a table is for one size of slice; measure on the slice that will run the kernels"
+    return Finding(WARNING, "gpu", f"{name} is divided by MIG", advice)
+
+
+def _cache(machine: Machine) -> Iterable[Finding]:
+    if "cache" not in machine.triton:
+        return
+    folder = Path(machine.triton["cache"])
+    if why := unwritable(folder):
+        found = f"Triton's cache {folder} cannot be written ({why})"
+        yield Finding(PROBLEM, "cache", found, "name another folder with TRITON_CACHE_DIR")
+    else:
+        yield Finding(OK, "cache", f"Triton's cache {folder} can be written")
+
+
+_CHECKS: tuple[tuple[str, Callable[[Machine], Iterable[Finding]]], ...] = (
+    ("python", _python),
+    ("packages", _packages),
+    ("torch", _torch),
+    ("triton", _triton),
+    ("compiler", _compiler),
+    ("gpu", _gpus),
+    ("cache", _cache),
+)

@@ -1,0 +1,71 @@
+"""`normtune doctor`.
+
+In: its options. Out: the findings of `doctor`, a line each, or as JSON; exit code 1 where one of them is a problem.
+Needs nothing but Typer, as it is asked when the rest is broken.
+"""
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from normtune.results.terminal import printable, say
+
+if TYPE_CHECKING:
+    from normtune.tuner.doctor.checks import Finding
+
+_COLOURS = {"ok": typer.colors.GREEN, "warning": typer.colors.YELLOW, "problem": typer.colors.RED}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(doctor)
+
+
+def doctor(
+    store: Annotated[str | None, typer.Option(help="Store: URL or file; else NORMTUNE_STORE, normtune.db.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Say what is found on this machine, what is missing and what to do: for you, and for bug reports.
+
+    Ends with 1 where something stops a sweep or the kernels.
+    """
+    from normtune.tuner.doctor.checks import PROBLEM, WARNING, examine
+
+    findings = examine(store)
+    problems = sum(finding.level == PROBLEM for finding in findings)
+    warnings = sum(finding.level == WARNING for finding in findings)
+    if as_json:
+        found = [finding._asdict() for finding in findings]
+        say(json.dumps({"problems": problems, "warnings": warnings, "findings": found}, indent=1))
+    else:
+        for line in lines(findings, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")):
+            typer.echo(line, color=True)
+        say(_verdict(problems, warnings))
+    if problems:
+        raise typer.Exit(1)
+
+
+def lines(findings: "list[Finding]", colour: bool) -> list[str]:
+    """The findings as lines, with what to do indented below.
+
+    Args:
+        findings: of `doctor.examine`.
+        colour: whether the levels are coloured, for a terminal.
+    """
+    printed = []
+    for level, topic, found, advice in findings:
+        shown = typer.style(f"{level:8}", fg=_COLOURS[level]) if colour else f"{level:8}"
+        printed.append(f"{shown} {topic:9} {printable(found)}")
+        if advice:
+            printed.append(f"{'':18} {printable(advice)}")
+    return printed
+
+
+def _verdict(problems: int, warnings: int) -> str:
+    noted = f"{warnings} warning{'s' * (warnings != 1)}"
+    if not problems:
+        return f"no problem found, {noted}"
+    return f"{problems} problem{'s' * (problems != 1)}, {noted}: sweep or kernels will not work before that is mended"

@@ -1,0 +1,133 @@
+"""What `doctor` says of the store, its disk and the tables.
+
+In: the facts about a machine. Out: findings. Opens the store for reading and loads tables as kernels would.
+"""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from normtune.errors import NormtuneError
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import operators
+from normtune.kernels.which_table import installed as installed_tables
+from normtune.kernels.which_table import serving, without_gpu
+from normtune.results.atomic import unwritable
+from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine
+
+if TYPE_CHECKING:
+    from normtune.results.database.store import Tally
+
+# The recording of two operators in one dtype takes 11 MB, a default sweep less.
+_FEW_BYTES = 100 << 20
+_NO_BYTES = 10 << 20
+
+
+def store(machine: Machine) -> Iterable[Finding]:
+    """Where the store is, whether it can be written, what it holds and how much of that is stale."""
+    if "version" not in machine.packages.get("sqlalchemy", {}) or "version" not in machine.packages.get("pandas", {}):
+        yield Finding(PROBLEM, "store", "cannot be read without sqlalchemy and pandas")
+        return
+    from normtune.results.database.connect import parse, resolve_url, sqlite_path, told
+    from normtune.results.database.store import Store
+
+    try:
+        url = resolve_url(machine.store)
+        path = sqlite_path(parse(url))
+        name = told(parse(url))
+        if path is not None and path.parent.is_dir() and not path.exists():
+            why = unwritable(path.parent)
+            if why:
+                yield _read_only(name, why)
+            else:
+                yield Finding(OK, "store", f"{name} is not there yet: `normtune sweep` makes it")
+            return
+        with Store.open(url, create=False) as opened:
+            tallies = opened.tally()
+            opened.load(regime=None)
+            damage = opened.damage
+    except NormtuneError as error:
+        yield Finding(PROBLEM, "store", str(error))
+        return
+    yield from _held(name, tallies)
+    if damage:
+        advice = "`normtune sweep` measures these again, `normtune data export --regime all` writes what is whole"
+        yield Finding(WARNING, "store", damage, advice)
+    if path is not None:
+        why = unwritable(path.parent) or ("" if os.access(path, os.W_OK) else "no permission")
+        if why:
+            yield _read_only(name, why)
+
+
+def _read_only(name: str, why: str) -> Finding:
+    advice = "a sweep needs another one, by --store or NORMTUNE_STORE; fit and show can read this one"
+    return Finding(PROBLEM, "store", f"{name} cannot be written ({why})", advice)
+
+
+def _held(name: str, tallies: "list[Tally]") -> Iterable[Finding]:
+    if not tallies:
+        yield Finding(OK, "store", f"{name} holds no measurements yet")
+        return
+    known = operators()
+    counts: Counter[str] = Counter()
+    stale = 0
+    for tally in tallies:
+        counts[tally.device.label] += tally.measurements
+        if tally.operator in known and fingerprint(known[tally.operator]) != tally.fingerprint:
+            stale += tally.measurements
+    of = ", ".join(f"{count} of {label}" for label, count in sorted(counts.items()))
+    yield Finding(OK, "store", f"{name} holds {counts.total()} measurements: {of}")
+    if stale:
+        found = f"{stale} of its measurements are of kernels that changed since"
+        yield Finding(WARNING, "store", found, "`normtune sweep --stale` measures them again")
+
+
+def disk(machine: Machine) -> Iterable[Finding]:
+    """The space that is left where the store is."""
+    from normtune.results.database.connect import parse, resolve_url, sqlite_path
+
+    try:
+        path = sqlite_path(parse(resolve_url(machine.store)))
+    except NormtuneError:
+        return  # said under store
+    if path is None or not path.parent.is_dir():
+        return
+    free = shutil.disk_usage(path.parent).free
+    level = PROBLEM if free < _NO_BYTES else WARNING if free < _FEW_BYTES else OK
+    found = f"{free / 2**30:.1f} GiB" if free >= 2**30 else f"{free / 2**20:.0f} MiB"
+    advice = "free some, or name a store elsewhere with --store" if level != OK else ""
+    yield Finding(level, "disk", f"{found} free in {path.parent.resolve()}", advice)
+
+
+def tables(machine: Machine) -> Iterable[Finding]:
+    """Which table the kernels would use on each GPU, and why."""
+    gpus = machine.torch.get("gpus", [])
+    for index, gpu in enumerate(gpus):
+        try:
+            source, exact = serving(gpu["name"], gpu["target"], gpu["sms"])
+        except NormtuneError as error:
+            yield Finding(PROBLEM, "table", f"cuda:{index}: {error}")
+            continue
+        if exact:
+            yield Finding(OK, "table", f"cuda:{index} uses {source}")
+        else:
+            advice = "`normtune sweep && normtune fit --install` makes its own"
+            yield Finding(WARNING, "table", f"cuda:{index} uses {source}, as there is none for it", advice)
+    if gpus:
+        return
+    try:
+        yield Finding(OK, "table", f"none is used without a GPU; {without_gpu()}")
+    except NormtuneError as error:
+        yield Finding(PROBLEM, "table", str(error))
+
+
+def installed(_: Machine) -> Iterable[Finding]:
+    """The tables that are installed for this user, of whatever GPU, and where."""
+    for path, gpu, error in installed_tables():
+        if error:
+            advice = f"delete {path}, or `normtune fit --install --force` writes it again"
+            yield Finding(WARNING, "installed", f"{path} cannot be used: {error}", advice)
+        else:
+            yield Finding(OK, "installed", f"{path} for {gpu}")

@@ -1,0 +1,78 @@
+"""Why a sweep finds no GPU to measure, and what to do about it: the one place that words it.
+
+In: what `probe` found, or nothing, to ask now. Out: a reason in one line. Whether that is a failure is left to the one
+who asks.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+
+from normtune.tuner.doctor.probe import Facts, torch_facts, triton_facts
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_TORCH_BUILD = "install a build of torch with CUDA, as pytorch.org/get-started shows"
+
+
+def why_no_gpu() -> str:
+    """Why this process cannot measure a GPU, and what to do, in one line; loads torch and starts CUDA.
+
+    Empty where torch sees a GPU and Triton is there.
+    """
+    facts = torch_facts()
+    return without_torch(facts) or without_gpu(facts) or without_triton(triton_facts())
+
+
+def without_torch(facts: Facts) -> str:
+    """Why torch cannot be used; empty where it can."""
+    return _unusable("torch", facts, _TORCH_BUILD)
+
+
+def without_triton(facts: Facts) -> str:
+    """Why Triton cannot be used; empty where it can."""
+    return _unusable("triton", facts, "`pip install triton` (it runs on Linux)")
+
+
+def _unusable(name: str, facts: Facts, install: str) -> str:
+    missing = facts.get("missing")
+    if not missing:
+        return ""
+    if missing.startswith("ModuleNotFoundError") and f"'{name}'" in missing:
+        return f"{name} is not installed ({missing}): {install}"
+    return f"{name} is broken ({missing}): install it again, `pip install --force-reinstall {name}`"
+
+
+def without_gpu(facts: Facts, environment: Mapping[str, str] = os.environ) -> str:
+    """Why a torch that can be imported sees no GPU; empty where it sees one.
+
+    Args:
+        facts: of `probe.torch_facts`, without `missing`.
+        environment: variables of the process.
+    """
+    version, error = facts["version"], facts["error"]
+    if facts["hip"]:
+        return f"torch {version} is built for ROCm, which sweep cannot measure: {_TORCH_BUILD}"
+    if not facts["cuda"]:
+        return f"torch {version} is built without CUDA: {_TORCH_BUILD}"
+    if facts["gpus"]:
+        return ""
+    if "too old" in error:
+        return _old_driver(version, facts["cuda"], error)
+    visible = environment.get(VISIBLE)
+    if visible is not None and (not error or "No CUDA GPUs" in error):
+        return f"no GPU is visible ({VISIBLE}={visible!r}): unset it, or name a GPU that `nvidia-smi -L` lists"
+    if "no NVIDIA driver" in error:
+        return "no NVIDIA driver is found: install it, or give the container the GPU (`docker run --gpus all`)"
+    if not error or "No CUDA GPUs" in error:
+        return "the NVIDIA driver lists no GPU: `nvidia-smi -L` should; give the container or machine one"
+    return f"CUDA does not start ({error}): `nvidia-smi` shows whether the driver works; a restart mends most of these"
+
+
+def _old_driver(version: str, cuda: str, error: str) -> str:
+    found = re.search(r"found version (\d+)", error)
+    number = int(found[1]) if found else 0
+    served = f"{number // 1000}.{number % 1000 // 10}" if number else "of an older version"
+    return (
+        f"the NVIDIA driver is too old: it serves CUDA {served}, torch {version} is built for CUDA {cuda}; update the "
+        f"driver, or install a torch that is built for CUDA {served}"
+    )

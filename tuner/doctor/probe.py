@@ -1,0 +1,183 @@
+"""What torch, Triton, NVML and other packages say of this machine, each asked in a process of its own.
+
+In: which of them. Out: plain facts, as a dictionary that JSON knows. A library that is broken may raise anything,
+end its process or never return; none of that reaches the one who asks. What the facts mean is left to `no_gpu` and
+`doctor`.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module, metadata
+from typing import Any
+
+# torch loads in 2 to 20 s, from a slow disk in up to a minute.
+TIMEOUT_SECONDS = 120.0
+
+# What normtune needs beside torch, Triton and NVML; the distributions are called as their modules.
+PACKAGES = ("numpy", "pandas", "pebble", "pyarrow", "rich", "scipy", "sqlalchemy", "typer")
+
+Facts = dict[str, Any]
+
+
+def torch_facts() -> Facts:
+    """What torch is and which GPUs it can use; starts CUDA in this process.
+
+    Returns:
+        `missing` (why it cannot be imported, with the error's name) or `version`, `cuda` (that it was built for, None
+        for a build without), `hip`, `error` (why CUDA does not start, empty where it does) and `gpus`, each with
+        `name`, `target`, `sms` and `uuid`.
+    """
+    try:
+        import torch
+
+        from normtune.kernels.device import describe
+    except (Exception, SystemExit) as error:
+        return {"missing": _told(error)}
+    facts: Facts = {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
+    try:
+        # By NVML, torch counts GPUs that a driver too old for its CUDA does not let it use.
+        torch.cuda.init()
+        gpus = []
+        for index in range(torch.cuda.device_count()):
+            properties, target = torch.cuda.get_device_properties(index), describe(index)
+            found = {"name": properties.name, "uuid": str(properties.uuid)}
+            gpus.append(found | {"target": target.name, "sms": target.sms})
+    # A build without CUDA fails an assertion.
+    except Exception as error:
+        return facts | {"error": _told(error), "gpus": []}
+    return facts | {"error": "", "gpus": gpus}
+
+
+def triton_facts() -> Facts:
+    """`missing`, or `version` and `cache`, the folder of its compiled kernels."""
+    try:
+        import triton
+        from triton import knobs
+
+        return {"version": triton.__version__, "cache": str(knobs.cache.dir)}
+    except (Exception, SystemExit) as error:
+        return {"missing": _told(error)}
+
+
+def nvml_facts() -> Facts:
+    """What the driver says of its GPUs, whatever CUDA_VISIBLE_DEVICES hides.
+
+    Returns:
+        `missing` (pynvml cannot be imported), `error` (NVML does not start), or `driver`, `cuda` (the newest version
+        that the driver serves, as 13000) and `gpus`, each with `name`, `uuid`, `free_bytes`, `total_bytes`,
+        `clock_mhz`, `most_mhz`, `mig` and `processes`, which is a list of process ids; None where it does not say.
+    """
+    try:
+        import pynvml
+    except Exception as error:
+        return {"missing": _told(error)}
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+        gpus = [_nvml_gpu(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
+        return {
+            "driver": _text(pynvml.nvmlSystemGetDriverVersion()),
+            "cuda": _maybe(lambda: pynvml.nvmlSystemGetCudaDriverVersion()),
+            "gpus": gpus,
+        }
+    except Exception as error:
+        return {"error": _told(error)}
+
+
+def _nvml_gpu(nvml: Any, handle: Any) -> Facts:
+    memory = _maybe(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    return {
+        "name": _text(nvml.nvmlDeviceGetName(handle)),
+        "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
+        "free_bytes": getattr(memory, "free", None),
+        "total_bytes": getattr(memory, "total", None),
+        "clock_mhz": _maybe(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        "most_mhz": _maybe(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        "mig": _maybe(lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0])),
+        "processes": _maybe(lambda: [one.pid for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]),
+    }
+
+
+def package_facts() -> Facts:
+    """Each of `PACKAGES` with its version, or why it is `missing`."""
+    found: Facts = {}
+    for name in PACKAGES:
+        why = _importable(name)
+        found[name] = {"missing": why} if why else {"version": metadata.version(name)}
+    return found
+
+
+_SUBJECTS: dict[str, Callable[[], Facts]] = {
+    "torch": torch_facts,
+    "triton": triton_facts,
+    "nvml": nvml_facts,
+    "packages": package_facts,
+}
+
+
+def ask(subject: str, timeout: float = TIMEOUT_SECONDS) -> Facts:
+    """The facts about `torch`, `triton`, `nvml` or `packages`, found in a child process.
+
+    Returns:
+        As the function of that name; `missing` says so where the process died, never returned, or said nothing.
+    """
+    # The child imports what this process would, however it came by its path.
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from normtune.tuner.doctor.probe import answer; answer({subject!r})"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout
+        )
+    except subprocess.TimeoutExpired:
+        return {"missing": f"loading it takes over {timeout:g} s"}
+    except OSError as error:
+        return {"missing": f"no process can be started ({error.strerror or error})"}
+    with contextlib.suppress(ValueError, IndexError):
+        facts = json.loads(done.stdout.decode("utf-8", "replace").splitlines()[-1])
+        if isinstance(facts, dict):
+            return facts
+    said = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+    ended = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+    return {"missing": f"loading it ended its process with {ended}" + (f": {said[-1]}" if said else "")}
+
+
+def answer(subject: str) -> None:
+    """Print the facts about a subject as the last line of stdout: what runs in the child."""
+    facts = _SUBJECTS[subject]()
+    sys.stdout.write("\n" + json.dumps(facts) + "\n")
+    sys.stdout.flush()
+    # What a broken library does while it is unloaded says nothing more.
+    os._exit(0)
+
+
+def _importable(name: str) -> str:
+    """Why a package cannot be imported here, or has no metadata; empty where it can."""
+    try:
+        metadata.version(name)
+        import_module(name)
+    except (Exception, SystemExit) as error:
+        return _told(error)
+    return ""
+
+
+def _told(error: BaseException) -> str:
+    """The error in one line, with its name."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _maybe(asked: Callable[[], Any]) -> Any:
+    """What NVML says; None for what this driver or GPU does not know."""
+    try:
+        return asked()
+    except Exception:
+        return None

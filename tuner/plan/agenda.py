@@ -1,0 +1,216 @@
+"""Which problem a sweep measures next, so that it is worth most whenever it is stopped.
+
+In: the tasks, and the median times of problems that were measured already. Out: the tasks in the order of their worth.
+Knows neither device nor store, and nothing of how tables are fitted.
+
+Coverage first: the shapes of each operator and dtype in an order of which every beginning is spread evenly over rows x
+hidden, and over the row counts and the hidden sizes by themselves. After a fifth of the shapes, every other one is
+taken where it is contested. That shows where the neighbours of a measured shape would have advised it badly: the config
+that serves its nearest measured neighbours best loses against its own best. A shape is worth measuring by that loss
+around it, times the square of its distance from the nearest measured shape: where what is known disagrees, and little
+is known.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.results.records import COPY
+from normtune.tuner.plan.plan import Task
+
+Medians = Mapping[Config, int]
+
+# Of the shapes of an operator and dtype this share is measured for coverage alone, and at least so many.
+_COVERAGE_SHARE = 0.2
+_COVERAGE_LEAST = 8
+_NEIGHBOURS = 4
+# Log time. More is a cliff, as where registers run out: known to be one, it is no place to look closer.
+_MOST_LOSS = 0.1
+# Log time that is at stake even where all neighbours agree.
+_LEAST_LOSS = 0.002
+# Crowding of shapes with the same row count or hidden size, as a share of that of shapes nearby.
+_AXIS_SHARE = 0.2
+_NEAR = 1e-3  # square of the distance, in shares of the grid, below which nearer makes no difference
+_NEAR_ON_AXIS = 3e-3
+
+
+class Agenda:
+    """The tasks that are left, by worth.
+
+    Args:
+        tasks: what is to be measured, each problem once.
+        known: median times (ns) of problems that were measured before.
+    """
+
+    def __init__(self, tasks: Sequence[Task], known: Mapping[Problem, Medians] | None = None) -> None:
+        groups: dict[tuple[str, str, str], list[Task]] = {}
+        for task in tasks:
+            groups.setdefault(_group(task.problem), []).append(task)
+        seeds: dict[tuple[str, str, str], dict[tuple[int, int], Medians]] = {}
+        for problem, medians in (known or {}).items():
+            seeds.setdefault(_group(problem), {})[problem.rows, problem.hidden] = medians
+        self._groups = {name: _Group(members, seeds.get(name, {})) for name, members in groups.items()}
+        self._left = {task.problem: task for task in self.coverage()}
+        self._taken = 0
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def coverage(self) -> list[Task]:
+        """All tasks in the order that covers the grid, operators and dtypes in turn."""
+        return [task for turn in _turns([group.tasks for group in self._groups.values()]) for task in turn]
+
+    def choices(self) -> Iterator[Task]:
+        """The tasks that are left, the one to measure next first; after it they follow in the order of coverage."""
+        best = self._contested()
+        if best is not None:
+            yield best
+        for task in list(self._left.values()):
+            if best is None or task.problem != best.problem:
+                yield task
+
+    def take(self, task: Task) -> None:
+        """This task is being measured."""
+        del self._left[task.problem]
+        self._taken += 1
+        self._groups[_group(task.problem)].take(task.problem)
+
+    def learn(self, problem: Problem, medians: Medians) -> None:
+        """A problem was measured: median times, ns."""
+        self._groups[_group(problem)].learn(problem, medians)
+
+    def _contested(self) -> Task | None:
+        """The task of most worth; None where it is the turn of coverage, or nothing is known."""
+        if self._taken % 2 == 0 or any(group.uncovered() for group in self._groups.values()):
+            return None
+        found = [group.best() for group in self._groups.values()]
+        return max((pair for pair in found if pair), key=lambda pair: pair[0], default=(0.0, None))[1]
+
+
+class _Group:
+    """The shapes of one operator, variant and dtype, in the order of coverage."""
+
+    def __init__(self, tasks: Sequence[Task], known: Mapping[tuple[int, int], Medians]) -> None:
+        by_shape = {(task.problem.rows, task.problem.hidden): task for task in tasks}
+        known = {shape: medians for shape, medians in known.items() if any(c != COPY for c in medians)}
+        shapes = sorted({*by_shape, *known})
+        order = covering(shapes, [shape for shape in shapes if shape in known and shape not in by_shape])
+        shapes = [shapes[place] for place in order]
+        self.tasks = [by_shape[shape] for shape in shapes if shape in by_shape]
+        self._task_of = [by_shape.get(shape) for shape in shapes]
+        self._place = {shape: place for place, shape in enumerate(shapes)}
+        self._points = _points(shapes)
+        self._cover = min(len(shapes), max(_COVERAGE_LEAST, math.ceil(_COVERAGE_SHARE * len(shapes))))
+        self._waiting = np.array([task is not None for task in self._task_of])
+        self._measured = np.zeros(len(shapes), np.bool_)
+        self._losses: list[dict[Config, float]] = [{} for _ in shapes]
+        self._ill_advised = np.zeros(len(shapes))
+        self._near = np.full((len(shapes), _NEIGHBOURS), -1)
+        self._distance = np.full((len(shapes), _NEIGHBOURS), np.inf)
+        for shape, medians in known.items():
+            self._learn(self._place[shape], medians)
+
+    def uncovered(self) -> bool:
+        """Whether too few shapes were begun to say what is contested."""
+        return bool(self._waiting.any()) and int((~self._waiting).sum()) < self._cover
+
+    def best(self) -> tuple[float, Task] | None:
+        """The task of most worth, and its worth."""
+        if not self._waiting.any() or not self._measured.any():
+            return None
+        places = np.flatnonzero(self._waiting)
+        near, distance = self._near[places], self._distance[places]
+        weights = np.where(near >= 0, 1.0 / (distance + 0.03), 0.0)
+        around = (weights * self._ill_advised[near]).sum(axis=1) / weights.sum(axis=1)
+        worth = (around + _LEAST_LOSS) * distance[:, 0] ** 2
+        most = int(np.argmax(worth))
+        task = self._task_of[int(places[most])]
+        return None if task is None else (float(worth[most]), task)
+
+    def take(self, problem: Problem) -> None:
+        self._waiting[self._place[problem.rows, problem.hidden]] = False
+
+    def learn(self, problem: Problem, medians: Medians) -> None:
+        self._learn(self._place[problem.rows, problem.hidden], medians)
+
+    def _learn(self, place: int, medians: Medians) -> None:
+        logs = {config: math.log(time) for config, time in medians.items() if config != COPY}
+        if not logs:
+            return
+        least = min(logs.values())
+        self._losses[place] = {config: min(log - least, _MOST_LOSS) for config, log in logs.items()}
+        changed = [place]
+        if not self._measured[place]:
+            self._measured[place] = True
+            distance = np.hypot(*(self._points - self._points[place]).T)
+            distance[place] = np.inf  # no neighbour of its own
+            closer = np.flatnonzero(distance < self._distance[:, -1])
+            distances = np.column_stack([self._distance[closer], distance[closer]])
+            places = np.column_stack([self._near[closer], np.full(len(closer), place)])
+            order = np.argsort(distances, axis=1, kind="stable")[:, :_NEIGHBOURS]
+            self._distance[closer] = np.take_along_axis(distances, order, axis=1)
+            self._near[closer] = np.take_along_axis(places, order, axis=1)
+            changed += [int(other) for other in closer if self._measured[other]]
+        for other in changed:
+            self._ill_advised[other] = self._advised(other)
+
+    def _advised(self, place: int) -> float:
+        """What the config that serves the neighbours of a shape best loses there; unknown cells count as agreeing."""
+        near = [
+            (int(n), 1.0 / (d + 0.03)) for n, d in zip(self._near[place], self._distance[place], strict=True) if n >= 0
+        ]
+        served: dict[Config, float] = {}
+        for config in {config for neighbour, _ in near for config in self._losses[neighbour]}:
+            served[config] = sum(weight * self._losses[n].get(config, _MOST_LOSS) for n, weight in near)
+        if not served:
+            return 0.0
+        return self._losses[place].get(min(served, key=lambda config: (served[config], config)), 0.0)
+
+
+def covering(shapes: Sequence[tuple[int, int]], given: Sequence[tuple[int, int]] = ()) -> list[int]:
+    """An order of shapes of which every beginning covers rows x hidden evenly.
+
+    Args:
+        shapes: (rows, hidden), each once.
+        given: those that come first, in this order.
+
+    Returns:
+        Places in `shapes`. Greedily the least crowded one follows, the first of them where several are; it begins with
+        the smallest shape.
+    """
+    points = _points(shapes)
+    crowded = np.zeros(len(shapes))
+    free = np.ones(len(shapes), np.bool_)
+    first = [shapes.index(shape) for shape in given]
+    order: list[int] = []
+    while len(order) < len(shapes):
+        place = first[len(order)] if len(order) < len(first) else int(np.argmin(np.where(free, crowded, np.inf)))
+        order.append(place)
+        free[place] = False
+        square = (points - points[place]) ** 2
+        crowded += 1.0 / (square.sum(axis=1) + _NEAR)
+        crowded += _AXIS_SHARE * (1.0 / (square + _NEAR_ON_AXIS)).sum(axis=1)
+    return order
+
+
+def _points(shapes: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
+    """Shapes as points of the unit square: the rank of the row count and of the hidden size among those there are."""
+    axes = []
+    for values in zip(*shapes, strict=True):
+        ranks = {value: rank for rank, value in enumerate(sorted(set(values)))}
+        axes.append([ranks[value] / max(1, len(ranks) - 1) for value in values])
+    return np.array(axes, np.float64).T.reshape(len(shapes), 2)
+
+
+def _group(problem: Problem) -> tuple[str, str, str]:
+    return problem.operator, problem.variant, problem.dtype
+
+
+def _turns(rows: Sequence[Sequence[Task]]) -> Iterator[list[Task]]:
+    """The first of each row, the second of each, and so on."""
+    for number in range(max(map(len, rows), default=0)):
+        yield [row[number] for row in rows if number < len(row)]

@@ -1,0 +1,235 @@
+"""How long a sweep will take, before it starts.
+
+In: tasks, a strategy, and how fast the machine is. Out: an `Estimate` with its parts, and what a single task takes, by
+which a sweep keeps its budget. A replay moves no bytes and compiles nothing: only its blocks count.
+
+The constants were fitted to sweeps of an H200 beside 16 cores; what differs from machine to machine is measured:
+`device.Speed` and the pace of Python. Sweeps of the same device that are stored correct what is left.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from normtune.kernels.operator import Launch, operator
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import Target
+from normtune.results.records import ROUNDS_PER_BLOCK, Device, Run
+from normtune.results.regimes import COLD, EAGER, WARM
+from normtune.tuner.device.compiling import compile_class
+from normtune.tuner.device.engine import Speed
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.search.rounds import ALL_BLOCKS, FIRST_BLOCKS
+from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
+
+# What is assumed where a sweep is planned for a GPU that is not here.
+H200 = Speed(4.0e12, 3.0e-4, 16)
+
+# Start, seconds: the processes of the compile pool with triton; what the first gate and the first captures load on a
+# GPU; and everything else until the first problem.
+POOL_SECONDS = 3.0
+FIRST_SECONDS = 1.8
+START_SECONDS = 0.5
+# Of one core of the reference machine for one binary, and of the piece of Python that `python_seconds` runs there.
+BINARY_SECONDS = 0.147
+REFERENCE_PYTHON_SECONDS = 0.010
+# Of storing one problem.
+STORE_SECONDS = 0.004
+
+# Time of a launch: seconds before it moves anything, of one kernel and of one with a second that ends partial sums;
+# then its bytes at the speed of the copy, and for each element as much time as so many bytes take. A row of more
+# elements a thread than fit in registers beside partial sums takes longer. Programs of columns read everything once
+# more, and each goes down through all rows, a tile at a time.
+LAUNCH_SECONDS = 2.6e-6
+TWO_LAUNCHES_SECONDS = 5.0e-6
+ELEMENT_BYTES = 0.8
+SUMMED_ELEMENT_BYTES = 2.0
+SPILLED_ELEMENT_BYTES = 5.0
+SPILLED_ELEMENTS = 64
+COLUMNS_ELEMENT_BYTES = 3.7
+SLICE_SECONDS = 0.25e-6
+
+# Of a config and block on the CPU, as a multiple of `Speed.block_seconds`.
+BLOCK_FACTOR = 1.0
+# Share of the configs that are within 10 % of the best after the first blocks.
+CLOSE_SHARE = 0.42
+# Sentinel of a round, with the copy that leads in: read and written.
+SENTINEL_MOVED = (1 + SENTINEL_COPIES) * 2 * SENTINEL_BYTES
+
+# Of a launch from Python on the host, for the regime `eager`; capturing a graph takes about as long as what an eager
+# batch waits for. Not fitted: the first sweep of that regime corrects the second.
+EAGER_SECONDS = 8.0e-6
+
+# The gate, seconds: of a binary on the gate's own problem; of a config on each problem (warm-up, comparison); and of
+# the reference and each comparison at the problem's size, as bytes an element at the speed of the copy.
+BINARY_GATE_SECONDS = 4.0e-3
+CONFIG_GATE_SECONDS = 0.57e-3
+REFERENCE_BYTES = 400.0
+COMPARE_BYTES = 40.0
+
+# Stored runs that were shorter say little; what they say is trusted within these bounds.
+_SHORTEST_RUN_SECONDS = 5.0
+_TRUSTED = (0.5, 2.0)
+
+
+class Estimate(NamedTuple):
+    """Seconds on the wall.
+
+    Attributes:
+        start: until the first problem can begin, and what only the first one loads.
+        compile: waiting for the compiler, which works beside the rest.
+        gate, timing: in these.
+        store: writing down.
+    """
+
+    start: float
+    compile: float
+    gate: float
+    timing: float
+    store: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return sum(self)
+
+
+class Pace:
+    """What tasks take on one machine by one strategy.
+
+    Args:
+        speed: of the machine.
+        target: its limits.
+        strategy: a name of `racing.STRATEGIES`.
+        python: seconds that `python_seconds` took here.
+        correction: of gate and timing, as `corrected` finds it.
+        regime: how times are taken.
+    """
+
+    def __init__(
+        self,
+        speed: Speed,
+        target: Target,
+        strategy: str,
+        python: float = REFERENCE_PYTHON_SECONDS,
+        correction: float = 1.0,
+        regime: str = COLD,
+    ) -> None:
+        self._speed = speed
+        self._target = target
+        self._strategy = strategy
+        self._correction = correction
+        # One core drives the device; the compilers have the others, and by their low priority a part of that one.
+        cores = max(speed.cores - 1, 0.5)
+        self._binary_seconds = BINARY_SECONDS * python / REFERENCE_PYTHON_SECONDS / cores
+        self._evict_seconds = 0.0 if regime == WARM else self._moving(2 * target.l2_bytes)
+        self._least_seconds = EAGER_SECONDS if regime == EAGER else 0.0
+
+    def measuring(self, task: Task, binaries: int) -> float:
+        """Seconds of gate and timing of a task that is the first to need so many binaries."""
+        return self.gate(task, binaries) + self.timing(task)
+
+    def gate(self, task: Task, binaries: int) -> float:
+        """Seconds of comparing the binaries that no task before had, and all configs at the problem's size."""
+        if not self._speed.bytes_per_second:
+            return 0.0
+        elements = task.problem.rows * task.problem.hidden
+        moved = REFERENCE_BYTES * elements + COMPARE_BYTES * elements * len(task.candidates)
+        seconds = binaries * BINARY_GATE_SECONDS + len(task.candidates) * CONFIG_GATE_SECONDS + self._moving(moved)
+        return self._correction * seconds
+
+    def timing(self, task: Task) -> float:
+        """Seconds of all rounds of a task."""
+        blocks = float(ALL_BLOCKS)
+        if self._strategy == "adaptive":
+            blocks = FIRST_BLOCKS + CLOSE_SHARE * (ALL_BLOCKS - FIRST_BLOCKS)
+        footprint = operator(task.problem.operator).bytes_moved(task.problem)
+        launches = 1 + timed_launches(footprint)
+        on_device = 0.0
+        if self._speed.bytes_per_second:
+            times = [self.launch_seconds(task.problem, footprint, candidate.launch) for candidate in task.candidates]
+            times.append(self._moving(footprint) + LAUNCH_SECONDS)
+            times = [max(time, self._least_seconds) for time in times]
+            replays = [self._evict_seconds + (launches if time < SLOW_SECONDS else 1) * time for time in times]
+            on_device = ROUNDS_PER_BLOCK * (blocks * sum(replays) + ALL_BLOCKS * self._moving(SENTINEL_MOVED))
+        captured = blocks * (len(task.candidates) + 1) * BLOCK_FACTOR * self._speed.block_seconds
+        return self._correction * (on_device + captured)
+
+    def estimate(self, tasks: Iterable[Task]) -> Estimate:
+        """Seconds that tasks take in this order, binaries being compiled in the order in which they are needed."""
+        compiles = self._speed.bytes_per_second > 0
+        gate = timing = store = waited = 0.0
+        start = START_SECONDS + (POOL_SECONDS + FIRST_SECONDS if compiles else 0.0)
+        now = ready = start
+        seen: set[object] = set()
+        for task in tasks:
+            binaries = new_binaries(task, seen)
+            ready += binaries * self._binary_seconds * compiles
+            waited += max(0.0, ready - now)
+            now = max(now, ready)
+            parts = self.gate(task, binaries), self.timing(task), STORE_SECONDS
+            gate, timing, store = gate + parts[0], timing + parts[1], store + parts[2]
+            now += sum(parts)
+        return Estimate(start, waited, gate, timing, store)
+
+    def launch_seconds(self, problem: Problem, footprint: int, launch: Launch) -> float:
+        """Seconds of one launch, whose perfect kernel would move `footprint` bytes."""
+        elements = problem.rows * problem.hidden
+        if launch.slice_row:
+            walk = -(-problem.rows // launch.slice_row) * SLICE_SECONDS
+            return LAUNCH_SECONDS + walk + self._moving(footprint + COLUMNS_ELEMENT_BYTES * elements)
+        if not launch.workspace:
+            return LAUNCH_SECONDS + self._moving(footprint + ELEMENT_BYTES * elements)
+        columns = launch.block_col * max(1, launch.chunks)
+        a_thread = launch.block_row * columns / (launch.num_warps * self._target.warp_size)
+        element_bytes = SPILLED_ELEMENT_BYTES if a_thread >= SPILLED_ELEMENTS else SUMMED_ELEMENT_BYTES
+        return TWO_LAUNCHES_SECONDS + self._moving(footprint + element_bytes * elements)
+
+    def _moving(self, count: float) -> float:
+        """Seconds of so many bytes at the speed of the copy."""
+        return count / self._speed.bytes_per_second if self._speed.bytes_per_second else 0.0
+
+
+def new_binaries(task: Task, seen: set[object]) -> int:
+    """How many binaries of a task are not in `seen`, to which they are added."""
+    needed = {compile_class(task.problem, candidate.launch) for candidate in task.candidates}
+    found = len(needed - seen)
+    seen |= needed
+    return found
+
+
+def python_seconds() -> float:
+    """Seconds of a fixed piece of Python, the median of three: how fast a core compiles."""
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        counts: dict[int, int] = {}
+        for number in range(100_000):
+            counts[number & 1023] = counts.get(number & 1023, 0) + (number ^ (number >> 3))
+        seconds.append(time.perf_counter() - start)
+    return median(seconds)
+
+
+def corrected(runs: Sequence[Run], device: Device, regime: str = COLD) -> float:
+    """What gate and timing of the newest run on this device took, over what was estimated for them; 1 without any.
+
+    Only runs in this regime count.
+
+    A run's protocol holds both: `seconds` of each phase, and `estimated_seconds` of gate and timing of what was done,
+    with the `correction` that was made then.
+    """
+    for run in reversed(runs):
+        estimated, seconds = run.protocol.get("estimated_seconds"), run.protocol.get("seconds")
+        if (
+            run.device != device
+            or run.regime != regime
+            or not isinstance(estimated, float)
+            or not isinstance(seconds, dict)
+        ):
+            continue
+        if estimated >= _SHORTEST_RUN_SECONDS:
+            taken = seconds.get("gate", 0.0) + seconds.get("timing", 0.0)
+            least, most = _TRUSTED
+            return float(min(max(taken / estimated * run.protocol.get("correction", 1.0), least), most))
+    return 1.0

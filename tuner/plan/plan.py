@@ -1,0 +1,172 @@
+"""What a sweep will measure, worked out before anything is compiled.
+
+In: operator keys, dtypes, shapes, a space and a target. Out: a `Plan`: for each problem the configs that make different
+launches, and what was left out with the reason. Pure; needs neither a GPU nor torch.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.config import Config
+from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec, operator, operators
+from normtune.kernels.problem import Problem, split_key
+from normtune.kernels.target import Target
+from normtune.tuner.device.compiling import Job, jobs_of
+from normtune.tuner.plan.footprint import peak_bytes
+
+SPACES = ("default", "full", "quick")
+# A plan of the space `quick` takes at most so many configs a problem.
+QUICK_CONFIGS = 12
+# Why it leaves out the others, a key of `Plan.pruned`.
+QUICK_REASON = "only in the default space"
+# Others may take some of the free memory while the sweep runs.
+_SHARE_OF_FREE = 0.95
+
+
+class Candidate(NamedTuple):
+    """A config and the launch it resolves to for the problem at hand."""
+
+    config: Config
+    launch: Launch
+
+
+class Task(NamedTuple):
+    """One problem and what is to be tried on it."""
+
+    problem: Problem
+    candidates: tuple[Candidate, ...]
+
+
+class Plan(NamedTuple):
+    """All tasks of a sweep.
+
+    Attributes:
+        tasks: in the order in which they were wanted.
+        pruned: how many (problem, config) pairs were left out, by reason.
+        oversized: problems left out because the device's free memory does not hold them.
+        reduced: how many problems of the default grid were not wanted, for less effort.
+        beyond: how many problems of the user's shapes are larger than any grid's, and not wanted therefore.
+    """
+
+    tasks: tuple[Task, ...]
+    pruned: dict[str, int]
+    oversized: tuple[Problem, ...] = ()
+    reduced: int = 0
+    beyond: int = 0
+
+    def jobs(self) -> list[Job]:
+        """The binaries that the tasks need."""
+        return jobs_of((task.problem, candidate.launch) for task in self.tasks for candidate in task.candidates)
+
+    def cells(self) -> int:
+        """Number of (problem, config) pairs to be timed."""
+        return sum(len(task.candidates) for task in self.tasks)
+
+
+def candidates(
+    spec: OperatorSpec, configs: Iterable[Config], problem: Problem, target: Target
+) -> tuple[list[Candidate], dict[str, int]]:
+    """The configs of `configs` that are legal for a problem, one for each different launch, and why others are not.
+
+    Among configs of one launch the least is kept: they are the same measurement.
+    """
+    kept: dict[Launch, Candidate] = {}
+    pruned: Counter[str] = Counter()
+    for config in sorted(configs):
+        try:
+            launch = spec.resolve(config, problem, target, None)
+        except IllegalConfigError as error:
+            pruned[_kind(str(error))] += 1
+            continue
+        if launch in kept:
+            pruned["same launch as another config"] += 1
+        else:
+            kept[launch] = Candidate(config, launch)
+    return list(kept.values()), dict(pruned)
+
+
+def quick_candidates(spec: OperatorSpec, problem: Problem, target: Target) -> tuple[list[Candidate], dict[str, int]]:
+    """As `candidates`, of the quick space: thinned evenly where it has more than `QUICK_CONFIGS`."""
+    kept, pruned = candidates(spec, spec.space("quick", problem, target), problem, target)
+    if len(kept) > QUICK_CONFIGS:
+        last = len(kept) - 1
+        kept = [kept[round(place * last / (QUICK_CONFIGS - 1))] for place in range(QUICK_CONFIGS)]
+    return kept, pruned
+
+
+def problems(keys: Sequence[str], dtypes: Sequence[str], shapes: Sequence[tuple[int, int]]) -> list[Problem]:
+    """All problems of these operator keys, dtypes and shapes.
+
+    Args:
+        keys: `rms_norm_forward`, `rms_norm_forward:no_rstd`, ...; empty means every plain operator.
+        dtypes: names of dtypes.
+        shapes: (rows, hidden) pairs.
+
+    Raises:
+        UsageError: a key, dtype or shape is unknown or out of range.
+    """
+    found = []
+    try:
+        for key in keys or list(operators()):
+            name, variant = split_key(key)
+            spec = operator(name)
+            found += [spec.problem(rows, hidden, dtype, variant) for dtype in dtypes for rows, hidden in shapes]
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return found
+
+
+def plan(wanted: Sequence[Problem], space: str, target: Target) -> Plan:
+    """The plan that tries the space on these problems.
+
+    Raises:
+        UsageError: the space is unknown.
+    """
+    if space not in SPACES:
+        raise UsageError(f"unknown space {space!r}: expected one of {', '.join(SPACES)}")
+    tasks = []
+    pruned: Counter[str] = Counter()
+    for problem in wanted:
+        spec = operator(problem.operator)
+        kept, reasons = candidates(
+            spec, spec.space("default" if space == "quick" else space, problem, target), problem, target
+        )
+        if space == "quick":
+            default = kept
+            kept, reasons = quick_candidates(spec, problem, target)
+            launches = {candidate.launch for candidate in kept}
+            if missed := sum(candidate.launch not in launches for candidate in default):
+                reasons[QUICK_REASON] = missed
+        pruned.update(reasons)
+        tasks.append(Task(problem, tuple(kept)))
+    return Plan(tuple(tasks), dict(pruned))
+
+
+def fitting(plan: Plan, free_bytes: int | None) -> Plan:
+    """The plan without what needs more device memory than is free.
+
+    Args:
+        plan: what is wanted.
+        free_bytes: device memory that is free; None for no limit.
+
+    Raises:
+        NormtuneError: nothing fits.
+    """
+    if free_bytes is None or not plan.tasks:
+        return plan
+    needed = {task.problem: peak_bytes(task.problem) for task in plan.tasks}
+    kept = tuple(task for task in plan.tasks if needed[task.problem] <= _SHARE_OF_FREE * free_bytes)
+    if not kept:
+        raise NormtuneError(
+            f"{free_bytes / 2**30:.1f} GiB of device memory are free, the smallest problem takes "
+            f"{min(needed.values()) / 2**30:.1f} GiB to measure: free some, or sweep smaller --rows and --hidden"
+        )
+    left = {task.problem for task in plan.tasks} - {task.problem for task in kept}
+    return plan._replace(tasks=kept, oversized=tuple(task.problem for task in plan.tasks if task.problem in left))
+
+
+def _kind(reason: str) -> str:
+    """A reason without its numbers, so that reasons can be counted."""
+    return "illegal: " + " ".join(word for word in reason.split() if not word.isdigit())

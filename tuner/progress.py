@@ -1,0 +1,178 @@
+"""What a user sees while a sweep goes on: a live display in a terminal, plain lines in a log, or nothing.
+
+In: the events of a sweep. Out: text on stdout. What is said before and after is in `telling`; here is what changes.
+"""
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from normtune.kernels.problem import Problem
+from normtune.results import terminal
+from normtune.tuner.report import about, best_text, plan_lines
+from normtune.tuner.summary import Best, Summary
+from normtune.tuner.sweep import Outlook
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+# A log gets a line for each tenth of the problems, and one if nothing was said for so long.
+_SILENCE_SECONDS = 30.0
+# Columns of the bar.
+_LEAST_BAR, _MOST_BAR = 8, 40
+
+
+class Silent:
+    """Shows nothing; a `sweep.Progress` and a context manager.
+
+    Attributes:
+        outlook: what was planned; None until then.
+    """
+
+    outlook: Outlook | None = None
+
+    def __enter__(self) -> "Silent":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def say(self, *lines: str) -> None:
+        """Lines that stay."""
+
+    def planned(self, outlook: Outlook) -> None:
+        """This is about to be done: said once."""
+        self.outlook = outlook
+        self.say(*plan_lines(outlook))
+
+    def compiling(self, done: int, total: int) -> None:
+        """So many binaries of so many are compiled; called from another thread."""
+
+    def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
+        """A problem was measured, so many are left and take about so many seconds."""
+
+
+class Lines(Silent):
+    """Plain lines, each at once: a log of continuous integration lives."""
+
+    def __init__(self) -> None:
+        self._begun = self._last = time.monotonic()
+        self._tenths = 0
+        self._waiting = True
+        self._broken = False
+
+    def say(self, *lines: str) -> None:
+        """Print."""
+        for line in lines:
+            terminal.say(line)
+
+    def planned(self, outlook: Outlook) -> None:
+        """The clock of the timings begins."""
+        super().planned(outlook)
+        self._begun = self._last = time.monotonic()
+
+    def compiling(self, done: int, total: int) -> None:
+        """A line now and then, as long as nothing else is said."""
+        if self._waiting and not self._broken and time.monotonic() - self._last > _SILENCE_SECONDS:
+            self._last = time.monotonic()
+            try:
+                self.say(f"compiled {done} of {total} binaries")
+            except OSError:  # nobody reads any more: the sweep's own thread finds out and ends
+                self._broken = True
+
+    def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
+        """A line for each tenth, or after a silence."""
+        self._waiting = False
+        done = summary.done
+        tenths, now = 10 * done // (done + left), time.monotonic()
+        if tenths == self._tenths and now - self._last < _SILENCE_SECONDS:
+            return
+        self._tenths, self._last = tenths, now
+        rate = summary.timings / max(1e-3, now - self._begun)
+        end = f"{about(seconds)} left; " if left else ""
+        self.say(
+            f"{100 * done // (done + left):3} %  {done} of {done + left} problems, {rate:.0f} timings/s, "
+            f"{end}{best_text(problem, best)}"
+        )
+
+
+class Screen(Silent):
+    """A live display, redrawn in place and gone at the end."""
+
+    def __init__(self, console: "Console", title: str) -> None:
+        from rich.live import Live
+
+        self._console = console
+        self._title = title
+        self._compiled = (0, 0)
+        self._begun = time.monotonic()
+        self._done = self._left = self._timings = 0
+        self._seconds = 0.0
+        self._best = ""
+        self._live = Live(console=console, get_renderable=self._drawn, refresh_per_second=8, transient=True)
+        self._shown = False
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            self._live.stop()
+
+    def say(self, *lines: str) -> None:
+        """Print above the display."""
+        for line in lines:
+            self._console.print(terminal.printable(line), markup=False, highlight=False)
+
+    def planned(self, outlook: Outlook) -> None:
+        """The display begins."""
+        super().planned(outlook)
+        self._begun = time.monotonic()
+        self._left, self._seconds = len(outlook.tasks), outlook.estimate.seconds
+        self._live.start()
+        self._shown = True
+
+    def compiling(self, done: int, total: int) -> None:
+        """Shown at the next redraw."""
+        self._compiled = done, total
+
+    def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
+        """Shown at the next redraw."""
+        self._done, self._left, self._timings = summary.done, left, summary.timings
+        self._seconds = seconds
+        self._best = best_text(problem, best)
+
+    def _drawn(self) -> "RenderableType":
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        total = self._done + self._left
+        rate = self._timings / max(1e-3, time.monotonic() - self._begun)
+        told = f"{self._done} of {total}, {rate:.0f} timings/s, {about(self._seconds)} left"
+        title = Text(self._title, style="bold")
+        title.truncate(max(8, self._console.width - len(told) - _LEAST_BAR - 2), overflow="ellipsis")
+        bars = Table.grid(padding=(0, 1))
+        bars.add_column(no_wrap=True)
+        bars.add_column(width=min(_MOST_BAR, max(_LEAST_BAR, self._console.width - len(told) - len(title) - 2)))
+        bars.add_column(no_wrap=True)
+        bars.add_row(title, ProgressBar(max(1, total), self._done), Text(told))
+        compiled, binaries = self._compiled
+        if compiled < binaries:
+            bars.add_row(Text("compiling"), ProgressBar(binaries, compiled), Text(f"{compiled} of {binaries} binaries"))
+        best = Text(self._best or "waiting for the first binaries", style="dim", no_wrap=True, overflow="ellipsis")
+        return Group(bars, best)
+
+
+def face_of(title: str, quiet: bool) -> Silent:
+    """The face for this stdout: silent where it is asked for, live in a terminal that can redraw, else lines.
+
+    Args:
+        title: the device's name.
+        quiet: whether nothing is shown.
+    """
+    if quiet:
+        return Silent()
+    if sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
+        from rich.console import Console
+
+        return Screen(Console(), title)
+    return Lines()

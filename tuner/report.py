@@ -1,0 +1,204 @@
+"""What a sweep says, in words: the device, the plan, the end.
+
+In: plans, outlooks and summaries. Out: lines of text, and the same as plain JSON. When and where they are shown is left
+to `face` and the command.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from normtune.results.records import REPLAY_PREFIX
+from normtune.results.regimes import EAGER, WARM
+from normtune.results.terminal import printable
+from normtune.tuner.device.open import Bench
+from normtune.tuner.plan.footprint import peak_bytes
+from normtune.tuner.plan.grids import MAX_ELEMENTS
+from normtune.tuner.plan.plan import QUICK_REASON, Plan
+from normtune.tuner.summary import LARGE_BYTES, Best, Summary
+from normtune.tuner.sweep import Outlook
+
+_REGIMES = {
+    WARM: "; warm: the same buffers again and again",
+    EAGER: "; eager: cold, launched from Python without a graph",
+}
+
+# So many reasons of failures are told, the rest is counted.
+REASONS = 5
+
+
+def device_line(bench: Bench) -> str:
+    """Who is measured, and how, where it is not cold."""
+    device = bench.device
+    name, regime = printable(device.name), _REGIMES.get(bench.regime, "")
+    if device.uuid.startswith(REPLAY_PREFIX):
+        return f"replay of the recorded sweep of {name}: no GPU is measured ({device.uuid}){regime}"
+    free = "" if bench.free_bytes is None else f", {bench.free_bytes / 2**30:.1f} GiB free"
+    return f"{name}, {device.target}, {device.sms} SMs{free}, driver {printable(device.driver)}{regime}"
+
+
+def plan_lines(outlook: Outlook) -> list[str]:
+    """What is about to be measured, what is left out of it, and how long it takes."""
+    plan = outlook.plan
+    problems = len(outlook.tasks)
+    if not problems:
+        return [f"nothing to measure: all {outlook.known} problems are stored already"]
+    stored = f"; {outlook.known} more problems are stored already" if outlook.known else ""
+    lines = [
+        f"{problems} problems, {outlook.cells} configs to time ({outlook.cells / problems:.1f} a problem), "
+        f"{outlook.binaries} binaries{stored}"
+    ]
+    left_out = []
+    configs = plan.pruned.get(QUICK_REASON, 0)
+    if plan.reduced or configs:
+        reduced = f"{plan.reduced} problems and " if plan.reduced else ""
+        left_out.append(f"{reduced}{configs} configs that only the default effort tries")
+    if plan.beyond:
+        left_out.append(f"{plan.beyond} problems of over {MAX_ELEMENTS} elements")
+    if plan.oversized:
+        largest = max((task.problem for task in plan.tasks), key=peak_bytes)
+        left_out.append(
+            f"{len(plan.oversized)} problems that do not fit into the free memory (the largest that does: {largest})"
+        )
+    if left_out:
+        lines.append("left out: " + "; ".join(left_out))
+    lines.append(expected_line(outlook))
+    return lines
+
+
+def pruned_lines(plan: Plan) -> list[str]:
+    """How many configs were left out of a plan, by reason."""
+    return [f"  left out {count:6}  {reason}" for reason, count in sorted(plan.pruned.items())]
+
+
+def expected_line(outlook: Outlook) -> str:
+    """How long it takes, with the parts."""
+    estimate, budget = outlook.estimate, outlook.budget_seconds
+    if budget is not None and estimate.seconds > budget:
+        return (
+            f"expected: the budget, of which {told_seconds(budget)} are left; all of it takes {about(estimate.seconds)}"
+        )
+    parts = {
+        "to start": estimate.start + estimate.compile,
+        "gate": estimate.gate,
+        "timing": estimate.timing + estimate.store,
+    }
+    return (
+        f"expected: {about(estimate.seconds)} ({', '.join(f'{told_seconds(s)} {part}' for part, s in parts.items())})"
+    )
+
+
+def best_text(problem: object, best: Best | None) -> str:
+    """The best config of a problem and its time beside the copy."""
+    if best is None:
+        return f"{problem}: nothing could be timed"
+    copy = f", {100 * best.of_copy:.0f} % of the copy's speed" if best.of_copy else ""
+    return f"{problem}: {best.config} in {best.nanoseconds / 1000:.1f} us{copy}"
+
+
+def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
+    """What a sweep came to; the last line says what to do next.
+
+    Args:
+        summary: of the sweep.
+        budget_seconds: as it was given, for the message where it was too short for anything.
+    """
+    fit = _fit(summary)
+    if not summary.problems and not summary.left and not summary.skipped:
+        return [f"nothing to do: all {summary.known} problems are measured; `{fit}` makes their table"]
+    if not summary.problems and not summary.skipped and budget_seconds is not None:
+        return [
+            f"the budget of {told_seconds(budget_seconds)} was spent before a problem could be measured: nothing was "
+            f"stored; all {summary.left} problems take {about(summary.left_seconds)} besides starting"
+        ]
+    failed = sum(summary.failures.values())
+    lines = [
+        f"{summary.problems} problems measured, {summary.known} were stored before: {summary.configs} configs timed, "
+        f"{summary.timings} timings; failures: {failed or 'none'}",
+        *_failure_lines(summary.failures),
+    ]
+    if summary.phases:
+        seconds, protocol, starting = summary.phases, summary.phases.protocol, summary.starting_seconds
+        lines.append(
+            f"{starting + summary.seconds:.1f} s in all: {starting:.1f} before the plan, "
+            f"{seconds.compile:.1f} waiting for the compiler, {seconds.gate:.1f} gate, {seconds.timing:.1f} timing; "
+            f"void rounds: {protocol.get('void_rounds', 0)}, workers lost: {protocol.get('worker_restarts', 0)}"
+        )
+    lines += _copy_lines(summary)
+    for reason, count in summary.skipped.most_common(REASONS):
+        lines.append(f"skipped {_counted(count, 'problem')}, which the next sweep tries again: {printable(reason)}")
+    if summary.left:
+        lines.append(
+            f"budget spent with {_counted(summary.left, 'problem')} left: {about(summary.left_seconds)} more; the same "
+            f"command goes on. `{fit}` makes a table of what there is"
+        )
+    elif summary.skipped:
+        lines.append(f"all else is measured: `{fit}` makes the table of what there is")
+    else:
+        lines.append(f"complete: `{fit}` fits the table that loses least to these times")
+    return lines
+
+
+def _fit(summary: Summary) -> str:
+    """The command that makes a table of what a sweep measured."""
+    regime = summary.phases.protocol.get("regime") if summary.phases else None
+    return f"normtune fit --regime {regime}" if regime in _REGIMES else "normtune fit"
+
+
+def plain_sweep(bench: Bench, outlook: Outlook | None, summary: Summary | None) -> dict[str, Any]:
+    """A sweep as values that JSON knows; README.md describes the keys.
+
+    Args:
+        bench: who measured.
+        outlook: what was planned; None where there was nothing to do.
+        summary: what came of it; None for a dry run.
+    """
+    told: dict[str, Any] = {"device": bench.device._asdict(), "plan": None, "sweep": None}
+    if outlook:
+        told["plan"] = {
+            "problems": len(outlook.tasks),
+            "problems_known": outlook.known,
+            "configs": outlook.cells,
+            "binaries": outlook.binaries,
+            "problems_of_less_effort": outlook.plan.reduced,
+            "problems_too_large": len(outlook.plan.oversized) + outlook.plan.beyond,
+            "configs_left_out": outlook.plan.pruned,
+            "expected_seconds": round(outlook.estimate.seconds, 1),
+            "expected_parts": {name: round(value, 2) for name, value in outlook.estimate._asdict().items()},
+        }
+    if summary:
+        told["sweep"] = summary.to_plain()
+    return told
+
+
+def about(seconds: float) -> str:
+    """A time that is not known exactly."""
+    return f"about {told_seconds(max(0.1, seconds))}"
+
+
+def told_seconds(seconds: float) -> str:
+    """Seconds, or minutes where there are many."""
+    if seconds >= 90:
+        return f"{seconds / 60:.1f} minutes"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{max(0.0, seconds):.1f} s"
+
+
+def _failure_lines(failures: Counter[tuple[str, str]]) -> list[str]:
+    shown = failures.most_common(REASONS)
+    lines = [f"  {count} {status}: {printable(reason)}" for (status, reason), count in shown]
+    rest = sum(failures.values()) - sum(count for _, count in shown)
+    return [*lines, f"  {rest} for {len(failures) - len(shown)} other reasons"] if rest else lines
+
+
+def _copy_lines(summary: Summary) -> Sequence[str]:
+    told = []
+    for key in sorted(summary.of_copy):
+        everywhere, large = summary.near(key), summary.near(key, LARGE_BYTES)
+        parts = [f"{100 * large.fraction:.0f} % from {LARGE_BYTES // 1_000_000} MB on"] if large else []
+        parts += [f"{100 * everywhere.fraction:.0f} % over all sizes"] if everywhere else []
+        told.append(f"{key} {', '.join(parts)}")
+    return [f"best configs, of the speed of a copy of as many bytes: {'; '.join(told)}"] if told else []
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,48 @@
+"""What was measured, as the store keeps it.
+
+In: a bench, a task and its outcomes. Out: a `Run` and `Measurement`s. Storing them is left to those who measure.
+"""
+
+import platform
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+
+from normtune.kernels.config import Config
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import operator
+from normtune.results.records import Measurement, Run
+from normtune.tuner.device.open import Bench, Outcome
+from normtune.tuner.plan.plan import Task
+
+
+def begun_run(bench: Bench, strategy: str) -> Run:
+    """A run that begins now; its protocol is complete at its end."""
+    return Run(
+        id=uuid.uuid4().hex,
+        device=bench.device,
+        software={"python": platform.python_version(), **bench.software},
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        # Whoever is killed leaves no more behind than this.
+        protocol={"strategy": strategy, "regime": bench.regime},
+    )
+
+
+def measurements(task: Task, outcomes: Mapping[Config, Outcome], run: str) -> Sequence[Measurement]:
+    """The outcomes of a task in the run of that id, under the present kernels."""
+    current = fingerprint(operator(task.problem.operator))
+    return [
+        Measurement(
+            task.problem,
+            config,
+            run,
+            current,
+            outcome.status,
+            outcome.reason,
+            np.asarray(outcome.rounds, dtype=np.int32),
+            np.asarray(outcome.nanoseconds, dtype=np.int32),
+        )
+        for config, outcome in sorted(outcomes.items())
+    ]

@@ -1,0 +1,1 @@
+"""Which configs of a problem are measured, and how often."""

@@ -1,0 +1,283 @@
+"""Correct before fast: a launch is compared with the float64 reference before it is timed.
+
+In: problem and launch on a device. Out: nothing, or `WrongResultError` with the output and the error. One binary
+passes once: the shapes here are chosen so that its loop runs several times, the last tile is cut, and rows of zeros,
+tiny, huge and outlying values are among them. It is launched many times over, as a race may be lost only now and then.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.runtime.errors import OutOfResources
+
+from normtune.kernels.call import KernelCall, run
+from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
+from normtune.kernels.problem import MAX_ROWS, Buffer, Problem
+from normtune.kernels.target import Target
+from normtune.tuner.plan.plan import Candidate
+from normtune.tuner.timing import memory
+from normtune.tuner.timing.capture import capture
+
+WORKSPACE = "workspace"
+EPS = 1e-6
+OFFSET = 0.25
+# Programs of the fixed grid while gating: the grid is no part of the binary, and few programs loop often.
+GATE_PROGRAMS = 5
+# Full passes of the grid's loop, more than any pipeline has stages.
+GATE_PASSES = 6
+# Launches of a binary, and of each config that may be the best, whose outputs are compared: a result that is wrong in
+# one call of fifty shows.
+CALLS = 64
+# The launches of a large problem move at most so many bytes; each has thousands of programs.
+CALLS_BYTES = 8 << 30
+# A kernel whose bits differ now and then is launched up to so many times as often.
+_PATIENCE = 20
+_GUARD_BYTES = 512
+_GUARD_VALUE = 0xA5
+
+
+class LaunchFailedError(RuntimeError):
+    """A launch fails by itself, whatever else the device does.
+
+    Attributes:
+        status: what is stored: `wrong_result`, `out_of_resources` or `crashed`.
+    """
+
+    status = "crashed"
+
+    def __init__(self, reason: str, status: str | None = None) -> None:
+        super().__init__(reason)
+        self.status = status or self.status
+
+
+class WrongResultError(LaunchFailedError):
+    """A kernel's output differs from the reference by more than rounding, or lies where it should not."""
+
+    status = "wrong_result"
+
+
+def launch(calls: Callable[[], Iterable[KernelCall]]) -> None:
+    """Make the calls of one config and launch them.
+
+    Raises:
+        LaunchFailedError: it cannot be launched.
+    """
+    try:
+        run(calls())
+    # Whatever an operator's code throws is this config's result.
+    except Exception as error:
+        raise failure(error) from None
+
+
+def failure(error: Exception) -> LaunchFailedError:
+    """What a launch threw, as the outcome of its config."""
+    if isinstance(error, OutOfResources):
+        return LaunchFailedError(one_line(error), "out_of_resources")
+    if isinstance(error, torch.OutOfMemoryError):
+        return LaunchFailedError("its launch allocates more memory than is free", "out_of_resources")
+    return LaunchFailedError(f"{type(error).__name__}: {one_line(error)}")
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's text."""
+    return (str(error).strip().splitlines() or ["no reason given"])[0][:200]
+
+
+def gate_launch(spec: OperatorSpec, problem: Problem, candidate: Candidate, target: Target) -> tuple[Problem, Launch]:
+    """The problem and launch on which a candidate's binary is tried: same binary, rows and grid of the gate's own."""
+    config, launch = candidate
+    if not launch.looped:
+        rows = max(GATE_PROGRAMS * launch.block_row * GATE_PASSES, GATE_PASSES // 2 * launch.slice_row)
+        problem = problem._replace(rows=rows + max(1, launch.block_row // 2))
+        return problem, spec.resolve(config, problem, target, None)
+    programs = min(launch.grid, GATE_PROGRAMS)
+    if not launch.workspace:
+        try:
+            many = spec.resolve(config, problem._replace(rows=MAX_ROWS), target, None)
+        except IllegalConfigError:
+            many = None
+        # One program may be another binary (it ends its sums itself), then it makes all the passes alone.
+        programs = GATE_PROGRAMS if many and many.binary == launch.binary else 1
+    rows = programs * launch.block_row * GATE_PASSES + max(1, launch.block_row // 2)
+    workspace = programs * problem.hidden if launch.workspace else 0
+    return problem._replace(rows=rows), launch._replace(grid=programs, workspace=workspace)
+
+
+def gate(
+    spec: OperatorSpec,
+    problem: Problem,
+    candidate: Candidate,
+    target: Target,
+    device: torch.device,
+    wide: bool = False,
+) -> None:
+    """Try the binary of a candidate.
+
+    Args:
+        spec: the operator.
+        problem: what the candidate was resolved for.
+        candidate: config and launch.
+        target: limits of the GPU.
+        device: the GPU.
+        wide: whether the operator's `wide_buffers` are float32, which is another binary.
+
+    Raises:
+        LaunchFailedError: it cannot be launched.
+        WrongResultError: an output is off, was left unwritten, or something else was written.
+    """
+    problem, resolved = gate_launch(spec, problem, candidate, target)
+    inputs, expected = _case(spec, problem, device, wide)
+    given = {name: tensor.clone() for name, tensor in inputs.items()}  # what others are compared with stays as it is
+    buffers = [buffer for buffer in spec.buffers(problem) if buffer.role == "output"]
+    if wide:
+        buffers = [b._replace(dtype="float32") if b.name in spec.wide_buffers else b for b in buffers]
+    buffers.append(Buffer(WORKSPACE, (max(1, resolved.workspace),), "float32", "output"))
+    guarded = {buffer.name: _guarded(buffer, device) for buffer in buffers}
+    outputs = {name: tensor for name, (_, tensor) in guarded.items()}
+    workspace = outputs.pop(WORKSPACE)
+
+    tensors = {**given, **outputs}
+    once = partial(launch, partial(spec.kernels().calls, resolved, problem, tensors, workspace, EPS, OFFSET))
+    check_calls(once, outputs, expected, CALLS)
+    for name, (place, _) in guarded.items():
+        if not _untouched(place):
+            raise WrongResultError(f"{name}: wrote outside of its memory")
+    mark = torch.zeros(1, dtype=torch.int32, device=device)
+    for name, tensor in inputs.items():
+        memory.mark_difference(tensor, given[name], mark)
+        if mark.item():
+            raise WrongResultError(f"{name}: is an input and was written")
+
+
+def check_calls(
+    once: Callable[[], None], outputs: Mapping[str, Tensor], expected: Mapping[str, Any], calls: int
+) -> None:
+    """Launch so many times and check the outputs each time.
+
+    The first outputs are compared with the reference, the others with the first, bit by bit. A kernel that gives other
+    bits in some call, which it may where the order of its sums differs, is launched on, and each time it does so its
+    outputs are compared with the reference.
+
+    Args:
+        once: makes one launch on the current stream.
+        outputs: what it writes; poisoned before each launch.
+        expected: `Expected` values by name.
+        calls: how many launches.
+
+    Raises:
+        LaunchFailedError: it cannot be launched.
+        WrongResultError: an output of a call is off or was left unwritten.
+    """
+    _poison(outputs)
+    once()
+    compare(outputs, expected)
+    if calls < 2:
+        return
+    first = {name: tensor.clone() for name, tensor in outputs.items()}
+    mark = torch.zeros(1, dtype=torch.int32, device=next(iter(outputs.values())).device)
+
+    def again() -> None:
+        _poison(outputs)
+        once()
+        for name, tensor in outputs.items():
+            memory.mark_difference(tensor, first[name], mark)
+
+    _repeat(again, calls - 1, mark.device)
+    if not mark.item():
+        return
+    differing = 0
+    for number in range(_PATIENCE * calls):
+        mark.zero_()
+        again()
+        if mark.item():
+            differing += 1
+            try:
+                compare(outputs, expected)
+            except WrongResultError as error:
+                raise WrongResultError(f"{error}, now and then: other calls were right") from None
+        if differing and number + 1 >= calls:
+            return
+    raise WrongResultError(f"other bits in one call, which {_PATIENCE * calls} further calls did not repeat")
+
+
+def _repeat(work: Callable[[], None], count: int, device: torch.device) -> None:
+    """Do work so many times, on a GPU in a graph, as its launches are short."""
+    if device.type != "cuda" or count < 3:
+        for _ in range(count):
+            work()
+        return
+    work()  # compiled before it is captured
+    torch.cuda.synchronize(device)
+    graph = capture(torch.cuda.Stream(device), work)
+    for _ in range(count - 1):
+        graph.replay()
+
+
+def compare(outputs: Mapping[str, Tensor], expected: Mapping[str, Any]) -> None:
+    """Check outputs against `Expected` values.
+
+    Raises:
+        WrongResultError: naming the first output that is off, and by how much.
+    """
+    mark = torch.zeros(1, dtype=torch.int32, device=next(iter(outputs.values())).device)
+    for name, (value, allowed) in expected.items():
+        memory.mark_excess(outputs[name], value.contiguous(), allowed.contiguous(), mark)
+    if mark.item():
+        _name_excess(outputs, expected)
+
+
+def _name_excess(outputs: Mapping[str, Tensor], expected: Mapping[str, Any]) -> None:
+    """Say which output is off, and by how much."""
+    # In pieces, as a float64 copy of the largest outputs would not fit beside the reference. `max` keeps NaN, and a NaN
+    # is not below anything.
+    excess = {
+        name: torch.stack(
+            [
+                ((part.double() - exact).abs_() / allowed).max()
+                for part, exact, allowed in zip(_pieces(outputs[name]), _pieces(value), _pieces(tolerance), strict=True)
+            ]
+        ).max()
+        for name, (value, tolerance) in expected.items()
+    }
+    for name, worst in zip(excess, torch.stack(list(excess.values())).tolist(), strict=True):
+        if not worst <= 1.0:
+            raise WrongResultError(f"{name}: error is {worst:.3g} times what rounding allows")
+
+
+def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:
+    return tensor.reshape(-1).split(1 << 26)
+
+
+def _poison(outputs: Mapping[str, Tensor]) -> None:
+    """Fill outputs with NaN, so that what is not written shows."""
+    for tensor in outputs.values():
+        tensor.fill_(float("nan"))
+
+
+@lru_cache(maxsize=8)
+def _case(
+    spec: OperatorSpec, problem: Problem, device: torch.device, wide: bool
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Hostile inputs of a problem and what comes of them."""
+    generator = torch.Generator(device).manual_seed(20_000 + problem.hidden)
+    references = spec.references()
+    inputs = references.inputs(problem, generator, device, True)
+    for name in spec.wide_buffers if wide else ():
+        if name in inputs:
+            inputs[name] = inputs[name].float() * (1 + 2**-12)  # values that the narrow dtype does not have
+    return inputs, references.reference(problem, inputs, EPS, OFFSET)
+
+
+def _guarded(buffer: Buffer, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Memory with guard bytes on both sides, and the poisoned tensor between them."""
+    place = torch.full((buffer.nbytes + 2 * _GUARD_BYTES,), _GUARD_VALUE, dtype=torch.uint8, device=device)
+    inner = place[_GUARD_BYTES : _GUARD_BYTES + buffer.nbytes].view(getattr(torch, buffer.dtype)).view(buffer.shape)
+    inner.fill_(float("nan"))
+    return place, inner
+
+
+def _untouched(place: Tensor) -> bool:
+    return bool((place[:_GUARD_BYTES] == _GUARD_VALUE).all() and (place[-_GUARD_BYTES:] == _GUARD_VALUE).all())

@@ -1,0 +1,333 @@
+"""Times of kernels on a CUDA GPU, cold at every size unless another regime is asked for.
+
+In: the configs of one problem. Out: nanoseconds, one number a config and round. The protocol of the regime `cold`:
+
+* One CUDA graph a config: a read of twice the L2 evicts the cache, an untimed launch warms weight and instructions and
+  leaves the cache as a stream of such launches leaves it, then timed launches on disjoint slices follow between two
+  event nodes; the time is their mean. The same at every size, so that no step lies where one way would give over to
+  another; the two events cost 2 us together, so that fewer launches are timed only where this is below 0.5 %.
+* One round replays every config once, in shuffled order, and ends with the sentinel, copies of fixed size; a sentinel
+  more than 2 % off its running median voids the round, which is then repeated.
+* One block of rounds uses one draw of offsets and one capture; the next draws and captures anew.
+
+`warm` evicts nothing: all launches of a graph are on one slice, and as many as fill the L2 lead in, so that it holds
+what fits. `eager` has no graph: the launches are made from Python on cold slices, see `eager`. All else is the same.
+"""
+
+import random
+import time
+from collections import deque
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from functools import partial
+from statistics import median
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from normtune.kernels.launcher import Prepared, prepare
+from normtune.kernels.operator import Launch, OperatorSpec
+from normtune.kernels.problem import Buffer, Problem
+from normtune.results.records import COPY, ROUNDS_PER_BLOCK
+from normtune.results.regimes import COLD, EAGER, WARM
+from normtune.tuner.timing import memory
+from normtune.tuner.timing.arena import Arena
+from normtune.tuner.timing.capture import capture
+from normtune.tuner.timing.eager import Run, Streamed
+from normtune.tuner.timing.gate import CALLS, CALLS_BYTES, EPS, OFFSET, LaunchFailedError, check_calls, failure, launch
+from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
+
+SENTINEL_TOLERANCE = 0.02
+SENTINEL_WINDOW = 64
+# A block's rounds may be void this often before the times are taken as they are.
+MAX_VOID_ROUNDS = 6
+# Launches that lead in on the one slice of the regime `warm`: the first fills the cache, the second finds it so.
+WARM_LEAD_IN = 2
+WARM_UP_SECONDS = 0.5
+
+Label = TypeVar("Label", bound=Hashable)
+
+
+class Timed(Protocol):
+    """What a round replays."""
+
+    def replay(self) -> None:
+        """Enqueue it on the current stream."""
+        ...
+
+    def nanoseconds(self) -> int:
+        """The mean time of its timed launches in the last replay, which must have ended."""
+        ...
+
+
+class Captured:
+    """One graph: cache evicted, lead-in launches, then timed launches between two event nodes.
+
+    Args:
+        timer: of the device.
+        launch: makes one launch on the current stream.
+        slices: what it is launched on, in order; disjoint where the launches are to be cold.
+        lead_in: how many of them are not timed.
+        evicted: whether the cache is evicted before them.
+    """
+
+    def __init__(
+        self,
+        timer: "Timer",
+        launch: Run,
+        slices: Sequence[Mapping[str, Tensor]],
+        lead_in: int,
+        *,
+        evicted: bool = True,
+    ) -> None:
+        self._begin, self._end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+        self._launches = len(slices) - lead_in
+        self._slices = slices  # as long as it may be replayed, nobody else gets their memory
+
+        def work() -> None:
+            if evicted:
+                timer.evict()
+            for tensors in slices[:lead_in]:
+                launch(tensors)
+            self._begin.record()
+            for tensors in slices[lead_in:]:
+                launch(tensors)
+            self._end.record()
+
+        self._graph = capture(timer.stream, work)
+
+    def replay(self) -> None:
+        """Enqueue the graph on the current stream."""
+        self._graph.replay()
+
+    def nanoseconds(self) -> int:
+        """The mean time of the timed launches of the last replay, which must have ended."""
+        return round(1e6 * self._begin.elapsed_time(self._end) / self._launches)
+
+
+class Timer:
+    """What all problems on one device share: stream, arena, evicting read, sentinel, void rounds."""
+
+    def __init__(self, device: torch.device, sms: int, l2_bytes: int, seed: int = 0) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self.arena = Arena(device, seed)
+        self.random = random.Random(seed)
+        self.rounds = 0
+        self.void_rounds = 0
+        words = -(-2 * l2_bytes // (4 * memory.READ_WORDS)) * memory.READ_WORDS
+        self._evicting = torch.zeros(words, dtype=torch.int32, device=device)
+        self._sink = torch.zeros(1, dtype=torch.int32, device=device)
+        self._programs = 4 * sms
+        self._workspace = torch.empty(0, dtype=torch.float32, device=device)
+        self._sentinels: deque[int] = deque(maxlen=SENTINEL_WINDOW)
+        pair = torch.zeros(2, SENTINEL_BYTES // 4, dtype=torch.float32, device=device)
+        self.evict()
+        memory.copy(pair[0], pair[1])  # compiled before it is captured
+        torch.cuda.synchronize(device)
+        copies = [{"source": pair[0], "target": pair[1]}] * (1 + SENTINEL_COPIES)
+        self._sentinel = Captured(self, _copy, copies, lead_in=1)
+
+    def evict(self) -> None:
+        """Read twice the L2 on the current stream."""
+        memory.read(self._evicting, self._sink, self._programs)
+
+    def workspace(self, elements: int) -> Tensor:
+        """Float32 workspace of at least that many elements, shared by all launches: they run one after another."""
+        if self._workspace.numel() < elements:
+            self._workspace = torch.empty(elements, dtype=torch.float32, device=self.device)
+        return self._workspace
+
+    def warm_clocks(self) -> None:
+        """Keep the GPU busy until its clocks have risen."""
+        end = time.monotonic() + WARM_UP_SECONDS
+        while time.monotonic() < end:
+            for _ in range(20):
+                self._sentinel.replay()
+            torch.cuda.synchronize(self.device)
+
+    def speed(self) -> tuple[float, float]:
+        """Bytes a second of the sentinel; seconds of capturing eleven small copies and replaying them twice."""
+        self._sentinel.replay()
+        torch.cuda.synchronize(self.device)
+        bytes_per_second = 2e9 * SENTINEL_BYTES / self._sentinel.nanoseconds()
+        pair = torch.zeros(2, 1 << 10, dtype=torch.float32, device=self.device)
+        copies = [{"source": pair[0], "target": pair[1]}] * 11
+        seconds = []
+        for _ in range(5):
+            start = time.perf_counter()
+            graph = Captured(self, _copy, copies, lead_in=1)
+            for _ in range(ROUNDS_PER_BLOCK):
+                graph.replay()
+                torch.cuda.synchronize(self.device)
+            seconds.append(time.perf_counter() - start)
+        return bytes_per_second, median(seconds)
+
+    def rounds_of(self, graphs: Mapping[Label, Timed], count: int) -> dict[Label, list[int]]:
+        """`count` valid rounds of all graphs: nanoseconds by label."""
+        times: dict[Label, list[int]] = {label: [] for label in graphs}
+        order = list(graphs)
+        void_left = MAX_VOID_ROUNDS
+        done = 0
+        while done < count:
+            self.random.shuffle(order)
+            for label in order:
+                graphs[label].replay()
+            self._sentinel.replay()
+            torch.cuda.synchronize(self.device)
+            self.rounds += 1
+            if self._is_void() and void_left:
+                void_left -= 1
+                self.void_rounds += 1
+                continue
+            for label in order:
+                times[label].append(graphs[label].nanoseconds())
+            done += 1
+        return times
+
+    def _is_void(self) -> bool:
+        sentinel = self._sentinel.nanoseconds()
+        usual = median(self._sentinels) if self._sentinels else sentinel
+        self._sentinels.append(sentinel)
+        return abs(sentinel - usual) > SENTINEL_TOLERANCE * usual
+
+
+def _copy(tensors: Mapping[str, Tensor]) -> None:
+    memory.copy(tensors["source"], tensors["target"])
+
+
+class CudaSession(Generic[Label]):
+    """One problem being timed in a regime: a `racing.Session`, whatever its launches are labelled with."""
+
+    def __init__(
+        self,
+        timer: Timer,
+        spec: OperatorSpec,
+        problem: Problem,
+        launches: Mapping[Label, Launch],
+        regime: str = COLD,
+    ) -> None:
+        self._timer = timer
+        self._spec = spec
+        self._problem = problem
+        self._launches = dict(launches)
+        self._regime = regime
+        self._prepared: dict[Label, Prepared] = {}
+        self._slow: set[Label] = set()
+        self._footprint = spec.bytes_moved(problem)
+        words = (-(-self._footprint // 8),)  # half of the bytes are read, half are written
+        self._copy_buffers = (Buffer("source", words, "float32", "input"), Buffer("target", words, "float32", "output"))
+        # Taken before any capture: nothing may be allocated inside one.
+        timer.workspace(max((resolved.workspace for resolved in launches.values()), default=0))
+
+    def warm_up(self, labels: Sequence[Label]) -> dict[Label, LaunchFailedError]:
+        """Launch each once, so that what cannot run shows before it is captured, and what is slow is known.
+
+        Returns:
+            What cannot be launched.
+        """
+        tensors = self._draw(1)[0]
+        failed: dict[Label, LaunchFailedError] = {}
+        events = {}
+        for label in labels:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            try:
+                launch_once = self.launcher(label)
+                launch_once(tensors)
+                begin.record()
+                launch_once(tensors)
+                end.record()
+            except LaunchFailedError as error:
+                failed[label] = error
+                continue
+            events[label] = begin, end
+        torch.cuda.synchronize(self._timer.device)
+        self._slow = {label for label, pair in events.items() if pair[0].elapsed_time(pair[1]) > 1e3 * SLOW_SECONDS}
+        return failed
+
+    def block(self, labels: Sequence[Label]) -> dict[Label, list[int]]:
+        """Capture anew on fresh offsets and time `ROUNDS_PER_BLOCK` rounds."""
+        drawn = self._draw(1 if self._regime == WARM else 1 + timed_launches(self._footprint))
+        copies = self._timer.arena.slices(self._copy_buffers, len(drawn))
+        timed = {label: self._timed(label, copies if label == COPY else drawn) for label in labels}
+        return self._timer.rounds_of(timed, ROUNDS_PER_BLOCK)
+
+    def _timed(self, label: Label, slices: Sequence[Mapping[str, Tensor]]) -> Timed:
+        """What is replayed for a label in the session's regime."""
+        launch_once = self.launcher(label)
+        if self._regime == WARM:
+            count = 1 if label in self._slow else timed_launches(self._footprint)
+            same = [slices[0]] * (WARM_LEAD_IN + count)
+            return Captured(self._timer, launch_once, same, WARM_LEAD_IN, evicted=False)
+        lead_in = 1
+        if label in self._slow:
+            slices, lead_in = slices[:1], 0
+        if self._regime == EAGER:
+            return Streamed(self._timer, launch_once, slices, lead_in)
+        return Captured(self._timer, launch_once, slices, lead_in)
+
+    def compare(self, labels: Sequence[Label], often: Collection[Label]) -> dict[Label, LaunchFailedError]:
+        """Compare the outputs of each with the reference, on data as they were timed on.
+
+        Args:
+            labels: what is compared.
+            often: of these many calls, of the others one.
+
+        Returns:
+            What is wrong.
+        """
+        tensors = self._draw(1)[0]
+        expected = self._spec.references().reference(self._problem, tensors, EPS, OFFSET)
+        outputs = {name: tensors[name] for name in expected}
+        many = max(1, min(CALLS, CALLS_BYTES // self._footprint))
+        failed = {}
+        for label in labels:
+            launch_once = self.launcher(label)
+            try:
+                check_calls(partial(launch_once, tensors), outputs, expected, many if label in often else 1)
+            except LaunchFailedError as error:
+                failed[label] = error
+        return failed
+
+    def launcher(self, label: Label) -> Run:
+        """What makes a launch on a set of tensors, on the current stream."""
+        if self._regime == EAGER:
+            return self._eager_launcher(label)
+        if label == COPY:
+            return _copy
+        kernels: Any = self._spec.kernels()
+        resolved, workspace = self._launches[label], self._timer.workspace(0)
+
+        def launch_once(tensors: Mapping[str, Tensor]) -> None:
+            launch(partial(kernels.calls, resolved, self._problem, tensors, workspace, EPS, OFFSET))
+
+        return launch_once
+
+    def _eager_launcher(self, label: Label) -> Run:
+        """What launches as kernels are launched for users: without Triton's binder, its workspace allocated anew."""
+        prepared = self._prepared.get(label)
+        if prepared is None:
+            try:
+                prepared = self._prepared[label] = self._prepare(label)
+            except Exception as error:
+                raise failure(error) from None
+
+        def launch_once(tensors: Mapping[str, Tensor]) -> None:
+            try:
+                prepared(*tensors.values(), None)
+            except Exception as error:
+                raise failure(error) from None
+
+        return launch_once
+
+    def _prepare(self, label: Label) -> Prepared:
+        if label == COPY:
+            pair = self._timer.arena.slices(self._copy_buffers, 1)[0]
+            call = memory.copy_call(pair["source"], pair["target"])
+            return Prepared([call], [*pair.values(), None], 0, self._timer.device.index)
+        # A variant's kernels are called with None for what it leaves out.
+        tensors = {**self._draw(1)[0], "left out": None}
+        return prepare(self._spec.kernels(), self._launches[label], self._problem, tensors, EPS, OFFSET)
+
+    def _draw(self, count: int) -> list[dict[str, Tensor]]:
+        return self._timer.arena.slices(self._spec.buffers(self._problem), count)
