@@ -95,7 +95,7 @@ def boxes_on(tree: NormalisedTree, sms: int, l2_bytes: int, max_rows: int, max_h
 
     That it lies above a cut by the L2 cache is left out, so such a box may hold smaller shapes than its leaf's.
     """
-    yield from _boxes(tree, sms, l2_bytes, Box(Config(""), 1, max_rows, 1, max_hidden))
+    yield from _boxes(tree, sms, l2_bytes, Box(Config(), 1, max_rows, 1, max_hidden))
 
 
 def _boxes(tree: NormalisedTree, sms: int, l2_bytes: int, box: Box) -> Iterator[Box]:
