@@ -75,6 +75,8 @@ class Config(tuple[Any, ...]):
         for name in ("__new__", "_fields", "_field_defaults", *knobs):
             setattr(cls, name, made.__dict__[name])
         cls.knobs = tuple(knobs.values())
+        if knobs and cls.knobs[0].kind is int:
+            cls.__lt__, cls.__gt__ = _Mixed.__lt__, _Mixed.__gt__  # type: ignore[method-assign, assignment]
 
     def _replace(self, **values: int | str) -> Self:
         """This config with other values of the named knobs."""
@@ -157,7 +159,7 @@ def _without_meanings(knobs: tuple[Knob, ...]) -> tuple[Knob, ...]:
 
 @lru_cache(maxsize=256)
 def _nameless(knobs: tuple[Knob, ...]) -> type[Config]:
-    made: type[Config] = type(_NAMELESS, (Config,), {"__slots__": (), "__module__": __name__})
+    made: type[Config] = type(_NAMELESS, (_Mixed,), {"__slots__": (), "__module__": __name__})
     made._take({knob.name: knob for knob in knobs})
     if len(made._fields) != len(knobs) or not knobs:
         raise ValueError(f"expected knobs of different names, got {[knob.name for knob in knobs]}")
@@ -190,7 +192,29 @@ def _known_kind(value: object) -> type:
     return type(value)
 
 
-class _Beside(Config):
+class _Mixed(Config):
+    """A config that is also sorted among those of other classes, by the names of the knobs."""
+
+    def __lt__(self, other: tuple[Any, ...]) -> bool:
+        try:
+            return tuple.__lt__(self, other)
+        except TypeError:
+            return isinstance(other, Config) and self._fields < other._fields
+
+    def __gt__(self, other: tuple[Any, ...]) -> bool:
+        try:
+            return tuple.__gt__(self, other)
+        except TypeError:
+            return isinstance(other, Config) and self._fields > other._fields
+
+
+class Implementation(_Mixed):
+    """A function that is called instead of a kernel."""
+
+    implementation: Annotated[str, "the name under which the operator knows the function to call."]
+
+
+class _Beside(_Mixed):
     """What is timed beside the configs of a problem; its knobs are those that every store has under this name."""
 
     schedule: str

@@ -5,6 +5,7 @@ rms_norm_forward and rms_norm_backward, the reference is in rms_norm_reference.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import product
 
 from normtune.heuristics.rules import liger
@@ -20,9 +21,11 @@ from normtune.kernels.rms_norm_launch import (
     resolve_forward,
 )
 from normtune.kernels.rms_norm_quick import quick_backward, quick_forward
+from normtune.kernels.rms_norm_trial import trial
 from normtune.kernels.target import Target
 
 MAX_HIDDEN = 65536
+_SCALARS = {"eps": 1e-6, "offset": 0.25}
 
 _FULL_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 _FULL_WARPS = (1, 2, 4, 8, 16, 32)
@@ -243,6 +246,7 @@ rms_norm_forward = register(
         buffers=_forward_buffers,
         space=_forward_space,
         resolve=resolve_forward,
+        trial=partial(trial, resolve_forward),
         default_config=_forward_default,
         kernel_module="normtune.kernels.rms_norm_forward",
         reference_module="normtune.kernels.rms_norm_reference",
@@ -252,6 +256,7 @@ rms_norm_forward = register(
             "normtune.kernels.rms_norm_tile",
         ),
         wide_buffers=("weight", "dweight"),
+        scalars=_SCALARS,
     )
 )
 
@@ -265,6 +270,7 @@ rms_norm_backward = register(
         buffers=_backward_buffers,
         space=_backward_space,
         resolve=resolve_backward,
+        trial=partial(trial, resolve_backward),
         default_config=_backward_default,
         kernel_module="normtune.kernels.rms_norm_backward",
         reference_module="normtune.kernels.rms_norm_reference",
@@ -277,5 +283,6 @@ rms_norm_backward = register(
             "normtune.kernels.rms_norm_tile",
         ),
         wide_buffers=("weight", "dweight"),
+        scalars=_SCALARS,
     )
 )

@@ -172,7 +172,7 @@ class Course:
                 place, problem, config, tuple(rivals(one.tree, spec, problem, target, others)), leaf, is_second_look
             )
             try:
-                spec.resolve(config, problem, target, None)
+                spec.launch(config, problem, target)
             except IllegalConfigError as error:
                 self._fail(question, f"illegal: {error}")
             else:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from normtune.heuristics.regret.effects import Level, Samples, levels, unused
 from normtune.heuristics.regret.fixed_log import micrologs
 from normtune.kernels.config import COPY, Config
-from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
+from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import Problem, join_key
 from normtune.kernels.target import Target
 from normtune.results.evidence import flatten, split
@@ -305,7 +305,7 @@ def _with_aliases(
     rows, hidden, resolve = problem.rows, problem.hidden, spec.resolve
     own = {place: measured.levels[config] for place, config in enumerate(configs) if config in measured.levels}
     failed = {place for place, config in enumerate(configs) if config in measured.failed} if measured.failed else ()
-    launches: dict[int, Launch] = {}
+    launches: dict[int, AnyLaunch] = {}
     for place, config in enumerate(configs):
         corner = illegal.get(place)
         if corner and rows >= corner[0] and hidden >= corner[1]:
@@ -314,7 +314,7 @@ def _with_aliases(
             launches[place] = resolve(config, problem, target, None)
         except IllegalConfigError:
             illegal[place] = rows, hidden
-    levels_of: dict[Launch, Level] = {}
+    levels_of: dict[AnyLaunch, Level] = {}
     for place, level in own.items():
         if place in launches:
             levels_of.setdefault(launches[place], level)

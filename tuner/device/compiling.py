@@ -18,7 +18,7 @@ from pebble import ProcessExpired, ProcessPool
 
 from normtune.errors import NormtuneError
 from normtune.kernels.call import warmup
-from normtune.kernels.operator import Launch, operator
+from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.tuner.device.processes import SPAWN, Scratch, belong_to_parent, start_tracker, told_exit, use_scratch
 
@@ -34,7 +34,7 @@ class Job(NamedTuple):
     """One binary to compile: the problem that represents it and the launch that it serves."""
 
     problem: Problem
-    launch: Launch
+    launch: AnyLaunch
 
 
 class Compiled(NamedTuple):
@@ -57,14 +57,14 @@ class Compiled(NamedTuple):
     binaries: tuple[tuple[str, str], ...] = ()
 
 
-def compile_class(problem: Problem, launch: Launch) -> tuple[str, str, str, Launch]:
+def compile_class(problem: Problem, launch: AnyLaunch) -> tuple[str, str, str, AnyLaunch]:
     """What one binary serves: operator, variant, dtype and the launch without grid and row count."""
     return (problem.operator, problem.variant, problem.dtype, launch.binary)
 
 
-def jobs_of(pairs: Iterable[tuple[Problem, Launch]]) -> list[Job]:
+def jobs_of(pairs: Iterable[tuple[Problem, AnyLaunch]]) -> list[Job]:
     """One job a compile class, in the order of first appearance."""
-    found: dict[tuple[str, str, str, Launch], Job] = {}
+    found: dict[tuple[str, str, str, AnyLaunch], Job] = {}
     for problem, launch in pairs:
         found.setdefault(compile_class(problem, launch), Job(problem, launch))
     return list(found.values())
@@ -99,7 +99,7 @@ class CompilePool:
         nice: int = 0,
     ) -> None:
         self._seconds = seconds
-        self._futures: dict[tuple[str, str, str, Launch], Future[Compiled]] = {}
+        self._futures: dict[tuple[str, str, str, AnyLaunch], Future[Compiled]] = {}
         self._jobs: dict[Future[Compiled], Job] = {}
         self._done = 0
         self._pool: ProcessPool | None = None
@@ -133,7 +133,7 @@ class CompilePool:
         for future in as_completed(self._jobs):
             yield self._result(future)
 
-    def result(self, problem: Problem, launch: Launch, seconds: float | None = None) -> Compiled | None:
+    def result(self, problem: Problem, launch: AnyLaunch, seconds: float | None = None) -> Compiled | None:
         """What came of the binary of a launch, waiting for it at most so long; None where it is not done by then.
 
         Raises:
@@ -277,10 +277,12 @@ class _Tensor:
 
 def _compile(job: Job, keep_assembly: bool) -> Compiled:
     spec = operator(job.problem.operator)
+    if isinstance(job.launch, ImplementationLaunch):
+        return Compiled(job, "ok")  # it has no binary of ours
     tensors = {buffer.name: _Tensor(buffer.dtype, buffer.shape) for buffer in spec.buffers(job.problem)}
     workspace = _Tensor("float32", (max(1, job.launch.workspace),))
     try:
-        kernels = warmup(spec.kernels().calls(job.launch, job.problem, tensors, workspace, 1e-6, 0.0))
+        kernels = warmup(spec.calls(job.launch, job.problem, tensors, workspace, spec.scalars))
     # Whatever the compiler throws is this config's result.
     except Exception as error:
         return Compiled(job, "compile_error", _one_line(error))

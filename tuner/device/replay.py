@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config
-from normtune.kernels.operator import IllegalConfigError, Launch, operator, read_config
+from normtune.kernels.operator import AnyLaunch, IllegalConfigError, operator, read_config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import target_for
 from normtune.results.evidence import Evidence
@@ -132,14 +132,14 @@ class ReplayEngine:
 
     def _by_launch(
         self, problem: Problem, recorded: Mapping[Config, Outcome | Blocks]
-    ) -> dict[Launch, Outcome | Blocks]:
+    ) -> dict[AnyLaunch, Outcome | Blocks]:
         spec = operator(problem.operator)
-        found: dict[Launch, Outcome | Blocks] = {}
+        found: dict[AnyLaunch, Outcome | Blocks] = {}
         for config, cell in recorded.items():
             if config == COPY:
                 continue
             try:
-                found[spec.resolve(config, problem, self._target, None)] = cell
+                found[spec.launch(config, problem, self._target)] = cell
             except IllegalConfigError:
                 continue  # recorded before the rules changed
         return found

@@ -23,7 +23,7 @@ ROW = RMSNormConfig("row", 1, 4)
 class Kept:
     """In place of what is replayed: keeps how it was made."""
 
-    def __init__(self, timer, launch, slices, lead_in, *, evicted=True):
+    def __init__(self, timer, launch, slices, lead_in, restore=None, *, evicted=True):
         self.slices, self.lead_in, self.evicted = slices, lead_in, evicted
 
 
