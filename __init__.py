@@ -10,19 +10,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from normtune.errors import NormtuneError, UsageError
     from normtune.kernels.batch_invariant import batch_invariant, use_batch_invariant
+    from normtune.kernels.config import Config
     from normtune.kernels.dispatch import use_table
+    from normtune.kernels.operator import OperatorSpec, register
     from normtune.kernels.rms_norm import rms_norm
     from normtune.kernels.rms_norm_module import RMSNorm
+    from normtune.kernels.short_form import kernel_operator
     from normtune.kernels.warmup import warmup
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Config",
     "NormtuneError",
+    "OperatorSpec",
     "RMSNorm",
     "UsageError",
     "__version__",
     "batch_invariant",
+    "kernel_operator",
+    "register",
     "rms_norm",
     "use_batch_invariant",
     "use_table",
@@ -30,6 +37,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "register": "normtune.kernels.operator",
+    "kernel_operator": "normtune.kernels.short_form",
+    "OperatorSpec": "normtune.kernels.operator",
+    "Config": "normtune.kernels.config",
     "NormtuneError": "normtune.errors",
     "RMSNorm": "normtune.kernels.rms_norm_module",
     "UsageError": "normtune.errors",

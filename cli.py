@@ -8,6 +8,7 @@ room, which import what is heavy inside their functions, so that `--help` stays 
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -29,6 +30,15 @@ TERMINATED = INTERRUPTED.replace("interrupted", "terminated")
 
 class ErrorLines(TyperGroup):
     """The group of commands, whose expected errors end as a line and an exit code; others keep their traceback."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take `--load` and its file wherever they stand: they are for all commands."""
+        rest, first = list(args), []
+        while "--load" in rest[:-1]:
+            place = rest.index("--load")
+            first += rest[place : place + 2]
+            del rest[place : place + 2]
+        return super().parse_args(ctx, [*first, *rest])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for.
@@ -72,11 +82,21 @@ def normtune(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    load: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="Run a Python file that registers operators; may stand anywhere. Repeat for more."
+        ),
+    ] = None,
 ) -> None:
     """Measure RMSNorm kernels on a GPU and write the launch table that loses least.
 
     `normtune sweep && normtune fit` measures this machine's GPU into ./normtune.db and prints the table's figures.
     """
+    for file in load or ():
+        from normtune.kernels.operator import load as load_operators
+
+        load_operators(file)
 
 
 register_tuner(app)

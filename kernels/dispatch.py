@@ -18,7 +18,7 @@ from torch import Tensor
 
 from normtune.heuristics.tablefile import locate
 from normtune.kernels.alignment import alignment_of
-from normtune.kernels.config import Config
+from normtune.kernels.config import Config, Implementation
 from normtune.kernels.device import describe
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.launcher import Prepared, prepare
@@ -84,6 +84,8 @@ def config_for(
     if batch_invariant:
         problem = problem._replace(rows=MAX_ROWS)
     found = lookup(problem)
+    if found is not None and spec.implementations and found._fields == Implementation._fields:
+        return Implementation(*found)
     if found is None or found._fields != spec.config._fields:  # of an operator that had other knobs then
         return spec.default_config(problem, target)
     return spec.config(*found)

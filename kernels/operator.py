@@ -5,11 +5,16 @@ compiling, gate, timing, fit, emitted tables and dispatch reach it; none of them
 define specs import neither torch nor triton: the kernel and its reference are named and imported on first use.
 """
 
+import os
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
@@ -340,6 +345,43 @@ def read_config(operator: str, text: str) -> Config:
     if spec is None:
         return COPY if text == _COPY else Config.from_json(text)
     return spec.read_config(text)
+
+
+_FILES: dict[str, ModuleType] = {}
+
+
+def load(path: str | os.PathLike[str]) -> None:
+    """Run a Python file that registers operators, once; processes that the tool starts later load it, too.
+
+    Raises:
+        UsageError: it cannot be read or run, or registers nothing.
+    """
+    place = str(Path(path).resolve())
+    if place in _FILES:
+        return
+    known = set(operators())
+    # By this name what its configs are pickled as is found again in other processes.
+    name = f"normtune_operators_{re.sub(r'[^0-9A-Za-z]', '_', Path(place).stem)}"
+    found = spec_from_file_location(name, place)
+    if found is None or found.loader is None or not Path(place).is_file():
+        raise UsageError(f"cannot load operators from {path}: expected a Python file")
+    module = module_from_spec(found)
+    sys.modules[name] = module
+    try:
+        found.loader.exec_module(module)
+        if set(operators()) == known:
+            raise UsageError("it registers no operator: normtune.register or @normtune.kernel_operator does")
+    # Whatever the file raises.
+    except Exception as error:
+        del sys.modules[name]
+        told = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+        raise UsageError(f"cannot load operators from {path}: {told}") from error
+    _FILES[place] = module
+
+
+def loaded() -> tuple[str, ...]:
+    """The files that `load` ran, in order."""
+    return tuple(_FILES)
 
 
 @cache

@@ -152,14 +152,17 @@ def body_text(functions: Sequence[Function | AnyGpuFunction], of: template.Form 
     constants = []
     code = []
     names_in_code = [_function(one) for one in functions]
+    names: dict[tuple[tuple[Knob, ...], Config], str] = {}
     for name, knobs in classes.items():
-        mine = [one for one in functions if _knobs(one) == knobs]
         prefix = f"{name.removesuffix('Config').upper()}_" if len(classes) > 1 else ""
-        configs = sorted({config for one in mine for config in _configs(one.tree)})
-        names = {config: f"{prefix}{config.constant_name()}" for config in configs}
-        names_in_code += names.values()
-        constants += [template.in_parentheses(f"{names[c]} = {name}", _arguments(c), "") for c in configs]
-        code += ["\n".join([of.function(_function(one), name), *_branches(one.tree, 1, names)]) for one in mine]
+        for config in sorted({config for one in functions for config in _configs(one.tree) if config.knobs == knobs}):
+            names[knobs, config] = f"{prefix}{config.constant_name()}"
+            constants.append(template.in_parentheses(f"{names[knobs, config]} = {name}", _arguments(config), ""))
+    for one in functions:
+        mine = {config.knobs for config in _configs(one.tree)}
+        answer = template.any_of({name: knobs for name, knobs in classes.items() if knobs in mine})
+        code.append("\n".join([of.function(_function(one), answer), *_branches(one.tree, 1, names)]))
+    names_in_code += names.values()
     _check_unique(names_in_code)
     entries = "\n".join(
         template.in_parentheses("    ", [json.dumps(one.key), json.dumps(dtype)], f": {_function(one)},")
@@ -175,10 +178,14 @@ def body_text(functions: Sequence[Function | AnyGpuFunction], of: template.Form 
     return "\n\n\n".join(parts)
 
 
-def _branches(tree: Tree | NormalisedTree, depth: int, names: Mapping[Config, str]) -> list[str]:
+# The name of each config in the code, by its knobs and itself: of two classes configs may be equal as tuples.
+Names = Mapping[tuple[tuple[Knob, ...], Config], str]
+
+
+def _branches(tree: Tree | NormalisedTree, depth: int, names: Names) -> list[str]:
     indent = "    " * depth
     if isinstance(tree, Leaf):
-        return _returned(indent, names[tree.config])
+        return _returned(indent, names[tree.config.knobs, tree.config])
     first: Tree | NormalisedTree
     rest: Tree | NormalisedTree
     if (tree.axis if isinstance(tree, Split) else tree.size) == "hidden":
@@ -212,11 +219,6 @@ def _configs(tree: Tree | NormalisedTree) -> Iterable[Config]:
         yield from _configs(tree.high)
 
 
-def _knobs(function: Function | AnyGpuFunction) -> tuple[Knob, ...]:
-    """The knobs of a function's configs."""
-    return next(iter(_configs(function.tree))).knobs
-
-
 def _classes(functions: Sequence[Function | AnyGpuFunction]) -> dict[str, tuple[Knob, ...]]:
     """The classes of configs that a table defines: `Config` where one is enough, else each by its own name.
 
@@ -225,7 +227,8 @@ def _classes(functions: Sequence[Function | AnyGpuFunction]) -> dict[str, tuple[
     """
     found: dict[tuple[Knob, ...], str] = {}
     for one in functions:
-        found.setdefault(_knobs(one), type(next(iter(_configs(one.tree)))).__name__)
+        for config in _configs(one.tree):
+            found.setdefault(config.knobs, type(config).__name__)
     if len(found) == 1:
         return {template.ONE_CLASS: next(iter(found))}
     _check_unique([*found.values()])

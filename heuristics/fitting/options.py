@@ -143,7 +143,7 @@ _BATCH_INVARIANT = "--batch-invariant"
 # All that may stand in a header: these, and where measurements are and files go.
 _KNOWN = frozenset(
     (*_VALUES, _BATCH_INVARIANT, "--operator", "--store", "--recording", "--out", "--evidence", "--install")
-) | {"--all-devices"}
+) | {"--all-devices", "--load"}
 _NUMBERS = {"leaves": int, "max_configs": int, "max_slowdown": float, "tie_percent": float}
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions, quoted, seen_from, words_of
+from normtune.kernels.operator import loaded
 
 # A store that is no file: its URL may have a password.
 _STORE_VARIABLE = "$NORMTUNE_STORE"
@@ -40,7 +41,8 @@ def words(measured: Sequence[str], options: FitOptions, table: Path, place: Sequ
         table: the file that it writes.
         place: the options that say so.
     """
-    return ["normtune", "fit", *measured, *options.seen_from(table.parent).words(), *place]
+    files = [word for file in loaded() for word in ("--load", seen_from(file, table.parent))]
+    return ["normtune", "fit", *files, *measured, *options.seen_from(table.parent).words(), *place]
 
 
 def places(table: Path, data: Path | None, in_folders: bool = False) -> list[str]:

@@ -154,11 +154,10 @@ def _trees(
                 value=ast.Call(func=ast.Name(of_class), args=arguments, keywords=[]),
             ) if name not in configs and of_class in made:
                 configs[name] = _config(made[of_class], arguments, node.lineno)
-            case ast.FunctionDef(name=name, args=arguments, body=body, decorator_list=[], returns=ast.Name(answer)) if (
-                ast.dump(arguments) == frame.arguments and answer in made and name not in (*configs, *functions)
-            ):
-                mine = {key: config for key, config in configs.items() if type(config) is made[answer]}
-                functions[name] = read(body, mine)
+            case ast.FunctionDef(
+                name=name, args=arguments, body=body, decorator_list=[], returns=ast.expr() as returns
+            ) if ast.dump(arguments) == frame.arguments and name not in (*configs, *functions):
+                functions[name] = read(body, _answers(returns, configs, made))
             case ast.AnnAssign(
                 target=ast.Name("TABLES"), annotation=annotation, value=ast.Dict(keys=keys, values=values)
             ) if found is None and ast.dump(annotation) == frame.tables:
@@ -170,6 +169,19 @@ def _trees(
     if found is None or missing or (_NAMES | set(made)) & {*configs, *functions} or _NAMES & set(made):
         raise ValueError("a part is missing")
     return found
+
+
+def _answers(returns: ast.expr, configs: dict[str, Config], made: dict[str, type[Config]]) -> dict[str, Config]:
+    """The configs that a function may return: those of the class that it names, or of any.
+
+    Raises:
+        ValueError: it names neither.
+    """
+    if isinstance(returns, ast.Name) and returns.id in made:
+        return {name: config for name, config in configs.items() if type(config) is made[returns.id]}
+    if ast.unparse(returns) == template.ANY_CLASS:
+        return configs
+    raise ValueError(f"line {returns.lineno}")
 
 
 def _config(of: type[Config], arguments: list[ast.expr], line: int) -> Config:

@@ -16,6 +16,8 @@ from normtune.kernels.config import Knob
 WIDTH = 88
 # The name of the class of configs where a table has one class alone.
 ONE_CLASS = "Config"
+# The type of a config of one of several classes.
+ANY_CLASS = "tuple[int | str, ...]"
 # What the docstring says of a knob whose operator says nothing.
 _UNSAID = "as the operator defines it."
 
@@ -85,11 +87,11 @@ class Form(NamedTuple):
     def tables(self, classes: "Classes") -> str:
         """The beginning of the statement that lists the functions."""
         kinds = ", ".join("int" for _ in self.sizes)
-        return f"TABLES: dict[tuple[str, str], Callable[[{kinds}], {_any_of(classes)}]] ="
+        return f"TABLES: dict[tuple[str, str], Callable[[{kinds}], {any_of(classes)}]] ="
 
     def closing(self, classes: "Classes") -> str:
         """All that stands below that list."""
-        lookup = _typed("lookup", ("operator: str", "dtype: str", *self.sizes), _any_of(classes))
+        lookup = _typed("lookup", ("operator: str", "dtype: str", *self.sizes), any_of(classes))
         names = ", ".join(size.partition(":")[0] for size in self.sizes)
         return _CLOSING.format(lookup=lookup, docstring=self.answer, names=names)
 
@@ -114,9 +116,9 @@ def literal(value: object) -> str:
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
-def _any_of(classes: Classes) -> str:
+def any_of(classes: Classes) -> str:
     """The type of a config of any of these classes."""
-    return next(iter(classes)) if len(classes) == 1 else "tuple[int | str, ...]"
+    return next(iter(classes)) if len(classes) == 1 else ANY_CLASS
 
 
 def _typed(name: str, arguments: Sequence[str], answer: str) -> str:

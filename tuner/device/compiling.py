@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from pebble import ProcessExpired, ProcessPool
 
 from normtune.errors import NormtuneError
-from normtune.kernels.call import warmup
-from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
+from normtune.kernels.call import StandIn, warmup
+from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, load, loaded, operator
 from normtune.kernels.problem import Problem
 from normtune.tuner.device.processes import SPAWN, Scratch, belong_to_parent, start_tracker, told_exit, use_scratch
 
@@ -108,7 +108,7 @@ class CompilePool:
         workers = min(workers or default_workers(), len(jobs))
         start_tracker()
         self._scratch = Scratch()
-        initial = (target, nice, self._scratch.path)
+        initial = (target, nice, self._scratch.path, loaded())
         self._pool = ProcessPool(workers, initializer=_activate, initargs=initial, context=SPAWN)
         self._keep_assembly = keep_assembly
 
@@ -222,7 +222,7 @@ def gpu_target(name: str) -> Any:
     return GPUTarget("hip", name, 64)
 
 
-def _activate(target: str, nice: int, scratch: str) -> None:
+def _activate(target: str, nice: int, scratch: str, files: Sequence[str] = ()) -> None:
     """Make `target` the active target of this process, which stands back behind others by `nice`.
 
     Triton removes the files that it hands to the assembler at the end of a compile, which may never come: they go into
@@ -234,6 +234,8 @@ def _activate(target: str, nice: int, scratch: str) -> None:
     from triton.runtime.driver import driver
 
     driver.set_active(_Driver(gpu_target(target)))  # type: ignore[arg-type]
+    for file in files:
+        load(file)
     _do_without_torch()
 
 
@@ -253,34 +255,12 @@ def _do_without_torch() -> None:
         del sys.modules["torch"]
 
 
-class _Tensor:
-    """A tensor that is only its dtype and strides, 16-byte aligned, as Triton's warm-up takes it."""
-
-    def __init__(self, dtype: str, shape: tuple[int, ...]) -> None:
-        import triton.language as tl
-
-        self.dtype = getattr(tl, dtype)
-        self.shape = shape
-
-    def data_ptr(self) -> int:
-        return 0
-
-    def ptr_range(self) -> int:
-        return 2**40
-
-    def stride(self, dimension: int) -> int:
-        stride = 1
-        for extent in self.shape[dimension + 1 :]:
-            stride *= extent
-        return stride
-
-
 def _compile(job: Job, keep_assembly: bool) -> Compiled:
     spec = operator(job.problem.operator)
     if isinstance(job.launch, ImplementationLaunch):
         return Compiled(job, "ok")  # it has no binary of ours
-    tensors = {buffer.name: _Tensor(buffer.dtype, buffer.shape) for buffer in spec.buffers(job.problem)}
-    workspace = _Tensor("float32", (max(1, job.launch.workspace),))
+    tensors = {buffer.name: StandIn(buffer.dtype, buffer.shape) for buffer in spec.buffers(job.problem)}
+    workspace = StandIn("float32", (max(1, job.launch.workspace),))
     try:
         kernels = warmup(spec.calls(job.launch, job.problem, tensors, workspace, spec.scalars))
     # Whatever the compiler throws is this config's result.

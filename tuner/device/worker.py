@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from normtune.errors import NormtuneError
+from normtune.kernels.operator import load, loaded
 from normtune.tuner.device.engine import DeviceLostError, Engine, Identity, NoMemoryError
 from normtune.tuner.device.processes import SPAWN, belong_to_parent, start_tracker, told_exit
 
@@ -61,7 +62,9 @@ class Worker:
         log = f"/proc/{os.getpid()}/fd/{self._log.fileno()}"
         start_tracker()
         self._connection, theirs = SPAWN.Pipe()
-        self._process = SPAWN.Process(target=_serve, args=(theirs, opener, log), name="normtune-worker", daemon=True)
+        self._process = SPAWN.Process(
+            target=_serve, args=(theirs, opener, log, loaded()), name="normtune-worker", daemon=True
+        )
         self._process.start()
         theirs.close()
         self.identity: Identity = self._ask(START_SECONDS)
@@ -155,7 +158,7 @@ def answers(connection: Connection, seconds: float) -> bool:
     return False
 
 
-def _serve(connection: Connection, opener: Opener, log: str) -> None:
+def _serve(connection: Connection, opener: Opener, log: str, files: Sequence[str]) -> None:
     """The life of the process: open the engine, answer steps, end when the parent hangs up."""
     belong_to_parent()
     # What a driver or a kernel's assertion prints would tear the parent's display; the last line goes into the reason.
@@ -168,6 +171,8 @@ def _serve(connection: Connection, opener: Opener, log: str) -> None:
 
     def opened() -> Identity:
         nonlocal engine
+        for file in files:
+            load(file)
         engine = make(*arguments)
         return engine.identify()
 

@@ -1,0 +1,28 @@
+"""How far a computed output may be from the exact one.
+
+In: float64 tensors. Out: `Expected`, and the distance of neighbouring numbers of a dtype.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+FLOAT32_EPSILON = 2.0**-23
+_BITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24}
+_LEAST_EXPONENT = {torch.bfloat16: -126, torch.float16: -14, torch.float32: -126}
+
+
+class Expected(NamedTuple):
+    """The value an output should have and how far it may be off, both float64 and of the output's shape."""
+
+    value: Tensor
+    tolerance: Tensor
+
+
+def unit_in_last_place(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The distance of neighbouring numbers of `dtype` at `value` (float64); that of its least normal below it."""
+    exponent = torch.frexp(value).exponent.to(torch.float64) - 1
+    least = _LEAST_EXPONENT[dtype]
+    exponent = exponent.clamp_(min=least).masked_fill_(value == 0, least)  # frexp gives zero the exponent 0
+    return torch.exp2(exponent - (_BITS[dtype] - 1))

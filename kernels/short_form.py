@@ -1,0 +1,352 @@
+"""The short form of an operator: somebody's own kernel, made known by a decorator on the function that launches it.
+
+In: the function, the configs to try, the tensors it takes, a reference. Out: a registered `OperatorSpec`, and in the
+function's place an object that launches with the config of the table for the GPU at hand. `examples/` has whole files.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+from normtune.errors import UsageError
+from normtune.kernels.call import KernelCall, StandIn
+from normtune.kernels.config import Config, Implementation
+from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
+from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, MAX_ROWS, OUTPUT, ROLES, WEIGHT, Buffer, Problem
+from normtune.kernels.target import Target
+
+_SHAPES = {"rows,hidden": ("rows", "hidden"), "rows": ("rows",), "hidden": ("hidden",)}
+_OTHERS = ("config", "problem")
+Legal = Callable[[Config, Problem, Target], bool]
+
+
+@dataclass(frozen=True)
+class RecordedLaunch:
+    """A config as the operator's function launches it; equal to another one that launches the same.
+
+    Attributes:
+        config: which the function is called with.
+        grid: programs of all its kernels.
+        workspace: none, the function takes its tensors as they are.
+        binary: tells the machine code of its kernels apart.
+    """
+
+    config: Config = field(compare=False)
+    grid: int
+    binary: Any
+    workspace: int = 0
+
+
+class KernelOperator:
+    """A function that launches kernels, with the config of a table where it is given none.
+
+    Attributes:
+        spec: how the tool knows it.
+        function: the function itself.
+    """
+
+    def __init__(self, function: Callable[..., object], spec: OperatorSpec) -> None:
+        self.function, self.spec = function, spec
+        self.__doc__, self.__name__ = function.__doc__, spec.name
+        self._signature = inspect.signature(function)
+
+    def __call__(self, *arguments: Any, config: Config | None = None, **named: Any) -> None:
+        """Launch on the current stream.
+
+        Args:
+            arguments: tensors and scalars in the order of the function; scalars may be left out.
+            config: instead of the one of the table.
+            named: tensors and scalars by name.
+
+        Raises:
+            TypeError: an argument is missing or unknown.
+        """
+        names = [name for name in self._signature.parameters if name not in _OTHERS]
+        given = {**self.spec.scalars, **dict(zip(names, arguments, strict=False)), **named}
+        if len(arguments) > len(names) or set(given) != set(names):
+            raise TypeError(
+                f"{self.spec.name} takes {', '.join(names)}: got {len(arguments)} values and {sorted(named)}"
+            )
+        first = next(given[one.name] for one in self.spec.buffers(_one_row(self.spec)) if one.role in (INPUT, IN_OUT))
+        hidden = first.shape[-1]
+        dtype = str(first.dtype).rpartition(".")[2]
+        problem = self.spec.problem(first.numel() // hidden, hidden, dtype)
+        if config is None:
+            from normtune.kernels.dispatch import config_for, target_of
+
+            config = config_for(self.spec, problem, target_of(first), first.device.index or 0)
+        if isinstance(config, Implementation):
+            from normtune.kernels.call import run
+
+            launch = self.spec.launch(config, problem, Target("", 0, 0, 0, 0, 0))
+            scalars = {name: given[name] for name in self.spec.scalars}
+            run(self.spec.calls(launch, problem, given, None, scalars))
+        else:
+            _called(self.function, given, config, problem)
+
+
+def _one_row(spec: OperatorSpec) -> Problem:
+    return Problem(spec.name, 1, 1, spec.dtypes[0])
+
+
+def kernel_operator(
+    *,
+    config: type[Config],
+    space: Mapping[str, Sequence[int | str]],
+    buffers: Mapping[str, str],
+    reference: Callable[..., Any],
+    scalars: Mapping[str, float] | None = None,
+    legal: Legal | None = None,
+    default: Config | None = None,
+    inputs: Callable[..., Any] | None = None,
+    implementations: Mapping[str, Callable[..., Any] | str] | None = None,
+    dtypes: Sequence[str] = tuple(ITEMSIZE),
+    max_hidden: int = 65536,
+    name: str | None = None,
+) -> Callable[[Callable[..., object]], KernelOperator]:
+    """Make a function that launches Triton kernels an operator, which sweeps time and tables answer for.
+
+    The function takes the tensors and scalars by name, and `config`; `problem` too, if it wants it. It launches with
+    `kernel[grid](...)` of functions of `triton.jit`, chooses nothing by itself, and allocates nothing.
+
+    Args:
+        config: the class of its configs.
+        space: the values of each knob that are tried, all of them with all others.
+        buffers: of each tensor its role, shape and dtype, as `input`, `weight`, `output rows float32`: a role is
+            `input`, `weight`, `output`, `in-out` or `scratch`; a shape `rows,hidden` (if nothing is said; of a weight
+            `hidden`), `rows` or `hidden`; a dtype that of the problem unless one is named.
+        reference: takes the inputs in float64 and the scalars by name, returns the outputs in their order, exactly;
+            each as a tensor, from which the rounding to the output's dtype and that of float32 sums may be off, or as
+            `normtune.kernels.rounding.Expected` with its own bound.
+        scalars: the numbers it takes, with their values for gate and timing.
+        legal: whether a config may run a problem on a target; without it the compiler has the last word.
+        default: the config without a table; where it is illegal, or without it, the first of the space that is not,
+            that of the knobs' own defaults before others.
+        inputs: (problem, generator, device) to the tensors that are read, by name; normal values without it.
+        implementations: other functions that do the same, as in `OperatorSpec`.
+        dtypes: of the first input: some of bfloat16, float16, float32.
+        max_hidden: the longest row.
+        name: of the operator; that of the function without it.
+
+    Raises:
+        UsageError: the declaration is at fault, a ValueError; each fault is a line of the text.
+    """
+
+    def made(function: Callable[..., object]) -> KernelOperator:
+        faults = list(_faults(function, config, space, buffers, scalars or {}, dtypes))
+        if faults:
+            raise UsageError("\n".join(f"operator {name or function.__name__!r}: {fault}" for fault in faults))
+        spec = _Short(
+            name=name or function.__name__,
+            flags=(),
+            config=config,
+            dtypes=tuple(dtypes),
+            max_hidden=max_hidden,
+            buffers=lambda problem: _buffers(buffers, problem),
+            space=lambda space_name, problem, target: _space(config, space),
+            resolve=_Resolver(function, buffers, scalars or {}, legal),
+            default_config=_Default(default, config, space, legal),
+            kernel_module=function.__module__,
+            reference_module=function.__module__,
+            sources=(function.__module__,),
+            scalars=dict(scalars or {}),
+            implementations=dict(implementations or {}),
+            function=function,
+            exact=reference,
+            make_inputs=inputs,
+        )
+        return KernelOperator(function, register(spec))
+
+    return made
+
+
+@dataclass(frozen=True)
+class _Short(OperatorSpec):
+    """A spec whose kernels and reference are functions, not modules."""
+
+    function: Callable[..., object] = field(default=lambda: None, hash=False)
+    exact: Callable[..., Any] = field(default=lambda: None, hash=False)
+    make_inputs: Callable[..., Any] | None = field(default=None, hash=False)
+
+    def kernels(self) -> Any:
+        """What makes the kernel calls of a launch."""
+
+        def calls(
+            launch: RecordedLaunch, problem: Problem, tensors: Mapping[str, Any], workspace: Any, **scalars: float
+        ) -> list[KernelCall]:
+            from normtune.kernels.recording import recorded
+
+            return recorded(lambda: _called(self.function, {**tensors, **scalars}, launch.config, problem))
+
+        return SimpleNamespace(calls=calls)
+
+    def references(self) -> Any:
+        """Inputs and exact outputs."""
+        from normtune.kernels.short_reference import ShortReference
+
+        return ShortReference(self)
+
+
+class _Default:
+    """`default_config` of an operator."""
+
+    def __init__(
+        self, given: Config | None, of: type[Config], space: Mapping[str, Sequence[int | str]], legal: Legal | None
+    ) -> None:
+        configs = _space(of, space)
+        own = [
+            config
+            for config in configs
+            if all(one.default in (None, v) for one, v in zip(of.knobs, config, strict=True))
+        ]
+        self._order = [*([given] if given else own[:1]), *configs]
+        self._legal = legal
+
+    def __call__(self, problem: Problem, target: Target) -> Config:
+        """The first that is legal at the most rows, so that rows do not matter; the very first where none is."""
+        most = problem._replace(rows=MAX_ROWS)
+        legal = (config for config in self._order if self._legal is None or self._legal(config, most, target))
+        return next(legal, self._order[0])
+
+
+class _Resolver:
+    """`resolve` of an operator: what its function launches on tensors that are not there."""
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        buffers: Mapping[str, str],
+        scalars: Mapping[str, float],
+        legal: Legal | None,
+    ) -> None:
+        self._function, self._buffers, self._scalars, self._legal = function, buffers, scalars, legal
+        self._launch = lru_cache(1 << 16)(self._recorded)
+
+    def __call__(
+        self, config: Config, problem: Problem, target: Target, alignment: int | None = None
+    ) -> RecordedLaunch:
+        """The launch of a config; what strides the tensors have is seen when it is made.
+
+        Raises:
+            IllegalConfigError: `legal` says no, or the function raises.
+        """
+        if self._legal is not None and not self._legal(config, problem, target):
+            raise IllegalConfigError("`legal` of the operator says no")
+        launch = self._launch(config, problem)
+        if isinstance(launch, str):
+            raise IllegalConfigError(launch)
+        return launch
+
+    def _recorded(self, config: Config, problem: Problem) -> RecordedLaunch | str:
+        from normtune.kernels.recording import binary_of, recorded
+
+        tensors = {one.name: StandIn(one.dtype, one.shape) for one in _buffers(self._buffers, problem)}
+        given = {**tensors, **self._scalars}
+        try:
+            calls = recorded(lambda: _called(self._function, given, config, problem))
+        # Whatever the function throws, at these sizes it cannot be launched.
+        except Exception as error:
+            return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:200]
+        if not calls:
+            return "the function launches nothing"
+        return RecordedLaunch(config, sum(math.prod(call.grid) for call in calls), tuple(map(binary_of, calls)))
+
+
+def _called(function: Callable[..., object], given: Mapping[str, Any], config: Config, problem: Problem) -> None:
+    """Call an operator's function with what it takes."""
+    values = {**given, "config": config, "problem": problem}
+    function(**{name: values[name] for name in _parameters(function)})
+
+
+@lru_cache(256)
+def _parameters(function: Callable[..., object]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
+
+
+@lru_cache(64)
+def _product(config: type[Config], space: tuple[tuple[str, tuple[int | str, ...]], ...]) -> tuple[Config, ...]:
+    names = [name for name, _ in space]
+    return tuple(sorted(config(**dict(zip(names, values, strict=True))) for values in product(*(v for _, v in space))))
+
+
+def _space(config: type[Config], space: Mapping[str, Sequence[int | str]]) -> list[Config]:
+    return list(_product(config, tuple((name, tuple(values)) for name, values in space.items())))
+
+
+def _buffers(declared: Mapping[str, str], problem: Problem) -> tuple[Buffer, ...]:
+    """The tensors of a problem."""
+    found = []
+    for name, text in declared.items():
+        role, shape, dtype = _declared(text)
+        extents = tuple(getattr(problem, axis) for axis in _SHAPES[shape])
+        found.append(Buffer(name, extents, dtype or problem.dtype, role))
+    return tuple(found)
+
+
+@lru_cache(256)
+def _declared(text: str) -> tuple[str, str, str]:
+    """Role, shape and dtype of a tensor as it was declared, the last empty for the problem's.
+
+    Raises:
+        ValueError: it is neither of the forms.
+    """
+    role, *rest = text.split()
+    shape, dtype = "hidden" if role == WEIGHT else "rows,hidden", ""
+    for word in rest:
+        if word in _SHAPES:
+            shape = word
+        elif word in ITEMSIZE:
+            dtype = word
+        else:
+            raise ValueError(f"{word!r} is neither a shape ({'; '.join(_SHAPES)}) nor a dtype ({', '.join(ITEMSIZE)})")
+    if role not in ROLES:
+        raise ValueError(f"role {role!r}: expected one of {', '.join(ROLES)}")
+    return role, shape, dtype
+
+
+def _faults(
+    function: Callable[..., object],
+    config: type[Config],
+    space: Mapping[str, Sequence[int | str]],
+    buffers: Mapping[str, str],
+    scalars: Mapping[str, float],
+    dtypes: Sequence[str],
+) -> Sequence[str]:
+    """What is wrong with a declaration."""
+    faults = []
+    if not (isinstance(config, type) and issubclass(config, Config) and config.knobs):
+        return [f"config is {config!r}: expected a subclass of normtune.Config with a knob or more"]
+    if set(space) != set(config._fields):
+        faults.append(f"space has {', '.join(space) or 'nothing'}: expected the knobs {', '.join(config._fields)}")
+    for knob in config.knobs:
+        values = space.get(knob.name, ())
+        wrong = [value for value in values if type(value) is not knob.kind]
+        if wrong or (knob.name in space and not values):
+            faults.append(f"space of {knob.name} is {values!r}: expected values of type {knob.kind.__name__}")
+    roles = []
+    for buffer, text in buffers.items():
+        try:
+            roles.append(_declared(text)[0] if text.split() else "")
+        except ValueError as error:
+            faults.append(f"buffer {buffer!r} is {text!r}: {error}")
+    if not faults and not {INPUT, IN_OUT} & set(roles):
+        faults.append("no buffer is an input")
+    if not faults and not {OUTPUT, IN_OUT} & set(roles):
+        faults.append("no buffer is an output")
+    expected = {*buffers, *scalars}
+    taken = {*_parameters(function)}
+    if "config" not in taken:
+        faults.append("the function takes no config")
+    for missing in sorted(expected - taken):
+        faults.append(f"the function takes no {missing!r}, which is declared")
+    for unknown in sorted(taken - expected - {*_OTHERS}):
+        faults.append(f"the function takes {unknown!r}: no buffer and no scalar is declared so")
+    for dtype in dtypes:
+        if dtype not in ITEMSIZE:
+            faults.append(f"dtype {dtype!r}: expected some of {', '.join(ITEMSIZE)}")
+    return faults
