@@ -146,7 +146,7 @@ def _fit(summary: Summary) -> str:
 
 
 def plain_sweep(bench: Bench, outlook: Outlook | None, summary: Summary | None) -> dict[str, Any]:
-    """A sweep as values that JSON knows; README.md describes the keys.
+    """A sweep as values that JSON knows; docs/commands.md describes the keys.
 
     Args:
         bench: who measured.

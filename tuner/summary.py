@@ -102,7 +102,7 @@ class Summary:
         return Near(math.exp(sum(logs) / len(logs)), len(logs)) if logs else None
 
     def to_plain(self) -> dict[str, Any]:
-        """All of it as values that JSON knows; the keys are part of the command line and described in README.md."""
+        """All of it as JSON values; the keys are part of the command line, and docs/commands.md describes them."""
         phases = self.phases
         seconds = {"wall": self.starting_seconds + self.seconds, "starting": self.starting_seconds}
         if phases:

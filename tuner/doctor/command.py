@@ -25,12 +25,17 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    store: Annotated[str | None, typer.Option(help="Store: URL or file; else NORMTUNE_STORE, normtune.db.")] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Say what is found on this machine, what is missing and what to do: for you, and for bug reports.
+    """Report the state of this machine, and what to do about each fault. Its lines belong in a bug report.
 
-    Ends with 1 where something stops a sweep or the kernels.
+    The exit code is 1 if something stops a sweep or the kernels.
     """
     from normtune.tuner.doctor.checks import PROBLEM, WARNING, examine
 
