@@ -7,6 +7,7 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import typer.main
@@ -161,6 +162,16 @@ def test_every_anchor_that_a_document_links_to_exists(root: Path, document: str)
         headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", linked, flags=re.M | re.S), re.MULTILINE)
         anchors = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
         assert anchor in anchors, f"{file}#{anchor}"
+
+
+def test_the_picture_depends_on_no_blank_and_no_font(root: Path) -> None:
+    """Renderers differ in the blanks that they keep, and in the fonts that they have."""
+    text = (root / "docs/quick.svg").read_text()
+    elements = ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")
+    words = [element.text or "" for element in elements]
+    assert words[:4] == ["normtune", "$", "normtune", "sweep"] and "rms_norm_backward" in words
+    assert all(re.fullmatch(r"\S+", word) for word in words)
+    assert set(re.findall(r"font-family: ([^;]+);", text)) == {"monospace", "sans-serif"}
 
 
 def test_make_targets_of_the_documents_exist(root: Path) -> None:
