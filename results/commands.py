@@ -1,7 +1,7 @@
 """`normtune data`: what is stored, and in and out of files.
 
 In: options. Out: a table on the terminal, files, or more measurements in a store. The work is done by `store`,
-`exchange` and `recording`, which are imported once a command runs.
+`parquet_csv` and `recording`, which are imported once a command runs.
 """
 
 from pathlib import Path

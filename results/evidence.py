@@ -1,7 +1,7 @@
 """Measurements as a table in memory: what the fit, exports and recordings work on.
 
 In: measurements and their runs, or the columns that a store or a file was read into. Out: `Evidence`, in one order
-whatever order they came in, with a digest of its content. Reading and writing are left to `store` and `exchange`.
+whatever order they came in, with a digest of its content. Reading and writing are left to `store` and `parquet_csv`.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ class Evidence:
         """Evidence of checked columns (those of `frame`, in any order of rows).
 
         Raises:
-            ValueError: the columns break a rule of `checks`, a run is missing, or a measurement is there twice.
+            ValueError: the columns break a rule of `validate`, a run is missing, or a measurement is there twice.
         """
         check_columns(columns)
         known = {run.id: run for run in runs}

@@ -162,7 +162,7 @@ def sweep(
 
 
 class _Wanted(NamedTuple):
-    """The problems that were asked for, and how many were left out of what else they stand for: see `planning.Plan`."""
+    """The problems that were asked for, and how many were left out of what else they stand for: see `plan.Plan`."""
 
     problems: "list[Problem]"
     reduced: int = 0

@@ -1,6 +1,6 @@
 """What a user sees while a sweep goes on: a live display in a terminal, plain lines in a log, or nothing.
 
-In: the events of a sweep. Out: text on stdout. What is said before and after is in `telling`; here is what changes.
+In: the events of a sweep. Out: text on stdout. What is said before and after is in `report`; here is what changes.
 """
 
 import os

@@ -1,7 +1,7 @@
 """What a sweep says, in words: the device, the plan, the end.
 
 In: plans, outlooks and summaries. Out: lines of text, and the same as plain JSON. When and where they are shown is left
-to `face` and the command.
+to `progress` and the command.
 """
 
 from collections import Counter

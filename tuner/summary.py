@@ -1,6 +1,6 @@
 """What came of a sweep: counts, seconds, and how near the best configs come to a copy.
 
-In: outcomes, problem by problem. Out: `Summary`, as values and as plain JSON. How it is shown is left to `face`.
+In: outcomes, problem by problem. Out: `Summary`, as values and as plain JSON. How it is shown is left to `progress`.
 """
 
 import math

@@ -1,6 +1,6 @@
 """The command `check`: does a table belong to its data and kernels, or, with a device, does it still fit that?
 
-In: options. Out: verdicts on the terminal, an exit code. The one place that joins what a table is asked (`course`,
+In: options. Out: verdicts on the terminal, an exit code. The one place that joins what a table is asked (`session`,
 `verdict`) with what measures it (`normtune.tuner`); all of it is imported when the command runs.
 """
 

@@ -1,7 +1,7 @@
 """`normtune diff`: where two tables, or a table and the rule of another library, differ, and what each loses.
 
 In: two names and options. Out: for each device, operator and dtype a map and figures. What differs is found by
-`difference`, how it reads is in `difference_text`; both are imported when the command runs.
+`difference`, how it reads is in `comparing.report`; both are imported when the command runs.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """The commands `fit` and `check`.
 
-In: their options. Out: figures on the terminal, tables, an exit code. The work is done by `fitting`, `writing` and
-`telling`, which are imported when a command runs; `check` is in `check_command`.
+In: their options. Out: figures on the terminal, tables, an exit code. The work is done by `pipeline`,
+`write` and `report` of `fitting`, which are imported when a command runs; `check` is in `commands.check`.
 """
 
 from itertools import zip_longest

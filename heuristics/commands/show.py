@@ -1,7 +1,7 @@
 """`normtune show`: maps of the best configs, of a table's, of flips between regimes; or the measurements themselves.
 
 In: options. Out: for each device, a map of each operator and dtype, or a list. What is best is found by `matrix`, what
-is drawn by `best_map`, what is listed by `listing`, what flips by `flips`; all of that is imported when the command
+is drawn by `config_map`, what is listed by `listing`, what flips by `flips`; all of that is imported when the command
 runs.
 """
 

@@ -83,7 +83,7 @@ class Snapshot:
         )
         self._rows: list[_Row] = []
         for run, problem, config, *values, checksum in found:
-            # What no checksum covers is left to `checks`, and a reference that leads nowhere is an error.
+            # What no checksum covers is left to `validate`, and a reference that leads nowhere is an error.
             text = configs[config][0] if checksum is None else configs.get(config, ("",))[0]
             row = _Row(run, problem, text, *values)
             if checksum is None or self._is_whole(row, checksum):
@@ -121,7 +121,7 @@ class Snapshot:
         """All of it.
 
         Raises:
-            ValueError: it breaks a rule of `checks`.
+            ValueError: it breaks a rule of `validate`.
         """
         run, problem, config, fingerprint, status, reason, _, _, _, rounds, samples = _transposed(self._rows, 11)
         shapes = _transposed([self._problems[number] for number in problem], len(sql_rows.PROBLEM_FIELDS))

@@ -72,6 +72,6 @@ measurement = Table(
     Column("high", Integer),
     Column("samples", LargeBinary, nullable=False),  # little-endian int32, ns
     Column("rounds", LargeBinary, nullable=False),  # little-endian int32, one for each sample
-    Column("checksum", BigInteger),  # see rows.checksum; null where a store of version 1 was
+    Column("checksum", BigInteger),  # see sql_rows.checksum; null where a store of version 1 was
     Index("measurement_of_run", "run_id"),
 )

@@ -130,7 +130,7 @@ class Store:
         """Store measurements, all of them or none; those that are known by their content key are ignored.
 
         Raises:
-            ValueError: a measurement breaks a rule of `checks`, or its run is not known.
+            ValueError: a measurement breaks a rule of `validate`, or its run is not known.
             NormtuneError: the database failed; nothing of this call is stored.
         """
         columns = columns_of(measurements)
@@ -213,8 +213,8 @@ class Store:
             regime: in which they were measured; None for all, as for a copy of the store.
 
         Raises:
-            NormtuneError: the database failed, or what it holds breaks a rule of `checks`. Single measurements that are
-                damaged are left out: see `damaged`.
+            NormtuneError: the database failed, or its content breaks a rule of `validate`. Single damaged measurements
+                are left out: see `damaged`.
         """
         with self._reading() as connection:
             return self._snapshot(connection, wanted_runs(connection, devices=devices, regime=regime)).evidence()

@@ -1,8 +1,8 @@
 """What a bug report has to say of this machine, with what to do about each fault.
 
 In: the store's option. Out: `Finding`s, one a line, in the order of `_CHECKS`. Nothing is measured or written, and no
-check fails: what a check cannot find out is a finding as well. Store and tables are left to `doctor_data`, printing to
-`doctor_command`.
+check fails: what a check cannot find out is a finding as well. Store and tables are left to `data`, printing to
+`command`.
 """
 
 import os

@@ -1,6 +1,6 @@
 """`normtune doctor`.
 
-In: its options. Out: the findings of `doctor`, a line each, or as JSON; exit code 1 where one of them is a problem.
+In: its options. Out: the findings of `checks`, a line each, or as JSON; exit code 1 where one of them is a problem.
 Needs nothing but Typer, as it is asked when the rest is broken.
 """
 
@@ -57,7 +57,7 @@ def lines(findings: "list[Finding]", colour: bool) -> list[str]:
     """The findings as lines, with what to do indented below.
 
     Args:
-        findings: of `doctor.examine`.
+        findings: of `checks.examine`.
         colour: whether the levels are coloured, for a terminal.
     """
     printed = []

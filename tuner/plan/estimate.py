@@ -101,7 +101,7 @@ class Pace:
     Args:
         speed: of the machine.
         target: its limits.
-        strategy: a name of `racing.STRATEGIES`.
+        strategy: a name of `rounds.STRATEGIES`.
         python: seconds that `python_seconds` took here.
         correction: of gate and timing, as `corrected` finds it.
         regime: how times are taken.
