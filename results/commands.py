@@ -1,7 +1,7 @@
-"""`normtune data`: what is stored, and in and out of files.
+"""`normtune data`: list, export and import measurements.
 
 In: options. Out: a table on the terminal, files, or more measurements in a store. The work is done by `store`,
-`parquet_csv` and `recording`, which are imported once a command runs.
+`parquet_csv` and `recording`, which are imported when a command runs.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """The tables of a store.
 
-In: nothing. Out: the SQLAlchemy tables and the number of their version. Opening and filling them is left to `connect`
-and `store`; what the values mean is said in `records`.
+In: nothing. Out: the SQLAlchemy tables and the version of the schema. `connect` and `store` open and fill them;
+`records` defines the values.
 """
 
 from sqlalchemy import (
