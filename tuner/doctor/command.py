@@ -1,7 +1,7 @@
 """`normtune doctor`.
 
-In: its options. Out: the findings of `checks`, a line each, or as JSON; exit code 1 where one of them is a problem.
-Needs nothing but Typer, as it is asked when the rest is broken.
+In: its options. Out: the findings of `checks`, a line each, or as JSON; exit code 1 if one is a problem. Needs
+only Typer, because it runs when the rest is broken.
 """
 
 import json
@@ -54,7 +54,7 @@ def doctor(
 
 
 def lines(findings: "list[Finding]", colour: bool) -> list[str]:
-    """The findings as lines, with what to do indented below.
+    """Findings as lines, with advice indented below.
 
     Args:
         findings: of `checks.examine`.
