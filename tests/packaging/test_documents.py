@@ -119,6 +119,8 @@ def test_the_console_block_shows_what_is_printed(root: Path, tmp_path: Path, run
         assert re.fullmatch(pattern, printed), (
             f"docs/commands.md should show this below `normtune {command}`:\n{printed}"
         )
+    (function,) = re.findall(r"^(def rms_norm_\w+\(.*?)^    \.\.\.$", (root / "README.md").read_text(), re.M | re.S)
+    assert function in (tmp_path / "heuristics.py").read_text()
 
 
 def test_the_keys_of_a_sweep_as_json_are_documented(root: Path, tmp_path: Path, run) -> None:
