@@ -27,7 +27,8 @@ from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import TARGETS, Target
 
 Kept = TypeVar("Kept")
-Lookup = Callable[[Problem], Config | None]
+# A table's config is of a class that the table defines.
+Lookup = Callable[[Problem], Any]
 
 _chosen: str | os.PathLike[str] | Literal["auto"] | None = "auto"
 _tables: dict[int, locate.Table | None] = {}
@@ -82,7 +83,10 @@ def config_for(
             lookup = _lookups[device, batch_invariant] = _in_table(_table_of(device, target), batch_invariant)
     if batch_invariant:
         problem = problem._replace(rows=MAX_ROWS)
-    return lookup(problem) or spec.default_config(problem, target)
+    found = lookup(problem)
+    if found is None or found._fields != spec.config._fields:  # of an operator that had other knobs then
+        return spec.default_config(problem, target)
+    return spec.config(*found)
 
 
 def prepared(
@@ -222,7 +226,7 @@ def _in_table(table: locate.Table | None, batch_invariant: bool = False) -> Look
     """What a table answers in one of the two modes; None where the default config is to serve."""
     told = False
 
-    def look_up(problem: Problem) -> Config | None:
+    def look_up(problem: Problem) -> Any:
         nonlocal told
         if table is None:
             return None
@@ -235,6 +239,6 @@ def _in_table(table: locate.Table | None, batch_invariant: bool = False) -> Look
                 "default config serves, which may be slow; `normtune fit --batch-invariant` writes tables with them",
                 stacklevel=4,
             )
-        return Config(*found(problem.rows, problem.hidden)) if found else None
+        return found(problem.rows, problem.hidden) if found else None
 
     return look_up

@@ -5,7 +5,7 @@ compiling, gate, timing, fit, emitted tables and dispatch reach it; none of them
 define specs import neither torch nor triton: the kernel and its reference are named and imported on first use.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -14,9 +14,11 @@ from types import ModuleType
 from typing import NamedTuple
 
 from normtune.errors import UsageError
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import MAX_ROWS, Buffer, Problem
 from normtune.kernels.target import Target
+
+_COPY = COPY.to_json()
 
 
 class IllegalConfigError(ValueError):
@@ -80,6 +82,7 @@ class OperatorSpec:
     Attributes:
         name: its plain name; tables and stores use it.
         flags: flags that change the work, each on by default.
+        config: the class of its configs, which declares its knobs.
         dtypes: dtypes of the inputs that it takes.
         max_hidden: longest row that it takes.
         buffers: tensors of a problem, in the order of the launch.
@@ -100,10 +103,11 @@ class OperatorSpec:
 
     name: str
     flags: tuple[Flag, ...]
+    config: type[Config]
     dtypes: tuple[str, ...]
     max_hidden: int
     buffers: Callable[[Problem], tuple[Buffer, ...]]
-    space: Callable[[str, Problem, Target], list[Config]]
+    space: Callable[[str, Problem, Target], Sequence[Config]]
     resolve: Callable[[Config, Problem, Target, int | None], Launch]
     default_config: Callable[[Problem, Target], Config]
     kernel_module: str
@@ -160,11 +164,29 @@ class OperatorSpec:
         self, config: Config, problem: Problem, target: Target, alignment: int | None = None
     ) -> Launch | None:
         """What `resolve` gives, for contiguous tensors unless their alignment is given; None where that is illegal."""
+        if config._fields != self.config._fields:
+            return None  # of a store or table of other knobs
         try:
             launch = self.resolve(config, problem, target, alignment)
         except IllegalConfigError:
             return None
         return launch if launch.grid > 0 else None  # a fixed grid of no programs
+
+    def read_config(self, text: str) -> Config:
+        """The config that a store or file holds as text; of a class without a name where it has other knobs.
+
+        Raises:
+            ValueError: it is no text of a config.
+        """
+        if text == _COPY:
+            return COPY
+        try:
+            return self.config.from_json(text)
+        except ValueError:
+            config = Config.from_json(text)
+            if {*config._fields} == {*self.config._fields}:
+                raise
+            return config
 
     def kernels(self) -> ModuleType:
         """The module of the kernels, imported on first use (needs triton)."""
@@ -210,6 +232,18 @@ def operators() -> dict[str, OperatorSpec]:
     """
     _import_specs()
     return dict(_OPERATORS)
+
+
+def read_config(operator: str, text: str) -> Config:
+    """The config that a store or file holds as text, of an operator that may not be here or had other knobs then.
+
+    Raises:
+        ValueError: it is no text of a config.
+    """
+    spec = operators().get(operator)
+    if spec is None:
+        return COPY if text == _COPY else Config.from_json(text)
+    return spec.read_config(text)
 
 
 @cache

@@ -64,7 +64,7 @@ def rectangles(first: Tree | None, second: Tree | None, max_hidden: int) -> list
 
 def _parts(tree: Tree | None, max_hidden: int) -> Sequence[Region]:
     if tree is None:
-        return [Region(Config(""), 1, MAX_ROWS, 1, max_hidden)]
+        return [Region(Config(), 1, MAX_ROWS, 1, max_hidden)]
     return list(regions(tree, MAX_ROWS, max_hidden))
 
 

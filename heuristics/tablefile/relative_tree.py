@@ -94,7 +94,7 @@ def boxes_on(tree: NormalisedTree, sms: int, l2_bytes: int, max_rows: int, max_h
 
     A lower bound by a cut in bytes is ignored, so a box may hold smaller shapes than its leaf.
     """
-    yield from _boxes(tree, sms, l2_bytes, Box(Config(""), 1, max_rows, 1, max_hidden))
+    yield from _boxes(tree, sms, l2_bytes, Box(Config(), 1, max_rows, 1, max_hidden))
 
 
 def _boxes(tree: NormalisedTree, sms: int, l2_bytes: int, box: Box) -> Iterator[Box]:

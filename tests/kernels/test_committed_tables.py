@@ -5,9 +5,9 @@ from collections import defaultdict
 import pytest
 
 from normtune.heuristics.tablefile import locate
-from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, split_batch_invariant, split_key
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS, target_for
 from normtune.tuner.device.compiling import compile_all, jobs_of
 from normtune.tuner.plan.plan import Candidate
@@ -26,7 +26,7 @@ def used(table):
         for hidden in HIDDEN:
             for rows in ROWS:
                 problem = operator(name).problem(rows, hidden, dtype, variant)
-                found[key, dtype, Config(*look_up(rows, hidden))].append(problem)
+                found[key, dtype, RMSNormConfig(*look_up(rows, hidden))].append(problem)
     return found
 
 

@@ -9,13 +9,13 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from normtune.errors import UsageError
-from normtune.kernels.config import Config
-from normtune.kernels.operator import IllegalConfigError, Launch, operator
+from normtune.kernels.config import COPY, Config
+from normtune.kernels.operator import IllegalConfigError, Launch, operator, read_config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import target_for
 from normtune.results.evidence import Evidence
 from normtune.results.recording import load_recording, recordings
-from normtune.results.records import COPY, REPLAY_PREFIX, ROUNDS_PER_BLOCK
+from normtune.results.records import REPLAY_PREFIX, ROUNDS_PER_BLOCK
 from normtune.results.regimes import COLD
 from normtune.results.source import in_regime
 from normtune.tuner.device.engine import Block, Identity, Outcome, Speed
@@ -117,7 +117,7 @@ class ReplayEngine:
         names = ["config", "status", "reason", "rounds", "samples"]
         rows = self._frame.iloc[self._places.get(problem, [])]
         for text, status, reason, rounds, samples in zip(*(rows[name].tolist() for name in names), strict=True):
-            config = Config.from_json(text)
+            config = read_config(problem.operator, text)
             if status != "ok":
                 found.setdefault(config, Outcome(status, reason))
                 continue

@@ -25,10 +25,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from normtune.kernels.config import COPY
 from normtune.kernels.launcher import Prepared, prepare
 from normtune.kernels.operator import Launch, OperatorSpec
 from normtune.kernels.problem import Buffer, Problem
-from normtune.results.records import COPY, ROUNDS_PER_BLOCK
+from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.results.regimes import COLD, EAGER, WARM
 from normtune.tuner.timing import memory
 from normtune.tuner.timing.arena import Arena
