@@ -66,17 +66,18 @@ def headline() -> list[str]:
     return [
         "",
         *_item(
-            f"**Kernels.** The backward takes {peers['backward', 'bfloat16']:.2f} and the forward "
-            f"{peers['forward', 'bfloat16']:.2f} of the time of the fastest peer at each shape (torch, inductor, "
-            f"Liger-Kernel, QuACK; geometric mean over {count} shapes in bfloat16)."
+            "**Kernels.** Time over that of the fastest peer at each shape (torch, inductor, Liger-Kernel, QuACK), "
+            f"geometric mean over {count} shapes: backward {peers['backward', 'bfloat16']:.2f} in bfloat16 and "
+            f"{peers['backward', 'float32']:.2f} in float32, forward {peers['forward', 'bfloat16']:.2f} and "
+            f"{peers['forward', 'float32']:.2f}."
         ),
         *_item(
-            f"**Table.** On the shapes it was fitted to, the mean loss against the best config of each shape is "
-            f"{_range(one.recorded.mean for one in forward)} forward and "
-            f"{_range(one.recorded.mean for one in backward)} backward; at {forward[0].held_out.problems} shapes that "
-            f"took no part in the fit, {_range(one.held_out.mean for one in forward)} and "
-            f"{_range(one.held_out.mean for one in backward)}. Liger-Kernel's launch rule, on the same kernels: "
-            f"{_range(one.liger for one in forward)} and {_range(one.liger for one in backward)}."
+            f"**Table.** On the recorded shapes it loses {_range(one.recorded.mean for one in forward)} forward and "
+            f"{_range(one.recorded.mean for one in backward)} backward on average, against the best config of each "
+            "shape (below 0: about 0); Liger-Kernel's launch rule, on the same kernels, "
+            f"{_range(one.liger for one in forward)} and {_range(one.liger for one in backward)}. At "
+            f"{forward[0].held_out.problems} shapes that took no part in the fit the table loses "
+            f"{_range(one.held_out.mean for one in forward)} and {_range(one.held_out.mean for one in backward)}."
         ),
         *_item(
             f"**Cost.** A default sweep takes {sweep['wall_s']:.0f} s on the GPU. A fit of the whole recording takes "

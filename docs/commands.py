@@ -54,7 +54,7 @@ def reference(name: str, command: Any) -> list[str]:
     lines += ["| option | |", "|---|---|"]
     for parameter in command.params:
         if parameter.param_type_name == "option" and parameter.name != "help":
-            written = "" if parameter.is_flag else f" {parameter.metavar}"
+            written = "" if parameter.is_flag else f" {parameter.metavar or 'VALUE'}"
             default = f" Default: {parameter.default}." if parameter.show_default and _is_shown(parameter) else ""
             required = " Required." * bool(parameter.required)
             lines.append(f"| `{parameter.opts[0]}{written}` | {_cell(parameter.help + default + required)} |")

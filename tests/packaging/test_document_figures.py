@@ -14,7 +14,7 @@ RESULTS = Path("benchmarks/results/nvidia_h200")
 
 
 @pytest.mark.parametrize(
-    ("document", "figure"), [("README.md", "The backward takes "), ("docs/results.md", "| forward, bfloat16 | ")]
+    ("document", "figure"), [("README.md", "shapes: backward "), ("docs/results.md", "| forward, bfloat16 | ")]
 )
 def test_a_document_is_what_the_results_say(root: Path, document: str, figure: str) -> None:
     text = (root / document).read_text()
