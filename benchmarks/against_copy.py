@@ -2,7 +2,7 @@
 
     python benchmarks/against_copy.py [RECORDING]
 
-Reads the recording (times of one run, cold, in the same rounds; docs/design.md, "Timing protocol"); needs no GPU. A
+Reads the recording (times of one run, cold, in the same rounds; docs/measuring.md, "Timing"); needs no GPU. A
 cell is the geometric mean over the shapes of a range: time of the table's config over that of the copy, and in
 brackets the same for the best config of each shape.
 """

@@ -1,7 +1,7 @@
 """normtune and its peers at one problem, timed in the same rounds.
 
 In: an engine, a problem, sides. Out: a cell: of each side its samples, or why it has none. Each is checked against
-float64 first, at the problem's own size. Times follow docs/design.md, "Timing protocol"; a forward runs under no_grad,
+float64 first, at the problem's own size. Times follow docs/measuring.md, "Timing"; a forward runs under no_grad,
 a backward through autograd, without its forward. What is measured when is left to the scripts.
 """
 

@@ -7,8 +7,8 @@ Three tables of the same cells: forward and backward, backward, forward. Each ce
 table's config, and the change. The single-row config is what Liger's rule runs outside its block-row regime, on
 normtune's kernels. The last column is a control: the single-row config timed a second time beside itself; what it shows
 is noise. Three further tables, where Liger-Kernel is installed, compare with its own kernels in place of its rule on
-normtune's, in the same rounds, the backward through autograd (`beside`). Times follow docs/design.md, "Timing
-protocol": kernel time, cold. FILE is liger_table.json in the results of this GPU, and a .md lies beside it; `--from`
+normtune's, in the same rounds, the backward through autograd (`beside`). Times follow docs/measuring.md,
+"Timing": kernel time, cold. FILE is liger_table.json in the results of this GPU, and a .md lies beside it; `--from`
 makes the .md again and needs no GPU.
 """
 

@@ -103,7 +103,7 @@ class Replay:
         return outcomes | {config: Outcome("ok", "", one.rounds, one.nanoseconds) for config, one in found.items()}
 
     def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
-        """One block of a race; a `racing.Session`."""
+        """One block of a race; a `rounds.Session`."""
         return self._engine.block(configs).times
 
     def phases(self) -> Phases:

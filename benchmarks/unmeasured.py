@@ -50,7 +50,7 @@ def choices(data: dict) -> dict[str, "dict[tuple[str, int, int], Config | None]"
             (name, rows, hidden): RMSNormConfig(*table.tables[name, data["dtype"]](rows, hidden))
             for name, rows, hidden in shapes
         }
-    for title, rule in (("Liger", "liger"), ("Liger with #1238", "liger_1238")):
+    for title, rule in (("Liger's rule", "liger"), ("Liger's rule with #1238", "liger_1238")):
         choose = RULES[rule].choose
         found[title] = {
             (name, rows, hidden): choose(Problem(name, rows, hidden, data["dtype"]), target)
@@ -85,6 +85,17 @@ def compare(data: dict) -> list[tuple[str, str, int, int, float, float]]:
     return lines
 
 
+def table(data: dict) -> list[str]:
+    """The comparison as lines of Markdown."""
+    lines = [
+        "| chosen by | operator | blocks of rows exactly where they are faster | loses, mean | loses, worst |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for title, name, count, right, mean, worst in compare(data):
+        lines.append(f"| {title} | {name} | {right} of {count} | {mean:.1f} % | {worst:.1f} % |")
+    return lines
+
+
 def main() -> None:
     """Print the comparison, and with --simulated that of coordinates."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -97,10 +108,7 @@ def main() -> None:
         return
     data = json.loads(DATA.read_text())
     print(f"{data['gpu']}, {data['sms']} SMs, {data['dtype']}; times of {data['source']}")
-    print("| who chooses | operator | blocks of rows where they were faster | lost, mean | lost, worst |")
-    print("|---|---|---:|---:|---:|")
-    for title, name, count, right, mean, worst in compare(data):
-        print(f"| {title} | {name} | {right} of {count} | {mean:.1f} % | {worst:.1f} % |")
+    print("\n".join(table(data)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draw the picture of README.md: what a quick sweep and the fit after it print in a terminal.
+"""Draw the picture of README.md: the output of a quick sweep and of the fit after it, in a terminal.
 
     python docs/picture.py [--device cuda:0]
 
@@ -7,6 +7,7 @@ Rich to docs/quick.svg. Needs normtune on the path; without a GPU, `--device rep
 """
 
 import argparse
+import html
 import io
 import os
 import pty
@@ -21,7 +22,7 @@ OUT = Path(__file__).parent / "quick.svg"
 
 
 def main() -> None:
-    """Run, record, write."""
+    """Run both commands, keep their output, draw it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
     options = parser.parse_args()
@@ -35,7 +36,11 @@ def main() -> None:
 
 
 def on_screen(command: list[str], folder: str) -> str:
-    """What a command leaves on the screen of a terminal; ends where the command fails."""
+    """The last screen of a command in a terminal.
+
+    Raises:
+        SystemExit: the command fails.
+    """
     parent, child = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(WIDTH), "LINES": str(HEIGHT)}
     process = subprocess.Popen(
@@ -64,7 +69,7 @@ def on_screen(command: list[str], folder: str) -> str:
 
 
 def last_screen(text: str) -> str:
-    """The lines that are left once every display that was redrawn is gone."""
+    """The lines that are left after every redrawn display."""
     lines: list[str] = [""]
     row = 0
     for part in re.split(r"(\n|\x1b\[\d*A|\x1b\[2K|\r)", text.replace("\r\n", "\n")):
@@ -82,7 +87,7 @@ def last_screen(text: str) -> str:
 
 
 def draw(shown: list[tuple[list[str], str]]) -> None:
-    """Write the commands and what they left as a picture."""
+    """Write the commands and their output as a picture."""
     from rich.console import Console
     from rich.text import Text
 
@@ -90,9 +95,33 @@ def draw(shown: list[tuple[list[str], str]]) -> None:
     for command, text in shown:
         console.print(Text.assemble(("$ ", "green"), (f"normtune {' '.join(command)}", "bold")))
         console.print(Text.from_ansi(text))
-    # The fonts that Rich names are fetched from elsewhere; without them it is drawn in the reader's own monospace.
-    drawn = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="normtune", unique_id="quick"), flags=re.DOTALL)
-    OUT.write_text(drawn, "utf-8")
+    drawn = console.export_svg(title="normtune", unique_id="quick")
+    # The fonts that Rich names are not on every machine, and some renderers try no second one.
+    drawn = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
+    drawn = drawn.replace("Fira Code, monospace", "monospace").replace("font-family: arial", "font-family: sans-serif")
+    OUT.write_text(without_blanks(drawn), "utf-8")
+
+
+def without_blanks(drawn: str) -> str:
+    """A picture of Rich's in which every word has a place of its own.
+
+    Renderers differ in which blanks of a text they keep, no-break spaces included, and in whether they know
+    `textLength`; so columns line up everywhere only if no text has a blank.
+    """
+    drawn = re.sub(r'<clipPath id="quick-line-.*?</clipPath>\n?', "", drawn, flags=re.DOTALL)
+    runs = r'<text class="(quick-r\d+)" x="([\d.]+)" y="([\d.]+)" textLength="([\d.]+)"[^>]*>([^<]*)</text>'
+    return re.sub(runs, _words, drawn)
+
+
+def _words(run: re.Match[str]) -> str:
+    """The words of a run of text; none where it is blank."""
+    style, left, top, width, escaped = run.groups()
+    text = html.unescape(escaped).replace("\N{NO-BREAK SPACE}", " ").rstrip("\n")
+    column = float(width) / max(1, len(text))
+    return "".join(
+        f'<text class="{style}" x="{float(left) + word.start() * column:.1f}" y="{top}">{html.escape(word[0])}</text>'
+        for word in re.finditer(r"\S+", text)
+    )
 
 
 if __name__ == "__main__":

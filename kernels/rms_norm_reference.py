@@ -1,7 +1,7 @@
 """The float64 reference of the RMSNorm operators and the inputs that try them.
 
 In: a problem, a generator and tensors. Out: inputs, and for each output the exact value with the error it may have.
-The bounds are those of docs/design.md, "Gate".
+The bounds are those of docs/measuring.md, "The gate".
 """
 
 from collections.abc import Mapping

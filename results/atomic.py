@@ -1,7 +1,7 @@
-"""Files that are replaced whole or not at all.
+"""Atomic replacement of files.
 
-In: the path to be written. Out: a temporary path beside it that takes its place when all went well. What is written is
-left to the caller.
+In: the path to write. Out: a temporary path beside it, which replaces the path on success. The caller writes the
+content.
 """
 
 import os
@@ -15,7 +15,7 @@ from normtune.errors import NormtuneError, UsageError
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A path to write to in place of `path`; it is moved there at the end, or removed when the block raises.
+    """A temporary path to write to; it replaces `path` at the end, or is removed if the block raises.
 
     Raises:
         UsageError: the folder of `path` does not exist, or `path` is a folder.
@@ -39,7 +39,7 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def check_place(path: Path) -> None:
-    """Refuse a path at which no file can be.
+    """Refuse a path that no file can be written to.
 
     Raises:
         UsageError: its folder does not exist or takes no files, or it is a folder.
@@ -55,7 +55,7 @@ def check_place(path: Path) -> None:
 
 
 def unwritable(folder: Path) -> str:
-    """Why nothing can be written to a folder, or to the nearest one above it that exists; empty where it can."""
+    """Why nothing can be written to a folder, or to its nearest existing parent; empty if it can."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir():

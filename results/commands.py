@@ -1,7 +1,7 @@
-"""`normtune data`: what is stored, and in and out of files.
+"""`normtune data`: list, export and import measurements.
 
 In: options. Out: a table on the terminal, files, or more measurements in a store. The work is done by `store`,
-`exchange` and `recording`, which are imported once a command runs.
+`parquet_csv` and `recording`, which are imported when a command runs.
 """
 
 from pathlib import Path
@@ -23,7 +23,10 @@ app = typer.Typer(help="List, export and import measurements.", no_args_is_help=
 # The value of `--regime` that stands for every one.
 _ALL = "all"
 
-StoreOption = Annotated[str | None, typer.Option(help="Store: URL or file; else NORMTUNE_STORE, normtune.db.")]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."),
+]
 
 
 @app.command("list")
@@ -41,20 +44,24 @@ def list_(store: StoreOption = None) -> None:
 
 @app.command("export")
 def export(
-    out: Annotated[Path, typer.Option(help="FILE.parquet or FILE.csv; a folder with --recording.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="FILE.parquet or FILE.csv; with --recording, a folder.")],
     operator: Annotated[
-        list[str] | None, typer.Option(help="Only this operator, or variant as a:b; repeat. Default all.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this operator, or variant (rms_norm_forward:no_rstd). Repeatable."),
     ] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="Only this dtype; repeat. Default all.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this dtype. Repeatable.")] = None,
     recording: Annotated[
-        str | None, typer.Option(help="Write a recording of this name, as nvidia-h200: one Parquet an operator.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Write a recording of this name (nvidia-h200), one Parquet file per operator."
+        ),
     ] = None,
     regime: Annotated[
-        str, typer.Option(help="Only what was measured so: cold, warm or eager; all for everything.")
+        str, typer.Option(metavar="NAME", help="Only times measured cold, warm or eager; all: everything.")
     ] = COLD,
     store: StoreOption = None,
 ) -> None:
-    """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line a sample), or as a recording."""
+    """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line per sample), or as a recording."""
     from normtune.results.parquet_csv import check_export, write_csv, write_parquet
     from normtune.results.recording import check_folder, write_recording
     from normtune.results.source import in_regime, measured, narrowed
@@ -90,7 +97,7 @@ def import_(
     files: Annotated[list[Path], typer.Argument(help="Parquet files that `normtune data export` wrote.")],
     store: StoreOption = None,
 ) -> None:
-    """Add the measurements of files to a store; what it knows already is left as it is."""
+    """Add the measurements of Parquet files to a store. What the store has already stays as it is."""
     from normtune.results.database.store import Store, resolve_url
     from normtune.results.parquet_csv import read_parquet
 

@@ -1,7 +1,7 @@
-"""CSV files that a user wrote: named columns, read with the lines they stand on.
+"""CSV files of users: named columns, read with their line numbers.
 
-In: a path and the names of columns. Out: their cells, line by line, or one line about what is wrong with the file. What
-the cells mean is left to the caller; `positive` reads the commonest.
+In: a path and the names of columns. Out: cells, line by line, or one line about the fault of the file. The caller
+interprets the cells; `positive` reads the most common kind.
 """
 
 import csv
@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = ()) -> list[Line]:
-    """The lines of a file below its header, without empty ones; other columns are ignored.
+    """Read the lines below the header, without empty ones; other columns are ignored.
 
     Args:
         path: of a CSV file in UTF-8, commas between its cells, names of columns in its first line.
@@ -38,7 +38,7 @@ def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = 
         optional: columns that it may have.
 
     Raises:
-        UsageError: there is no such file, it cannot be read, lacks a column, names one twice, or has no lines.
+        UsageError: the file does not exist, cannot be read, lacks a column, has one twice, or has no lines.
     """
     expected = f"expected a CSV file whose first line names the columns {','.join(required)}"
     if not path.is_file():
@@ -73,7 +73,7 @@ def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = 
 
 
 def positive(line: Line, name: str) -> int:
-    """The positive integer in a column.
+    """Read a positive integer from a column.
 
     Raises:
         UsageError: the cell is empty or something else.
@@ -86,5 +86,5 @@ def positive(line: Line, name: str) -> int:
 
 
 def _told(text: str) -> str:
-    """A foreign text, in quotes and cut."""
+    """An untrusted text, quoted and truncated."""
     return repr(text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "...")

@@ -1,7 +1,7 @@
-"""Measurements that somebody else made, in a pandas DataFrame, as evidence.
+"""Evidence from a pandas DataFrame of measurements made elsewhere.
 
-In: a DataFrame with one row a measurement or a sample, and the device. Out: `Evidence`, or one line about what is wrong
-with the DataFrame. The files of `normtune data export` have such columns.
+In: a DataFrame with one row per measurement or sample, and the device. Out: `Evidence`, or one line about the fault of
+the DataFrame. The files of `normtune data export` have such columns.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -31,7 +31,7 @@ _MOST_INT32 = 2**31 - 1
 
 
 def evidence_of(data: object, device: Device) -> Evidence:
-    """The measurements of a DataFrame, one row a measurement or a sample.
+    """Convert a DataFrame, one row per measurement or sample.
 
     Args:
         data: its columns: `operator` (a variant as `name:variant`, or in a column `variant`), `dtype`, `rows`,
@@ -40,10 +40,10 @@ def evidence_of(data: object, device: Device) -> Evidence:
             time, with `round` where a row is one sample of several. Optional are `run`, `started`, `status`, `reason`,
             `fingerprint` and `regime`. Without round numbers each sample is a block of its own, and a single time
             counts as a median.
-        device: on which all of it was measured.
+        device: of all measurements.
 
     Raises:
-        UsageError: a column is missing or holds what it may not.
+        UsageError: a column is missing or has an invalid value.
     """
     if not isinstance(data, pd.DataFrame):
         raise UsageError(f"the measurements are a {type(data).__name__}: expected a pandas DataFrame, or evidence")
@@ -121,7 +121,7 @@ def _configs(frame: pd.DataFrame, names: Sequence[str]) -> list[Config]:
 
 
 def _config(given: tuple[str, Any], place: int) -> Config:
-    """A config of an operator, of its JSON or of its values as plain ones."""
+    """Convert a config of an operator, its JSON or its fields to a config of plain values."""
     name, value = given
     try:
         if isinstance(value, str):
@@ -138,7 +138,7 @@ def _config(given: tuple[str, Any], place: int) -> Config:
 
 
 def _each_once(values: Iterable[Any], made: Callable[[Any, int], Made]) -> list[Made]:
-    """What is made of each value and its place; a file of samples has the same values hundreds of times."""
+    """Convert each value, distinct ones once: a file of samples repeats values hundreds of times."""
     known: dict[Any, Made] = {}
     found = []
     for place, value in enumerate(values):
@@ -167,12 +167,12 @@ def _samples(column: str, value: Any, rounds: Any, place: int) -> list[tuple[int
 
     Args:
         column: `samples`, of which a row has several, or `nanoseconds`.
-        value: what stands in it.
-        rounds: their numbers, or its number; None where there is no column of them.
-        place: of the row.
+        value: the cell.
+        rounds: round number of each sample; None if there is no such column.
+        place: of the row, for messages.
 
     Raises:
-        UsageError: these are no times, or no numbers of rounds.
+        UsageError: the times or the round numbers are invalid.
     """
     several = column == "samples"
     try:
@@ -219,7 +219,7 @@ def _none() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 
 
 def _texts(frame: pd.DataFrame, column: str, default: str) -> list[str]:
-    """The texts of a column; the default where there is none."""
+    """Texts of a column; the default if there is none."""
     if column not in frame:
         return [default] * len(frame)
     found = frame[column].astype(object).where(frame[column].notna(), "").astype(str)
@@ -227,10 +227,10 @@ def _texts(frame: pd.DataFrame, column: str, default: str) -> list[str]:
 
 
 def _whole(value: Any) -> int:
-    """A number as an integer.
+    """Convert a number to an integer.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not whole.
     """
     if isinstance(value, bool) or value in (inf, -inf) or int(value) != value:
         raise ValueError(f"{value!r} is no whole number")

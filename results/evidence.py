@@ -1,7 +1,7 @@
-"""Measurements as a table in memory: what the fit, exports and recordings work on.
+"""Measurements as a table in memory, for the fit, exports and recordings.
 
-In: measurements and their runs, or the columns that a store or a file was read into. Out: `Evidence`, in one order
-whatever order they came in, with a digest of its content. Reading and writing are left to `store` and `exchange`.
+In: measurements and their runs, or the columns of a store or a file. Out: `Evidence`, in a total order, with a digest
+of its content. Reading and writing are left to `store` and `parquet_csv`.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ class Evidence:
     """Measurements and the runs they were taken in. Equal content has an equal digest.
 
     Attributes:
-        frame: one row a stored measurement: operator, variant, dtype (str), rows, hidden (int64), config (canonical
+        frame: one row per stored measurement: operator, variant, dtype (str), rows, hidden (int64), config (canonical
             JSON), run, fingerprint, status, reason (str), rounds, samples (int32 arrays of one length; ns). Sorted by
             operator, variant, dtype, hidden, rows, config, run, first round.
         runs: the runs that have measurements, by start and id.
@@ -54,7 +54,7 @@ class Evidence:
         """Evidence of checked columns (those of `frame`, in any order of rows).
 
         Raises:
-            ValueError: the columns break a rule of `checks`, a run is missing, or a measurement is there twice.
+            ValueError: the columns break a rule of `validate`, a run is missing, or a measurement is there twice.
         """
         check_columns(columns)
         known = {run.id: run for run in runs}
@@ -73,7 +73,7 @@ class Evidence:
 
     @classmethod
     def joined(cls, parts: Sequence["Evidence"]) -> "Evidence":
-        """All of some evidence.
+        """Concatenate evidence.
 
         Raises:
             ValueError: a measurement is there twice.
@@ -118,25 +118,25 @@ class Evidence:
         return [newest[kind] for kind in sorted(newest)]
 
     def of(self, device: Device) -> "Evidence":
-        """Only what was measured on devices of this kind."""
+        """Measurements of devices of this kind."""
         runs = [run.id for run in self.runs if run.device.kind == device.kind]
         return self._where(self.frame["run"].isin(runs))
 
     def regimes(self) -> list[str]:
-        """The regimes that its times were taken in, ordered."""
+        """Regimes of the times, in order."""
         return sorted({run.regime for run in self.runs})
 
     def regime(self, name: str) -> "Evidence":
-        """Only what was taken in this regime. What reads measurements from a store or a recording goes through it."""
+        """Measurements of one regime. Everything read from a store or a recording passes through here."""
         return self.in_regimes([name])
 
     def in_regimes(self, names: Collection[str]) -> "Evidence":
-        """Only what was taken in one of these regimes."""
+        """Measurements of these regimes."""
         runs = [run.id for run in self.runs if run.regime in names]
         return self if len(runs) == len(self.runs) else self._where(self.frame["run"].isin(runs))
 
     def fingerprints(self) -> dict[str, str]:
-        """The kernel fingerprint of each operator in its newest run, by operator."""
+        """Kernel fingerprint of each operator in its newest run."""
         place = {run.id: number for number, run in enumerate(self.runs)}
         newest: dict[str, tuple[int, str]] = {}
         pairs = self.frame[["operator", "run", "fingerprint"]].drop_duplicates()
@@ -145,7 +145,7 @@ class Evidence:
         return {operator: newest[operator][1] for operator in sorted(newest)}
 
     def current(self) -> "Evidence":
-        """Only what was measured with each operator's newest kernels: times of older ones say nothing about them."""
+        """Measurements of each operator's newest kernels; times of older ones say nothing about them."""
         newest = self.frame["operator"].map(self.fingerprints())
         return self._where(self.frame["fingerprint"] == newest)
 
@@ -160,11 +160,11 @@ class Evidence:
         return found
 
     def part(self, operator: str, variant: str, dtype: str) -> pd.DataFrame:
-        """The rows of `frame` of one kind, by bisection: no column is gone through."""
+        """Rows of `frame` of one kind, by bisection instead of a scan of a column."""
         return self.frame.iloc[slice(*self._bounds(operator, variant, dtype))]
 
     def _bounds(self, *kind: str) -> tuple[int, int]:
-        """The first row of a kind, and the one behind its last: the frame is ordered by kind first."""
+        """First row of a kind and end of its rows: the frame is ordered by kind first."""
         low, high = 0, len(self.frame)
         for name, value in zip(_KIND, kind, strict=True):
             column = self.frame[name].to_numpy()
@@ -191,7 +191,7 @@ class Evidence:
     def digest(self) -> str:
         """`sha256:` and the hash of the content: runs with their device and software, and every measurement.
 
-        The protocol of a run is left out, as a sweep that is still going changes it, but for a regime other than cold.
+        Of a run's protocol only a regime other than cold is included, because a running sweep changes the rest.
         """
         runs = [
             [run.id, run.started, run.device._asdict(), run.software, *([run.regime] if run.regime != COLD else [])]
@@ -219,7 +219,7 @@ class Evidence:
 
 
 def columns_of(measurements: Iterable[Measurement]) -> dict[str, list[Any]]:
-    """Measurements as the columns of `Evidence.frame`; reasons are brought to one line."""
+    """Convert measurements to the columns of `Evidence.frame`; reasons become one line."""
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     for item in measurements:
         problem = item.problem
@@ -232,24 +232,24 @@ def columns_of(measurements: Iterable[Measurement]) -> dict[str, list[Any]]:
 
 
 def flatten(arrays: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Lengths of the arrays, and all of them behind one another."""
+    """Lengths of the arrays, and their concatenation."""
     lengths = np.fromiter((len(array) for array in arrays), np.int64, len(arrays))
     return lengths, np.concatenate(arrays) if arrays else np.empty(0, np.int32)
 
 
 def split(lengths: NDArray[np.int64], flat: NDArray[_Integer]) -> list[NDArray[_Integer]]:
-    """The arrays that `flatten` took apart, as views of `flat`."""
+    """Inverse of `flatten`: the arrays, as views of `flat`."""
     ends: list[int] = np.cumsum(lengths).tolist()
     return [flat[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)] if ends else []
 
 
 def first_rounds(rounds: Sequence[NDArray[np.int32]]) -> list[int]:
-    """The first round of each measurement, -1 for a failure, which has none."""
+    """First round of each measurement; -1 for a failure, which has none."""
     return [int(found[0]) if len(found) else -1 for found in rounds]
 
 
 def _order(columns: Mapping[str, Sequence[Any]]) -> NDArray[np.int64]:
-    """The places of the rows in their total order.
+    """Indices of the rows in their total order.
 
     Raises:
         ValueError: two rows are the same measurement.
@@ -272,7 +272,7 @@ def _order(columns: Mapping[str, Sequence[Any]]) -> NDArray[np.int64]:
 
 
 def _coded(values: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
-    """The place of each value among the different ones, and these, ordered."""
+    """Index of each value among the distinct ones, and these in order."""
     codes, found = pd.factorize(_objects(values))
     names = sorted(found.tolist())
     places = {name: place for place, name in enumerate(names)}
@@ -280,7 +280,7 @@ def _coded(values: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
 
 
 def _objects(values: Sequence[Any]) -> NDArray[np.object_]:
-    """An array of these objects; numpy would make a matrix of arrays of one length."""
+    """An array of objects; numpy would make a matrix of arrays of equal length."""
     return np.fromiter(values, dtype=object, count=len(values))
 
 

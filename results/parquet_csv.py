@@ -1,7 +1,7 @@
-"""Measurements as files: Parquet both ways, CSV out.
+"""Measurements as files: Parquet to write and read, CSV to write.
 
-In: `Evidence` and a path. Out: a file that stands on its own (its runs are in the metadata), replaced whole or not at
-all; or the evidence of such a file, checked. What a recording is called and where it lies is left to `recording`.
+In: `Evidence` and a path. Out: a self-contained file (its runs are in the metadata), replaced atomically; or the
+checked evidence of such a file. Names and places of recordings are left to `recording`.
 """
 
 import csv
@@ -51,7 +51,7 @@ def write_parquet(evidence: Evidence, path: Path) -> None:
 
 
 def write_table(evidence: Evidence, path: Path) -> None:
-    """Write evidence to a path as it is; `write_parquet` and recordings see to the rest."""
+    """Write evidence to a path, without the checks and the replacement of `write_parquet`."""
     frame = evidence.frame
     arrays: dict[str, pa.Array] = {}
     for name in frame.columns:
@@ -85,8 +85,8 @@ def read_parquet(path: Path) -> Evidence:
     """The evidence that `write_parquet` wrote.
 
     Raises:
-        UsageError: there is no such file.
-        NormtuneError: it is damaged, not ours, or of a newer normtune.
+        UsageError: the file does not exist.
+        NormtuneError: it is damaged, not written by normtune, or of a newer version.
     """
     try:
         if not path.is_file():
@@ -117,12 +117,12 @@ def read_parquet(path: Path) -> Evidence:
 
 
 def _check_size(path: Path) -> None:
-    """Refuse a small file that says it holds more than memory does: equal values take no room in Parquet.
+    """Refuse a small file that claims more rows than memory holds: equal values take no room in Parquet.
 
-    Its columns are not asked: of a damaged one Arrow ends the process, where reading the table raises an error.
+    Looks at no column: Arrow ends the process at a damaged one, but raises an error when it reads the table.
 
     Raises:
-        NormtuneError: it does.
+        NormtuneError: it claims too many rows.
     """
     rows = pq.read_metadata(path).num_rows
     if rows > MOST_ROWS:
@@ -142,10 +142,10 @@ def is_export(path: Path) -> bool:
 
 
 def check_export(path: Path) -> None:
-    """Refuse to write a file where one that normtune did not write stands, or where none can be written.
+    """Refuse to overwrite a file that normtune did not write, or to write where that is impossible.
 
     Raises:
-        UsageError: it is so.
+        UsageError: the file may not or cannot be written.
     """
     check_place(path)
     if os.path.lexists(path) and not is_export(path):
@@ -153,10 +153,10 @@ def check_export(path: Path) -> None:
 
 
 def write_csv(evidence: Evidence, path: Path) -> None:
-    """Write evidence in long form: a line a sample, a line without round and nanoseconds a failure.
+    """Write evidence in long form: a line per sample; a failure is a line without round and nanoseconds.
 
     Args:
-        evidence: what is written; of the protocol of runs just the regime, the limits of devices are left out.
+        evidence: to write; without the limits of devices, and of a run's protocol only the regime.
         path: of the file, replaced if it exists.
 
     Raises:

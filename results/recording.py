@@ -1,7 +1,7 @@
-"""Recordings: exhaustive sweeps that ship with the package, one Parquet file a device and operator.
+"""Recordings: exhaustive sweeps that ship with the package, one Parquet file per device and operator.
 
-In: the name of a recording. Out: its evidence; or, to take one, the files of some evidence. Answering a sweep from a
-recording is left to the tuner.
+In: the name of a recording. Out: its evidence; or, to make one, the files of some evidence. Replaying a recording is
+left to the tuner.
 """
 
 import re
@@ -24,19 +24,19 @@ _OPERATOR = re.compile(r"[A-Za-z0-9_]+")
 
 
 def recordings() -> list[str]:
-    """Names of the recordings that are shipped, in order."""
+    """Names of the shipped recordings, in order."""
     return sorted({path.name.split(".")[0] for path in FOLDER.glob("*.*.parquet")})
 
 
 def load_recording(name: str, regime: str | None = COLD) -> Evidence:
-    """All operators of a recording.
+    """Load all operators of a recording.
 
     Args:
         name: of the recording.
         regime: only what was measured in it; None for all.
 
     Raises:
-        UsageError: no recording of that name is shipped.
+        UsageError: no such recording is shipped.
         NormtuneError: a file of it is damaged.
     """
     known = recordings()
@@ -47,7 +47,7 @@ def load_recording(name: str, regime: str | None = COLD) -> Evidence:
 
 
 def load_recordings(regime: str | None = COLD) -> Evidence:
-    """All recordings that are shipped, each of its device.
+    """Load all shipped recordings, each of its device.
 
     Args:
         regime: only what was measured in it; None for all.
@@ -59,9 +59,9 @@ def load_recordings(regime: str | None = COLD) -> Evidence:
 
 
 def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
-    """Write a recording, one file an operator, with all its variants and dtypes.
+    """Write a recording, one file per operator, with all its variants and dtypes.
 
-    Only what was measured with the newest kernels of each operator is written.
+    Only measurements of each operator's newest kernels are written.
 
     Args:
         evidence: measurements of one device.
@@ -102,7 +102,7 @@ def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder in which no recording can be written.
+    """Refuse a folder that no recording can be written to.
 
     Raises:
         UsageError: it does not exist, or takes no files.

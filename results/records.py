@@ -1,7 +1,7 @@
-"""The vocabulary of stored data: device, run, measurement.
+"""The values that are stored: device, run, measurement.
 
-In: nothing. Out: the plain values that the tuner hands to the store and that the store hands to the fit. What is
-written where is the store's business; what the numbers mean is said here.
+In: nothing. Out: the plain values that the tuner hands to the store, and the store to the fit, with the meaning of
+their fields. How they are stored is left to the store.
 """
 
 from typing import Any, NamedTuple
@@ -56,7 +56,7 @@ class Device(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name that people and tables use: one line, the driver's, with ` (replay)` behind it of replayed data."""
+        """Name for people and tables: the driver's, on one line, followed by ` (replay)` for replayed data."""
         name = plain_name(self.name)
         return f"{name} (replay)" if self.uuid.startswith(REPLAY_PREFIX) else name
 
@@ -74,7 +74,7 @@ class Run(NamedTuple):
         device: the GPU.
         software: versions by name: `triton`, `torch`, `cuda`, `python`.
         started: UTC, ISO 8601, seconds.
-        protocol: how times were taken: strategy, regime, seconds, clocks seen, void rounds.
+        protocol: of the timing: strategy, regime, seconds, clocks seen, void rounds.
     """
 
     id: str
@@ -85,15 +85,15 @@ class Run(NamedTuple):
 
     @property
     def regime(self) -> str:
-        """How its times were taken, one of `regimes.REGIMES`, or a name that is not known here."""
+        """Regime of its times: one of `regimes.REGIMES`, or a name that is not known here."""
         return regime_of(self.protocol)
 
 
 class Measurement(NamedTuple):
-    """What one config did on one problem in one run.
+    """Outcome of one config on one problem in one run.
 
     Attributes:
-        problem, config: what was measured.
+        problem, config: that were measured.
         run: id of the run.
         fingerprint: the kernel fingerprint of the operator at that time.
         status: one of `STATUSES`; samples exist only for `ok`.

@@ -1,8 +1,7 @@
-"""How times are taken: the names of the regimes, for options and stored runs.
+"""Names of the regimes of timing, for options and stored runs.
 
-In: what a run's protocol says, or the value of an option. Out: a name of `REGIMES`. How each is measured is in
-`tuner.timing`; that their times never meet is seen to by `Evidence.regime` and the store. Loads nothing, as command
-lines name regimes.
+In: a run's protocol, or the value of an option. Out: a name of `REGIMES`. `tuner.timing` measures them;
+`Evidence.regime` and the store keep their times apart. Imports nothing, because command lines name regimes.
 """
 
 from typing import Any
@@ -15,9 +14,9 @@ COLD, WARM, EAGER = REGIMES = ("cold", "warm", "eager")
 
 
 def regime_of(protocol: dict[str, Any]) -> str:
-    """The regime of a run, by its protocol; a name of another normtune's stays as it is.
+    """Regime of a run, by its protocol; an unknown name is returned as it is.
 
-    Runs of the time before there were others say `cold graph` or `replay of NAME`, or nothing, and are cold.
+    Runs older than regimes have `cold graph`, `replay of NAME` or nothing, and are cold.
     """
     told = str(protocol.get("regime", COLD))
     return COLD if told == "cold graph" or told.startswith("replay of ") else told

@@ -1,6 +1,6 @@
 """Runs as plain JSON values, for stores and files.
 
-In: a `Run`, or what was read back. Out: the other one, checked.
+In: a `Run`, or values read back. Out: the other one, checked.
 """
 
 from typing import Any
@@ -9,12 +9,12 @@ from normtune.results.records import Device, Run
 
 
 def to_plain(run: Run) -> dict[str, Any]:
-    """A run as values that JSON knows; numpy scalars in its protocol become Python numbers."""
+    """Convert a run to JSON values; numpy scalars in its protocol become Python numbers."""
     return plain({**run._asdict(), "device": run.device._asdict()})
 
 
 def from_plain(value: Any) -> Run:
-    """The run that `to_plain` wrote.
+    """Inverse of `to_plain`.
 
     Raises:
         ValueError: a field is missing, unknown or of another type.
@@ -38,7 +38,7 @@ def from_plain(value: Any) -> Run:
 
 
 def check_same(known: Run, other: Run) -> None:
-    """Check that two runs of one id are the same run; their protocol may differ but for the regime, as it grows.
+    """Check that two runs with one id are the same run; of the growing protocol only the regime is compared.
 
     Raises:
         ValueError: they differ.
@@ -51,7 +51,7 @@ def check_same(known: Run, other: Run) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value of which JSON knows every part."""
+    """Convert a value to JSON values."""
     if isinstance(value, dict):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

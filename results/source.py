@@ -1,7 +1,7 @@
-"""Where a command takes its measurements from: a store, or a recording that ships.
+"""Source of a command's measurements: a store, or a shipped recording.
 
-In: the options `--store`, `--recording`, `--regime`, `--operator` and `--dtype`. Out: `Evidence`, or what is wrong with
-an option.
+In: the options `--store`, `--recording`, `--regime`, `--operator` and `--dtype`. Out: `Evidence`, or an error that
+names the option.
 """
 
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def measured(store: str | None, recording: str | None = None, regime: str | None = COLD) -> "Evidence":
-    """All measurements of a store or of a recording that were taken in a regime.
+    """Load the measurements of a store or a recording in one regime.
 
     Args:
         store: value of `--store`; None for NORMTUNE_STORE, else the default one.
         recording: value of `--recording`; None for the store.
-        regime: value of `--regime`; None for all of them, which are never to be compared.
+        regime: value of `--regime`; None for all, which must not be compared with each other.
 
     Raises:
-        UsageError: both are given, the store's URL, the recording's name or the regime is none, or there are only
-            measurements of other regimes.
-        NormtuneError: there is no such store, or it cannot be read.
+        UsageError: both are given, the URL, the recording or the regime is invalid, or there are only measurements
+            of other regimes.
+        NormtuneError: the store does not exist, or cannot be read.
     """
     if store is not None and recording is not None:
         raise UsageError("--store and --recording are both given: measurements come from one of them")
@@ -47,13 +47,13 @@ def measured(store: str | None, recording: str | None = None, regime: str | None
 
 
 def warn_of_damage(store: "Store") -> None:
-    """Say on stderr what was left out of a store as damaged, if anything was."""
+    """Report on stderr the damaged measurements that were left out of a store."""
     if store.damage:
         say(f"normtune: warning: {store.damage}; a sweep over their problems measures them again", error=True)
 
 
 def _of_known_regimes(evidence: "Evidence") -> "Evidence":
-    """What was measured in the regimes that are known here; what is left out is told on stderr."""
+    """Measurements of known regimes; others are reported on stderr."""
     odd = [name for name in evidence.regimes() if name not in REGIMES]
     if not odd:
         return evidence
@@ -67,12 +67,12 @@ def _of_known_regimes(evidence: "Evidence") -> "Evidence":
 
 
 def in_regime(evidence: "Evidence", regime: str, source: str) -> "Evidence":
-    """What was measured in a regime.
+    """Measurements of one regime.
 
     Args:
         evidence: of any regimes.
         regime: a name of `REGIMES`.
-        source: where the evidence comes from, for the message.
+        source: of the evidence, for the message.
 
     Raises:
         UsageError: there are measurements, but of other regimes.
@@ -85,10 +85,10 @@ def in_regime(evidence: "Evidence", regime: str, source: str) -> "Evidence":
 
 
 def narrowed(evidence: "Evidence", operators: Sequence[str], dtypes: Sequence[str]) -> "Evidence":
-    """The measurements of these operators (`a`, or `a:b` for a variant) and dtypes; empty means all.
+    """Select operators (`a`, or `a:b` for a variant) and dtypes; empty means all.
 
     Raises:
-        UsageError: one of the names, or all of them together, select nothing.
+        UsageError: one of the names, or all together, select nothing.
     """
     for name in operators:
         if evidence.select([name]).frame.empty:

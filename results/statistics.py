@@ -1,6 +1,6 @@
-"""What a set of samples says.
+"""Statistics of samples.
 
-In: samples in nanoseconds and the rounds they were taken in. Out: a median with an interval, and the split of rounds
+In: samples in nanoseconds and their rounds. Out: a median with an interval, and the split of rounds
 into two halves. Comparing configs is left to the fit.
 """
 
@@ -16,20 +16,20 @@ MISSES_ONE_IN = 20
 
 
 def halves(rounds: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Which half each round belongs to: True for rounds of even blocks, False for rounds of odd ones.
+    """Half of each round: True for rounds of even blocks, False for those of odd ones.
 
-    Whole blocks, since the rounds of one share their luck; by the number of the block, so that all configs of a
-    problem are split alike.
+    By whole blocks, because the rounds of a block share their luck; by the number of the block, so that all configs of
+    a problem are split alike.
     """
     return (rounds // ROUNDS_PER_BLOCK) % 2 == 0
 
 
 def summary(samples: NDArray[np.int32]) -> tuple[int, int, int]:
-    """The median and an interval that holds the true one, whatever the distribution.
+    """Median, and a confidence interval for it that assumes no distribution.
 
     The interval lies between two order statistics; that it misses the median has a binomial probability (Conover,
     Practical Nonparametric Statistics, section 3.2), at most 5 % from 6 samples on. Fewer than 6 give the least and the
-    greatest. Samples of one block are alike, so the interval is too narrow for them; it is for the eye.
+    greatest. Samples of one block are correlated, so the interval is too narrow for them; it is for display only.
 
     Args:
         samples: int32 of shape (n,), ns, n at least 1.
@@ -38,7 +38,7 @@ def summary(samples: NDArray[np.int32]) -> tuple[int, int, int]:
         Median (the mean of the middle two where n is even, rounded down), low and high, ns.
 
     Raises:
-        ValueError: there is no sample.
+        ValueError: there are no samples.
     """
     count = len(samples)
     if not count:
@@ -51,7 +51,7 @@ def summary(samples: NDArray[np.int32]) -> tuple[int, int, int]:
 
 @cache
 def _depth(count: int) -> int:
-    """How many samples may be cut off at either end so that the interval misses rarely enough."""
+    """Number of samples to drop at each end for an interval that misses rarely enough."""
     depth = 0
     term = tail = 1  # of 2**count equally likely sides of the samples: those with `depth`, and at most so many, on one
     while True:

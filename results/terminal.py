@@ -1,7 +1,7 @@
-"""How commands print: the one place that knows terminals, pipes and what must not reach either.
+"""Output of commands: the only place that prints, and that strips control characters.
 
-In: text, which may come from anybody's files. Out: lines on stdout or stderr, or a Rich console, both without control
-characters of the text. What is printed is left to the commands.
+In: text, possibly from untrusted files. Out: lines on stdout or stderr, or a Rich console, both without control
+characters of the text. The commands choose the text.
 """
 
 import sys
@@ -17,7 +17,7 @@ MAP_COLUMNS = 80
 
 
 def console() -> "Console":
-    """A console for stdout: names are printed whatever brackets and colons they have, control characters are not."""
+    """A console for stdout that takes brackets and colons literally and drops control characters."""
     from rich.console import Console
 
     made = Console(markup=False, emoji=False, highlight=False)
@@ -28,17 +28,17 @@ def console() -> "Console":
 
 
 def map_columns(made: "Console") -> int:
-    """How many columns a map may take."""
+    """Width available for a map, in columns."""
     return max(made.width, 40) if made.is_terminal else MAP_COLUMNS
 
 
 def say(text: str = "", *, error: bool = False) -> None:
-    """Print lines at once, on stdout or stderr: commands print with nothing else, whatever the text comes from."""
+    """Print lines and flush, on stdout or stderr. Commands print with nothing else."""
     print(_lines(text), file=sys.stderr if error else sys.stdout, flush=True)
 
 
 def printable(text: str) -> str:
-    """A text of foreign origin without characters that steer a terminal or break a line."""
+    """An untrusted text without characters that control a terminal or break a line."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
@@ -48,18 +48,18 @@ def _lines(text: str) -> str:
 
 
 class _Printable:
-    """A hook of a console that makes all text printable; styles, which are Rich's own, stay."""
+    """A hook of a console that makes all text printable; Rich's own styles stay."""
 
     def __init__(self, console: "Console") -> None:
         self._console = console
 
     def process_renderables(self, renderables: "list[ConsoleRenderable]") -> "list[ConsoleRenderable]":
-        """What is printed in place of what was asked for."""
+        """The filtered renderables."""
         return [_Filtered(self._console, one) for one in renderables]
 
 
 class _Filtered:
-    """Something to be printed, without control characters."""
+    """A renderable without control characters."""
 
     def __init__(self, console: "Console", shown: "RenderableType") -> None:
         self._console = console

@@ -1,6 +1,6 @@
-"""What stored measurements must hold, wherever they come from.
+"""Invariants of stored measurements, whatever their source.
 
-In: the columns of measurements, and runs. Out: nothing, or a ValueError that says which value is wrong. Called before
+In: the columns of measurements, and runs. Out: nothing, or a ValueError that names the wrong value. Called before
 anything is stored or handed on, so that the fit can rely on it.
 """
 
@@ -26,10 +26,10 @@ def check_runs(runs: Iterable[Run]) -> None:
     """Check runs that come from elsewhere.
 
     Args:
-        runs: that are to be stored or fitted.
+        runs: to be stored or fitted.
 
     Raises:
-        ValueError: a regime is not known here, or a number of a device is no GPU's.
+        ValueError: a regime is unknown, or a number of a device is impossible for a GPU.
     """
     for run in runs:
         if run.regime not in REGIMES:
@@ -45,16 +45,16 @@ def check_runs(runs: Iterable[Run]) -> None:
 
 
 def check_columns(columns: Mapping[str, Sequence[Any]]) -> None:
-    """Check measurements, one an index of the columns.
+    """Check measurements, one per index of the columns.
 
-    Samples exist just where the status is `ok`, are positive and have ascending round numbers; a failure has a reason;
-    configs are canonical JSON of values that launch rules can take; rows and hidden are positive.
+    Samples exist exactly where the status is `ok`, are positive and have ascending round numbers; a failure has a
+    reason; configs are canonical JSON of values that launch rules can take; rows and hidden are positive.
 
     Args:
         columns: the columns of `Evidence.frame`.
 
     Raises:
-        ValueError: one of these does not hold; the text names the first offending value.
+        ValueError: one of these does not hold; the message names the first offending value.
     """
     for name in ("operator", "dtype", "run", "fingerprint"):
         if "" in set(columns[name]):
@@ -74,7 +74,7 @@ def check_columns(columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 def _check_config(config: Config) -> None:
-    """Check what launch rules rely on: they divide by warps and rows before they ask what is legal.
+    """Check the assumptions of launch rules, which divide by warps and rows before they test legality.
 
     Raises:
         ValueError: a number is out of its range, or schedule or finish is no plain name.
@@ -117,6 +117,6 @@ def _check_samples(columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 def _name(columns: Mapping[str, Sequence[Any]], index: int) -> str:
-    """The measurement in words."""
+    """Name of a measurement, for messages."""
     found = {name: columns[name][index] for name in ("operator", "dtype", "rows", "hidden", "config", "run")}
     return "{operator} {dtype} {rows} x {hidden} {config} of run {run}".format_map(found)

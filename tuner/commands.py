@@ -47,39 +47,96 @@ def register(app: typer.Typer) -> None:
 
 
 def sweep(
-    device: Annotated[str | None, typer.Option(help="cuda:N or replay:NAME; cuda:0 if there is one.")] = None,
-    operator: Annotated[list[str] | None, typer.Option(help="Operator, as rms_norm_forward:no_rstd; repeat.")] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="Dtype; repeat. Default bfloat16.")] = None,
-    effort: Annotated[str, typer.Option(help="default, or quick: few shapes and configs, in a minute.")] = "default",
-    grid: Annotated[str | None, typer.Option(help="default, quick, recording or probe; else by effort.")] = None,
-    rows: Annotated[str | None, typer.Option(help="Row counts instead of the grid's, as 1,64,4096.")] = None,
-    hidden: Annotated[str | None, typer.Option(help="Hidden sizes instead of the grid's, as 768,4096.")] = None,
-    shapes: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Shapes of a CSV file (columns rows,hidden) instead of a grid.")
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="GPU to measure, cuda:N, or recording to replay, replay:NAME. Default: cuda:0 if present.",
+        ),
     ] = None,
-    space: Annotated[str | None, typer.Option(help="default, full or quick: which configs; else by effort.")] = None,
+    operator: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this operator, or variant (rms_norm_forward:no_rstd). Repeatable."),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="bfloat16, float16 or float32. Default: bfloat16. Repeatable."),
+    ] = None,
+    effort: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="default, or quick: a third of the shapes, at most 12 configs each, stops after 60 s."
+        ),
+    ] = "default",
+    grid: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Shapes: default; quick, a third of these; recording, for a table that ships; probe, corners, edges "
+            "and middle. Default: that of --effort.",
+        ),
+    ] = None,
+    rows: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Numbers of rows in place of the grid's: 1,64,4096.")
+    ] = None,
+    hidden: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Hidden sizes in place of the grid's: 768,4096.")
+    ] = None,
+    shapes: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Shapes from a CSV file (columns rows,hidden) in place of a grid."),
+    ] = None,
+    space: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Configs: default, those that win somewhere; full, all; quick, at most 12, that of Liger-Kernel's "
+            "rule included. Default: that of --effort.",
+        ),
+    ] = None,
     strategy: Annotated[
-        str | None, typer.Option(help="adaptive (6 rounds, 16 for the best; by default) or exhaustive.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="adaptive: 6 rounds, 16 for configs within 10 % of the best; exhaustive: 16 for all. Default: "
+            "adaptive.",
+        ),
     ] = None,
     regime: Annotated[
         str,
         typer.Option(
-            help="cold (nothing in the cache), warm (the L2 holds what fits) or eager (cold, launched from Python)."
+            metavar="NAME",
+            help="cold: nothing in the cache; warm: the same buffers every time, so the L2 holds what fits; eager: "
+            "cold, launched from Python without a CUDA graph, so host time shows.",
         ),
     ] = COLD,
-    budget: Annotated[str | None, typer.Option(help="Stop in time, everything stored, as 90s, 8m, 1h.")] = None,
-    stale: Annotated[bool, typer.Option("--stale", help="Only what is stored under kernels changed since.")] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Measure again what is stored as crashed or timed out.")
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stop within this time, with everything stored: 90s, 8m, 1h.")
+    ] = None,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Measure again only what is stored under kernels that changed since.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Measure again configs that are stored as crashed or timed out.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print the plan (problems, configs, what is left out, binaries, time) and stop."
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end and nothing else.")] = False,
-    store: Annotated[str | None, typer.Option(help="Store: URL or file; else NORMTUNE_STORE, normtune.db.")] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."
+        ),
+    ] = None,
 ) -> None:
-    """Measure configs over shapes and store every timing.
+    """Measure configs over shapes and store every sample.
 
-    Started again, it goes on where it was stopped.
+    Each problem is committed when it is done: after Ctrl-C, a kill or the end of its budget, the same command resumes.
     """
     from normtune.tuner.plan.plan import SPACES
     from normtune.tuner.search.rounds import STRATEGIES
@@ -105,7 +162,7 @@ def sweep(
 
 
 class _Wanted(NamedTuple):
-    """The problems that were asked for, and how many were left out of what else they stand for: see `planning.Plan`."""
+    """The problems that were asked for, and how many were left out of what else they stand for: see `plan.Plan`."""
 
     problems: "list[Problem]"
     reduced: int = 0

@@ -1,7 +1,7 @@
-"""Signals that end a sweep: where they may, and where they wait.
+"""Signals that end a sweep: where they take effect, and where they wait.
 
-In: work. Out: SIGTERM as an exception, and work that no signal tears apart. What is done about an end is left to the
-sweep and to the command line.
+In: a block of code. Out: SIGTERM as an exception, and blocks that no signal interrupts. The sweep and the command line
+handle the end.
 """
 
 import signal
@@ -14,7 +14,7 @@ from normtune.errors import Terminated
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM ends what is inside as an interrupt does: by an exception, so that all is stored and closed.
+    """Turn SIGTERM into an exception inside the block, like an interrupt, so that everything is stored and closed.
 
     Raises:
         Terminated: the signal came.
@@ -33,9 +33,9 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def shielded() -> Iterator[None]:
-    """Signals that come while this goes on have their effect at its end.
+    """Defer signals to the end of the block.
 
-    A database transaction that an exception leaves at any line may keep its lock, and the next one would wait for it.
+    An exception inside a database transaction may leave its lock behind, and the next transaction would wait for it.
     """
     if threading.current_thread() is not threading.main_thread():  # signals come to the main one only
         yield

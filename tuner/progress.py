@@ -1,6 +1,6 @@
-"""What a user sees while a sweep goes on: a live display in a terminal, plain lines in a log, or nothing.
+"""Progress of a sweep: a live display in a terminal, plain lines in a log, or nothing.
 
-In: the events of a sweep. Out: text on stdout. What is said before and after is in `telling`; here is what changes.
+In: the events of a sweep. Out: text on stdout. The text before and after a sweep is made by `report`.
 """
 
 import os
@@ -27,7 +27,7 @@ class Silent:
     """Shows nothing; a `sweep.Progress` and a context manager.
 
     Attributes:
-        outlook: what was planned; None until then.
+        outlook: the plan; None until it is known.
     """
 
     outlook: Outlook | None = None
@@ -53,7 +53,7 @@ class Silent:
 
 
 class Lines(Silent):
-    """Plain lines, each at once: a log of continuous integration lives."""
+    """Plain lines, flushed at once, for the log of a CI job."""
 
     def __init__(self) -> None:
         self._begun = self._last = time.monotonic()
@@ -163,7 +163,7 @@ class Screen(Silent):
 
 
 def face_of(title: str, quiet: bool) -> Silent:
-    """The face for this stdout: silent where it is asked for, live in a terminal that can redraw, else lines.
+    """Choose the display for this stdout: silent if quiet, live in a terminal that can redraw, else lines.
 
     Args:
         title: the device's name.

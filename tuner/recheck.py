@@ -1,8 +1,7 @@
-"""Measuring again what somebody doubts: tasks in the order of their worth, as far as a budget reaches.
+"""Measure tasks within a budget, most useful first, as long as a caller wants them.
 
-In: a bench, tasks, and somebody who says which are still wanted and hears what came of them. Out: `Recheck`: how far
-it came. Configs are gated and timed as in a sweep. Nothing is stored unless a store is given. What the times are for is
-not known here.
+In: a bench, tasks, and an `Asker` that says which are still wanted and receives the outcomes. Out: `Recheck`, counts of
+the work done. Configs are gated and timed as in a sweep. Nothing is stored without a store. Knows nothing of tables.
 """
 
 import math
@@ -29,28 +28,28 @@ _FIRST_SECONDS = 1.0
 
 
 class Asker(Protocol):
-    """Who wants tasks measured."""
+    """Chooses tasks and receives their outcomes."""
 
     def wants(self, task: Task) -> bool:
         """Whether this task is still wanted."""
         ...
 
     def learn(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Hear what came of it."""
+        """Receive the outcomes of a task."""
         ...
 
 
 @dataclass
 class Recheck:
-    """How far a check came.
+    """Counts of the work done.
 
     Attributes:
         measured: tasks.
         timings: samples.
-        skipped: how many tasks could not be measured, by reason.
-        oversized: how many the device's free memory does not hold.
-        unfinished: how many were wanted still when the budget was used up.
-        seconds: it took, without opening the device.
+        skipped: number of tasks that could not be measured, by reason.
+        oversized: number of tasks beyond the device's free memory.
+        unfinished: number of tasks still wanted when the budget was used up.
+        seconds: duration, without opening the device.
     """
 
     measured: int = 0
@@ -69,18 +68,18 @@ def recheck(
     store: Store | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Recheck:
-    """Measure tasks as long as they are wanted and there is time; the bench is closed at the end.
+    """Measure tasks while they are wanted and time is left; the bench is closed at the end.
 
     Args:
         bench: the device.
-        tasks: in the order of their worth.
-        asker: asked before each, and told after it.
-        budget_seconds: no task is begun that is likely to end later; None for no limit.
-        store: where measurements go, each task's in one transaction; None for nowhere.
+        tasks: most useful first.
+        asker: called before and after each task.
+        budget_seconds: no task begins that is likely to end later; None for no limit.
+        store: for the measurements, one transaction per task; None to keep none.
         clock: seconds.
 
     Raises:
-        NormtuneError: the device or the store cannot be used any more, or its free memory holds none of the tasks.
+        NormtuneError: the device or the store became unusable, or the free memory holds none of the tasks.
     """
     begun = clock()
     end = math.inf if budget_seconds is None else begun + budget_seconds
@@ -123,7 +122,7 @@ def recheck(
 
 
 def _next(bench: Bench, waiting: Sequence[Task], patience: float) -> Task | None:
-    """The task to measure now: the first of the next ones whose binaries are there, else the first once they are."""
+    """The next task: the first of the next few whose binaries are compiled, else the first, after waiting for them."""
     if patience < 0:
         return None
     for task in waiting[:_AHEAD]:

@@ -1,7 +1,7 @@
-"""What a sweep says, in words: the device, the plan, the end.
+"""Text of a sweep: the device, the plan, the end.
 
-In: plans, outlooks and summaries. Out: lines of text, and the same as plain JSON. When and where they are shown is left
-to `face` and the command.
+In: plans, outlooks and summaries. Out: lines of text, and the same as plain JSON. `progress` and the command print
+them.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ REASONS = 5
 
 
 def device_line(bench: Bench) -> str:
-    """Who is measured, and how, where it is not cold."""
+    """Line with the device, and the regime if it is not cold."""
     device = bench.device
     name, regime = printable(device.name), _REGIMES.get(bench.regime, "")
     if device.uuid.startswith(REPLAY_PREFIX):
@@ -38,7 +38,7 @@ def device_line(bench: Bench) -> str:
 
 
 def plan_lines(outlook: Outlook) -> list[str]:
-    """What is about to be measured, what is left out of it, and how long it takes."""
+    """Lines with the plan: what is measured, what is left out, and the expected time."""
     plan = outlook.plan
     problems = len(outlook.tasks)
     if not problems:
@@ -67,12 +67,12 @@ def plan_lines(outlook: Outlook) -> list[str]:
 
 
 def pruned_lines(plan: Plan) -> list[str]:
-    """How many configs were left out of a plan, by reason."""
+    """Lines with the number of configs left out of a plan, by reason."""
     return [f"  left out {count:6}  {reason}" for reason, count in sorted(plan.pruned.items())]
 
 
 def expected_line(outlook: Outlook) -> str:
-    """How long it takes, with the parts."""
+    """Line with the expected time and its parts."""
     estimate, budget = outlook.estimate, outlook.budget_seconds
     if budget is not None and estimate.seconds > budget:
         return (
@@ -89,7 +89,7 @@ def expected_line(outlook: Outlook) -> str:
 
 
 def best_text(problem: object, best: Best | None) -> str:
-    """The best config of a problem and its time beside the copy."""
+    """Text with the best config of a problem and its time relative to the copy."""
     if best is None:
         return f"{problem}: nothing could be timed"
     copy = f", {100 * best.of_copy:.0f} % of the copy's speed" if best.of_copy else ""
@@ -97,11 +97,11 @@ def best_text(problem: object, best: Best | None) -> str:
 
 
 def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
-    """What a sweep came to; the last line says what to do next.
+    """Lines with the outcome of a sweep; the last one says what to do next.
 
     Args:
         summary: of the sweep.
-        budget_seconds: as it was given, for the message where it was too short for anything.
+        budget_seconds: as given, for the message if it was too short for any problem.
     """
     fit = _fit(summary)
     if not summary.problems and not summary.left and not summary.skipped:
@@ -140,18 +140,18 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
 
 
 def _fit(summary: Summary) -> str:
-    """The command that makes a table of what a sweep measured."""
+    """The command that fits a table to the measurements of a sweep."""
     regime = summary.phases.protocol.get("regime") if summary.phases else None
     return f"normtune fit --regime {regime}" if regime in _REGIMES else "normtune fit"
 
 
 def plain_sweep(bench: Bench, outlook: Outlook | None, summary: Summary | None) -> dict[str, Any]:
-    """A sweep as values that JSON knows; README.md describes the keys.
+    """A sweep as JSON values; docs/commands.md describes the keys.
 
     Args:
-        bench: who measured.
-        outlook: what was planned; None where there was nothing to do.
-        summary: what came of it; None for a dry run.
+        bench: the device.
+        outlook: the plan; None if there was nothing to do.
+        summary: of the sweep; None for a dry run.
     """
     told: dict[str, Any] = {"device": bench.device._asdict(), "plan": None, "sweep": None}
     if outlook:
@@ -172,12 +172,12 @@ def plain_sweep(bench: Bench, outlook: Outlook | None, summary: Summary | None) 
 
 
 def about(seconds: float) -> str:
-    """A time that is not known exactly."""
+    """Text of an estimated time."""
     return f"about {told_seconds(max(0.1, seconds))}"
 
 
 def told_seconds(seconds: float) -> str:
-    """Seconds, or minutes where there are many."""
+    """Text of a time in seconds, or in minutes if it is long."""
     if seconds >= 90:
         return f"{seconds / 60:.1f} minutes"
     return f"{seconds:.0f} s" if seconds >= 10 else f"{max(0.0, seconds):.1f} s"

@@ -1,7 +1,7 @@
-"""The measurements of one run, held in memory until the store is seen to hold them.
+"""Keep the measurements of a run in memory until the store is verified to hold them.
 
-In: a store, a run and its measurements. Out: rows in the store, counted at the end by reading them again; or, where the
-store fails or goes away, a Parquet file beside it that `normtune data import` reads, and an error that names it.
+In: a store, a run and its measurements. Out: rows in the store, verified at the end by reading them back; or, if the
+store fails or disappears, a Parquet file beside it for `normtune data import`, and an error that names the file.
 """
 
 import tempfile
@@ -20,8 +20,8 @@ class Keeper:
     """A run on its way into a store.
 
     Args:
-        store: where it goes.
-        run: the run, not stored yet.
+        store: the destination.
+        run: not stored yet.
     """
 
     def __init__(self, store: Store, run: Run) -> None:
@@ -34,7 +34,7 @@ class Keeper:
         """Store the measurements of a problem, and the run before the first ones.
 
         Raises:
-            NormtuneError: the store failed or is gone; all of the run is in the file that the message names.
+            NormtuneError: the store failed or is gone; the whole run is in the file that the message names.
         """
         with shielded():
             first = not self._held
@@ -47,10 +47,10 @@ class Keeper:
                 raise self._rescued(error) from None
 
     def end(self, protocol: Mapping[str, Any]) -> None:
-        """Store the protocol of the run, if anything was measured, and see that the store holds all of it.
+        """Store the protocol of the run, if anything was measured, and verify that the store holds the whole run.
 
         Raises:
-            NormtuneError: it does not; all of the run is in the file that the message names.
+            NormtuneError: it does not; the whole run is in the file that the message names.
         """
         if not self._held or self._failed:
             return
@@ -67,7 +67,7 @@ class Keeper:
                 raise self._rescued(error) from None
 
     def _rescued(self, error: Exception) -> NormtuneError:
-        """An error that says where all of the run is now."""
+        """Write the run to a file, and return an error that names it."""
         from normtune.results.evidence import Evidence
         from normtune.results.parquet_csv import write_parquet
 
@@ -82,7 +82,7 @@ class Keeper:
         return NormtuneError(f"{error}; {count} could be written nowhere and are lost")
 
     def _folders(self) -> list[Path]:
-        """Where a file may be put, the best place first."""
+        """Folders for the file, best first."""
         found = [self._store.folder] if self._store.folder else []
         with suppress(OSError):  # the working folder may be gone, too
             found.append(Path.cwd())

@@ -1,6 +1,6 @@
-"""What was measured, as the store keeps it.
+"""Convert outcomes to the records of the store.
 
-In: a bench, a task and its outcomes. Out: a `Run` and `Measurement`s. Storing them is left to those who measure.
+In: a bench, a task and its outcomes. Out: a `Run` and `Measurement`s. The caller stores them.
 """
 
 import platform
@@ -19,7 +19,7 @@ from normtune.tuner.plan.plan import Task
 
 
 def begun_run(bench: Bench, strategy: str) -> Run:
-    """A run that begins now; its protocol is complete at its end."""
+    """A run that begins now; its protocol is completed at the end."""
     return Run(
         id=uuid.uuid4().hex,
         device=bench.device,
@@ -31,7 +31,7 @@ def begun_run(bench: Bench, strategy: str) -> Run:
 
 
 def measurements(task: Task, outcomes: Mapping[Config, Outcome], run: str) -> Sequence[Measurement]:
-    """The outcomes of a task in the run of that id, under the present kernels."""
+    """Measurements of a task in a run, with the fingerprint of the current kernels."""
     current = fingerprint(operator(task.problem.operator))
     return [
         Measurement(

@@ -1,6 +1,6 @@
-"""What came of a sweep: counts, seconds, and how near the best configs come to a copy.
+"""Summary of a sweep: counts, seconds, and the speed of the best configs relative to a copy.
 
-In: outcomes, problem by problem. Out: `Summary`, as values and as plain JSON. How it is shown is left to `face`.
+In: outcomes, problem by problem. Out: `Summary`, as values and as plain JSON. `report` writes it as text.
 """
 
 import math
@@ -23,9 +23,9 @@ class Best(NamedTuple):
     """The fastest config of a problem.
 
     Attributes:
-        config: it.
+        config: the config.
         nanoseconds: its median time.
-        of_copy: the time of a copy of as many bytes over its own; None where the copy has no time.
+        of_copy: the time of a copy of as many bytes over that; None if the copy has no time.
     """
 
     config: Config
@@ -42,22 +42,22 @@ class Near(NamedTuple):
 
 @dataclass
 class Summary:
-    """What a sweep did.
+    """Counts and times of a sweep.
 
     Attributes:
         problems: problems measured now.
         known: problems that were complete before.
         left: problems that the budget did not reach.
-        left_seconds: what these would take.
+        left_seconds: expected time of these.
         configs: (problem, config) pairs timed now.
         timings: samples taken now, those of the copy included.
         skipped: problems that could not be measured now, by reason.
         statuses: stored measurements by status.
         failures: failed configs by status and reason.
         phases: seconds in compile, gate and timing, and the run's protocol.
-        seconds: seconds on the wall, from the plan to the end.
-        starting_seconds: seconds on the wall before that.
-        of_copy: for each problem measured, by operator, its bytes and `Best.of_copy`.
+        seconds: wall time from the plan to the end.
+        starting_seconds: wall time before that.
+        of_copy: by operator, bytes and `Best.of_copy` of each measured problem.
     """
 
     problems: int = 0
@@ -76,11 +76,11 @@ class Summary:
 
     @property
     def done(self) -> int:
-        """Problems that were dealt with: measured or skipped."""
+        """Number of problems measured or skipped."""
         return self.problems + sum(self.skipped.values())
 
     def add(self, problem: Problem, outcomes: Mapping[Config, Outcome]) -> Best | None:
-        """Count the outcomes of a problem; its best config."""
+        """Count the outcomes of a problem, and return its best config."""
         self.problems += 1
         for config, outcome in outcomes.items():
             self.statuses[outcome.status] += 1
@@ -96,12 +96,12 @@ class Summary:
         return best
 
     def near(self, key: str, least_bytes: int = 0) -> Near | None:
-        """How near the best configs of an operator come to a copy, over problems of so many bytes; None without any."""
+        """Speed of an operator's best configs relative to a copy, over problems of this size; None without any."""
         logs = [math.log(fraction) for moved, fraction in self.of_copy.get(key, ()) if moved >= least_bytes]
         return Near(math.exp(sum(logs) / len(logs)), len(logs)) if logs else None
 
     def to_plain(self) -> dict[str, Any]:
-        """All of it as values that JSON knows; the keys are part of the command line and described in README.md."""
+        """All of it as JSON values; the keys are part of the command line, and docs/commands.md describes them."""
         phases = self.phases
         seconds = {"wall": self.starting_seconds + self.seconds, "starting": self.starting_seconds}
         if phases:
@@ -129,7 +129,7 @@ class Summary:
 
 
 def best_of(outcomes: Mapping[Config, Outcome]) -> Best | None:
-    """The fastest config of a problem by its median; None where none was timed."""
+    """The config of a problem with the least median time; None if none was timed."""
     medians = {config: median(outcome.nanoseconds) for config, outcome in outcomes.items() if outcome.status == "ok"}
     copy = medians.pop(COPY, None)
     if not medians:

@@ -89,7 +89,7 @@ def sweep(
         bench: the device.
         store: where measurements go, one transaction a problem.
         plan: what is wanted.
-        strategy: a name of `racing.STRATEGIES`.
+        strategy: a name of `rounds.STRATEGIES`.
         budget_seconds: no problem is begun that would end later; None for no limit.
         progress: told of each step.
         clock: seconds, for the budget.

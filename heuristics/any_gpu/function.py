@@ -1,7 +1,7 @@
 """One function of the table for any GPU: its number of leaves, the kind of its thresholds, and what it loses.
 
 In: the timing matrices of an operator variant and dtype on several GPUs. Out: `Choice`, and figures on each GPU. The
-trees are found by `joint`; who takes the function of another is decided in `all_devices`.
+trees are found by `joint`; who takes the function of another is decided in `pipeline`.
 
 Each GPU has the same weight, whatever was measured on it. Beside hidden a function cuts rows per multiprocessor, or
 bytes of x per byte of L2 cache where that loses over `ENOUGH` less; so one function has thresholds of one kind. What

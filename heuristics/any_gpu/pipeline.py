@@ -1,10 +1,10 @@
 """From the evidence of several GPUs to one table that serves any GPU.
 
 In: evidence of any number of devices. Out: `AnyGpuFit`: functions of normalised sizes for each operator variant and
-dtype, what they lose on each GPU, and on each GPU when they are fitted without it. How it is written is in `emit_any`.
+dtype, what they lose on each GPU, and on each GPU when they are fitted without it. How it is written is in `emit`.
 
-Each function is chosen as `any_gpu_function` says. A dtype or variant takes the function of another by the same bound
-as in `serving`, one dtype in its own table.
+Each function is chosen as `function` says. A dtype or variant takes the function of another by the same bound
+as in `fitting.serving`, one dtype in its own table.
 """
 
 from collections.abc import Sequence

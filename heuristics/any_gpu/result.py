@@ -1,7 +1,7 @@
 """What a fit for any GPU says: the functions of the shared table, what they lose on each GPU, and their data.
 
-In: values. Out: `AnyGpuFunction` and `AnyGpuFit`. How they are found is in `all_devices`, how they are written in
-`emit_any`.
+In: values. Out: `AnyGpuFunction` and `AnyGpuFit`. How they are found is in `pipeline`, how they are written in
+`emit`.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 In: the functions of a table, the target and the shapes that can be measured; then, shape by shape, what came of its
 race. Out: questions, and the `Judgement` of each function. Pure; measuring is left to the tuner, and which
-shapes are asked and when they suffice to `probes` and `verdict`.
+shapes are asked and when they suffice to `shapes` and `verdict`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

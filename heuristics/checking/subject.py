@@ -1,7 +1,7 @@
 """A table as a measured check sees it: what it answers, and what it promised to lose.
 
 In: the path of a table. Out: `Suspect`: its functions, the sizes it was measured on, and what is known to have changed
-since. Whether it still fits is found out by `course`.
+since. Whether it still fits is found out by `session`.
 """
 
 import re

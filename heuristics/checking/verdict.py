@@ -2,14 +2,14 @@
 
 In: the samples of a small race on each shape that was checked, and what the table promised to lose. Out: `Finding`,
 what one shape says; `Judgement`, what all of a function's say; and the verdict on the table. Which shapes and rivals
-are measured is the business of `probes`, measuring them that of the tuner.
+are measured is the business of `shapes`, measuring them that of the tuner.
 
 One shape. The table's config is paired with the best rival inside rounds. The best is chosen on one half of the blocks
 and compared on the other, and the other way round, so that luck does not count as speed. Each block gives one
 log-ratio; their median is the loss, and an interval between their order statistics holds the true one
 (`results.statistics.summary`: at most 5 % beside it from 6 blocks on, the least and greatest of fewer).
 
-One function, by its mean loss. The sample is of fixed size and stratified by leaves (`probes`), so the mean weighs each
+One function, by its mean loss. The sample is of fixed size and stratified by leaves (`shapes`), so the mean weighs each
 leaf by its share of the plane, and its variance is that inside of leaves, with Student's t at the degrees of freedom of
 Welch and Satterthwaite. What a function may lose is twice what its header promises and at least 3 %: STALE where the
 lower bound of the mean is over that. OK where the upper one is under nine tenths of it, as a race of some ten configs

@@ -1,6 +1,6 @@
 """The command `check`: does a table belong to its data and kernels, or, with a device, does it still fit that?
 
-In: options. Out: verdicts on the terminal, an exit code. The one place that joins what a table is asked (`course`,
+In: options. Out: verdicts on the terminal, an exit code. The one place that joins what a table is asked (`session`,
 `verdict`) with what measures it (`normtune.tuner`); all of it is imported when the command runs.
 """
 
@@ -35,28 +35,33 @@ _MOST_CHARACTERS = 1000
 
 def check(
     tables: Annotated[list[Path], typer.Argument(help="Files that `normtune fit` wrote.", show_default=False)],
-    strict: Annotated[bool, typer.Option("--strict", help="Fail where the kernels changed since, too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail also if the kernels changed since.")] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fit nothing again: only whether it was edited, is legal, has its kernels.")
+        bool, typer.Option("--quick", help="Fit nothing: check only edits, legality and kernels.")
     ] = False,
     device: Annotated[
-        str | None, typer.Option(help="Measure on this device whether they still fit: cuda:N or replay:NAME.")
+        str | None,
+        typer.Option(metavar="NAME", help="Measure whether the tables still fit this GPU, cuda:N, or replay:NAME."),
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(help=f"With --device: time for each table, as 30s or 2m; {_BUDGET} without it.")
+        str | None,
+        typer.Option(metavar="TIME", help=f"With --device: time per table, 30s or 2m. Default: {_BUDGET}."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="With --device: other numbers draw other shapes; 0 without it.")
+        int | None,
+        typer.Option(metavar="N", min=0, help="With --device: another number draws other shapes. Default: 0."),
     ] = None,
     store: Annotated[
-        str | None, typer.Option(help="With --device: keep what is measured, in this store; else it is not kept.")
+        str | None,
+        typer.Option(
+            metavar="URL", help="With --device: keep the measurements in this store. Default: they are not kept."
+        ),
     ] = None,
 ) -> None:
-    """Check that tables belong to their data and kernels, without a GPU; with --device, that they still fit it.
+    """Check on a CPU that tables belong to their data and kernels; with --device, that they still fit the GPU.
 
-    With --device it ends with 0 where all plain functions are OK and none is STALE, with 1 where any function is STALE,
-    those of variants and batch-invariant ones included, as a table is fitted again as a whole, with 3 where a plain one
-    is neither. Plain functions are measured first, the others in the time that is left.
+    With --device the exit code is 0 if all plain functions are OK and none is STALE, 1 if any function is STALE, 3 if a
+    plain function is AMBIGUOUS. Plain functions are measured first, variants in the time that is left.
     """
     if device is None:
         given = {"--budget": budget, "--seed": seed, "--store": store}

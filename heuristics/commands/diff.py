@@ -1,7 +1,7 @@
 """`normtune diff`: where two tables, or a table and the rule of another library, differ, and what each loses.
 
 In: two names and options. Out: for each device, operator and dtype a map and figures. What differs is found by
-`difference`, how it reads is in `difference_text`; both are imported when the command runs.
+`difference`, how it reads is in `comparing.report`; both are imported when the command runs.
 """
 
 from dataclasses import replace
@@ -20,26 +20,37 @@ def register(app: typer.Typer) -> None:
 def diff(
     first: Annotated[
         str,
-        typer.Argument(metavar="A", help="A rule, as `liger`, a table's file, or a shipped table, as `nvidia-h200`."),
+        typer.Argument(metavar="A", help="File of a table, shipped table (nvidia-h200), or rule (liger)."),
     ],
-    second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
-    store: Annotated[str | None, typer.Option(help="Store: URL or file; else NORMTUNE_STORE, normtune.db.")] = None,
-    recording: Annotated[
-        str | None, typer.Option(help="Score on a recording that ships with normtune instead.")
+    second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."
+        ),
     ] = None,
-    regime: Annotated[str, typer.Option(help="Of times taken cold, warm or eager.")] = "cold",
+    recording: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Score on a recording that ships with normtune, in place of a store."),
+    ] = None,
+    regime: Annotated[str, typer.Option(metavar="NAME", help="Only times measured cold, warm or eager.")] = "cold",
     weights: Annotated[
-        str, typer.Option(help="What a shape counts: decades of bytes moved, equal, or a CSV of rows,hidden,weight.")
+        str,
+        typer.Option(metavar="CHOICE", help="Weight of a shape in means, as for `fit`: decades, equal or a CSV file."),
     ] = "decades",
     operator: Annotated[
-        list[str] | None, typer.Option(help="Only this operator, or variant as a:b; repeat. Default all.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this operator, or variant (rms_norm_forward:no_rstd). Repeatable."),
     ] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="Only this dtype; repeat. Default all.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
+    dtype: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this dtype. Repeatable.")] = None,
+    markdown: Annotated[
+        bool,
+        typer.Option("--markdown", help="Print Markdown for a pull request: a summary, then each operator to unfold."),
+    ] = False,
 ) -> None:
-    """Show where two tables or rules launch differently, and what each loses on what was measured.
+    """Compare two tables, or a table and the launch rule of another library, on the same measurements.
 
-    A config has a time only where it, or one that launches the same, was measured.
+    A config has a time only where it, or one with the same launch, was measured.
     """
     from normtune.heuristics.comparing.difference import difference
     from normtune.heuristics.comparing.report import GAINS, against_liger, difference_lines, summary_lines

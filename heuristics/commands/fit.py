@@ -1,7 +1,7 @@
 """The commands `fit` and `check`.
 
-In: their options. Out: figures on the terminal, tables, an exit code. The work is done by `fitting`, `writing` and
-`telling`, which are imported when a command runs; `check` is in `check_command`.
+In: their options. Out: figures on the terminal, tables, an exit code. The work is done by `pipeline`,
+`write` and `report` of `fitting`, which are imported when a command runs; `check` is in `commands.check`.
 """
 
 from itertools import zip_longest
@@ -41,63 +41,108 @@ class _Part(NamedTuple):
 
 def fit(
     store: Annotated[
-        str | None, typer.Option(help="Measurements: a URL or an SQLite file; else NORMTUNE_STORE, else ./normtune.db.")
+        str | None,
+        typer.Option(
+            metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."
+        ),
     ] = None,
-    recording: Annotated[str | None, typer.Option(help="Fit a recording that ships with normtune instead.")] = None,
+    recording: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Fit a recording that ships with normtune, in place of a store.")
+    ] = None,
     out: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the table to this file; to a folder, DIR/, one a device.")
+        str | None, typer.Option(metavar="FILE", help="Write the table to this file, or to DIR/, one file per GPU.")
     ] = None,
     evidence: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Write what was fitted, for `check`, to this .parquet file or DIR/."),
+        typer.Option(
+            metavar="FILE",
+            help="Write the measurements that were fitted to this .parquet file, or to DIR/, for `normtune check`.",
+        ),
     ] = None,
     leaves: Annotated[
-        int | None, typer.Option(min=1, help="The most leaves a function may have; else chosen by cross-validation.")
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="At most so many leaves per function. Default: chosen by cross-validation."
+        ),
     ] = None,
     objective: Annotated[
-        str, typer.Option(help="mean, or worst: the least mean of those tables whose worst shape is best.")
+        str,
+        typer.Option(
+            metavar="NAME", help="mean; worst: of the tables with the best worst shape, the one with the least mean."
+        ),
     ] = "mean",
     max_slowdown: Annotated[
-        float | None, typer.Option(help="No measured shape may take more than so many times its best, as 1.10.")
+        float | None,
+        typer.Option(metavar="FACTOR", help="No measured shape may take longer than so many times its best: 1.10."),
     ] = None,
-    max_configs: Annotated[int | None, typer.Option(help="The most distinct configs that a function may have.")] = None,
+    max_configs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="At most so many distinct configs per function; each is a binary that users compile."
+        ),
+    ] = None,
     weights: Annotated[
-        str, typer.Option(help="What shapes count: decades of bytes moved, equal, or a CSV of rows,hidden,weight.")
+        str,
+        typer.Option(
+            metavar="CHOICE",
+            help="Weight of a shape in means: decades, every decade of bytes moved the same; equal; or a CSV file with "
+            "columns rows,hidden,weight and, if wanted, operator and dtype.",
+        ),
     ] = "decades",
     tie: Annotated[
-        float, typer.Option(help="Percent of mean slowdown within which the plainest table is taken.")
+        float,
+        typer.Option(metavar="PERCENT", help="Choose the simplest table within so much mean loss of the best tree."),
     ] = TIE_PERCENT,
     baseline: Annotated[
         str | None,
-        typer.Option(help="No leaf may be slower than this rule or table; else than the table that is replaced."),
+        typer.Option(
+            metavar="NAME",
+            help="Rule (liger, ...), shipped table or file that no leaf may be slower than. Default: the table that is "
+            "replaced.",
+        ),
     ] = None,
     batch_invariant: Annotated[
-        bool, typer.Option("--batch-invariant", help="Also functions whose config does not depend on rows.")
+        bool,
+        typer.Option(
+            "--batch-invariant",
+            help="Also fit functions whose config does not depend on rows, and print what they cost.",
+        ),
     ] = False,
     all_devices: Annotated[
         bool,
-        typer.Option("--all-devices", help="One table for any GPU, of all GPUs of the store or `--recording all`."),
+        typer.Option(
+            "--all-devices", help="One table for any GPU, fitted to all GPUs of the store or of `--recording all`."
+        ),
     ] = False,
-    regime: Annotated[str, typer.Option(help="Fit the times taken cold, warm or eager.")] = COLD,
+    regime: Annotated[str, typer.Option(metavar="NAME", help="Fit times measured cold, warm or eager.")] = COLD,
     stability: Annotated[
-        bool, typer.Option("--stability", help="Say how far the table would change if it were measured again.")
+        bool,
+        typer.Option(
+            "--stability", help="Print how far the table would change if the shapes were measured again. Takes minutes."
+        ),
     ] = False,
-    install: Annotated[
-        bool, typer.Option("--install", help="Make the table the one of this user for its GPU.")
-    ] = False,
+    install: Annotated[bool, typer.Option("--install", help="Install the table for this user and its GPU.")] = False,
     uninstall: Annotated[
-        bool, typer.Option("--uninstall", help="Remove the installed table of this GPU; nothing is fitted.")
+        bool,
+        typer.Option(
+            "--uninstall",
+            help="Remove the installed table of this GPU, or of that of --store or --recording; fit nothing.",
+        ),
     ] = False,
-    operator: Annotated[list[str] | None, typer.Option(help="Only this operator; may be repeated.")] = None,
+    operator: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this operator. Repeatable.")] = None,
     force: Annotated[
         bool,
         typer.Option(
             "--force",
-            help="Overwrite files that normtune did not write, or that were edited; install what is of no GPU here.",
+            help="Overwrite files that normtune did not write or that were edited; install the table of a replay or of "
+            "another GPU.",
         ),
     ] = False,
 ) -> None:
-    """Fit the table that loses least, print what it loses, and write it with --out or --install."""
+    """Fit the table that loses least, and print what it loses and gains.
+
+    Writes nothing without --out or --install.
+    """
     from normtune.heuristics.commands import installing
     from normtune.heuristics.fitting import regenerate, report, write
     from normtune.heuristics.fitting.baseline import baseline as in_use

@@ -1,7 +1,7 @@
 """`normtune fit --all-devices`: one table that serves any GPU.
 
 In: where measurements come from, options, and where files go. Out: figures on the terminal, a table, its data. The work
-is done by `all_devices`, `emit_any` and `writing`.
+is done by `any_gpu.pipeline`, `any_gpu.emit` and `fitting.write`.
 """
 
 from collections.abc import Callable

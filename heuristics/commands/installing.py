@@ -1,7 +1,7 @@
 """The tables that `fit --install` installs for a user and `fit --uninstall` removes.
 
 In: devices, and the GPUs of this machine, which a process of its own asks torch for. Out: what stands against an
-installation, what one displaces, and the same for a removal, in words. Tables are written by `writing`.
+installation, what one displaces, and the same for a removal, in words. Tables are written by `write`.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """`normtune show`: maps of the best configs, of a table's, of flips between regimes; or the measurements themselves.
 
 In: options. Out: for each device, a map of each operator and dtype, or a list. What is best is found by `matrix`, what
-is drawn by `best_map`, what is listed by `listing`, what flips by `flips`; all of that is imported when the command
+is drawn by `config_map`, what is listed by `listing`, what flips by `flips`; all of that is imported when the command
 runs.
 """
 
@@ -35,30 +35,49 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    store: Annotated[str | None, typer.Option(help="Store: URL or file; else NORMTUNE_STORE, normtune.db.")] = None,
-    recording: Annotated[str | None, typer.Option(help="Show a recording that ships with normtune instead.")] = None,
-    operator: Annotated[
-        list[str] | None, typer.Option(help="Only this operator, or variant as a:b; repeat. Default all.")
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."
+        ),
     ] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="Only this dtype; repeat. Default all.")] = None,
+    recording: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Show a recording that ships with normtune, in place of a store.")
+    ] = None,
+    operator: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this operator, or variant (rms_norm_forward:no_rstd). Repeatable."),
+    ] = None,
+    dtype: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this dtype. Repeatable.")] = None,
     table: Annotated[
-        Path | None, typer.Option(help="Map what this table answers, and mark where it loses over 3 %.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Map the configs of this table, and mark where it loses over 3 %."),
     ] = None,
     where: Annotated[
-        str | None, typer.Option(help='List the measurements for which this holds, as "hidden <= 512 and rows > 64".')
+        str | None,
+        typer.Option(metavar="QUERY", help='List the measurements that match: "hidden <= 512 and best_ratio < 1.02".'),
     ] = None,
     sort: Annotated[
-        str | None, typer.Option(help="List by this column, -COLUMN downwards; else by problem and time.")
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="List in the order of this column; -COLUMN: descending. Default: by problem and time.",
+        ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help=f"List at most so many; {LIMIT} by default.")] = None,
-    regime: Annotated[str, typer.Option(help="Only what was measured so: cold, warm or eager.")] = COLD,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help=f"List at most so many measurements. Default: {LIMIT}.")
+    ] = None,
+    regime: Annotated[str, typer.Option(metavar="NAME", help="Only times measured cold, warm or eager.")] = COLD,
     flips: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Map where the best config is not good in this other regime.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Map where the best config of --regime is not good in this regime, and vice versa."
+        ),
     ] = None,
 ) -> None:
-    """Show which config is best at each shape, what a table answers there, or single measurements.
+    """Show which config is best at each shape, the configs of a table, or single measurements.
 
-    Without --where, --sort or --limit it is a map: hidden down, rows across, a letter for each config.
+    Draws a map: hidden sizes down, rows across, a letter per config. --where, --sort and --limit list measurements.
     """
     from normtune.heuristics.regret.build import matrices_of, outdated
     from normtune.results.source import measured, narrowed

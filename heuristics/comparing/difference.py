@@ -1,7 +1,7 @@
 """Where two sides answer differently, what each loses there, and what one instead of the other gains.
 
 In: a timing matrix and two sides, each a table, another library's rule or its autotuner. Out: `Difference`. How it is
-printed is left to `difference_text`.
+printed is left to `report`.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """A table from Python: measurements in a pandas DataFrame, dataclasses out.
 
 In: a DataFrame with one row a measurement or a sample, however it was made, and what the GPU is. Out: `Table`, which is
-looked up, printed and saved. What the fit does is in `fitting`; a table that is read from a file is `locate.Table`.
+looked up, printed and saved. What the fit does is in `pipeline`; a table that is read from a file is `locate.Table`.
 """
 
 import os
@@ -110,7 +110,7 @@ def fit(
     """The table that loses least on measurements of one GPU.
 
     Args:
-        data: a DataFrame as `results.foreign.evidence_of` takes it, one row a measurement: `operator`, `dtype`,
+        data: a DataFrame as `results.dataframe.evidence_of` takes it, one row a measurement: `operator`, `dtype`,
             `rows`, `hidden`, `config`, and `samples` or `nanoseconds`; or the evidence of a store or a recording.
         name: of the GPU, as its driver calls it; required with a DataFrame, as is the target.
         target: the compiler's name, `sm_90`.

@@ -3,8 +3,8 @@
 In: a timing matrix, what is legal, what the user asked for, and what is decided already. Out: `Function`. Whether it is
 wanted at all, or another one does as well, is the business of `serving`.
 
-The optimum comes first. Of the trees that lose at most the tie more, the plainest is taken (`tidy`); where it is slower
-than what is in use, it gives way (`guard`). What that costs is measured against the optimum, and printed.
+The optimum comes first. Of the trees that lose at most the tie more, the simplest is chosen (`simplify`); a leaf that
+is slower than the baseline gives way (`guard`). The loss of that against the optimum is printed.
 """
 
 from typing import NamedTuple
@@ -206,7 +206,7 @@ def _nowhere_slower(
 
 
 def _old(task: Task, legality: Legality, tree: Tree) -> Old:
-    """The tree that is replaced, as `tidy` looks at it."""
+    """The tree that is replaced, as `simplify` looks at it."""
     matrix, found = task.allowed, task.found
     weights, differs = matrix.weight.tolist(), np.zeros(found.cost.shape, np.int64)
     places = {config: place for place, config in enumerate(found.configs)}

@@ -1,7 +1,7 @@
 """What a user may ask of a fit, and how it is told in the command that writes a table again.
 
 In: options, or that command. Out: `FitOptions`, as words and back, so that `check` fits with what the header names.
-What they do is the business of `fitting`.
+What they do is the business of `pipeline`.
 """
 
 import math

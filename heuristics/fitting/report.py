@@ -117,7 +117,7 @@ def gain_lines(gains: Iterable[tuple[str, Gain | None]]) -> Iterable[str]:
             found[key].append(one)
     plain = [key for key in found if not split_key(key)[1]]
     if found:
-        yield f"On average, against the rule of {liger.TITLE} on normtune's kernels (its own are compared in README):"
+        yield f"On average, against the rule of {liger.TITLE} on normtune's kernels (its own: docs/results.md):"
     for key in sorted(plain or found):
         yield f"  {key}: {_faster(found[key])}"
 

@@ -1,7 +1,7 @@
 """What a fit says: the functions of a table, what shares them, and the data they come from.
 
 In: values. Out: `Function`, `Shared` and `Fit`, and `FromData`, which tables for any GPU say as well. How they are
-found is in `fitting`, how they are written in `emit`.
+found is in `pipeline`, how they are written in `emit`.
 """
 
 from dataclasses import dataclass

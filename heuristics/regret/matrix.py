@@ -1,7 +1,7 @@
 """The timing matrix of one operator and dtype: what each config loses on each problem.
 
 In: evidence (measurements at rest). Out: `TimingMatrix`: log-regret in millionths, int64, where there is none, and the
-paired rounds behind it. How samples become levels is in `levels`; what is done with the matrix is the fit's business.
+paired rounds behind it. How samples become levels is in `effects`; what is done with the matrix is the fit's business.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,7 +1,7 @@
 """The map of one operator and dtype: which config is best, or which a table takes, at each measured shape.
 
 In: a timing matrix, and a table's function if there is one. Out: `BestMap`, and its text in bands that fit a width.
-Reads well without colour: configs are letters. Which measurements and which device is left to `show_command`.
+Reads well without colour: configs are letters. Which measurements and which device is left to `commands.show`.
 
 Configs that are equally fast share a map badly: by the least regret alone, the H200's backward in bfloat16 has 59 best
 configs on 418 shapes, most of them within a percent of their neighbours'. So a shape shows, of the configs within

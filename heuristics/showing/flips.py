@@ -1,7 +1,7 @@
 """Where the winner flips: shapes at which the best config of one regime of measuring is not good in another.
 
 In: the timing matrices of one operator variant and dtype in two regimes. Out: `Flips` from the one to the other. How it
-reads is in `flips_text`.
+reads is in `flips_report`.
 
 The test. At each shape measured in both, the config that is best in the one regime is compared in the other with the
 best there, inside rounds, one mean log-ratio a block (rounds of one block share their luck). The best there is chosen

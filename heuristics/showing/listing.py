@@ -1,7 +1,7 @@
 """Measurements as people filter and read them: one row each, with its config in columns and its time beside others.
 
 In: evidence of one device. Out: a frame with `columns`. What is best comes from the timing matrices; filtering is left
-to `where`, printing to `show_command`.
+to `query`, printing to `commands.show`.
 """
 
 import json

@@ -6,8 +6,8 @@ the tree of least total cost, among all trees whose cuts lie between bins.
 Ties are broken by a total order: fewer leaves; then, from the root down, the first cut in the order hidden before rows
 and smaller thresholds before larger; then fewer leaves on the low side; in a leaf, the smallest config.
 
-Costs are integers below 2**50. `partitions` finds the trees that may have the least one, but for a rounding; theirs are
-summed exactly, so the best is the best on any processor.
+Costs are integers below 2**50. `dynamic_program` finds the trees whose cost is the least but for rounding; their costs
+are then summed exactly, so the best tree is the same on any processor.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """The timing matrix that other blocks of rounds would have given.
 
 In: a timing matrix with its rounds, and which of its blocks are taken. Out: a matrix of these alone, by the estimator
-of `levels` and the regret of `matrix`. What is made of it is left to `stability` and `two_sweeps`.
+of `effects` and the regret of `matrix`. What is made of it is left to `spread` and `two_sweeps`.
 
 Blocks are the unit, as the rounds of one share their luck, and they are taken of each problem for all its configs
 alike, so that rounds stay paired. The blocks at even places of what is taken are one half, those at odd places the

@@ -3,7 +3,7 @@
 In: the functions of a fit with what they were fitted to. Out: `Stability` of each: which thresholds the measurements
 cannot tell apart, on how many shapes the config would be another one, and what that would cost.
 
-Method. A bootstrap over blocks of rounds (`resampling`): of each problem as many blocks as it has are drawn again, and
+Method. A bootstrap over blocks of rounds (`bootstrap`): of each problem as many blocks as it has are drawn again, and
 the same fit is made to what they say, its number of leaves as it is. Up to `TABLES` times, seeded, so that it says the
 same each time. The tables that come of it are judged on the times that were measured. What blocks of one sweep have in
 common, the binaries, the GPU and its day, no bootstrap can vary: `two_sweeps` is for that. Eight blocks drawn from

@@ -1,1 +1,1 @@
-"""Emitted tables as files: their trees, headers and code, and which one serves a GPU. Standard library only."""
+"""Tables as files: trees, headers, code, and the lookup of the table of a GPU. Standard library only."""

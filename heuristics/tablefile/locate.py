@@ -1,11 +1,11 @@
-"""Which table serves a GPU.
+"""Find the table of a GPU.
 
-In: the GPU's name, target, number of multiprocessors and L2 cache. Out: `Selection`: a loaded table, where it came
-from, and whether it was made for that GPU. Loads neither numpy nor pandas, as dispatch asks it at the first launch.
+In: the GPU's name, target, number of multiprocessors and L2 cache. Out: `Selection`: a loaded table, its source, and
+whether it was made for that GPU. Imports neither numpy nor pandas, because dispatch calls it at the first launch.
 
-The first that there is: the file that NORMTUNE_TABLE names; the table that the user installed for the GPU; the shipped
+The first that exists: the file that NORMTUNE_TABLE names; the table that the user installed for the GPU; the shipped
 table of the same name and number of multiprocessors; the shipped table for any GPU, whose thresholds are relative to
-multiprocessors and L2 cache. docs/fitting.md says how that one does where it was not measured.
+multiprocessors and L2 cache. docs/fitting.md says what is known of it.
 """
 
 import os
@@ -34,7 +34,7 @@ ANY_GPU = "any_gpu.py"
 MAX_BYTES = 1 << 20
 
 
-# A config, as the plain tuple of its fields.
+# A config as the plain tuple of its fields.
 Entry = tuple[int | str, ...]
 
 
@@ -43,11 +43,11 @@ class Table(NamedTuple):
 
     Attributes:
         source: its file.
-        header: what it says of itself.
-        tables: (operator key, dtype) to a function of (rows, hidden) that returns a config, a plain tuple to normtune.
-            In a table for any GPU the functions take multiprocessors and bytes of L2 cache besides, until it is bound.
+        header: its header.
+        tables: (operator key, dtype) to a function of (rows, hidden) that returns a config as a plain tuple. In a table
+            for any GPU the functions also take multiprocessors and bytes of L2 cache, until the table is bound.
         lookup: (operator key, dtype, rows, hidden) to a config, with the same exception.
-        is_bound: whether its functions take no GPU.
+        is_bound: whether its functions take rows and hidden alone.
     """
 
     source: Path
@@ -57,7 +57,7 @@ class Table(NamedTuple):
     is_bound: bool = True
 
     def bound(self, sms: int, l2_bytes: int) -> "Table":
-        """The table on a GPU of so many multiprocessors and bytes of L2 cache; itself, where it is of one GPU."""
+        """Bind a table for any GPU to one; a table of one GPU is returned as it is."""
         if self.is_bound:
             return self
         gpu = sms, l2_bytes
@@ -69,17 +69,17 @@ class Table(NamedTuple):
         return self._replace(tables=tables, lookup=on_gpu(self.lookup), is_bound=True)
 
     def function(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
-        """What answers for an operator: its own function, else, for a variant, the plain operator's; None without."""
+        """Function of an operator; for a variant without one, the plain operator's; None if there is neither."""
         return self.tables.get((key, dtype)) or self.tables.get((split_key(key)[0], dtype))
 
     def batch_invariant(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
-        """As `function`, of functions that do not look at rows."""
+        """As `function`, for batch-invariant functions."""
         operator = split_key(key)[0]
         found = (self.tables.get((batch_invariant_key(name), dtype)) for name in (key, operator))
         return next((function for function in found if function), None)
 
     def answer(self, key: str, dtype: str) -> Callable[[int, int], Config] | None:
-        """As `function`, of a function that returns a `Config`."""
+        """As `function`, but returning a `Config`."""
         found = self.function(key, dtype)
         return None if found is None else lambda rows, hidden: _config(found(rows, hidden))
 
@@ -100,8 +100,8 @@ class Selection(NamedTuple):
 
     Attributes:
         table: the table.
-        source: where it came from, as one would say it in a sentence.
-        exact: whether somebody chose it for this GPU; False for the one for any GPU.
+        source: its origin, as text for a message.
+        exact: whether it was made or chosen for this GPU; False for the table for any GPU.
     """
 
     table: Table
@@ -110,16 +110,16 @@ class Selection(NamedTuple):
 
 
 def select(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Selection:
-    """The table that serves a GPU, bound to it.
+    """Find the table of a GPU, bound to it.
 
     Args:
         name: the driver's name, `NVIDIA H200`.
         target: the compiler's name, `sm_90`.
         sms: number of multiprocessors.
-        l2_bytes: of its L2 cache; None for what is known of its target.
+        l2_bytes: size of its L2 cache; None for the known value of its target.
 
     Raises:
-        UsageError: NORMTUNE_TABLE, or the installed table, is no table.
+        UsageError: NORMTUNE_TABLE, or the installed table, is not a table.
     """
     named = os.environ.get(VARIABLE)
     if not named:
@@ -132,10 +132,10 @@ def select(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Sel
 
 
 def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Selection:
-    """As `select`, of a process in which NORMTUNE_TABLE names none.
+    """As `select`, without NORMTUNE_TABLE.
 
     Raises:
-        UsageError: the installed table is no table.
+        UsageError: the installed table is not a table.
     """
     made_for = plain_name(name), sms
     installed = _installed(name)
@@ -153,7 +153,7 @@ def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Se
 
 
 def _l2_bytes(target: str, sms: int) -> int:
-    """The L2 cache of what is known of a target; 1 where it is not, so that everything exceeds it."""
+    """Known L2 cache of a target; 1 if unknown, so that everything exceeds it."""
     try:
         return target_for(target, sms).l2_bytes
     except UsageError:
@@ -161,10 +161,10 @@ def _l2_bytes(target: str, sms: int) -> int:
 
 
 def _installed(name: str) -> Table | None:
-    """The table that the user installed for the GPU of that name; None where there is none.
+    """The table that the user installed for a GPU; None if there is none.
 
     Raises:
-        UsageError: there is one that cannot be used.
+        UsageError: it cannot be used.
     """
     try:
         path = installed_path(name)
@@ -182,24 +182,24 @@ def _installed(name: str) -> Table | None:
 
 
 def shipped() -> dict[Path, Header]:
-    """The tables of one GPU that come with normtune: file to header."""
+    """Shipped tables of a single GPU: file to header."""
     paths = sorted(path for path in SHIPPED.glob("*.py") if path.name not in ("__init__.py", ANY_GPU))
     return {path: header_of(path) for path in paths}
 
 
 def by_name() -> dict[str, Path]:
-    """The tables that come with normtune, as commands name them: `nvidia-h200`, ..., and `any-gpu`, the last."""
+    """Shipped tables by the names that commands use: `nvidia-h200`, ..., and last `any-gpu`."""
     paths = [*shipped(), *(path for path in (SHIPPED / ANY_GPU,) if path.exists())]
     return {path.stem.replace("_", "-"): path for path in paths}
 
 
 def installed_path(name: str) -> Path:
-    """Where `normtune fit --install` puts the table of the GPU of that name: in the user's data folder.
+    """File to which `normtune fit --install` writes the table of a GPU, in the user's data folder.
 
     By the XDG Base Directory Specification: XDG_DATA_HOME if it is an absolute path, else ~/.local/share.
 
     Raises:
-        UsageError: the user has no home, as under a number that a container gives.
+        UsageError: the user has no home, such as an unnamed user id in a container.
     """
     return installed_folder() / f"{slug(name)}.py"
 
@@ -220,7 +220,7 @@ def installed_folder() -> Path:
 
 
 def installed() -> list[Path]:
-    """The files of all installed tables, of whatever GPU; none where the user has no home or it cannot be read."""
+    """Files of all installed tables; none if the user has no home, or it cannot be read."""
     try:
         return sorted(installed_folder().glob("*.py"))
     except (UsageError, OSError):
@@ -228,21 +228,21 @@ def installed() -> list[Path]:
 
 
 def slug(name: str) -> str:
-    """A GPU's name as the name of a file, `nvidia_h200`: only a-z, 0-9 and _, at most 64 of them, never empty."""
+    """A GPU's name as a file name, `nvidia_h200`: 1 to 64 characters of a-z, 0-9 and _."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower())[:64].strip("_") or "gpu"
 
 
 def told(path: str | os.PathLike[str]) -> str:
-    """How messages name a file: as it is, or quoted where it would not stay in one line."""
+    """A file's name for messages; quoted if it would not stay on one line."""
     name = os.fspath(path)
     return name if name.isprintable() and name.strip() else repr(name)
 
 
 def load(path: str | os.PathLike[str]) -> Table:
-    """The table in a file. The file is Python and is run once it is known to do nothing but choose configs.
+    """Load a table. The file is run only after its syntax proves that it does nothing but choose configs.
 
     Raises:
-        UsageError: the file cannot be read, has no header of a table, or code that normtune does not write.
+        UsageError: the file cannot be read, has no header of a table, or code of another form.
     """
     text = read(path)
     name = told(path)
@@ -260,20 +260,20 @@ def load(path: str | os.PathLike[str]) -> Table:
 
 
 def header_of(path: str | os.PathLike[str]) -> Header:
-    """The header of the table in a file, which is not run.
+    """Header of a table, without running its file.
 
     Raises:
-        UsageError: it cannot be read, or has none.
+        UsageError: the file cannot be read, or has no header.
     """
     return parse(read(path), told(path))[0]
 
 
 def row_bounds(table: Table, key: str, dtype: str, hidden: int, target: Target) -> list[int]:
-    """The numbers of rows, ascending from 1, from which on a table may answer with another config at one hidden size.
+    """The numbers of rows, ascending from 1, at which the config of one hidden size may change.
 
     Args:
         table: the table.
-        key: of a function; a variant without one has the plain operator's.
+        key: of a function; a variant without one uses the plain operator's.
         dtype: of the same function.
         hidden: length of a row.
         target: the GPU.
@@ -296,10 +296,10 @@ def row_bounds(table: Table, key: str, dtype: str, hidden: int, target: Target) 
 
 
 def read(path: str | os.PathLike[str]) -> str:
-    """The text of a table's file.
+    """Read a table's file.
 
     Raises:
-        UsageError: there is no such file, it is no regular file, too large for a table, or not text.
+        UsageError: the file does not exist, is not a regular file, is too large for a table, or is not text.
     """
     try:
         content = _content(path)
@@ -319,8 +319,8 @@ def read(path: str | os.PathLike[str]) -> str:
 
 
 def _content(path: str | os.PathLike[str]) -> bytes | None:
-    """The first bytes of a file, one more than a table may have; None where it is no regular file."""
-    # Opened like this a pipe does not wait for its other end.
+    """The first bytes of a file, at most one more than a table may have; None if it is not a regular file."""
+    # O_NONBLOCK: opening a pipe does not wait for its other end.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -332,7 +332,7 @@ def _content(path: str | os.PathLike[str]) -> bytes | None:
 
 
 def _empty(name: str, target: str, sms: int) -> Table:
-    """A table without entries, for when no table ships."""
+    """A table without entries, if no table ships."""
 
     def lookup(operator: str, dtype: str, rows: int, hidden: int) -> Entry:
         raise ValueError(f"no table for {operator!r} in {dtype!r}: no table ships with normtune")

@@ -1,8 +1,8 @@
-"""The trees of an emitted table, read back from its code, which has no other form than those that normtune writes.
+"""Parse the code of a table into trees; code of any other form is refused.
 
-In: the text of a table. Out: its trees, of one GPU or of any. What a table does is read from the file that users run,
-not from the fit that wrote it, so a check of these trees is a check of that file; and a file that passes can be run
-without harm, whoever edited it: it names configs, compares products of sizes and numbers, and does nothing else.
+In: the text of a table. Out: its trees, of one GPU or of any. The trees come from the file that users run, not from the
+fit that wrote it, so a check of these trees is a check of that file. A file that passes is safe to run, whoever edited
+it: it names configs, compares products of sizes with numbers, and does nothing else.
 """
 
 import ast
@@ -21,7 +21,7 @@ Kind = TypeVar("Kind", Tree, NormalisedTree)
 
 
 def trees(text: str) -> dict[tuple[str, str], Tree]:
-    """The tree of each (operator key, dtype) of a table of one GPU.
+    """Trees of a table of one GPU, by (operator key, dtype).
 
     Raises:
         NormtuneError: the code has a form that normtune does not write.
@@ -30,7 +30,7 @@ def trees(text: str) -> dict[tuple[str, str], Tree]:
 
 
 def normalised_trees(text: str) -> dict[tuple[str, str], NormalisedTree]:
-    """The tree of each (operator key, dtype) of a table for any GPU.
+    """Trees of a table for any GPU, by (operator key, dtype).
 
     Raises:
         NormtuneError: the code has a form that normtune does not write.
@@ -49,7 +49,7 @@ def _read(
         raise NormtuneError(f"its code has a form that normtune does not write ({told})") from None
 
 
-# What the code refers to and so may not be called otherwise.
+# Names that the code refers to, so they are fixed.
 _NAMES = {
     "Callable",
     "NamedTuple",
@@ -69,7 +69,7 @@ _NAMES = {
 
 
 class _Frame(NamedTuple):
-    """The parts that are alike in all tables, as texts of their syntax."""
+    """The parts that all tables share, as texts of their syntax."""
 
     statements: frozenset[str]
     arguments: str
@@ -121,7 +121,7 @@ def _knob(node: ast.stmt) -> Knob:
 
 
 def _syntax(node: ast.stmt) -> str:
-    """The text of a statement's syntax, without its docstring, of which it is bereft."""
+    """Text of a statement's syntax; its docstring is removed from the statement."""
     match node:
         case ast.Expr(value=ast.Constant(str())):
             return "docstring"
@@ -135,10 +135,10 @@ def _syntax(node: ast.stmt) -> str:
 def _trees(
     module: ast.Module, of: template.Form, read: "Callable[[list[ast.stmt], dict[str, Config]], Kind]"
 ) -> "dict[tuple[str, str], Kind]":
-    """The trees of a module.
+    """Trees of a module.
 
     Raises:
-        ValueError: a statement is not of the form.
+        ValueError: a statement has another form.
     """
     classes = dict(defined for node in module.body if (defined := _class(node)))
     frame = _frame(of, tuple(classes.items()))
@@ -232,7 +232,7 @@ def _tree(body: list[ast.stmt], configs: dict[str, Config]) -> Tree:
     raise ValueError(f"line {body[0].lineno if body else 0}")
 
 
-# What stands on the left of a comparison and on the right.
+# Left and right side of a comparison.
 _SIZES: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {
     (("rows",), ("sms",)): ROWS_PER_SM,
     (("rows", "hidden"), ("l2_bytes",)): BYTES_PER_L2,
@@ -255,7 +255,7 @@ def _normalised_tree(body: list[ast.stmt], configs: dict[str, Config]) -> Normal
 
 
 def _product(node: ast.expr) -> tuple[int, tuple[str, ...]]:
-    """A product of at most one positive number, in front, and of names: the number, 1 without one, and the names.
+    """Parse a product of names with at most one positive number in front: the number (default 1) and the names.
 
     Raises:
         ValueError: it is something else.

@@ -1,9 +1,8 @@
-"""A threshold tree whose sizes are taken relative to the GPU, so that one tree can serve GPUs that differ.
+"""A threshold tree with sizes relative to the GPU, so that one tree can serve different GPUs.
 
-In: configs and cuts. Out: `Cut`, what such a tree answers on a GPU, the tree of rows and hidden that it is there, and
-the boxes it answers for. What is measured at rows r on a GPU is seen by one of half the multiprocessors at r / 2, so
-rows are counted per multiprocessor, and bytes per byte of L2 cache. Light, as dispatch reads such trees at the first
-launch.
+In: configs and cuts. Out: `Cut`; on a given GPU, the config of a shape, the tree of rows and hidden, the box of each
+leaf. A GPU with half the multiprocessors behaves at r / 2 rows as another does at r, so rows count per multiprocessor,
+and bytes per byte of L2 cache. Light, because dispatch reads such trees at the first launch.
 """
 
 from collections.abc import Iterator
@@ -18,13 +17,13 @@ BYTES_PER_L2 = "bytes_per_l2"
 
 
 class Cut(NamedTuple):
-    """A cut. All of its arithmetic is on integers.
+    """A threshold on a relative size. All arithmetic is on integers.
 
     Attributes:
-        size: what is compared: `hidden` (high is `hidden > threshold`), `rows_per_sm` (high is
+        size: compared: `hidden` (high is `hidden > threshold`), `rows_per_sm` (high is
             `times * rows >= threshold * sms`) or `bytes_per_l2` (high is `times * rows * hidden >= threshold *
             l2_bytes`, where `times` is a multiple of the bytes of an element).
-        times: what the size is multiplied with; 1 for `hidden`.
+        times: factor of the size; 1 for `hidden`.
         threshold: an integer.
         low, high: the trees for smaller and larger sizes.
     """
@@ -40,7 +39,7 @@ NormalisedTree = Union[Leaf, Cut]  # noqa: UP007 - a forward reference in `Cut` 
 
 
 def choose_on(tree: NormalisedTree, rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
-    """The config for (rows, hidden) on a GPU of so many multiprocessors and bytes of L2 cache."""
+    """Config for (rows, hidden) on a GPU with `sms` multiprocessors and `l2_bytes` of L2 cache."""
     while isinstance(tree, Cut):
         if tree.size == HIDDEN:
             high = hidden > tree.threshold
@@ -53,7 +52,7 @@ def choose_on(tree: NormalisedTree, rows: int, hidden: int, sms: int, l2_bytes: 
 
 
 def on_sms(tree: NormalisedTree, sms: int) -> Tree | None:
-    """The tree that it is on a GPU of so many multiprocessors; None where a cut is by bytes, not by rows alone."""
+    """The tree of rows and hidden on a GPU with `sms` multiprocessors; None if a cut is in bytes."""
     if isinstance(tree, Leaf):
         return tree
     low, high = on_sms(tree.low, sms), on_sms(tree.high, sms)
@@ -65,7 +64,7 @@ def on_sms(tree: NormalisedTree, sms: int) -> Tree | None:
 
 
 def leaves_of(tree: NormalisedTree) -> Iterator[Leaf]:
-    """The leaves, low before high."""
+    """Leaves, low before high."""
     if isinstance(tree, Leaf):
         yield tree
     else:
@@ -74,12 +73,12 @@ def leaves_of(tree: NormalisedTree) -> Iterator[Leaf]:
 
 
 class Box(NamedTuple):
-    """The integers that one leaf answers for on a GPU, ends included, and its config.
+    """The shapes of one leaf on a GPU, ends included, and its config.
 
     Attributes:
         config: the leaf's.
         least_rows, most_rows, least_hidden, most_hidden: as in `tree.Region`.
-        most_elements: the most that rows x hidden may be; None where no cut by the L2 cache bounds it.
+        most_elements: upper bound of rows x hidden; None if no cut in bytes bounds it.
     """
 
     config: Config
@@ -91,9 +90,9 @@ class Box(NamedTuple):
 
 
 def boxes_on(tree: NormalisedTree, sms: int, l2_bytes: int, max_rows: int, max_hidden: int) -> Iterator[Box]:
-    """What each leaf answers for on a GPU, within rows 1 to `max_rows` and hidden 1 to `max_hidden`.
+    """The box of each leaf on a GPU, within rows 1 to `max_rows` and hidden 1 to `max_hidden`.
 
-    That it lies above a cut by the L2 cache is left out, so such a box may hold smaller shapes than its leaf's.
+    A lower bound by a cut in bytes is ignored, so a box may hold smaller shapes than its leaf.
     """
     yield from _boxes(tree, sms, l2_bytes, Box(Config(), 1, max_rows, 1, max_hidden))
 
@@ -120,5 +119,5 @@ def _boxes(tree: NormalisedTree, sms: int, l2_bytes: int, box: Box) -> Iterator[
 
 
 def _first(cut: Cut, unit: int) -> int:
-    """The least size that is high."""
+    """The least size on the high side."""
     return -(-cut.threshold * unit // cut.times)

@@ -1,7 +1,7 @@
-"""What a table's code says, whatever a formatter made of it.
+"""A table's code independent of its formatting.
 
-In: the code below a table's header. Out: its syntax as text, which is hashed; its lines, which are compared; whether it
-has comments.
+In: the code below a table's header. Out: its syntax as text, to be hashed; its lines, to be compared; whether it has
+comments.
 """
 
 import ast
@@ -9,17 +9,17 @@ import io
 import tokenize
 import warnings
 
-# Absent or empty on some versions of Python, or said by the spelling alone.
+# Fields that are absent or empty on some versions of Python, or depend on spelling alone.
 _UNSAID = ("ctx", "kind", "type_comment", "type_ignores")
-# What Python's parser raises; nesting too deep for it, or for a walk over the tree, shows as one of the last two.
+# Raised by Python's parser; the last two for nesting too deep for it, or for a walk over the tree.
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 def parsed(code: str) -> ast.Module:
-    """The syntax tree of code that may be anybody's, of which Python's parser would quote odd characters on stderr.
+    """Parse untrusted code, without the warnings in which Python's parser would quote it on stderr.
 
     Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: it is no Python.
+        SyntaxError, ValueError, RecursionError, MemoryError: it is not Python.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -27,10 +27,10 @@ def parsed(code: str) -> ast.Module:
 
 
 def syntax(code: str) -> str:
-    """The syntax tree as text: without comments, positions and quotes, docstrings by their words.
+    """The syntax tree as text: without comments, positions and quotes; docstrings by their words.
 
-    Written here because `ast.dump` prints other fields on other versions of Python, on which the code of a table reads
-    the same. What is no Python is itself.
+    Not `ast.dump`, whose fields differ between versions of Python although the code of a table reads the same. Text
+    that is not Python is returned as it is.
     """
     try:
         return _plain(parsed(code))
@@ -39,7 +39,7 @@ def syntax(code: str) -> str:
 
 
 def statements(code: str) -> list[str]:
-    """The lines of the code as Python itself would write them, without comments, to be compared."""
+    """Lines of the code as `ast.unparse` writes them, without comments."""
     try:
         module = parsed(code)
         for node in ast.walk(module):
@@ -55,7 +55,7 @@ def statements(code: str) -> list[str]:
 
 
 def has_comments(code: str) -> bool:
-    """Whether there is a comment, which `syntax` leaves out; True where the code is no Python."""
+    """Whether there is a comment, which `syntax` omits; True if the code is not Python."""
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(code).readline))
     except (*UNREADABLE, tokenize.TokenError):
@@ -67,7 +67,7 @@ def _plain(node: object) -> str:
     match node:
         case list():
             return f"[{','.join(map(_plain, node))}]"
-        # A statement of text alone is a docstring or has no effect; formatters indent it anew and break its lines.
+        # A bare string is a docstring or has no effect; formatters reindent it and break its lines.
         case ast.Expr(value=ast.Constant(value=str(text))):
             return f"Words({text.split()!a})"
         case ast.AST():

@@ -1,7 +1,7 @@
-"""What every emitted module is made of, whatever was fitted: for `emit` to write and for `regions` to recognise.
+"""The fixed text of an emitted module: written by `emit`, recognised by `parse`.
 
-In: nothing. Out: texts, in two forms: of a table of one GPU, and of a table for any GPU, whose functions take the GPU's
-multiprocessors and L2 cache besides. Light, as dispatch reads tables at the first launch.
+In: nothing. Out: texts in two forms: for a table of one GPU, and for a table for any GPU, whose functions also take
+multiprocessors and L2 cache. Light, because dispatch reads tables at the first launch.
 """
 
 import json
@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from normtune.kernels.config import Knob
 
-# The default of black and of ruff. What is longer is one part a line with a trailing comma, which keeps it so at every
-# width.
+# Default of black and of ruff. Longer statements have one part per line with a trailing comma, which formatters keep at
+# every width.
 WIDTH = 88
 # The name of the class of configs where a table has one class alone.
 ONE_CLASS = "Config"
@@ -63,12 +63,12 @@ Classes = Mapping[str, Sequence[Knob]]
 
 
 class Form(NamedTuple):
-    """The parts of a module that are alike in all tables of a kind.
+    """The parts that all tables of a form share.
 
     Attributes:
-        sizes: the arguments of every function.
+        sizes: arguments of every function.
         docstring: of the module.
-        answer: the first line of the docstring of `lookup`.
+        answer: first line of the docstring of `lookup`.
     """
 
     sizes: tuple[str, ...]
@@ -76,33 +76,33 @@ class Form(NamedTuple):
     answer: str
 
     def opening(self, classes: "Classes") -> str:
-        """All that stands above the configs; `classes` are those of the configs, by name."""
+        """Everything above the configs; `classes` are those of the configs, by name."""
         defined = "\n\n\n".join(_class(name, knobs) for name, knobs in classes.items())
         return _OPENING.format(docstring=self.docstring) + defined
 
     def function(self, name: str, answer: str = ONE_CLASS) -> str:
-        """The first lines of a function whose configs are of the class `answer`."""
+        """First lines of a function that returns configs of the class `answer`."""
         return _typed(name, self.sizes, answer)
 
     def tables(self, classes: "Classes") -> str:
-        """The beginning of the statement that lists the functions."""
+        """Beginning of the statement that lists the functions."""
         kinds = ", ".join("int" for _ in self.sizes)
         return f"TABLES: dict[tuple[str, str], Callable[[{kinds}], {any_of(classes)}]] ="
 
     def closing(self, classes: "Classes") -> str:
-        """All that stands below that list."""
+        """Everything below that list."""
         lookup = _typed("lookup", ("operator: str", "dtype: str", *self.sizes), any_of(classes))
         names = ", ".join(size.partition(":")[0] for size in self.sizes)
         return _CLOSING.format(lookup=lookup, docstring=self.answer, names=names)
 
 
 def in_parentheses(head: str, parts: Sequence[str], tail: str) -> str:
-    """Parts in parentheses behind a head, in one line where they fit.
+    """Write parts in parentheses after a head, on one line if they fit.
 
     Args:
-        head: what stands before the parentheses; its indentation is that of the parts, less one step.
-        parts: what stands in them, without commas.
-        tail: what stands behind them.
+        head: before the parentheses; the parts are indented one step more.
+        parts: inside them, without commas.
+        tail: after them.
     """
     line = f"{head}({', '.join(parts)}){tail}"
     if len(line) <= WIDTH:
@@ -112,7 +112,7 @@ def in_parentheses(head: str, parts: Sequence[str], tail: str) -> str:
 
 
 def literal(value: object) -> str:
-    """A field of a config as code."""
+    """Field of a config as code."""
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 

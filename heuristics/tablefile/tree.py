@@ -1,6 +1,6 @@
 """A threshold tree on (rows, hidden): what is fitted, scored and written as code.
 
-In: configs and thresholds. Out: `Leaf`, `Split`, and what one asks of a tree. Knows neither times nor operators.
+In: configs and thresholds. Out: `Leaf`, `Split`, and queries of a tree. Knows neither times nor operators.
 """
 
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from normtune.kernels.config import Config
 
 
 class Leaf(NamedTuple):
-    """A region in which one config answers."""
+    """A region with one config."""
 
     config: Config
 
 
 class Split(NamedTuple):
-    """A cut.
+    """A threshold on one axis, and the trees on both sides.
 
     Attributes:
         axis: `hidden` (low is `hidden <= threshold`) or `rows` (high is `rows >= threshold`).
@@ -34,7 +34,7 @@ Tree = Union[Leaf, Split]  # noqa: UP007 - a forward reference in `Split` needs 
 
 
 class Region(NamedTuple):
-    """The integers that one leaf answers for, ends included, and its config."""
+    """The rectangle of one leaf, ends included, and its config."""
 
     config: Config
     least_rows: int
@@ -44,7 +44,7 @@ class Region(NamedTuple):
 
 
 def choose(tree: Tree, rows: int, hidden: int) -> Config:
-    """The config of the leaf in which (rows, hidden) lies."""
+    """Config of the leaf that (rows, hidden) lies in."""
     while isinstance(tree, Split):
         if tree.axis == "hidden":
             tree = tree.low if hidden <= tree.threshold else tree.high
@@ -59,17 +59,17 @@ def leaves(tree: Tree) -> int:
 
 
 def counted_leaves(count: int) -> str:
-    """A number of leaves in words: `1 leaf`, `8 leaves`."""
+    """A number of leaves as text: `1 leaf`, `8 leaves`."""
     return "1 leaf" if count == 1 else f"{count} leaves"
 
 
 def distinct(tree: Tree) -> frozenset[Config]:
-    """The configs that it answers with."""
+    """Distinct configs of a tree."""
     return frozenset({tree.config}) if isinstance(tree, Leaf) else distinct(tree.low) | distinct(tree.high)
 
 
 def configs_of(tree: Tree) -> Iterator[Config]:
-    """The config of each leaf, low before high."""
+    """Config of each leaf, low before high."""
     if isinstance(tree, Leaf):
         yield tree.config
     else:
@@ -78,7 +78,7 @@ def configs_of(tree: Tree) -> Iterator[Config]:
 
 
 def regions(tree: Tree, max_rows: int, max_hidden: int) -> Iterator[Region]:
-    """The regions of all leaves within rows 1 to `max_rows` and hidden 1 to `max_hidden`, in the order of the code."""
+    """Regions of all leaves within rows 1 to `max_rows` and hidden 1 to `max_hidden`, in the order of the code."""
     yield from _regions(tree, 1, max_rows, 1, max_hidden)
 
 

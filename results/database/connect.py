@@ -1,7 +1,7 @@
-"""From a store's URL to an engine whose database holds the tables of `schema`.
+"""Open the database of a store, with the tables of `schema`.
 
-In: a URL. Out: a SQLAlchemy engine, and every failure of a database as one line that a user can act on. Reading and
-writing measurements is left to `store`.
+In: a URL. Out: a SQLAlchemy engine; every failure of a database becomes one line that a user can act on. Reading and
+writing measurements are left to `store`.
 """
 
 import os
@@ -31,10 +31,10 @@ _BACKENDS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
 
 
 def resolve_url(option: str | None) -> str:
-    """The URL of the store: the option, else the variable NORMTUNE_STORE, else `DEFAULT_STORE`.
+    """URL of the store: the option, else the variable NORMTUNE_STORE, else `DEFAULT_STORE`.
 
     Args:
-        option: value of `--store`, None where it is not given. A path without a scheme is a SQLite file.
+        option: value of `--store`; None if not given. A path without a scheme is a SQLite file.
 
     Raises:
         UsageError: it is no URL of a SQLite or PostgreSQL database.
@@ -53,7 +53,7 @@ def resolve_url(option: str | None) -> str:
 
 
 def parse(url: str, source: str = "the store") -> URL:
-    """The parsed URL, with the driver that is used for it, whichever it names.
+    """Parse a URL, and replace the driver that it names with the one in use.
 
     Raises:
         UsageError: it is no URL of a SQLite or PostgreSQL database.
@@ -87,8 +87,8 @@ def connect(url: str, create: bool) -> sa.Engine:
         create: whether a database without tables gets them, and whether the store will be written to.
 
     Raises:
-        UsageError: the URL is none of these, or its folder does not exist.
-        NormtuneError: there is no store, it cannot be opened or written, or it is of a newer normtune.
+        UsageError: the URL is neither, or its folder does not exist.
+        NormtuneError: the store does not exist, cannot be opened or written, or is of a newer normtune.
     """
     parsed = parse(url)
     path = sqlite_path(parsed)
@@ -126,14 +126,14 @@ def sqlite_path(url: URL) -> Path | None:
 
 
 def told(url: URL) -> str:
-    """How messages name the store: its file, or the URL without the password."""
+    """Name of the store for messages: its file, or the URL without the password."""
     path = sqlite_path(url)
     return str(path) if path is not None else url.render_as_string(hide_password=True)
 
 
 @contextmanager
 def translated(url: URL) -> Iterator[None]:
-    """Turn what the database reports into one line.
+    """Turn a database error into one line.
 
     Raises:
         NormtuneError: the database reported a failure.
@@ -149,12 +149,12 @@ def translated(url: URL) -> Iterator[None]:
 
 
 def damaged(name: str, why: str) -> str:
-    """What is said of a store that holds what no normtune stored."""
+    """Message about a store with content that normtune did not write."""
     return f"the store {name} is damaged ({why}): restore a copy, or sweep into another with --store"
 
 
 def _explain(name: str, text: str) -> str:
-    """What happened to a store, in a line; `text` is what its database says."""
+    """Explain a database error in one line; `text` is the database's message."""
     line = text.strip().splitlines()[0] if text.strip() else "unknown failure"
     if "not a database" in line:
         return f"{name} is not a SQLite database: name another file with --store"
@@ -194,7 +194,7 @@ def _check_path(path: Path, create: bool) -> None:
 
 
 def _engine_options(url: URL, only_read: Path | None) -> dict[str, Any]:
-    """What the engine is made with; `only_read` is the file of a store that is opened for reading."""
+    """Options of the engine; `only_read` is the file of a store that is opened for reading."""
     if url.get_backend_name() != "sqlite":
         return {}
     if only_read is not None and _is_frozen(only_read):
@@ -204,10 +204,10 @@ def _engine_options(url: URL, only_read: Path | None) -> dict[str, Any]:
 
 
 def _is_frozen(path: Path) -> bool:
-    """Whether nobody writes to a store and its folder takes no files, on a mounted archive for example.
+    """Whether nobody writes to a store and its folder is read-only, as on a mounted archive.
 
-    SQLite reads a store with a write-ahead log only where it can put files beside it, unless it is told that nothing
-    changes. A log that holds something is of a writer, or of one that was killed; it must be read too.
+    SQLite reads a store with a write-ahead log only if it can put files beside it, unless it is told that nothing
+    changes. A log that is not empty belongs to a writer, possibly a killed one, and must be read too.
     """
     log = Path(f"{path}-wal")
     if log.exists() and log.stat().st_size:
@@ -233,7 +233,7 @@ def _on_begin(connection: sa.Connection) -> None:
 
 
 def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
-    """Check whose database it is, before anything is written, and make the tables where there are none."""
+    """Check that the database is a store before anything is written, and create missing tables."""
     with engine.connect() as connection:
         found = _is_store(connection, name)
     if not create:
@@ -257,7 +257,7 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
 
 
 def stored_version(connection: sa.Connection) -> int:
-    """The version of the schema of a store; 0 where it does not say."""
+    """Schema version of a store; 0 if it has none."""
     return connection.execute(sa.select(sa.func.max(schema.schema.c.version))).scalar() or 0
 
 

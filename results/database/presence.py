@@ -1,7 +1,7 @@
-"""Whether the file that a SQLite store was opened from is still the one at its path.
+"""Check that the file of an open SQLite store is still the one at its path.
 
-In: the path, once the store is open. Out: nothing, or one line on what became of the file. SQLite itself goes on
-writing to a file that was removed or replaced, and reports success.
+In: the path, once the store is open. Out: nothing, or one line about the missing file. SQLite itself keeps writing to a
+file that was removed or replaced, and reports success.
 """
 
 import os
@@ -14,10 +14,10 @@ _HEADER_BYTES = 100
 
 
 class Presence:
-    """The file at a path, as it is now.
+    """Identity of the file at a path.
 
     Args:
-        path: of the file of an open store; None for a database that is no file, of which nothing is checked.
+        path: of the file of an open store; None for a database without a file, which is not checked.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -28,11 +28,11 @@ class Presence:
 
     @property
     def folder(self) -> Path | None:
-        """Where the file lies."""
+        """Folder of the file."""
         return self._path.parent if self._path is not None else None
 
     def check(self) -> None:
-        """Refuse to go on with a file that is no longer there.
+        """Raise if the file is gone.
 
         Raises:
             NormtuneError: it was removed, replaced or truncated since.
@@ -52,7 +52,7 @@ class Presence:
 
 
 def _promised_bytes(path: Path) -> int:
-    """The size that a file has by its header, which VACUUM lowers before the file."""
+    """Size of a file according to its header, which VACUUM lowers before it truncates the file."""
     with path.open("rb") as file:
         header = os.read(file.fileno(), _HEADER_BYTES)
     if len(header) < _HEADER_BYTES:

@@ -1,7 +1,7 @@
-"""What a store holds, read in one snapshot and checked against the checksums.
+"""Read a store in one snapshot, checked against its checksums.
 
-In: a connection. Out: what is known of each config (`coverage`), all measurements (`evidence`), and how many are
-damaged; these are left out. Connections and writing are left to `store`.
+In: a connection. Out: the state of each config (`coverage`), all measurements (`evidence`), and the number of damaged
+ones, which are left out. Connections and writing are left to `store`.
 """
 
 from collections import Counter
@@ -22,13 +22,13 @@ _NAMED = 3
 
 
 class Coverage(NamedTuple):
-    """What is known of one config on one problem, over all runs on devices of one kind.
+    """State of one config on one problem, over all runs on devices of one kind.
 
     Attributes:
         status: of the newest measurement.
         fingerprint: of the kernels of the newest measurement.
         samples: number of samples under that fingerprint, all runs together.
-        median_ns: median of the newest `ok` measurement under that fingerprint, ns; None where there is none.
+        median_ns: median of the newest `ok` measurement under that fingerprint, ns; None if there is none.
     """
 
     status: str
@@ -38,7 +38,7 @@ class Coverage(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A measurement as it is stored; run and problem are numbers, the config is its text."""
+    """A stored measurement: run and problem by number, the config as text."""
 
     run: int
     problem: int
@@ -54,15 +54,15 @@ class _Row(NamedTuple):
 
 
 class Snapshot:
-    """The measurements of some runs, those that are whole.
+    """The undamaged measurements of some runs.
 
     Args:
         connection: in a transaction.
         version: of the schema of the store.
-        runs: the runs that are wanted, by their numbers.
+        runs: wanted runs, by number.
 
     Attributes:
-        damaged: how many measurements of each problem are damaged, by the problem's text.
+        damaged: number of damaged measurements by the text of their problem.
     """
 
     def __init__(self, connection: sa.Connection, version: int, runs: Mapping[int, Run]) -> None:
@@ -84,7 +84,7 @@ class Snapshot:
         )
         self._rows: list[_Row] = []
         for run, problem, config, *values, checksum in found:
-            # What no checksum covers is left to `checks`, and a reference that leads nowhere is an error.
+            # What no checksum covers is left to `validate`, and a reference that leads nowhere is an error.
             text = configs[config][0] if checksum is None else configs.get(config, ("",))[0]
             row = _Row(run, problem, text, *values)
             if checksum is None or self._is_whole(row, checksum):
@@ -93,9 +93,9 @@ class Snapshot:
                 self.damaged[self._texts.get(problem, "an unknown problem")] += 1
 
     def coverage(self) -> dict[tuple[Problem, Config], Coverage]:
-        """What is known of each config on each problem, whatever the run.
+        """State of each config on each problem, over all runs.
 
-        Newest is the measurement of the run that started last; within a run and second, the one that was stored last.
+        The newest measurement is that of the run that started last; within a run and second, the one stored last.
         """
         samples: Counter[tuple[int, str, str]] = Counter()
         medians: dict[tuple[int, str, str], int] = {}
@@ -120,10 +120,10 @@ class Snapshot:
         }
 
     def evidence(self) -> Evidence:
-        """All of it.
+        """All measurements.
 
         Raises:
-            ValueError: it breaks a rule of `checks`.
+            ValueError: it breaks a rule of `validate`.
         """
         run, problem, config, fingerprint, status, reason, _, _, _, rounds, samples = _transposed(self._rows, 11)
         shapes = _transposed([self._problems[number] for number in problem], len(sql_rows.PROBLEM_FIELDS))
@@ -140,7 +140,7 @@ class Snapshot:
         return Evidence.from_columns(columns, self._runs.values())
 
     def count(self) -> int:
-        """How many measurements are whole."""
+        """Number of undamaged measurements."""
         return len(self._rows)
 
     def _is_whole(self, row: _Row, checksum: int) -> bool:
@@ -152,7 +152,7 @@ class Snapshot:
 
 
 def damage_line(name: str, damaged: Mapping[str, int]) -> str:
-    """What is said of the damaged measurements of a store, if there are any."""
+    """Message about the damaged measurements of a store; empty if there are none."""
     problems = sorted(damaged)
     told = ", ".join(f"{problem} ({damaged[problem]})" for problem in problems[:_NAMED])
     more = f" and of {len(problems) - _NAMED} more problems" if len(problems) > _NAMED else ""
@@ -161,14 +161,14 @@ def damage_line(name: str, damaged: Mapping[str, int]) -> str:
 
 
 def _transposed(found: Sequence[Sequence[Any]], width: int) -> list[tuple[Any, ...]]:
-    """Columns of rows; as many empty ones where there is no row."""
+    """Transpose rows to columns; without rows, as many empty columns."""
     return list(zip(*found, strict=True)) if found else [()] * width
 
 
 def wanted_runs(
     connection: sa.Connection, kind: object = None, devices: Collection[str] | None = None, regime: str | None = None
 ) -> dict[int, Run]:
-    """The runs of a kind of device, of devices of these labels, and in this regime, by number; None for all."""
+    """Runs of a kind of device, of devices with these labels, and of this regime, by number; None for all."""
     return {
         number: run
         for number, run in sql_rows.stored_runs(connection)

@@ -1,7 +1,7 @@
 """The tables of a store.
 
-In: nothing. Out: the SQLAlchemy tables and the number of their version. Opening and filling them is left to `connect`
-and `store`; what the values mean is said in `records`.
+In: nothing. Out: the SQLAlchemy tables and the version of the schema. `connect` and `store` open and fill them;
+`records` defines the values.
 """
 
 from sqlalchemy import (
@@ -72,6 +72,6 @@ measurement = Table(
     Column("high", Integer),
     Column("samples", LargeBinary, nullable=False),  # little-endian int32, ns
     Column("rounds", LargeBinary, nullable=False),  # little-endian int32, one for each sample
-    Column("checksum", BigInteger),  # see rows.checksum; null where a store of version 1 was
+    Column("checksum", BigInteger),  # see sql_rows.checksum; null where a store of version 1 was
     Index("measurement_of_run", "run_id"),
 )

@@ -1,7 +1,6 @@
-"""Rows of the tables: what measurements and runs look like in the database.
+"""Measurements and runs as rows of the tables.
 
-In: a connection and values. Out: rows written or read. Whole transactions and what is read out of them are left to
-`store`.
+In: a connection and values. Out: rows written or read. Transactions are left to `store`.
 """
 
 import hashlib
@@ -28,38 +27,38 @@ Numbers = dict[tuple[Any, ...], int]
 
 
 def content_key(run: str, problem: tuple[Any, ...], config: str, first_round: int) -> bytes:
-    """16 bytes that name a measurement wherever it is stored; `first_round` is -1 for a failure."""
+    """16 bytes that identify a measurement in any store; `first_round` is -1 for a failure."""
     text = json.dumps([run, *problem, config, first_round], separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def checksum(run: str, problem: str, values: Sequence[Any], rounds: bytes, samples: bytes) -> int:
-    """CRC-32 of a measurement and of what it is a measurement of.
+    """CRC-32 of a measurement with its run and problem.
 
     Args:
         run: id of the run.
         problem: its fields, as `problem_text` joins them.
         values: config, fingerprint, status, reason, median, low and high.
-        rounds: as they are stored.
-        samples: as they are stored.
+        rounds: as stored.
+        samples: as stored.
 
     Raises:
-        TypeError: one of the values has another type, as damage leaves it.
+        TypeError: damage changed the type of a value.
     """
     text = "\0".join((run, problem, *map(str, values)))
     return zlib.crc32(samples, zlib.crc32(rounds, zlib.crc32(text.encode("utf-8", "surrogateescape"))))
 
 
 def problem_text(values: Sequence[Any]) -> str:
-    """The fields of a problem in one text."""
+    """Fields of a problem as one text."""
     return " ".join(map(str, values))
 
 
 def add_runs(connection: sa.Connection, runs: Sequence[Run]) -> None:
-    """Insert the runs that are not known.
+    """Insert the runs that are not stored yet.
 
     Raises:
-        ValueError: a run of that id is known with another device, software or start.
+        ValueError: a run of that id is stored with another device, software or start.
     """
     values = []
     for run in runs:
@@ -88,7 +87,7 @@ def stored_runs(connection: sa.Connection) -> list[tuple[int, Run]]:
     """All runs with their numbers, by start and id.
 
     Raises:
-        ValueError: a row is no run.
+        ValueError: a row is not a valid run.
     """
     table = schema.run
     found = []
@@ -102,7 +101,7 @@ def stored_runs(connection: sa.Connection) -> list[tuple[int, Run]]:
 
 
 def stored_numbers(connection: sa.Connection, table: sa.Table, fields: Sequence[str]) -> dict[int, tuple[Any, ...]]:
-    """The values of these fields by the number of their row."""
+    """Values of these fields, by the number of their row."""
     statement = sa.select(table.c.id, *(table.c[name] for name in fields))
     return {number: tuple(values) for number, *values in connection.execute(statement)}
 
@@ -110,14 +109,14 @@ def stored_numbers(connection: sa.Connection, table: sa.Table, fields: Sequence[
 def numbers_of(
     connection: sa.Connection, table: sa.Table, fields: Sequence[str], wanted: set[tuple[Any, ...]], known: Numbers
 ) -> Numbers:
-    """The number of the row of each of these values; rows that are missing are inserted.
+    """Number of the row of each value; missing rows are inserted.
 
     Args:
         connection: in a transaction that writes.
         table: `problem` or `config`.
-        fields: the columns that the values are of.
+        fields: columns of the values.
         wanted: the values.
-        known: numbers found earlier; asked for nothing else, no statement is sent.
+        known: numbers from earlier calls; if they suffice, no statement is sent.
     """
     missing = wanted - known.keys()
     if not missing:
@@ -133,7 +132,7 @@ def add_measurements(
     problems: Numbers,
     configs: Numbers,
 ) -> None:
-    """Insert the measurements whose content key is not known.
+    """Insert the measurements whose content key is not stored yet.
 
     Args:
         connection: in a transaction that writes.
@@ -172,12 +171,12 @@ def add_measurements(
 
 
 def count_measurements(connection: sa.Connection) -> int:
-    """How many measurements there are; PostgreSQL takes 0.4 s to count 300,000, so this is for whole files."""
+    """Number of measurements; PostgreSQL takes 0.4 s to count 300,000, so call it once per file."""
     return connection.execute(sa.select(sa.func.count()).select_from(schema.measurement)).scalar_one()
 
 
 def arrays_of(blobs: Sequence[bytes]) -> list[NDArray[np.int32]]:
-    """The int32 arrays of blobs, read-only views of one buffer.
+    """The int32 arrays of blobs, as read-only views of one buffer.
 
     Raises:
         ValueError: a blob is not a whole number of int32.
@@ -190,7 +189,7 @@ def arrays_of(blobs: Sequence[bytes]) -> list[NDArray[np.int32]]:
 
 
 def insert_new(connection: sa.Connection, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows, except those that a unique column knows already."""
+    """Insert rows, except those whose unique column is stored already."""
     if values:
         insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
         connection.execute(insert(table).on_conflict_do_nothing(), [dict(row) for row in values])

@@ -1,8 +1,8 @@
 """The store: every run and every measurement, in SQLite or PostgreSQL.
 
-In: runs and measurements, each problem's in one transaction. Out: what is known already (`coverage`) and everything
-(`load`). Nothing is ever changed or deleted but a run's protocol: what is known by its content key is ignored. A
-process that is killed loses at most the transaction in hand.
+In: runs and measurements, one transaction per problem. Out: the state of each config (`coverage`), and all measurements
+(`load`). Only a run's protocol is ever changed, and nothing deleted; a measurement whose content key is stored is
+ignored. A killed process loses at most the current transaction.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ __all__ = ["DEFAULT_STORE", "Coverage", "Store", "Tally", "resolve_url"]
 
 
 class Tally(NamedTuple):
-    """How many measurements there are of one operator and version of its kernels, taken on one device."""
+    """Number of measurements of one operator and version of its kernels on one device."""
 
     device: Device
     operator: str
@@ -52,8 +52,8 @@ class Store:
     """An open store; a context manager that closes it. For one thread.
 
     Attributes:
-        damaged: how many measurements `coverage` or `load` last left out because their checksum says that
-            they are damaged, by the text of their problem.
+        damaged: number of damaged measurements that the last `coverage` or `load` left out, by the text of their
+            problem.
     """
 
     def __init__(self, engine: sa.Engine) -> None:
@@ -70,12 +70,12 @@ class Store:
 
         Args:
             url: `sqlite:///FILE` or `postgresql://...`, see `resolve_url`.
-            create: make it where there is none; False opens for reading.
+            create: create a missing store; False opens for reading.
 
         Raises:
             UsageError: the URL is neither, or the folder of the file does not exist.
-            NormtuneError: there is no store, it is no database, of another program or of a newer normtune, locked, or
-                not writable although `create` is set.
+            NormtuneError: the store does not exist, is not a database, is of another program or a newer normtune, is
+                locked, or not writable although `create` is set.
         """
         return cls(connect(url, create))
 
@@ -93,21 +93,21 @@ class Store:
 
     @property
     def name(self) -> str:
-        """How messages name it."""
+        """Name for messages."""
         return told(self._engine.url)
 
     @property
     def folder(self) -> Path | None:
-        """Where the file of a SQLite store lies."""
+        """Folder of the file of a SQLite store."""
         return self._presence.folder
 
     @property
     def damage(self) -> str:
-        """A line on what was left out as damaged, empty where nothing was."""
+        """Line about measurements left out as damaged; empty if none were."""
         return damage_line(self.name, self.damaged) if self.damaged else ""
 
     def begin_run(self, run: Run) -> None:
-        """Store a run, before its measurements. A run that is known already stays as it is.
+        """Store a run, before its measurements. A stored run stays as it is.
 
         Raises:
             ValueError: another run has that id.
@@ -117,20 +117,20 @@ class Store:
             sql_rows.add_runs(connection, [run])
 
     def update_run(self, run: Run) -> None:
-        """Store the new protocol of a known run.
+        """Replace the protocol of a stored run.
 
         Raises:
-            ValueError: the run is not known.
+            ValueError: the run is not stored.
             NormtuneError: the database failed.
         """
         with self._writing() as connection:
             sql_rows.set_protocol(connection, run)
 
     def add(self, measurements: Sequence[Measurement]) -> None:
-        """Store measurements, all of them or none; those that are known by their content key are ignored.
+        """Store measurements, all or none; those whose content key is stored are ignored.
 
         Raises:
-            ValueError: a measurement breaks a rule of `checks`, or its run is not known.
+            ValueError: a measurement breaks a rule of `validate`, or its run is not stored.
             NormtuneError: the database failed; nothing of this call is stored.
         """
         columns = columns_of(measurements)
@@ -140,13 +140,13 @@ class Store:
         self._problems, self._configs = numbers
 
     def merge(self, evidence: Evidence) -> int:
-        """Store the runs and measurements that are not known yet, all of them or none.
+        """Store the runs and measurements that are not stored yet, all or none.
 
         Returns:
-            How many measurements were new.
+            Number of new measurements.
 
         Raises:
-            ValueError: a run of that id is known with another device, software or start.
+            ValueError: a run of that id is stored with another device, software or start.
             NormtuneError: the database failed; nothing of this call is stored.
         """
         with self._writing() as connection:
@@ -158,12 +158,12 @@ class Store:
         return added
 
     def runs(self) -> list[Run]:
-        """All runs, by start and id, also those that have no measurements."""
+        """All runs, by start and id, including those without measurements."""
         with self._reading() as connection:
             return [run for _, run in sql_rows.stored_runs(connection)]
 
     def recount(self, run: str) -> int:
-        """How many measurements of a run a new connection finds, once SQLite has folded its journal into the file.
+        """Number of measurements of a run that a new connection finds, after SQLite merged its journal into the file.
 
         Raises:
             NormtuneError: the database failed, or its file is not the one that was opened.
@@ -175,7 +175,7 @@ class Store:
             return Snapshot(connection, stored_version(connection), runs).count()
 
     def tally(self) -> list[Tally]:
-        """How many measurements there are by device, operator and fingerprint, without loading them.
+        """Number of measurements by device, operator and fingerprint, without loading them.
 
         Raises:
             NormtuneError: the database failed.
@@ -195,12 +195,12 @@ class Store:
             return [Tally(*place, counts[place]) for place in sorted(counts)]
 
     def coverage(self, device: Device, regime: str = COLD) -> dict[tuple[Problem, Config], Coverage]:
-        """What is known of each config on each problem on devices of this kind, failures and the copy included.
+        """State of each config on each problem on devices of this kind, failures and the copy included.
 
-        Only what was measured in one regime: what another one found is neither done in this one nor an anchor.
+        Of one regime alone: measurements of another are neither done in this one nor an anchor.
 
-        Newest is the measurement of the run that started last; within a run and second, the one that was stored last.
-        What is damaged is not known.
+        The newest measurement is that of the run that started last; within a run and second, the one stored last.
+        Damaged measurements are left out.
         """
         with self._reading() as connection:
             return self._snapshot(connection, wanted_runs(connection, device.kind, regime=regime)).coverage()
@@ -209,12 +209,12 @@ class Store:
         """All measurements, 300,000 of them in a few seconds.
 
         Args:
-            devices: labels of the devices whose runs are wanted; None for all.
-            regime: in which they were measured; None for all, as for a copy of the store.
+            devices: labels of the wanted devices; None for all.
+            regime: of the measurements; None for all, as for a copy of the store.
 
         Raises:
-            NormtuneError: the database failed, or what it holds breaks a rule of `checks`. Single measurements that are
-                damaged are left out: see `damaged`.
+            NormtuneError: the database failed, or its content breaks a rule of `validate`. Single damaged measurements
+                are left out: see `damaged`.
         """
         with self._reading() as connection:
             return self._snapshot(connection, wanted_runs(connection, devices=devices, regime=regime)).evidence()
@@ -227,7 +227,7 @@ class Store:
     def _insert(
         self, connection: sa.Connection, columns: Mapping[str, Sequence[Any]]
     ) -> tuple[sql_rows.Numbers, sql_rows.Numbers]:
-        """Insert measurements; gives the numbers of problems and configs, to be kept once they are committed."""
+        """Insert measurements; returns the numbers of problems and configs, to be kept after the commit."""
         known = {run.id: number for number, run in sql_rows.stored_runs(connection)}
         for unknown in sorted(set(columns["run"]) - set(known)):
             raise ValueError(f"run {unknown!r} is not known: begin_run comes first")
@@ -243,7 +243,7 @@ class Store:
         """A connection in one snapshot.
 
         Raises:
-            NormtuneError: the database failed, or holds what no normtune stored.
+            NormtuneError: the database failed, or has content that normtune did not write.
         """
         with translated(self._engine.url), self._engine.connect() as connection:
             try:

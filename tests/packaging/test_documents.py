@@ -1,26 +1,48 @@
-"""The documents keep up with the code: every command and option is in the README, every link and command works."""
+"""The documents keep up with the code: every command and option is documented, every link, path and call works."""
 
 import json
+import pkgutil
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import typer.main
 
 from normtune import __version__, cli
+from normtune.docs import blocks
+from normtune.docs import commands as reference
 
 DOCUMENTS = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "README.md",
     "SECURITY.md",
+    "docs/commands.md",
     "docs/design.md",
     "docs/fitting.md",
+    "docs/kernels.md",
+    "docs/measuring.md",
     "docs/performance.md",
+    "docs/python.md",
+    "docs/results.md",
+    "docs/tables.md",
 )
+FOLDERS = "benchmarks|docs|heuristics|kernels|results|tests|tuner"
+
+
+def test_all_documents_are_known_here(tracked: list[str]) -> None:
+    documents = {path for path in tracked if re.fullmatch(r"(docs/)?[^/]+\.md", path)}
+    assert documents == set(DOCUMENTS)
+
+
+@pytest.mark.parametrize(("document", "lines", "kilobytes"), [("README.md", 150, 16), ("docs/design.md", 200, 8)])
+def test_the_first_documents_are_short(root: Path, document: str, lines: int, kilobytes: int) -> None:
+    text = (root / document).read_bytes()
+    assert (text.count(b"\n") <= lines, len(text) <= kilobytes << 10) == (True, True)
 
 
 def commands() -> Iterator[tuple[str, frozenset[str]]]:
@@ -46,12 +68,20 @@ def test_all_commands_are_known_here() -> None:
     assert set(COMMANDS) == {f"normtune {name}" for name in names}
 
 
+def test_the_reference_of_the_commands_is_up_to_date(root: Path) -> None:
+    text = (root / "docs/commands.md").read_text()
+    edited = text.replace("| `--store URL` | ", "| `--store URL` | a wrong ", 1)
+    assert edited != text
+    assert blocks.filled(edited, "command", reference.BLOCKS) == text, "run `python docs/commands.py`"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_and_option_is_in_the_readme(root: Path, command: str) -> None:
-    text = (root / "README.md").read_text()
-    (section,) = re.findall(rf"^### `{command}[^`]*`\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
-    documented = set(re.findall(r"^\| `(--[a-z-]+)", section, re.MULTILINE))
-    assert documented == COMMANDS[command] - {"--help"}
+def test_every_command_and_option_is_documented(root: Path, command: str) -> None:
+    text = (root / "docs/commands.md").read_text()
+    (section,) = re.findall(rf"^## `{command}`\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    documented = re.findall(r"^\| `(--[a-z-]+)[^|]*\| (.*) \|$", section, re.MULTILINE)
+    assert {option for option, _ in documented} == COMMANDS[command] - {"--help"}
+    assert all(re.fullmatch(r"\S.*\.", meaning) for _, meaning in documented)
 
 
 def typed(text: str) -> list[str]:
@@ -75,9 +105,9 @@ def test_every_normtune_call_in_a_document_has_options_that_exist(root: Path, do
             assert options <= COMMANDS[name], call
 
 
-def test_the_readme_shows_what_is_printed(root: Path, tmp_path: Path, run) -> None:
-    """Run the console block of the README; a line `...` stands for lines that differ, a date for that of the day."""
-    (block,) = re.findall(r"^```console\n(.*?)^```", (root / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+def test_the_console_block_shows_what_is_printed(root: Path, tmp_path: Path, run) -> None:
+    """Run the console block of docs/commands.md; a line `...` stands for lines that differ, a date for any date."""
+    (block,) = re.findall(r"^```console\n(.*?)^```", (root / "docs/commands.md").read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "normtune").symlink_to(root)
     block = re.sub(r"\n+", "\n", block)
     for command, shown in re.findall(r"^\$ normtune (.*)\n((?:[^$].*\n)*)", block, re.MULTILINE):
@@ -86,11 +116,15 @@ def test_the_readme_shows_what_is_printed(root: Path, tmp_path: Path, run) -> No
         printed = "".join(line.rstrip() + "\n" for line in done.stdout.splitlines() if line.strip())
         pattern = re.escape(shown).replace(re.escape("...\n"), "(?:.*\n)+?")
         pattern = re.sub(r"\d{4}\\-\d\d\\-\d\d", r"\\d{4}-\\d\\d-\\d\\d", pattern)
-        assert re.fullmatch(pattern, printed), f"README.md should show this below `normtune {command}`:\n{printed}"
+        assert re.fullmatch(pattern, printed), (
+            f"docs/commands.md should show this below `normtune {command}`:\n{printed}"
+        )
+    (function,) = re.findall(r"^(def rms_norm_\w+\(.*?)^    \.\.\.$", (root / "README.md").read_text(), re.M | re.S)
+    assert function in (tmp_path / "heuristics.py").read_text()
 
 
-def test_the_readme_names_what_a_sweep_tells_as_json(root: Path, tmp_path: Path, run) -> None:
-    (section,) = re.findall(r"^The object of `--json` has (.*?)^###", (root / "README.md").read_text(), re.M | re.S)
+def test_the_keys_of_a_sweep_as_json_are_documented(root: Path, tmp_path: Path, run) -> None:
+    (section,) = re.findall(r"^`--json` prints (.*?)^## ", (root / "docs/commands.md").read_text(), re.M | re.S)
     (tmp_path / "normtune").symlink_to(root)
     words = ["sweep", "--json", "--device", "replay:nvidia-h200", "--rows", "4096", "--hidden", "4096"]
     done = run("-m", "normtune", *words, cwd=tmp_path, PYTHONPATH=str(tmp_path), PYTHONSAFEPATH="1")
@@ -106,6 +140,40 @@ def test_links_and_named_files_exist(root: Path, document: str) -> None:
         assert ((root / document).parent / target).exists(), target
     for path in re.findall(r"\b(?:python|make -f) ((?:benchmarks|tests|docs)/[\w./-]+)", text):
         assert (root / path).exists(), path
+
+
+@pytest.mark.parametrize("document", [name for name in DOCUMENTS if name != "CHANGELOG.md"])
+def test_every_path_and_module_that_a_document_names_exists(root: Path, document: str) -> None:
+    """Capital letters stand for what the reader puts there; a dotted name may be that of something in a module.
+
+    A changelog names what there was.
+    """
+    text = (root / document).read_text()
+    for path in re.findall(rf"(?<![\w./-])((?:{FOLDERS})/[\w./-]*\w/?)", text):
+        assert re.search("[A-Z]{3}", path) or (root / path).exists(), path
+    for name in re.findall(rf"(?<![\w./-])(?:normtune\.)?((?:{FOLDERS})(?:\.[a-z_]\w*)+)(?![\w/])", text):
+        if not name.endswith((".md", ".py")):
+            assert pkgutil.resolve_name(f"normtune.{name}"), name
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_anchor_that_a_document_links_to_exists(root: Path, document: str) -> None:
+    text = (root / document).read_text()
+    for file, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)]+)\)", text):
+        linked = ((root / document).parent / file).read_text() if file else text
+        headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", linked, flags=re.M | re.S), re.MULTILINE)
+        anchors = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+        assert anchor in anchors, f"{file}#{anchor}"
+
+
+def test_the_picture_depends_on_no_blank_and_no_font(root: Path) -> None:
+    """Renderers differ in the blanks that they keep, and in the fonts that they have."""
+    text = (root / "docs/quick.svg").read_text()
+    elements = ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")
+    words = [element.text or "" for element in elements]
+    assert words[:4] == ["normtune", "$", "normtune", "sweep"] and "rms_norm_backward" in words
+    assert all(re.fullmatch(r"\S+", word) for word in words)
+    assert set(re.findall(r"font-family: ([^;]+);", text)) == {"monospace", "sans-serif"}
 
 
 def test_make_targets_of_the_documents_exist(root: Path) -> None:

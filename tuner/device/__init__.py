@@ -1,1 +1,1 @@
-"""A device as a sweep sees it: the process that drives it, compiling for it, and a recording in its place."""
+"""Devices: the process that drives a GPU, compiling for it, and replay of a recording."""

@@ -1,6 +1,6 @@
-"""A GPU that is not here, to plan for.
+"""A GPU that is absent, to plan for.
 
-In: nothing. Out: a `device.Bench` with the limits and the speed of an H200 beside 16 cores, which measures nothing.
+In: nothing. Out: a `Bench` with the limits and the speed of an H200 with 16 cores, which measures nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from normtune.tuner.plan.plan import Task
 
 
 class AbsentBench:
-    """An H200 of which nothing is known but its limits."""
+    """An H200 known only by its limits."""
 
     target = TARGETS["sm_90"]
     device = Device("no GPU here, planned as for an H200", "sm_90", target.sms, target.l2_bytes, 0, "absent", "none")

@@ -2,7 +2,7 @@
 
 In: tasks. Out: an `Outcome` a config. The device is driven by a worker; when that is lost, the config to blame is found
 by asking for the same step one config at a time, gets its outcome, and the others go on with a new worker. How a device
-does a step is left to its `engine.Engine`, which steps there are for how many rounds to `racing`.
+does a step is left to its `engine.Engine`, which steps there are for how many rounds to `rounds`.
 """
 
 import time
@@ -227,7 +227,7 @@ class WorkerBench:
 
 
 class _Session:
-    """One problem being measured, by whatever worker there is: a `racing.Session`.
+    """One problem being measured, by whatever worker there is: a `rounds.Session`.
 
     Attributes:
         failed: the configs that failed since it began.

@@ -1,7 +1,7 @@
-"""A CUDA GPU as an engine: the one process of a sweep that opens a CUDA context runs this.
+"""A CUDA GPU as an engine, run by the only process of a sweep with a CUDA context.
 
-In: steps of `engine.Engine`. Out: what came of each. How times are taken is in `timing`, what is right in `gate`. An
-error that leaves the context unusable is told apart from one that is a config's own.
+In: steps of `engine.Engine`. Out: the outcome of each. `timing` measures times, `gate` compares outputs. An error that
+leaves the context unusable is distinguished from a failure of one config.
 """
 
 import platform
@@ -29,12 +29,12 @@ class CudaEngine:
 
     Args:
         index: CUDA's number of the GPU.
-        regime: how times are taken, a name of `regimes.REGIMES`.
+        regime: of the timing, a name of `regimes.REGIMES`.
 
     Attributes:
-        device: what the driver says it is.
+        device: as the driver describes it.
         target: its limits.
-        software: versions of what compiles and drives the kernels.
+        software: versions of compiler and driver stack.
     """
 
     def __init__(self, index: int, regime: str = COLD) -> None:
@@ -116,7 +116,7 @@ class CudaEngine:
         return self._clocks.latest
 
     def close(self) -> dict[str, object]:
-        """Stop watching the clocks; what they did."""
+        """Stop watching the clocks, and return their summary."""
         return self._clocks.stop()
 
     def ready(self) -> Timer:
@@ -138,7 +138,7 @@ class CudaEngine:
         return Outcome(error.status, f"{where}{error}")
 
     def _check_alive(self, cause: BaseException) -> None:
-        """Raise `DeviceLostError` where the context is unusable, as after an access out of bounds."""
+        """Raise `DeviceLostError` if the context is unusable, as after an access out of bounds."""
         try:
             torch.cuda.synchronize(self._torch_device)
         except RuntimeError:
@@ -146,7 +146,7 @@ class CudaEngine:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Turn what CUDA reports into the errors of an engine."""
+        """Translate CUDA errors to those of an engine."""
         try:
             yield
         except torch.OutOfMemoryError as error:
@@ -157,7 +157,7 @@ class CudaEngine:
             raise
 
     def _release(self) -> None:
-        """Give back what the present problem holds: the next one may fit."""
+        """Free the memory of the current problem, so that the next one may fit."""
         self._session = None
         if self._timer:
             self._timer.arena.clear()

@@ -1,8 +1,7 @@
-"""What the process that drives a device does, step by step, and how it says that it cannot.
+"""Interface of the process that drives a device: its steps and its errors.
 
-In: steps of one problem after the other: gate, begin, warm up, blocks, compare. Out: what came of each. Which steps are
-asked for, and what follows from a step that never answers, is the business of `bench`; how a step crosses from process
-to process that of `worker`.
+In: steps of one problem after another: gate, begin, warm up, blocks, compare. Out: the outcome of each. `bench` chooses
+the steps and handles a step without an answer; `worker` carries steps between processes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from normtune.tuner.plan.plan import Candidate
 
 
 class Outcome(NamedTuple):
-    """What came of one config on one problem: see `results.records.Measurement`."""
+    """Outcome of one config on one problem: see `results.records.Measurement`."""
 
     status: str
     reason: str = ""
@@ -25,14 +24,14 @@ class Outcome(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Who answers.
+    """Identity of an engine.
 
     Attributes:
         device, target: the device and its limits.
-        software: versions of what compiles and drives the kernels.
-        free_bytes: device memory that is free; None where none is used.
-        compiles: whether binaries are needed before a step is asked for.
-        regime: how times are taken, a name of `regimes.REGIMES`; it stands in the run's protocol.
+        software: versions of compiler and driver stack.
+        free_bytes: free device memory; None if none is used.
+        compiles: whether binaries must be compiled before a step.
+        regime: of the timing, a name of `regimes.REGIMES`; stored in the run's protocol.
     """
 
     device: Device
@@ -44,7 +43,7 @@ class Identity(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """How fast this machine is, for the estimate of a sweep; measured before anything is compiled.
+    """Speed of the machine, for the estimate of a sweep; measured before anything is compiled.
 
     Attributes:
         bytes_per_second: of a copy of 64 MB, bytes read and bytes written; 0 for a replay.
@@ -67,11 +66,11 @@ class Block(NamedTuple):
 
 
 class DeviceLostError(RuntimeError):
-    """The device answers no more in this process: every further call would fail, whatever is asked."""
+    """The device is lost to this process: every further call would fail."""
 
 
 class NoMemoryError(RuntimeError):
-    """There is not enough device memory for the problem, whatever the config."""
+    """The device has too little memory for the problem, whatever the config."""
 
 
 class Engine(Protocol):
@@ -106,5 +105,5 @@ class Engine(Protocol):
         ...
 
     def close(self) -> dict[str, object]:
-        """Release what is held; what the clocks did, for the run's protocol."""
+        """Release resources, and return a summary of the clocks for the run's protocol."""
         ...

@@ -1,6 +1,6 @@
-"""What a sweep asks of a device, whether it measures or replays.
+"""Interface of a device that measures or replays, and the opening of one by name.
 
-In: tasks. Out: an `Outcome` a config. `open_device` is the one place that knows which kinds of device there are.
+In: tasks. Out: an `Outcome` per config. `open_device` is the only place that knows the kinds of device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +26,11 @@ class NoDeviceError(NormtuneError):
 
 
 class Phases(NamedTuple):
-    """Seconds on the wall spent in each phase, and how times were taken.
+    """Wall time of each phase, seconds, and the protocol of the timing.
 
     Attributes:
-        compile: waiting for the compiler, which works beside gate and timing.
-        gate, timing: in these.
+        compile: waiting for the compiler, which works in parallel with gate and timing.
+        gate, timing: in these phases.
         protocol: regime, rounds, void rounds, lost workers.
     """
 
@@ -41,12 +41,12 @@ class Phases(NamedTuple):
 
 
 class Bench(Protocol):
-    """A device that answers what a config costs.
+    """A device that measures configs.
 
     Attributes:
-        device, target, software: who answers.
-        free_bytes: device memory that was free at the start; None where there is no limit.
-        regime: how it takes times, a name of `regimes.REGIMES`.
+        device, target, software: its identity.
+        free_bytes: free device memory at the start; None for no limit.
+        regime: of the timing, a name of `regimes.REGIMES`.
     """
 
     device: Device
@@ -81,19 +81,19 @@ class Bench(Protocol):
         ...
 
     def close(self) -> dict[str, object]:
-        """Release what is held; says what the clocks did, for the run's protocol."""
+        """Release resources, and return a summary of the clocks for the run's protocol."""
         ...
 
 
 def open_device(name: str | None, regime: str = COLD) -> Bench:
-    """The device of that name: `cuda:N` or `replay:RECORDING`; None takes cuda:0 if there is one.
+    """Open a device by name: `cuda:N` or `replay:RECORDING`; None for cuda:0 if present.
 
     Args:
         name: of the device.
         regime: how times are to be taken, a name of `regimes.REGIMES`.
 
     Raises:
-        UsageError: the name is of no known form, no such recording is shipped, or it has no times of that regime.
+        UsageError: the name has an unknown form, or the recording does not exist or lacks times of the regime.
         NoDeviceError: there is no such GPU.
     """
     from normtune.tuner.device.bench import WorkerBench
@@ -107,7 +107,7 @@ def open_device(name: str | None, regime: str = COLD) -> Bench:
 
 
 def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
-    """The engine of a GPU, in the process that is to drive it.
+    """Open the engine of a GPU, in the process that will drive it.
 
     Args:
         index: CUDA's number of the GPU.
@@ -135,7 +135,7 @@ def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
 
 
 def open_device_to_plan(name: str | None, regime: str = COLD) -> Bench:
-    """The device of that name, to plan for; without a name and a GPU an H200 that is not here.
+    """Open a device by name, to plan for; without a name and a GPU, an absent H200.
 
     Args:
         name: of the device.

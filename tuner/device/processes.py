@@ -1,7 +1,7 @@
-"""Processes of our own: how they begin, that they end with whoever began them, and that they leave nothing behind.
+"""Child processes: they start clean, end with their parent, and leave no files behind.
 
-In: nothing. Out: the context that compilers and the worker are started from, what each of them does first, and a folder
-for the temporary files of those that are killed.
+In: nothing. Out: the multiprocessing context of compilers and worker, their first call, and a folder for the temporary
+files of killed ones.
 """
 
 import ctypes
@@ -25,8 +25,8 @@ _REMOVE_SECONDS = 2.0
 def belong_to_parent() -> None:
     """Leave interrupts to the parent, and end with it.
 
-    A parent that is killed cannot end its children: the kernel does. What its parent is, a process learns from
-    multiprocessing; one that died before this call is noticed here.
+    A killed parent cannot end its children, so the operating system does. multiprocessing names the parent; one that
+    died before this call is noticed here.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -37,9 +37,10 @@ def belong_to_parent() -> None:
 
 
 def start_tracker() -> None:
-    """Start multiprocessing's own process that removes semaphores, before anything else does.
+    """Start multiprocessing's resource tracker before anything else does.
 
-    Where this process is killed, it does so, and would warn of it on a terminal that has its prompt back.
+    If this process is killed, the tracker removes its semaphores, and would warn about it on a terminal that is back at
+    its prompt.
     """
     before = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = f"{before},{_QUIET}" if before else _QUIET
@@ -70,12 +71,12 @@ class Scratch:
 
 
 def use_scratch(path: str) -> None:
-    """Put the temporary files of this process, and of those that it starts, into a folder."""
+    """Move the temporary files of this process and its children to a folder."""
     os.environ["TMPDIR"] = tempfile.tempdir = path
 
 
 def told_exit(code: int | None) -> str:
-    """An exit code of `multiprocessing` in words: `exit code 3`, `signal SIGSEGV`."""
+    """An exit code of `multiprocessing` as text: `exit code 3`, `signal SIGSEGV`."""
     if code is not None and code < 0:
         try:
             return f"signal {signal.Signals(-code).name}"

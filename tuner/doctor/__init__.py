@@ -1,1 +1,1 @@
-"""What a bug report has to say of a machine."""
+"""State of a machine, for users and bug reports."""

@@ -1,8 +1,8 @@
-"""What a bug report has to say of this machine, with what to do about each fault.
+"""State of this machine, with advice for each fault.
 
-In: the store's option. Out: `Finding`s, one a line, in the order of `_CHECKS`. Nothing is measured or written, and no
-check fails: what a check cannot find out is a finding as well. Store and tables are left to `doctor_data`, printing to
-`doctor_command`.
+In: the option of the store. Out: `Finding`s, one per line, in the order of `_CHECKS`. Nothing is measured or written,
+and no check fails: something that a check cannot find out is a finding as well. Store and tables are left to `data`,
+printing to `command`.
 """
 
 import os
@@ -30,9 +30,9 @@ class Finding(NamedTuple):
 
     Attributes:
         level: `ok`; `warning` for what a user should know; `problem` for what stops a sweep or the kernels.
-        topic: what it is about, a word or two.
-        found: what is there.
-        advice: what to do; empty where nothing is to be done, or where `found` ends with it.
+        topic: one or two words.
+        found: the state.
+        advice: what to do; empty if nothing, or if `found` ends with it.
     """
 
     level: str
@@ -42,7 +42,7 @@ class Finding(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """What the checks look at.
+    """Facts that the checks look at.
 
     Attributes:
         packages, torch, triton, nvml: facts of `probe`.
@@ -132,7 +132,7 @@ def _triton(machine: Machine) -> Iterable[Finding]:
 
 
 def _compiler(machine: Machine) -> Iterable[Finding]:
-    """What Triton builds the launcher of a kernel with: CC, else gcc, else clang, and Python's headers."""
+    """The compiler that Triton builds launchers with (CC, else gcc, else clang), and Python's headers."""
     level = PROBLEM if machine.has_gpu else WARNING
     named = os.environ.get("CC")
     path = shutil.which(named) if named is not None else shutil.which("gcc") or shutil.which("clang")
@@ -180,7 +180,7 @@ def _gpus(machine: Machine) -> Iterable[Finding]:
 
 
 def _by_driver(known: Facts, nvml: Facts) -> str:
-    """What NVML knows of a GPU, as the end of a sentence."""
+    """State of a GPU according to NVML, as the end of a sentence."""
     if not known:
         return ""
     parts = []
@@ -194,7 +194,7 @@ def _by_driver(known: Facts, nvml: Facts) -> str:
 
 
 def _disturbed(name: str, known: Facts) -> Iterable[Finding]:
-    """What would make the times of a GPU worthless or special."""
+    """Findings that would distort the times of a GPU."""
     if not known:
         return
     if known["mig"]:

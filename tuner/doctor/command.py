@@ -1,7 +1,7 @@
 """`normtune doctor`.
 
-In: its options. Out: the findings of `doctor`, a line each, or as JSON; exit code 1 where one of them is a problem.
-Needs nothing but Typer, as it is asked when the rest is broken.
+In: its options. Out: the findings of `checks`, a line each, or as JSON; exit code 1 if one is a problem. Needs
+only Typer, because it runs when the rest is broken.
 """
 
 import json
@@ -25,12 +25,17 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    store: Annotated[str | None, typer.Option(help="Store: URL or file; else NORMTUNE_STORE, normtune.db.")] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Say what is found on this machine, what is missing and what to do: for you, and for bug reports.
+    """Report the state of this machine, and what to do about each fault. Its lines belong in a bug report.
 
-    Ends with 1 where something stops a sweep or the kernels.
+    The exit code is 1 if something stops a sweep or the kernels.
     """
     from normtune.tuner.doctor.checks import PROBLEM, WARNING, examine
 
@@ -49,10 +54,10 @@ def doctor(
 
 
 def lines(findings: "list[Finding]", colour: bool) -> list[str]:
-    """The findings as lines, with what to do indented below.
+    """Findings as lines, with advice indented below.
 
     Args:
-        findings: of `doctor.examine`.
+        findings: of `checks.examine`.
         colour: whether the levels are coloured, for a terminal.
     """
     printed = []

@@ -1,4 +1,4 @@
-"""What `doctor` says of the store, its disk and the tables.
+"""Findings of `doctor` about the store, its disk and the tables.
 
 In: the facts about a machine. Out: findings. Opens the store for reading and loads tables as kernels would.
 """
@@ -26,7 +26,7 @@ _NO_BYTES = 10 << 20
 
 
 def store(machine: Machine) -> Iterable[Finding]:
-    """Where the store is, whether it can be written, what it holds and how much of that is stale."""
+    """Place of the store, whether it can be written, its content, and how much of that is stale."""
     if "version" not in machine.packages.get("sqlalchemy", {}) or "version" not in machine.packages.get("pandas", {}):
         yield Finding(PROBLEM, "store", "cannot be read without sqlalchemy and pandas")
         return
@@ -85,7 +85,7 @@ def _held(name: str, tallies: "list[Tally]") -> Iterable[Finding]:
 
 
 def disk(machine: Machine) -> Iterable[Finding]:
-    """The space that is left where the store is."""
+    """Free space on the disk of the store."""
     from normtune.results.database.connect import parse, resolve_url, sqlite_path
 
     try:
@@ -102,7 +102,7 @@ def disk(machine: Machine) -> Iterable[Finding]:
 
 
 def tables(machine: Machine) -> Iterable[Finding]:
-    """Which table the kernels would use on each GPU, and why."""
+    """The table that kernels would use on each GPU, and why."""
     gpus = machine.torch.get("gpus", [])
     for index, gpu in enumerate(gpus):
         try:
@@ -124,7 +124,7 @@ def tables(machine: Machine) -> Iterable[Finding]:
 
 
 def installed(_: Machine) -> Iterable[Finding]:
-    """The tables that are installed for this user, of whatever GPU, and where."""
+    """Tables installed for this user, for any GPU, with their paths."""
     for path, gpu, error in installed_tables():
         if error:
             advice = f"delete {path}, or `normtune fit --install --force` writes it again"

@@ -1,7 +1,7 @@
-"""Why a sweep finds no GPU to measure, and what to do about it: the one place that words it.
+"""Reasons why a sweep finds no GPU, with advice.
 
-In: what `probe` found, or nothing, to ask now. Out: a reason in one line. Whether that is a failure is left to the one
-who asks.
+In: facts of `probe`, or nothing, to collect them now. Out: a reason in one line. The caller decides whether that is a
+failure.
 """
 
 import os
@@ -17,19 +17,19 @@ _TORCH_BUILD = "install a build of torch with CUDA, as pytorch.org/get-started s
 def why_no_gpu() -> str:
     """Why this process cannot measure a GPU, and what to do, in one line; loads torch and starts CUDA.
 
-    Empty where torch sees a GPU and Triton is there.
+    Empty if torch sees a GPU and Triton is installed.
     """
     facts = torch_facts()
     return without_torch(facts) or without_gpu(facts) or without_triton(triton_facts())
 
 
 def without_torch(facts: Facts) -> str:
-    """Why torch cannot be used; empty where it can."""
+    """Why torch cannot be used; empty if it can."""
     return _unusable("torch", facts, _TORCH_BUILD)
 
 
 def without_triton(facts: Facts) -> str:
-    """Why Triton cannot be used; empty where it can."""
+    """Why Triton cannot be used; empty if it can."""
     return _unusable("triton", facts, "`pip install triton` (it runs on Linux)")
 
 
@@ -43,7 +43,7 @@ def _unusable(name: str, facts: Facts, install: str) -> str:
 
 
 def without_gpu(facts: Facts, environment: Mapping[str, str] = os.environ) -> str:
-    """Why a torch that can be imported sees no GPU; empty where it sees one.
+    """Why an importable torch sees no GPU; empty if it sees one.
 
     Args:
         facts: of `probe.torch_facts`, without `missing`.

@@ -1,8 +1,7 @@
-"""What torch, Triton, NVML and other packages say of this machine, each asked in a process of its own.
+"""Facts about this machine from torch, Triton, NVML and other packages, each queried in its own process.
 
-In: which of them. Out: plain facts, as a dictionary that JSON knows. A library that is broken may raise anything,
-end its process or never return; none of that reaches the one who asks. What the facts mean is left to `no_gpu` and
-`doctor`.
+In: a subject. Out: plain facts, as a JSON dictionary. A broken library may raise anything, end its process or never
+return; none of that reaches the caller. `no_gpu` and `checks` interpret the facts.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ Facts = dict[str, Any]
 
 
 def torch_facts() -> Facts:
-    """What torch is and which GPUs it can use; starts CUDA in this process.
+    """Version of torch and the GPUs that it can use; starts CUDA in this process.
 
     Returns:
         `missing` (why it cannot be imported, with the error's name) or `version`, `cuda` (that it was built for, None
@@ -64,7 +63,7 @@ def triton_facts() -> Facts:
 
 
 def nvml_facts() -> Facts:
-    """What the driver says of its GPUs, whatever CUDA_VISIBLE_DEVICES hides.
+    """GPUs according to the driver, including those hidden by CUDA_VISIBLE_DEVICES.
 
     Returns:
         `missing` (pynvml cannot be imported), `error` (NVML does not start), or `driver`, `cuda` (the newest version
@@ -120,10 +119,10 @@ _SUBJECTS: dict[str, Callable[[], Facts]] = {
 
 
 def ask(subject: str, timeout: float = TIMEOUT_SECONDS) -> Facts:
-    """The facts about `torch`, `triton`, `nvml` or `packages`, found in a child process.
+    """Facts about `torch`, `triton`, `nvml` or `packages`, collected in a child process.
 
     Returns:
-        As the function of that name; `missing` says so where the process died, never returned, or said nothing.
+        As the function of that name; `missing` if the process died, never returned, or printed nothing.
     """
     # The child imports what this process would, however it came by its path.
     code = (
@@ -147,7 +146,7 @@ def ask(subject: str, timeout: float = TIMEOUT_SECONDS) -> Facts:
 
 
 def answer(subject: str) -> None:
-    """Print the facts about a subject as the last line of stdout: what runs in the child."""
+    """Print the facts about a subject as the last line of stdout; runs in the child."""
     facts = _SUBJECTS[subject]()
     sys.stdout.write("\n" + json.dumps(facts) + "\n")
     sys.stdout.flush()
@@ -156,7 +155,7 @@ def answer(subject: str) -> None:
 
 
 def _importable(name: str) -> str:
-    """Why a package cannot be imported here, or has no metadata; empty where it can."""
+    """Why a package cannot be imported or has no metadata; empty if it can."""
     try:
         metadata.version(name)
         import_module(name)
@@ -166,7 +165,7 @@ def _importable(name: str) -> str:
 
 
 def _told(error: BaseException) -> str:
-    """The error in one line, with its name."""
+    """An error as one line, with its name."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
@@ -176,7 +175,7 @@ def _text(value: Any) -> str:
 
 
 def _maybe(asked: Callable[[], Any]) -> Any:
-    """What NVML says; None for what this driver or GPU does not know."""
+    """A value from NVML; None if this driver or GPU does not know it."""
     try:
         return asked()
     except Exception:

@@ -1,1 +1,1 @@
-"""What a sweep measures, in which order, what a store has of it, and how long it will take."""
+"""The plan of a sweep: grids, configs, order, resume, expected time."""

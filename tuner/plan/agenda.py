@@ -1,14 +1,13 @@
-"""Which problem a sweep measures next, so that it is worth most whenever it is stopped.
+"""The order of a sweep, so that its data are worth most whenever it is stopped.
 
-In: the tasks, and the median times of problems that were measured already. Out: the tasks in the order of their worth.
-Knows neither device nor store, and nothing of how tables are fitted.
+In: the tasks, and the median times of measured problems. Out: the tasks, most useful first. Knows neither device nor
+store, nor how tables are fitted.
 
-Coverage first: the shapes of each operator and dtype in an order of which every beginning is spread evenly over rows x
-hidden, and over the row counts and the hidden sizes by themselves. After a fifth of the shapes, every other one is
-taken where it is contested. That shows where the neighbours of a measured shape would have advised it badly: the config
-that serves its nearest measured neighbours best loses against its own best. A shape is worth measuring by that loss
-around it, times the square of its distance from the nearest measured shape: where what is known disagrees, and little
-is known.
+Coverage first: the shapes of each operator and dtype in an order whose every prefix is spread evenly over rows x
+hidden, over the numbers of rows, and over the hidden sizes. After a fifth of the shapes, every second one is taken
+where the grid is contested: where the config that is best for the nearest measured neighbours of a measured shape loses
+against the best of that shape. The worth of a shape is that loss around it, times the square of its distance to the
+nearest measured shape: high where neighbours disagree and little is known.
 """
 
 import math
@@ -38,11 +37,11 @@ _NEAR_ON_AXIS = 3e-3
 
 
 class Agenda:
-    """The tasks that are left, by worth.
+    """The remaining tasks, by worth.
 
     Args:
-        tasks: what is to be measured, each problem once.
-        known: median times (ns) of problems that were measured before.
+        tasks: to be measured, each problem once.
+        known: median times (ns) of problems measured before.
     """
 
     def __init__(self, tasks: Sequence[Task], known: Mapping[Problem, Medians] | None = None) -> None:
@@ -60,11 +59,11 @@ class Agenda:
         return len(self._left)
 
     def coverage(self) -> list[Task]:
-        """All tasks in the order that covers the grid, operators and dtypes in turn."""
+        """All tasks in the order of coverage, operators and dtypes in turn."""
         return [task for turn in _turns([group.tasks for group in self._groups.values()]) for task in turn]
 
     def choices(self) -> Iterator[Task]:
-        """The tasks that are left, the one to measure next first; after it they follow in the order of coverage."""
+        """The remaining tasks: the next one first, then the order of coverage."""
         best = self._contested()
         if best is not None:
             yield best
@@ -73,17 +72,17 @@ class Agenda:
                 yield task
 
     def take(self, task: Task) -> None:
-        """This task is being measured."""
+        """Remove a task, which is being measured."""
         del self._left[task.problem]
         self._taken += 1
         self._groups[_group(task.problem)].take(task.problem)
 
     def learn(self, problem: Problem, medians: Medians) -> None:
-        """A problem was measured: median times, ns."""
+        """Add the median times (ns) of a measured problem."""
         self._groups[_group(problem)].learn(problem, medians)
 
     def _contested(self) -> Task | None:
-        """The task of most worth; None where it is the turn of coverage, or nothing is known."""
+        """The task of most worth; None if it is the turn of coverage, or nothing is known."""
         if self._taken % 2 == 0 or any(group.uncovered() for group in self._groups.values()):
             return None
         found = [group.best() for group in self._groups.values()]
@@ -91,7 +90,7 @@ class Agenda:
 
 
 class _Group:
-    """The shapes of one operator, variant and dtype, in the order of coverage."""
+    """Shapes of one operator, variant and dtype, in the order of coverage."""
 
     def __init__(self, tasks: Sequence[Task], known: Mapping[tuple[int, int], Medians]) -> None:
         by_shape = {(task.problem.rows, task.problem.hidden): task for task in tasks}
@@ -114,7 +113,7 @@ class _Group:
             self._learn(self._place[shape], medians)
 
     def uncovered(self) -> bool:
-        """Whether too few shapes were begun to say what is contested."""
+        """Whether too few shapes were begun to know what is contested."""
         return bool(self._waiting.any()) and int((~self._waiting).sum()) < self._cover
 
     def best(self) -> tuple[float, Task] | None:
@@ -158,7 +157,7 @@ class _Group:
             self._ill_advised[other] = self._advised(other)
 
     def _advised(self, place: int) -> float:
-        """What the config that serves the neighbours of a shape best loses there; unknown cells count as agreeing."""
+        """Loss at a shape of the config that is best for its neighbours; unknown cells count as agreeing."""
         near = [
             (int(n), 1.0 / (d + 0.03)) for n, d in zip(self._near[place], self._distance[place], strict=True) if n >= 0
         ]
@@ -171,15 +170,14 @@ class _Group:
 
 
 def covering(shapes: Sequence[tuple[int, int]], given: Sequence[tuple[int, int]] = ()) -> list[int]:
-    """An order of shapes of which every beginning covers rows x hidden evenly.
+    """Order shapes so that every prefix covers rows x hidden evenly.
 
     Args:
         shapes: (rows, hidden), each once.
-        given: those that come first, in this order.
+        given: shapes that come first, in this order.
 
     Returns:
-        Places in `shapes`. Greedily the least crowded one follows, the first of them where several are; it begins with
-        the smallest shape.
+        Indices into `shapes`: the smallest shape first, then greedily the least crowded one, the first of equals.
     """
     points = _points(shapes)
     crowded = np.zeros(len(shapes))
@@ -197,7 +195,7 @@ def covering(shapes: Sequence[tuple[int, int]], given: Sequence[tuple[int, int]]
 
 
 def _points(shapes: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
-    """Shapes as points of the unit square: the rank of the row count and of the hidden size among those there are."""
+    """Shapes as points of the unit square, by the rank of their number of rows and of their hidden size."""
     axes = []
     for values in zip(*shapes, strict=True):
         ranks = {value: rank for rank, value in enumerate(sorted(set(values)))}
@@ -210,6 +208,6 @@ def _group(problem: Problem) -> tuple[str, str, str]:
 
 
 def _turns(rows: Sequence[Sequence[Task]]) -> Iterator[list[Task]]:
-    """The first of each row, the second of each, and so on."""
+    """Interleave: the first of each list, the second of each, and so on."""
     for number in range(max(map(len, rows), default=0)):
         yield [row[number] for row in rows if number < len(row)]

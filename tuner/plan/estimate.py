@@ -1,7 +1,7 @@
-"""How long a sweep will take, before it starts.
+"""Estimate the duration of a sweep.
 
-In: tasks, a strategy, and how fast the machine is. Out: an `Estimate` with its parts, and what a single task takes, by
-which a sweep keeps its budget. A replay moves no bytes and compiles nothing: only its blocks count.
+In: tasks, a strategy, and the speed of the machine. Out: an `Estimate` with its parts, and the time of a single task,
+by which a sweep keeps its budget. A replay moves no bytes and compiles nothing: only its blocks count.
 
 The constants were fitted to sweeps of an H200 beside 16 cores; what differs from machine to machine is measured:
 `device.Speed` and the pace of Python. Sweeps of the same device that are stored correct what is left.
@@ -74,13 +74,13 @@ _TRUSTED = (0.5, 2.0)
 
 
 class Estimate(NamedTuple):
-    """Seconds on the wall.
+    """Wall time, seconds.
 
     Attributes:
-        start: until the first problem can begin, and what only the first one loads.
-        compile: waiting for the compiler, which works beside the rest.
-        gate, timing: in these.
-        store: writing down.
+        start: until the first problem can begin, and loading at the first one.
+        compile: waiting for the compiler, which works in parallel.
+        gate, timing: in these phases.
+        store: writing.
     """
 
     start: float
@@ -96,12 +96,12 @@ class Estimate(NamedTuple):
 
 
 class Pace:
-    """What tasks take on one machine by one strategy.
+    """Duration of tasks on one machine with one strategy.
 
     Args:
         speed: of the machine.
         target: its limits.
-        strategy: a name of `racing.STRATEGIES`.
+        strategy: a name of `rounds.STRATEGIES`.
         python: seconds that `python_seconds` took here.
         correction: of gate and timing, as `corrected` finds it.
         regime: how times are taken.

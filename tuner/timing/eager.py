@@ -1,11 +1,11 @@
-"""Launches as a model makes them in eager mode: from Python, one after the other, without a graph.
+"""Launches as a model makes them in eager mode: from Python, one after another, without a graph.
 
-In: what launches, and slices to launch it on. Out: `Streamed`, which a round replays and asks for its time as it does a
-captured graph. What is launched is left to `timing`, how a launch is made again at least cost to `kernels.launcher`.
+In: a launcher, and slices to launch on. Out: `Streamed`, which a round replays and times like a captured graph.
+`timing` chooses the launch; `kernels.launcher` repeats it at the least cost.
 
-The stream is drained before the batch. Else the launches would queue up behind the evicting read and then run without
-a gap, whatever they cost the host. So the time of a launch is the host's where that is larger, and the kernel's where
-the host runs ahead; the lead-in launch sees to it that this is decided before the first event.
+The stream is drained before the batch. Otherwise the launches would queue behind the evicting read and run without a
+gap, whatever their host time. So the time of a launch is that of the host if it is larger, else that of the kernel; the
+lead-in launch settles which before the first event.
 """
 
 import gc
@@ -19,7 +19,7 @@ Run = Callable[[Mapping[str, Tensor]], None]
 
 
 class Cold(Protocol):
-    """What empties the cache of a device: `timing.Timer`."""
+    """Evicts the cache of a device: `timing.Timer`."""
 
     device: torch.device
 
@@ -78,5 +78,5 @@ class Streamed:
                 gc.enable()
 
     def nanoseconds(self) -> int:
-        """The mean time of the timed launches of the last replay, which must have ended."""
+        """Mean time of the timed launches of the last replay, which must have ended."""
         return round(1e6 * self._begin.elapsed_time(self._end) / (len(self._slices) - self._lead_in))

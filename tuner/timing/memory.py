@@ -1,9 +1,8 @@
-"""Kernels of the tuner's own: the evicting read, the copy that stands beside every time, and comparisons.
+"""Kernels of the tuner: the evicting read, the reference copy, and comparisons.
 
 In: buffers. Out: nothing, the copy, or a mark. The read leaves nothing else in the L2; it does not write, because
-written lines would be flushed later, inside the timing of whatever comes next. The copy is a kernel and not a memcpy
-node: graphs give those to the copy engine for some sizes, which then takes up to 1.5 times as long (seen at
-16384 x 4096).
+written lines would be flushed later, inside the next timing. The copy is a kernel and not a memcpy node: for some sizes
+a graph gives that to the copy engine, which takes up to 1.5 times as long (seen at 16384 x 4096).
 """
 
 import torch

@@ -1,6 +1,6 @@
-"""Numbers of the timing protocol that its estimate and its memory follow from.
+"""Numbers of the timing protocol, from which its duration and memory follow.
 
-In: nothing. Out: how many launches are timed, and what stands beside them. Pure: `timing` does it, on a device.
+In: nothing. Out: the number of timed launches, and the size of the sentinel. Pure; `timing` measures.
 """
 
 # A launch that takes longer is timed alone: what the launch before it left behind does not show.
@@ -11,5 +11,5 @@ SENTINEL_COPIES = 4
 
 
 def timed_launches(footprint: int) -> int:
-    """Timed launches a replay, for a problem of `footprint` bytes."""
+    """Number of timed launches per replay, for a problem of `footprint` bytes."""
     return 10 if footprint <= 128 << 20 else 5 if footprint <= 512 << 20 else 3

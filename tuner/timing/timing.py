@@ -1,17 +1,17 @@
-"""Times of kernels on a CUDA GPU, cold at every size unless another regime is asked for.
+"""Times of kernels on a CUDA GPU, cold at every size unless another regime is chosen.
 
-In: the configs of one problem. Out: nanoseconds, one number a config and round. The protocol of the regime `cold`:
+In: the configs of one problem. Out: nanoseconds, one number per config and round. The protocol of the regime `cold`:
 
-* One CUDA graph a config: a read of twice the L2 evicts the cache, an untimed launch warms weight and instructions and
-  leaves the cache as a stream of such launches leaves it, then timed launches on disjoint slices follow between two
-  event nodes; the time is their mean. The same at every size, so that no step lies where one way would give over to
-  another; the two events cost 2 us together, so that fewer launches are timed only where this is below 0.5 %.
+* One CUDA graph per config: a read of twice the L2 evicts the cache, an untimed launch warms weight and instructions
+  and leaves the cache as a stream of such launches does, then timed launches on disjoint slices follow between two
+  event nodes; the time is their mean. The protocol is the same at every size, so times have no step where one method
+  would replace another. The two events cost 2 us together, so fewer launches are timed only where this is below 0.5 %.
 * One round replays every config once, in shuffled order, and ends with the sentinel, copies of fixed size; a sentinel
   more than 2 % off its running median voids the round, which is then repeated.
 * One block of rounds uses one draw of offsets and one capture; the next draws and captures anew.
 
-`warm` evicts nothing: all launches of a graph are on one slice, and as many as fill the L2 lead in, so that it holds
-what fits. `eager` has no graph: the launches are made from Python on cold slices, see `eager`. All else is the same.
+`warm` evicts nothing: all launches of a graph use one slice, after as many untimed ones as fill the L2 with what fits.
+`eager` has no graph: launches come from Python on cold slices, see `eager`. The rest is the same.
 """
 
 import random
@@ -113,7 +113,7 @@ class Captured:
 
 
 class Timer:
-    """What all problems on one device share: stream, arena, evicting read, sentinel, void rounds."""
+    """State shared by all problems on a device: stream, arena, evicting read, sentinel, void rounds."""
 
     def __init__(self, device: torch.device, sms: int, l2_bytes: int, seed: int = 0) -> None:
         self.device = device
@@ -154,7 +154,7 @@ class Timer:
             torch.cuda.synchronize(self.device)
 
     def speed(self) -> tuple[float, float]:
-        """Bytes a second of the sentinel; seconds of capturing eleven small copies and replaying them twice."""
+        """Bytes per second of the sentinel; seconds to capture eleven small copies and replay them twice."""
         self._sentinel.replay()
         torch.cuda.synchronize(self.device)
         bytes_per_second = 2e9 * SENTINEL_BYTES / self._sentinel.nanoseconds()
@@ -204,7 +204,7 @@ def _copy(tensors: Mapping[str, Tensor]) -> None:
 
 
 class CudaSession(Generic[Label]):
-    """One problem being timed in a regime: a `racing.Session`, whatever its launches are labelled with."""
+    """One problem being timed in a regime: a `rounds.Session`, whatever its launches are labelled with."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ def test_launches_of_the_rule_are_the_two_that_it_switches_between() -> None:
 )
 def test_a_gain_in_words(evidence: Evidence, gain: Gain, told: str, others: str) -> None:
     assert list(report.gain(with_gains(fit(evidence, FitOptions(leaves=2)), a=gain))) == [
-        "On average, against the rule of Liger-Kernel 0.8.5 on normtune's kernels (its own are compared in README):",
+        "On average, against the rule of Liger-Kernel 0.8.5 on normtune's kernels (its own: docs/results.md):",
         f"  a: {told} by the best switch between Liger's launches, {others} by other launches",
     ]
 

@@ -23,5 +23,5 @@ def test_the_table_for_any_gpu_takes_blocks_of_rows_where_they_were_faster() -> 
     found = {(who, name): (count, right, mean) for who, name, count, right, mean, _ in unmeasured.compare(DATA)}
     assert found["table for any GPU", unmeasured.BACKWARD] == (16, 16, 0)
     # Liger's switch at 32768 rows and 256 columns misses all but three of the shapes.
-    assert found["Liger", unmeasured.BACKWARD][:2] == (16, 3)
-    assert found["table for any GPU", unmeasured.FORWARD][2] < found["Liger", unmeasured.FORWARD][2]
+    assert found["Liger's rule", unmeasured.BACKWARD][:2] == (16, 3)
+    assert found["table for any GPU", unmeasured.FORWARD][2] < found["Liger's rule", unmeasured.FORWARD][2]

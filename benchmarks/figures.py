@@ -1,0 +1,392 @@
+"""The figures of README.md and docs/results.md, from committed data: results, recording, shipped table, its header.
+
+    python benchmarks/figures.py           # write the blocks of both documents
+    python benchmarks/figures.py --check   # end with 1 if a document is out of date
+
+Needs no GPU and fits nothing. The text around a block is written by hand and repeats none of its figures.
+"""
+
+import json
+import re
+import textwrap
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from normtune.benchmarks import against_copy, liger_table, peers_report, tilegym_table, unmeasured
+from normtune.docs import blocks
+from normtune.docs.blocks import Blocks
+
+README, DOCUMENT = blocks.ROOT / "README.md", blocks.ROOT / "docs" / "results.md"
+RESULTS = Path(__file__).parent / "results" / "nvidia_h200"
+COMMAND = "python benchmarks/figures.py"
+RECORDING = "nvidia-h200"
+HELD_OUT = blocks.ROOT / "tests" / "heuristics" / "fitting" / "nvidia_h200_held_out.parquet"
+OPERATORS = ("rms_norm_forward", "rms_norm_backward")
+# So many shapes at which normtune loses are named, worst first.
+NAMED = 8
+
+
+class Losses(NamedTuple):
+    """A function of the shipped table.
+
+    Attributes:
+        operator: it is for.
+        dtype: it is for.
+        function: its number of leaves, or the function that it shares.
+        recorded: its loss on the recording; None where it was not measured.
+        held_out: its loss at the held-out shapes; None where they were not measured.
+        gap: to the best tree with as many leaves, as the header has it; empty if it shares another function.
+        liger: mean loss of Liger-Kernel's rule on the recording, millionths.
+    """
+
+    operator: str
+    dtype: str
+    function: str
+    recorded: Any
+    held_out: Any
+    gap: str
+    liger: int | None
+
+
+def main() -> None:
+    """Write or compare."""
+    blocks.main(__doc__ or "", COMMAND, "figures", DOCUMENTS)
+
+
+def headline() -> list[str]:
+    """The headline figures of README.md."""
+    peers = {name: _ratio(cells) for name, cells in peers_report.by_part(_peers()).items()}
+    count = len(peers_report.timed(next(iter(peers_report.by_part(_peers()).values()))))
+    forward = [one for one in _losses() if one.operator == "rms_norm_forward"]
+    backward = [one for one in _losses() if one.operator == "rms_norm_backward"]
+    sweep, fit, lookup = _json("sweep"), _json("fit"), _json("lookup")
+    return [
+        "",
+        *_item(
+            "**Kernels.** Time over that of the fastest peer at each shape (torch, inductor, Liger-Kernel, QuACK), "
+            f"geometric mean over {count} shapes: backward {peers['backward', 'bfloat16']:.2f} in bfloat16 and "
+            f"{peers['backward', 'float32']:.2f} in float32, forward {peers['forward', 'bfloat16']:.2f} and "
+            f"{peers['forward', 'float32']:.2f}."
+        ),
+        *_item(
+            f"**Table.** On the recorded shapes it loses {_range(one.recorded.mean for one in forward)} forward and "
+            f"{_range(one.recorded.mean for one in backward)} backward on average, against the best config of each "
+            "shape (below 0: about 0); Liger-Kernel's launch rule, on the same kernels, "
+            f"{_range(one.liger for one in forward)} and {_range(one.liger for one in backward)}. At "
+            f"{forward[0].held_out.problems} shapes that took no part in the fit the table loses "
+            f"{_range(one.held_out.mean for one in forward)} and {_range(one.held_out.mean for one in backward)}."
+        ),
+        *_item(
+            f"**Cost.** A default sweep takes {sweep['wall_s']:.0f} s on the GPU. A fit of the whole recording takes "
+            f"{fit['cases'][0]['seconds']:.0f} s on {fit['cores']} CPU cores, {fit['cases'][1]['seconds']:.0f} s with "
+            f"cross-validation. A lookup takes {fmean(function['mean_ns'] for function in lookup['functions']):.0f} ns."
+        ),
+        "",
+    ]
+
+
+def _item(text: str) -> list[str]:
+    return textwrap.wrap(text, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _range(values: Any) -> str:
+    """The least and the greatest of some regrets, as percent."""
+    found = sorted(values)
+    return f"{_percent(found[0], 2)} to {_percent(found[-1], 2)} %"
+
+
+def _ratio(cells: list[dict[str, Any]]) -> float:
+    """Time over that of the fastest peer, geometric mean."""
+    return peers_report.mean([one.ratio for one in peers_report.timed(cells)])
+
+
+def setting() -> list[str]:
+    """Hardware, software and the regime of the measurements."""
+    cell = _peers()[-1]
+    software = cell["software"]
+    return [
+        f"One {cell['device']}, torch {plain(software['torch'])}, triton {plain(software['triton'])}, kernel time from "
+        "a cold cache",
+        "([measuring.md](measuring.md)).",
+    ]
+
+
+def copy() -> list[str]:
+    """The shipped table against a plain copy, 16-bit and 32-bit."""
+    keys = [(operator, dtype) for operator in sorted(OPERATORS) for dtype in ("bfloat16", "float32")]
+    return ["", *against_copy.table(against_copy.ratios(_evidence(), _table()[1]), keys), ""]
+
+
+def peers() -> list[str]:
+    """Means over the fastest peer, and the shapes at which that peer is faster."""
+    versions = {
+        side: plain(text) for side, text in peers_report.versions(_peers()).items() if side != peers_report.OURS
+    }
+    lines = ["", f"Peers: {', '.join(f'{side} {text}' for side, text in versions.items())}.", ""]
+    lines += ["| work | over the fastest peer | lost | over the copy |", "|---|---:|---:|---:|"]
+    losses = []
+    for (name, dtype), cells in peers_report.by_part(_peers()).items():
+        timed = peers_report.timed(cells)
+        lost = sorted((one for one in timed if one.ratio > 1), key=lambda one: -one.ratio)
+        over_copy = peers_report.mean([one.ours / one.copy for one in timed])
+        lines.append(f"| {name}, {dtype} | {_ratio(cells):.2f} | {len(lost)} of {len(timed)} | {over_copy:.2f} |")
+        if lost:
+            shown = ", ".join(f"{one.shape} ({one.ratio:.2f})" for one in lost[:NAMED])
+            more = f" and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
+            losses.append(f"- {name}, {dtype}, lost: {shown}{more}")
+    return [*lines, "", *losses, *[""] * bool(losses)]
+
+
+def liger() -> list[str]:
+    """The first of Liger's three tables."""
+    document = _json("liger_table")
+    return ["", *liger_table.table(document, OPERATORS), "", *liger_table.table(document, OPERATORS, own=True), ""]
+
+
+def tilegym() -> list[str]:
+    """TileGym's table in bfloat16; nothing if it was not measured."""
+    if not (RESULTS / "tilegym_table.json").exists():
+        return []
+    cells = [cell for cell in _json("tilegym_table")["cells"] if cell["dtype"] == "bfloat16"]
+    return ["", *tilegym_table.table(sorted(cells, key=lambda cell: cell["hidden"])), ""]
+
+
+def host() -> list[str]:
+    """What a call costs on the host."""
+    lines = ["", "| work | rows x hidden | torch | normtune | ratio |", "|---|---|---:|---:|---:|"]
+    for cell in sorted(_json("host")["cells"], key=lambda cell: cell["work"] != "forward, no_grad"):
+        ratio = cell["normtune"] / cell["torch"]
+        shape = f"{cell['rows']} x {cell['hidden']}"
+        lines.append(f"| {cell['work']} | {shape} | {cell['torch']:.2f} | {cell['normtune']:.2f} | {ratio:.2f} |")
+    return [*lines, ""]
+
+
+def losses() -> list[str]:
+    """What the functions of the shipped table lose on the recording and at held-out shapes, beside Liger's rule."""
+    lines = [
+        "",
+        "| operator | dtype | function | shapes | plain mean | worst | gap | held out: mean | worst | Liger's rule |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for one in _losses():
+        recorded, held_out = one.recorded, one.held_out
+        cells = [one.operator, one.dtype, one.function, str(recorded.problems if recorded else 0)]
+        cells += [_percent(recorded and recorded.mean, 2), _percent(recorded and recorded.worst, 1), one.gap]
+        cells += [_percent(held_out and held_out.mean, 2), _percent(held_out and held_out.worst, 1)]
+        lines.append(f"| {' | '.join([*cells, _percent(one.liger, 2)])} |")
+    bias = max(loss.luck for one in _losses() for loss in (one.recorded, one.held_out) if loss)
+    note = (
+        f"Means are low by at most {_percent(bias, 2)} %: half of the rounds choose the best config of a shape and the "
+        "other half scores it. A mean below 0 means about 0."
+    )
+    return [*lines, "", *textwrap.wrap(note, 120), ""]
+
+
+@cache
+def _losses() -> list[Losses]:
+    """What the functions of the shipped table lose."""
+    from normtune.heuristics.fitting import figures
+    from normtune.heuristics.regret.matrix import timing_matrix
+    from normtune.heuristics.rules import liger
+    from normtune.heuristics.tablefile import parse
+    from normtune.heuristics.tablefile.tree import leaves
+    from normtune.kernels.operator import operator
+    from normtune.kernels.target import target_for
+    from normtune.results.parquet_csv import read_parquet
+
+    (device,) = _evidence().devices()
+    target = target_for(device.target, device.sms)
+    header, source = _table()
+    trees, known = parse.trees(source.read_text("utf-8")), header.known()
+    found = []
+    for name in OPERATORS:
+        for dtype in operator(name).dtypes:
+            recorded, held_out = (
+                timing_matrix(evidence, operator(name), "", dtype, target)
+                for evidence in (_evidence(), read_parquet(HELD_OUT))
+            )
+            tree = trees[name, dtype]
+            (line,) = (text for text in header.regret if text.startswith(f"{name} {dtype}: "))
+            costs, gap = (re.search(rf"{words} (-?[\d.]+) %", line) for words in ("sharing costs", "within"))
+            donor, rule = known[name, dtype].donor, figures.of_rule(recorded, liger.choose) if recorded else None
+            found.append(
+                Losses(
+                    name,
+                    dtype,
+                    f"{donor[1]}'s, which costs {costs[1]}" if donor and costs else f"{leaves(tree)} leaves",
+                    figures.of_tree(recorded, tree) if recorded else None,
+                    figures.of_tree(held_out, tree) if held_out else None,
+                    gap[1] if gap else "",
+                    rule.mean if rule else None,
+                )
+            )
+    return found
+
+
+def batch_invariant() -> list[str]:
+    """What the batch-invariant functions of the shipped table cost beside the usual ones, as its header has it."""
+    lines = ["", "| operator | dtype | mean | worst |", "|---|---|---:|---:|"]
+    for text in _table()[0].regret:
+        match = re.match(r"(\S+)batch_invariant (\w+): .* costs (\S+) % \(worst (\S+) %\) beside", text)
+        if match:
+            lines.append(f"| {match[1].rstrip(':+')} | {match[2]} | {match[3]} | {match[4]} |")
+    return [*lines, ""]
+
+
+def staleness() -> list[str]:
+    """How often `normtune check --device` is right: on replays, and on a GPU."""
+    replay, gpu = _json("staleness_replay"), _json("staleness")
+    lines = ["", "| replay | checks | OK | AMBIGUOUS | STALE |", "|---|---:|---:|---:|---:|"]
+    for title, stale in (("fresh tables", False), ("stale functions", True)):
+        verdicts: Counter[str] = Counter()
+        for count in replay["counts"]:
+            if count["stale"] is stale and (stale or count["kind"] == "fresh"):
+                verdicts.update({verdict: count.get(verdict, 0) for verdict in _VERDICTS})
+        lines.append(f"| {title} | {verdicts.total()} | {' | '.join(str(verdicts[name]) for name in _VERDICTS)} |")
+    lines += ["", "| H200 | checks | seconds | verdict | mean loss of plain functions, % |", "|---|---:|---:|---|---:|"]
+    by_kind: dict[str, list[Any]] = {}
+    for check in gpu["checks"]:
+        by_kind.setdefault(check["kind"], []).append(check)
+    for kind, checks in sorted(by_kind.items(), key=lambda item: (item[0] != "fresh", item[1][0]["verdict"], item[0])):
+        means = [
+            function["mean_millionths"]
+            for check in checks
+            for function in check["functions"]
+            if ":" not in function["function"] and function["mean_millionths"] is not None
+        ]
+        seconds = sorted(round(check["seconds"]) for check in checks)
+        taken = str(seconds[0]) if seconds[0] == seconds[-1] else f"{seconds[0]} to {seconds[-1]}"
+        mean = " to ".join(dict.fromkeys(_percent(value, 1) for value in (min(means), max(means)))) if means else "-"
+        given = ", ".join(sorted({check["verdict"] for check in checks}))
+        lines.append(f"| `{kind}` | {len(checks)} | {taken} | {given} | {mean} |")
+    return [*lines, ""]
+
+
+def two_sweeps() -> list[str]:
+    """What the table of one sweep loses on the times of another."""
+    document = _json("two_sweeps")
+    lines = [
+        "",
+        "| operator | dtype | shapes | recording's table | other's table | floor |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for kind in document["kinds"]:
+        cells = [kind["key"], kind["dtype"], str(kind["shapes"]), *(_percent(loss, 2) for loss in kind["losses"])]
+        low, high = sorted(kind["floors"])
+        lines.append(f"| {' | '.join(cells)} | {_percent(low, 2)} to {_percent(high, 2)} |")
+    return [*lines, ""]
+
+
+def unmeasured_gpu() -> list[str]:
+    """What tables and rules choose on the GPU of Liger-Kernel #1238."""
+    return ["", *unmeasured.table(json.loads(unmeasured.DATA.read_text("utf-8"))), ""]
+
+
+def _percent(value: int | None, digits: int) -> str:
+    """A regret in millionths as percent; empty where there is none."""
+    from normtune.heuristics.regret.fixed_log import percent
+
+    return "" if value is None else percent(value, digits).removesuffix(" %")
+
+
+def tool() -> list[str]:
+    """Sweep, fit and lookup."""
+    sweep, fit, many, lookup = (_json(name) for name in ("sweep", "fit", "many_tables", "lookup"))
+    header, _ = _table()
+    count = re.search(r"\((\d+) measurements", header.data)
+    cases = ", ".join(f"{case['seconds']:.1f} s ({case['case'].strip('-')})" for case in fit["cases"])
+    peak = max(case["peak_mb"] for case in fit["cases"])
+    means = [function["mean_ns"] for function in lookup["functions"]]
+    rows = [
+        (
+            f"default sweep, {sweep['problems']} problems, compiling included{_of_other_spaces(sweep['measurements'])}",
+            "sweep.py",
+            sweep["device"],
+            f"{sweep['wall_s']:.0f} s, {100 * sweep['timing_share']:.0f} % of it timing",
+        ),
+        (
+            f"fit of {count[1] if count else 'the'} measurements",
+            "fit.py",
+            f"{fit['cores']} cores",
+            f"{cases}, {peak} MB",
+        ),
+        (
+            f"fit of {many['tables']} tables to {many['measurements']} measurements, 16 leaves",
+            "many_tables.py",
+            f"{many['cores']} cores",
+            f"{many['seconds']:.0f} s, {many['peak_mb']} MB",
+        ),
+        (
+            "lookup in the shipped table",
+            "lookup.py",
+            "1 core",
+            f"{fmean(means):.0f} ns, {max(means)} ns in the slowest function",
+        ),
+    ]
+    lines = ["", "| what | command | on | measured |", "| --- | --- | --- | --- |"]
+    return [*lines, *(f"| {a} | `python benchmarks/{b}` | {c} | {d} |" for a, b, c, d in rows), ""]
+
+
+def _of_other_spaces(measurements: int) -> str:
+    """What is to be said of a sweep whose plan was another than today's; a copy is measured at each problem."""
+    from normtune.kernels.target import TARGETS
+    from normtune.tuner.plan.grids import shapes
+    from normtune.tuner.plan.plan import plan, problems
+
+    today = plan(problems([], ["bfloat16"], shapes("default")), "default", TARGETS["sm_90"])
+    count = today.cells() + len(today.tasks)
+    return "" if count == measurements else f" (its plan had {measurements} measurements, today's has {count})"
+
+
+_VERDICTS = ("OK", "AMBIGUOUS", "STALE")
+BLOCKS: Blocks = {
+    "setting": setting,
+    "copy": copy,
+    "peers": peers,
+    "liger": liger,
+    "tilegym": tilegym,
+    "host": host,
+    "losses": losses,
+    "batch_invariant": batch_invariant,
+    "staleness": staleness,
+    "two_sweeps": two_sweeps,
+    "unmeasured": unmeasured_gpu,
+    "tool": tool,
+}
+DOCUMENTS: dict[Path, Blocks] = {README: {"headline": headline}, DOCUMENT: BLOCKS}
+
+
+def plain(version: str) -> str:
+    """A version without its build."""
+    return version.partition("+")[0]
+
+
+def _json(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
+
+
+def _peers() -> list[dict[str, Any]]:
+    return peers_report.read(RESULTS / "peers.jsonl")
+
+
+@cache
+def _evidence() -> Any:
+    from normtune.results.recording import load_recording
+
+    return load_recording(RECORDING)
+
+
+def _table() -> tuple[Any, Path]:
+    """Header and file of the table that ships for the recorded GPU."""
+    from normtune.heuristics.tablefile import locate
+
+    (device,) = _evidence().devices()
+    path = against_copy.shipped_for(device.name)
+    return locate.load(path).header, path
+
+
+if __name__ == "__main__":
+    main()

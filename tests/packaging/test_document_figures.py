@@ -1,0 +1,132 @@
+"""The figures of the documents are those of the committed results."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from normtune.benchmarks import against_copy, figures, peers_report
+from normtune.docs import blocks
+
+RESULTS = Path("benchmarks/results/nvidia_h200")
+
+
+@pytest.mark.parametrize(
+    ("document", "figure"), [("README.md", "shapes: backward "), ("docs/results.md", "| forward, bfloat16 | ")]
+)
+def test_a_document_is_what_the_results_say(root: Path, document: str, figure: str) -> None:
+    text = (root / document).read_text()
+    edited = text.replace(figure, f"{figure}0.01 and ", 1)
+    assert edited != text
+    assert blocks.filled(edited, "figures", figures.DOCUMENTS[root / document]) == text, figures.COMMAND
+
+
+def test_no_prose_repeats_a_figure(root: Path) -> None:
+    """Beside generated figures; experiments are written by hand."""
+    text = (root / "docs/results.md").read_text()
+    (section,) = re.findall(r"^## Kernels\n(.*?)^## Experiments", text, re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"<!-- figures: .*?<!-- end -->|`[^`]*`|\]\([^)]*\)", "", section, flags=re.DOTALL)
+    assert "Against other libraries" in prose and "|" not in prose
+    assert not re.findall(r"\d+\.\d+ (?:%|us\b)|\d+ (?:%|us\b|ns\b|s\b|times\b|GB\b)", prose)
+    readme = (root / "README.md").read_text()
+    (section,) = re.findall(r"^## Results\n(.*?)^## ", readme, re.MULTILINE | re.DOTALL)
+    assert not re.findall(r"\d+[.,]\d+|\d+ %", re.sub("<!-- figures: .*?<!-- end -->", "", section, flags=re.DOTALL))
+
+
+def test_the_table_over_the_copy_that_is_kept_is_that_of_the_recording(root: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.argv", ["against_copy.py"])
+    against_copy.main()
+    assert capsys.readouterr().out == (root / RESULTS / "against_copy.md").read_text()
+
+
+def test_a_block_too_few_or_too_many_is_named() -> None:
+    text = "".join(f"<!-- figures: {name} -->\n<!-- end -->\n" for name in figures.BLOCKS if name != "host")
+    with pytest.raises(SystemExit, match=r"expected each of setting, .*, host"):
+        blocks.filled(text, "figures", figures.BLOCKS)
+    text += "<!-- figures: host -->\n<!-- end -->\n<!-- figures: weather -->\n<!-- end -->\n"
+    with pytest.raises(SystemExit, match=r"has the blocks .*weather"):
+        blocks.filled(text, "figures", figures.BLOCKS)
+
+
+def test_check_writes_nothing_and_fails_where_a_figure_is_another(tmp_path: Path, monkeypatch) -> None:
+    file = tmp_path / "README.md"
+    text = "# A\n<!-- figures: one -->\n\n| 1.0 |\n\n<!-- end -->\nB\n<!-- figures: two -->\n<!-- end -->\n"
+    file.write_text(text)
+    monkeypatch.setattr(figures, "DOCUMENTS", {file: {"one": lambda: ["", "| 2.0 |", ""], "two": lambda: []}})
+    monkeypatch.setattr("sys.argv", ["figures.py", "--check"])
+    with pytest.raises(SystemExit, match=r"README\.md is out of date: run `python benchmarks/figures\.py`"):
+        figures.main()
+    assert file.read_text() == text
+    monkeypatch.setattr("sys.argv", ["figures.py"])
+    figures.main()
+    assert file.read_text() == text.replace("1.0", "2.0")
+    monkeypatch.setattr("sys.argv", ["figures.py", "--check"])
+    figures.main()
+
+
+@pytest.fixture
+def results(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of results of its own."""
+    shutil.copytree(root / RESULTS, tmp_path / "results")
+    monkeypatch.setattr(figures, "RESULTS", tmp_path / "results")
+    return tmp_path / "results"
+
+
+def test_shapes_at_which_normtune_loses_are_named_worst_first(results: Path) -> None:
+    def line(rows: int, ours: float) -> str:
+        sides = {
+            "normtune": {"version": "1", "median_us": ours},
+            "torch": {"version": "2.11.0+cu130", "median_us": 2.0},
+        }
+        head = {"pass": "forward", "dtype": "float32", "rows": rows, "hidden": 64, "device": "GPU"}
+        return json.dumps(head | {"sides": sides | {"copy": {"median_us": 1.0}}})
+
+    found = [line(rows, 2.0 + rows / 100) for rows in range(1, 12)] + [line(100, 1.0)]
+    (results / "peers.jsonl").write_text("\n".join(found) + "\n")
+    lines = list(figures.peers())
+    assert "Peers: torch 2.11.0." in lines
+    assert any(text.startswith("| forward, float32 | ") and "| 11 of 12 |" in text for text in lines)
+    (named,) = (text for text in lines if text.startswith("- "))
+    assert named.startswith("- forward, float32, lost: 11 x 64 (1.05), 10 x 64 (1.05), ")
+    assert named.endswith("4 x 64 (1.02) and 3 more") and named.count("(") == figures.NAMED
+    (results / "peers.jsonl").write_text(line(1, 1.0) + "\n")
+    assert not [text for text in figures.peers() if text.startswith("- ")]
+    assert len(peers_report.read(results / "peers.jsonl")) == 1
+
+
+def test_the_headline_is_of_the_results(results: Path) -> None:
+    before = figures.headline()
+    document = json.loads((results / "sweep.json").read_text())
+    (results / "sweep.json").write_text(json.dumps(document | {"wall_s": 1234}))
+    after = figures.headline()
+    assert any("default sweep takes 1234 s" in line for line in after) and before != after
+
+
+def test_counts_of_checks_are_those_of_the_results(results: Path) -> None:
+    path = results / "staleness_replay.json"
+    document = json.loads(path.read_text())
+    rates = document["rates"]
+    (fresh, stale) = (line for line in figures.staleness() if line.startswith(("| fresh tables", "| stale functions")))
+    assert fresh.startswith(f"| fresh tables | {rates['fresh']} | ")
+    assert fresh.endswith(f"| {rates['fresh_ambiguous']} | {rates['fresh_stale']} |")
+    assert stale.startswith(
+        f"| stale functions | {rates['stale']} | {rates['stale_ok']} | {rates['stale_ambiguous']} |"
+    )
+    path.write_text(json.dumps(document | {"counts": document["counts"][:1]}))
+    assert "| fresh tables | 75 | 74 | 1 | 0 |" in figures.staleness()
+
+
+def test_the_table_of_tilegym_appears_once_it_was_made(results: Path) -> None:
+    path = results / "tilegym_table.json"
+    path.unlink(missing_ok=True)
+    assert figures.tilegym() == []
+    cells = []
+    for dtype, time in (("bfloat16", 10.0), ("float32", 20.0)):
+        sides = {"normtune": {"version": "1", "workspace": 0, "median_us": time}}
+        sides["torch"] = {"version": "2", "median_us": 2 * time}
+        cells.append({"dtype": dtype, "rows": 4096, "hidden": 1024, "sides": sides})
+    path.write_text(json.dumps({"device": {"name": "GPU"}, "software": {}, "cells": cells}))
+    rows = [line for line in figures.tilegym() if line.startswith("| 1024 |")]
+    assert rows == ["| 1024 | 2519 | 2519 | 1259 | 2.00 |"]
