@@ -180,7 +180,7 @@ def _fit_operator(
         choices[kind.key, kind.dtype] = choice
         count = len(list(leaves_of(choice.tree)))
         figures = figures_on(kind, choice)
-        functions.append(AnyGpuFunction(kind.spec.name, kind.variant, kind.dtype, choice.tree, count, figures, dtypes))
+        functions.append(AnyGpuFunction(kind.spec.name, kind.variant, kind.dtype, choice.tree, dtypes, count, figures))
     return functions, shared
 
 

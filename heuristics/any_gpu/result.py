@@ -7,9 +7,8 @@ In: values. Out: `AnyGpuFunction` and `AnyGpuFit`. How they are found is in `all
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from normtune.heuristics.fitting.result import FromData
+from normtune.heuristics.fitting.result import FromData, TableFunction
 from normtune.heuristics.tablefile.relative_tree import NormalisedTree
-from normtune.kernels.problem import join_key
 from normtune.results.records import Device
 
 
@@ -40,29 +39,17 @@ class OnDevice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AnyGpuFunction:
+class AnyGpuFunction(TableFunction):
     """One function of the shared table.
 
     Attributes:
-        operator, variant, dtype: whose data it was fitted on.
-        tree: what it does.
         leaves: of the tree.
         figures: on each GPU that has data of it.
-        dtypes: the dtypes that it answers for under its key, its own first.
     """
 
-    operator: str
-    variant: str
-    dtype: str
     tree: NormalisedTree
     leaves: int
     figures: tuple[OnDevice, ...]
-    dtypes: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        """The operator's name in the table."""
-        return join_key(self.operator, self.variant)
 
 
 class AnyGpuShared(NamedTuple):

@@ -101,6 +101,7 @@ def fit(
     from normtune.heuristics.commands import installing
     from normtune.heuristics.fitting import regenerate, report, write
     from normtune.heuristics.fitting.baseline import baseline as in_use
+    from normtune.heuristics.fitting.emit import module_text
     from normtune.heuristics.fitting.pipeline import fit as fit_table
     from normtune.heuristics.fitting.pipeline import used
     from normtune.kernels.gpu_name import plain_name
@@ -132,8 +133,9 @@ def fit(
         regime,
     )
 
-    def command(table: Path, place: list[str]) -> list[str]:
-        return regenerate.words(regenerate.source(store, recording, table.parent), options, table, place)
+    def command(table: Path, place: list[str]) -> str:
+        measured_in = regenerate.source(store, recording, table.parent)
+        return regenerate.line(regenerate.words(measured_in, options, table, place))
 
     if all_devices:
         from normtune.heuristics.commands.fit_any_gpu import fit_all_devices, measured_everywhere
@@ -165,11 +167,11 @@ def fit(
             wrote.append(f"wrote {part.data}")
         if part.table:
             places = regenerate.places(part.table, part.data, len(parts) > 1)
-            write.write_table(fitted, part.table, command(part.table, places))
+            write.write_table(module_text(fitted, command(part.table, places)), part.table)
             wrote.append(f"wrote {part.table}")
         if part.installed:
             before = installing.displaced(fitted.device)
-            write.write_table(fitted, part.installed, command(part.installed, ["--install"]))
+            write.write_table(module_text(fitted, command(part.installed, ["--install"])), part.installed)
             name = plain_name(fitted.device.name)
             wrote.append(f"installed {part.installed}: kernels on {name} use it from now on, in place of {before}")
         told.append(wrote)

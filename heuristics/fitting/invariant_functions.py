@@ -70,7 +70,7 @@ def invariant_functions(
             plain_validated=fitted.validated.plain_inside(1),
         )
         variant = split_key(key)[1]
-        found.append(Function(one.operator, variant, one.dtype, fitted.tree, figures, one.dtypes, beside=fitted.cost))
+        found.append(Function(one.operator, variant, one.dtype, fitted.tree, one.dtypes, figures, beside=fitted.cost))
         for other in shared:
             if other.donor == (one.key, one.dtype):
                 theirs = by_key[other.key, other.dtype]

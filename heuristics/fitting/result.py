@@ -1,7 +1,7 @@
 """What a fit says: the functions of a table, what shares them, and the data they come from.
 
-In: values. Out: `Function`, `Shared` and `Fit`, and `FromData`, which tables for any GPU say as well. How they are
-found is in `fitting`, how they are written in `emit`.
+In: values. Out: `Function`, `Shared` and `Fit`, and `TableFunction` and `FromData`, which tables for any GPU share. How
+they are found is in `pipeline`, how they are written in `emit`.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from normtune.heuristics.fitting.batch_invariant import Cost
 from normtune.heuristics.fitting.figures import Figures
 from normtune.heuristics.fitting.forward_backward import Together
+from normtune.heuristics.tablefile.relative_tree import NormalisedTree
 from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.problem import join_key
 from normtune.results.records import Device
@@ -17,31 +18,41 @@ from normtune.results.regimes import COLD
 
 
 @dataclass(frozen=True)
-class Function:
-    """One function of the table.
+class TableFunction:
+    """One function of a table, be it for one GPU or for any.
 
     Attributes:
         operator, variant, dtype: whose data it was fitted on.
         tree: what it does.
-        figures: how good it is.
         dtypes: the dtypes that it answers for under its key, its own first.
-        replacing: whether it is what it is because of the table that it replaces.
-        beside: what it costs beside the function that looks at rows; None for one that does.
     """
 
     operator: str
     variant: str
     dtype: str
-    tree: Tree
-    figures: Figures
+    tree: Tree | NormalisedTree
     dtypes: tuple[str, ...]
-    replacing: bool = False
-    beside: Cost | None = None
 
     @property
     def key(self) -> str:
         """The operator's name in the table."""
         return join_key(self.operator, self.variant)
+
+
+@dataclass(frozen=True)
+class Function(TableFunction):
+    """One function of the table of one GPU.
+
+    Attributes:
+        figures: how good it is.
+        replacing: whether it is what it is because of the table that it replaces.
+        beside: what it costs beside the function that looks at rows; None for one that does.
+    """
+
+    tree: Tree
+    figures: Figures
+    replacing: bool = False
+    beside: Cost | None = None
 
 
 class Shared(NamedTuple):

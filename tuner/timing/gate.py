@@ -14,10 +14,10 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
 from normtune.kernels.call import KernelCall, run
+from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Buffer, Problem
 from normtune.kernels.target import Target
-from normtune.tuner.plan.plan import Candidate
 from normtune.tuner.timing import memory
 from normtune.tuner.timing.capture import capture
 
@@ -86,7 +86,9 @@ def one_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or ["no reason given"])[0][:200]
 
 
-def gate_launch(spec: OperatorSpec, problem: Problem, candidate: Candidate, target: Target) -> tuple[Problem, Launch]:
+def gate_launch(
+    spec: OperatorSpec, problem: Problem, candidate: tuple[Config, Launch], target: Target
+) -> tuple[Problem, Launch]:
     """The problem and launch on which a candidate's binary is tried: same binary, rows and grid of the gate's own."""
     config, launch = candidate
     if not launch.looped:
@@ -109,7 +111,7 @@ def gate_launch(spec: OperatorSpec, problem: Problem, candidate: Candidate, targ
 def gate(
     spec: OperatorSpec,
     problem: Problem,
-    candidate: Candidate,
+    candidate: tuple[Config, Launch],
     target: Target,
     device: torch.device,
     wide: bool = False,
