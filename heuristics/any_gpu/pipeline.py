@@ -147,8 +147,7 @@ def _kinds(data: "Evidence", devices: Sequence[Device], spec: OperatorSpec, weig
                 target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
                 matrix = timing_matrix(evidence, spec, variant, dtype, target)
                 if matrix and len(matrix.problems) > 1:
-                    weights = weighting.of(spec, variant, dtype, matrix.problems)
-                    parts.append(Part(target, replace(matrix, weights=weights)))
+                    parts.append(Part(target, weighting.weighted(spec, matrix)))
                     labels.append(device.label)
             if parts:
                 found.append(Kind(spec, variant, dtype, tuple(parts), tuple(labels)))

@@ -187,12 +187,12 @@ def fit(
 
 def _tell_stability(evidence: "Evidence", fitted: "Fit", options: FitOptions, old: "Incumbents | None") -> None:
     """Print how far a table would change, and before that, on stderr, how long it takes."""
-    from normtune.heuristics.stability.refit import cases
+    from normtune.heuristics.stability.refit import fitted as fitted_functions
     from normtune.heuristics.stability.report import beforehand, lines
     from normtune.heuristics.stability.spread import stability as stability_of
     from normtune.heuristics.stability.spread import tables_of
 
-    found = cases(evidence, fitted, options, old)
+    found = fitted_functions(evidence, fitted, options, old)
     tables = tables_of(found)
 
     def told(seconds: float) -> None:

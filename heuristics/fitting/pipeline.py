@@ -5,17 +5,17 @@ its own, and what shares another's: `serving` decides that. How it is written do
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.baseline import Incumbents
+from normtune.heuristics.fitting.case import Asked
 from normtune.heuristics.fitting.forward_backward import Side, sides_of, together
 from normtune.heuristics.fitting.invariant_functions import invariant_functions
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.parallel import in_order, processes_for
 from normtune.heuristics.fitting.result import Fit, Function, Shared
-from normtune.heuristics.fitting.serving import Asked, functions_of
+from normtune.heuristics.fitting.serving import functions_of
 from normtune.heuristics.regret.build import check_times, older
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
@@ -122,17 +122,13 @@ class _Part(NamedTuple):
 
 def _part(data: "Evidence", spec: OperatorSpec, asked: Asked, weighting: Weighting) -> _Part:
     notes: list[str] = []
-    matrices = [
-        replace(matrix, weights=weighting.of(spec, matrix.variant, matrix.dtype, matrix.problems))
-        for matrix in _matrices(data, spec, asked.target, notes)
-    ]
-    functions, shared = functions_of(spec, matrices, asked, notes)
+    matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, asked.target, notes)]
+    cases = [asked.case(spec, matrix) for matrix in matrices]
+    functions, shared = functions_of(cases, notes)
     plain = {(one.operator, dtype): one.tree for one in functions if not one.variant for dtype in one.dtypes}
     sides = sides_of(data, matrices, plain)
     if asked.options.batch_invariant:
-        invariant = invariant_functions(
-            data, spec, asked.target, matrices, functions, shared, asked.options.leaves, notes
-        )
+        invariant = invariant_functions(data, cases, functions, shared, notes)
         functions, shared = [*functions, *invariant[0]], [*shared, *invariant[1]]
     shapes = [shape for matrix in matrices for shape in matrix.problems]
     return _Part(functions, shared, notes, sides, shapes, weighting)
