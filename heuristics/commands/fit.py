@@ -6,14 +6,14 @@ In: their options. Out: figures on the terminal, tables, an exit code. The work 
 
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from normtune.errors import UsageError
 from normtune.heuristics.commands.check import check
-from normtune.heuristics.fitting.options import TIE_PERCENT, FitOptions
-from normtune.results.regimes import COLD
+from normtune.heuristics.commands.fit_options import with_options
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add `fit` and `check` to the command line."""
-    app.command("fit")(fit)
+    app.command("fit")(with_options(fit))
     app.command("check")(check)
 
 
@@ -51,34 +51,10 @@ def fit(
         str | None,
         typer.Option(metavar="FILE", help="Write what was fitted, for `check`, to this .parquet file or DIR/."),
     ] = None,
-    leaves: Annotated[
-        int | None, typer.Option(min=1, help="The most leaves a function may have; else chosen by cross-validation.")
-    ] = None,
-    objective: Annotated[
-        str, typer.Option(help="mean, or worst: the least mean of those tables whose worst shape is best.")
-    ] = "mean",
-    max_slowdown: Annotated[
-        float | None, typer.Option(help="No measured shape may take more than so many times its best, as 1.10.")
-    ] = None,
-    max_configs: Annotated[int | None, typer.Option(help="The most distinct configs that a function may have.")] = None,
-    weights: Annotated[
-        str, typer.Option(help="What shapes count: decades of bytes moved, equal, or a CSV of rows,hidden,weight.")
-    ] = "decades",
-    tie: Annotated[
-        float, typer.Option(help="Percent of mean slowdown within which the plainest table is taken.")
-    ] = TIE_PERCENT,
-    baseline: Annotated[
-        str | None,
-        typer.Option(help="No leaf may be slower than this rule or table; else than the table that is replaced."),
-    ] = None,
-    batch_invariant: Annotated[
-        bool, typer.Option("--batch-invariant", help="Also functions whose config does not depend on rows.")
-    ] = False,
     all_devices: Annotated[
         bool,
         typer.Option("--all-devices", help="One table for any GPU, of all GPUs of the store or `--recording all`."),
     ] = False,
-    regime: Annotated[str, typer.Option(help="Fit the times taken cold, warm or eager.")] = COLD,
     stability: Annotated[
         bool, typer.Option("--stability", help="Say how far the table would change if it were measured again.")
     ] = False,
@@ -88,7 +64,6 @@ def fit(
     uninstall: Annotated[
         bool, typer.Option("--uninstall", help="Remove the installed table of this GPU; nothing is fitted.")
     ] = False,
-    operator: Annotated[list[str] | None, typer.Option(help="Only this operator; may be repeated.")] = None,
     force: Annotated[
         bool,
         typer.Option(
@@ -96,6 +71,7 @@ def fit(
             help="Overwrite files that normtune did not write, or that were edited; install what is of no GPU here.",
         ),
     ] = False,
+    **chosen: Any,
 ) -> None:
     """Fit the table that loses least, print what it loses, and write it with --out or --install."""
     from normtune.heuristics.commands import installing
@@ -108,6 +84,7 @@ def fit(
     from normtune.results.parquet_csv import write_parquet
     from normtune.results.source import measured
 
+    baseline, regime = chosen["baseline"], chosen["regime"]
     for name, place in (("--out", out), ("--evidence", evidence), ("--baseline", baseline)):
         if place == "":
             raise UsageError(f"{name} is empty: name a file, or leave it out")
@@ -120,18 +97,7 @@ def fit(
         devices = measured(store, recording, regime).devices() if given else None
         say("\n".join(installing.uninstall(devices, force)))
         return
-    options = FitOptions(
-        leaves,
-        tuple(operator or ()),
-        objective,
-        max_slowdown,
-        tie,
-        weights,
-        max_configs,
-        baseline,
-        batch_invariant,
-        regime,
-    )
+    options = FitOptions(**chosen)
 
     def command(table: Path, place: list[str]) -> str:
         measured_in = regenerate.source(store, recording, table.parent)
