@@ -52,11 +52,9 @@ class Kind(NamedTuple):
         """What a function of it serves."""
         return served_variants(self.spec, self.variant)
 
-    def box(self) -> tuple[int, int, int, int]:
-        """Least and most rows, least and most hidden."""
-        shapes = [shape for part in self.parts for shape in part.matrix.problems]
-        rows, hidden = zip(*shapes, strict=True)
-        return min(rows), max(rows), min(hidden), max(hidden)
+    def shapes(self) -> list[tuple[int, int]]:
+        """Rows and hidden of all problems."""
+        return [shape for part in self.parts for shape in part.matrix.problems]
 
 
 class Choice(NamedTuple):

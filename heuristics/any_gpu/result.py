@@ -7,7 +7,7 @@ In: values. Out: `AnyGpuFunction` and `AnyGpuFit`. How they are found is in `all
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from normtune.heuristics.fitting.result import FromData, TableFunction
+from normtune.heuristics.fitting.result import FromData, SharedFunction, TableFunction
 from normtune.heuristics.tablefile.relative_tree import NormalisedTree
 from normtune.results.records import Device
 
@@ -52,21 +52,7 @@ class AnyGpuFunction(TableFunction):
     figures: tuple[OnDevice, ...]
 
 
-class AnyGpuShared(NamedTuple):
-    """A variant or dtype that has data and takes the function of another all the same.
-
-    Attributes:
-        key, dtype: its name and dtype.
-        donor: key and dtype of the function that it takes.
-        cost: mean regret that sharing adds, against a function of its own, every GPU alike, millionths.
-        figures: of the donor's function on its data.
-    """
-
-    key: str
-    dtype: str
-    donor: tuple[str, str]
-    cost: int
-    figures: tuple[OnDevice, ...]
+AnyGpuShared = SharedFunction[tuple[OnDevice, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)

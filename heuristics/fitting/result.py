@@ -4,8 +4,9 @@ In: values. Out: `Function`, `Shared` and `Fit`, and `TableFunction` and `FromDa
 they are found is in `pipeline`, how they are written in `emit`.
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from normtune.heuristics.fitting.batch_invariant import Cost
 from normtune.heuristics.fitting.figures import Figures
@@ -15,6 +16,11 @@ from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.problem import join_key
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
+
+if TYPE_CHECKING:
+    from normtune.results.evidence import Evidence
+
+FiguresT = TypeVar("FiguresT")
 
 
 @dataclass(frozen=True)
@@ -55,13 +61,13 @@ class Function(TableFunction):
     beside: Cost | None = None
 
 
-class Shared(NamedTuple):
+class SharedFunction(NamedTuple, Generic[FiguresT]):
     """A variant or dtype that has data and takes the function of another all the same.
 
     Attributes:
         key, dtype: its name and dtype.
         donor: key and dtype of the function that it takes.
-        cost: mean regret that sharing adds on its data, against the best tree of as many leaves, millionths.
+        cost: mean regret that sharing adds on its data, against a function of its own, millionths.
         figures: how good the function is on its data.
     """
 
@@ -69,7 +75,10 @@ class Shared(NamedTuple):
     dtype: str
     donor: tuple[str, str]
     cost: int
-    figures: Figures
+    figures: FiguresT
+
+
+Shared = SharedFunction[Figures]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +104,22 @@ class FromData:
     measured: tuple[int, int, int, int]
     notes: tuple[str, ...]
     regime: str = COLD
+
+    @classmethod
+    def of(cls, data: "Evidence", shapes: Collection[tuple[int, int]], regime: str, notes: Sequence[str]) -> "FromData":
+        """What is said of some data, of which the shapes are (rows, hidden), at least one."""
+        rows, hidden = zip(*shapes, strict=True)
+        newest = data.runs[-1]
+        return FromData(
+            software=newest.software,
+            date=newest.started[:10],
+            digest=data.digest(),
+            measurements=len(data.frame),
+            fingerprints=data.fingerprints(),
+            measured=(min(rows), max(rows), min(hidden), max(hidden)),
+            notes=tuple(notes),
+            regime=regime,
+        )
 
     @property
     def extent(self) -> str:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import fit_function
-from normtune.heuristics.fitting.result import Function, Shared
+from normtune.heuristics.fitting.result import Function, Shared, TableFunction
 from normtune.heuristics.fitting.sharing import extra, offer
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.coverage import answers
@@ -44,7 +44,7 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[Function
     matrices = [case.matrix for case in cases]
     for case in cases:
         matrix, decided, options = case.matrix, case.known, case.options
-        tried = {place: offer(case, functions[place]) for place in _donors(functions, matrix)}
+        tried = {place: offer(case, functions[place]) for place in donors(functions, matrix.variant, matrix.dtype)}
         offers = [(place, offered.shared) for place, offered in tried.items() if offered.shared]
         wider = {place for place, _ in offers if not decided and _is_narrower(matrix, functions[place], matrices)}
         taken = next((pair for pair in offers if pair[0] in wider or _is_taken(pair[1], decided)), None)
@@ -99,14 +99,14 @@ def _is_taken(offered: Shared, decided: Known | None) -> bool:
     return offered.donor == decided.donor if decided else offered.cost <= SHARING_COST
 
 
-def _donors(functions: Sequence[Function], matrix: TimingMatrix) -> list[int]:
-    """The places of the functions that a matrix may share, in the order in which they are asked."""
-    plain = _serving(functions, "", matrix.dtype) if matrix.variant else None
-    first = next((place for place, one in enumerate(functions) if one.variant == matrix.variant), None)
+def donors(functions: Sequence[TableFunction], variant: str, dtype: str) -> list[int]:
+    """The indices of the functions that a variant and dtype may share, in the order in which they are tried."""
+    plain = _serving(functions, "", dtype) if variant else None
+    first = next((place for place, one in enumerate(functions) if one.variant == variant), None)
     return [place for place in (plain, first) if place is not None]
 
 
-def _serving(functions: Sequence[Function], variant: str, dtype: str) -> int | None:
+def _serving(functions: Sequence[TableFunction], variant: str, dtype: str) -> int | None:
     """The place of the variant's function that serves a dtype."""
     found = (place for place, one in enumerate(functions) if one.variant == variant and dtype in one.dtypes)
     return next(found, None)
