@@ -21,6 +21,7 @@ from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_S
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.recording import load_recording
 
@@ -52,7 +53,7 @@ def times(name: str, dtype: str = "bfloat16") -> Times:
     """Median nanoseconds of each (rows, hidden, config) of the recorded H200."""
     frame = load_recording("nvidia-h200").current().select([name], [dtype]).frame
     frame = frame[(frame["variant"] == "") & (frame["status"] == "ok")]
-    configs = {text: Config.from_json(text) for text in frame["config"].unique()}
+    configs = {text: RMSNormConfig.from_json(text) for text in frame["config"].unique()}
     columns = (frame["rows"], frame["hidden"], frame["config"], frame["samples"])
     return {
         (int(rows), int(hidden), configs[text]): float(np.median(samples))

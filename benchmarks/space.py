@@ -58,7 +58,7 @@ def main() -> None:
 
 def by_half(evidence):
     """Operator to problem to config to the median time in each half of the blocks."""
-    from normtune.results.records import COPY
+    from normtune.kernels.config import COPY
     from normtune.results.statistics import halves
 
     found = defaultdict(lambda: defaultdict(dict))

@@ -14,6 +14,7 @@ from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import Target, target_for
 
 DATA = Path(__file__).with_name("liger_1238_rtx_5060_ti.json")
@@ -46,7 +47,7 @@ def choices(data: dict) -> dict[str, "dict[tuple[str, int, int], Config | None]"
     found: dict[str, dict[tuple[str, int, int], Config | None]] = {}
     for title, table in (("table for any GPU", any_gpu), ("table of the H200", h200)):
         found[title] = {
-            (name, rows, hidden): Config(*table.tables[name, data["dtype"]](rows, hidden))
+            (name, rows, hidden): RMSNormConfig(*table.tables[name, data["dtype"]](rows, hidden))
             for name, rows, hidden in shapes
         }
     for title, rule in (("Liger", "liger"), ("Liger with #1238", "liger_1238")):

@@ -3,7 +3,8 @@
 In: what a kernel file's `calls` builds. Out: `KernelCall`, `run` and `warmup`. Imports neither torch nor triton.
 """
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 
@@ -14,6 +15,36 @@ class KernelCall(NamedTuple):
     grid: tuple[int, ...]
     args: tuple[Any, ...]
     options: dict[str, Any]
+
+
+class ForeignKernel:
+    """A function that is no kernel of Triton, launched in the way of one.
+
+    Args:
+        function: called with its options by name, returns a tensor, or several in a tuple.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.kept: deque[Any] | None = None
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        """What makes the call and copies what it returns into the positional arguments.
+
+        Where `kept` is set it goes there instead: no time goes into copies, and no output takes the memory of the last.
+        """
+
+        def launch(*outputs: Any, **inputs: Any) -> None:
+            returned = self.function(**inputs)
+            if self.kept is not None:
+                self.kept.append(returned)
+                return
+            made = returned if isinstance(returned, tuple) else (returned,)
+            for output, tensor in zip(outputs, made, strict=True):
+                if tensor is not output:
+                    output.copy_(tensor)
+
+        return launch
 
 
 def run(calls: Iterable[KernelCall]) -> None:

@@ -1,31 +1,221 @@
-"""What a table entry says: how a kernel is launched for a whole region of shapes.
+"""Configs: how an operator is launched for a whole region of shapes, as a value for each of its knobs.
 
-In: nothing. Out: `Config`, the value that spaces enumerate, sweeps time, tables return and
-`OperatorSpec.resolve` turns into a `Launch` for one problem. Knows no operator, no shape and no GPU.
+In: subclasses of `Config`, one an operator or family of operators, which declare the knobs. Out: the values that spaces
+enumerate, sweeps time, tables return and `OperatorSpec.resolve` turns into a launch for one problem. Knows no operator,
+no shape and no GPU.
 """
 
+import inspect
 import json
-from typing import Any, NamedTuple
+import re
+from collections import namedtuple
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, dataclass_transform, get_args, get_origin
 
-SCHEDULES = ("row", "block_row", "persistent", "split")
-FINISHES = ("none", "reduce", "dependent", "columns")
+KINDS: dict[str, type] = {"int": int, "str": str}
 
 
-class Config(NamedTuple):
-    """How an operator is launched: hashable, ordered, equal to the plain tuple of its fields.
+class Knob(NamedTuple):
+    """One field of a config.
 
     Attributes:
-        schedule: `row` (one row a program), `block_row` (`block_row` rows a program), `persistent`
-            (a fixed grid strides over the rows) or `split` (columns in chunks).
-        block_row: rows a program holds at once; lowered by `resolve` where the tile would not fit.
-        num_warps: warps a program.
-        num_stages: depth of the software pipeline of the row loop; 1 where there is no loop. In `split`, 2 fetches the
-            next row into the last-level cache.
-        programs_per_sm: size of the fixed grid in programs a multiprocessor; 0 where the grid follows the rows.
-        finish: how sums over rows end: `none` (the operator has none), `reduce` (a second kernel sums partial sums),
-            `dependent` (that kernel is brought to the GPU early) or `columns` (programs of their own sum columns).
-        block_col: columns a chunk in `split`, columns a program sums with finish `columns`, else 0.
+        name: as it is written in tables, stores and options.
+        kind: `int` or `str`.
+        meaning: what it decides, in a line, for the table's docstring; empty where nobody said.
+        default: left out of texts where a config has it; None where there is none.
     """
+
+    name: str
+    kind: type
+    meaning: str = ""
+    default: int | str | None = None
+
+
+@dataclass_transform(frozen_default=True)
+class Config(tuple[Any, ...]):
+    """How an operator is launched: hashable, ordered, equal to the plain tuple of its values.
+
+    A subclass declares a knob a line, integer or text, with its meaning and a default where there is one:
+
+        class SoftmaxConfig(Config):
+            rows: Annotated[int, "rows a program holds at once."] = 1
+            num_warps: Annotated[int, "warps a program."] = 4
+
+    Attributes:
+        knobs: the knobs, in the order of the values.
+
+    Raises:
+        TypeError: a knob of a subclass is neither `int` nor `str`, or its default is of another kind.
+    """
+
+    __slots__ = ()
+
+    knobs: ClassVar[tuple[Knob, ...]] = ()
+    _fields: ClassVar[tuple[str, ...]] = ()
+
+    if TYPE_CHECKING:
+
+        def __new__(cls, *values: Any) -> Self:
+            """Of the values of the knobs, in their order or by name."""
+
+        def __getattr__(self, name: str) -> Any:
+            """The value of a knob that the operator declares."""
+
+    def __init_subclass__(cls) -> None:
+        cls._take({name: _knob(cls, name, hint) for name, hint in inspect.get_annotations(cls).items()})
+        if not cls.__name__.startswith("_") and cls.knobs:
+            _DECLARED.setdefault(_without_meanings(cls.knobs), cls)
+
+    @classmethod
+    def _take(cls, knobs: Mapping[str, Knob]) -> None:
+        """Give the class its knobs: the constructor and the fields of a `namedtuple` of them."""
+        defaults = [knob.default for knob in knobs.values() if knob.default is not None]
+        made: Any = namedtuple(cls.__name__, list(knobs), defaults=defaults)  # type: ignore[misc]
+        for name in ("__new__", "_fields", "_field_defaults", *knobs):
+            setattr(cls, name, made.__dict__[name])
+        cls.knobs = tuple(knobs.values())
+        if knobs and cls.knobs[0].kind is int:
+            cls.__lt__, cls.__gt__ = _Mixed.__lt__, _Mixed.__gt__  # type: ignore[method-assign, assignment]
+
+    def _replace(self, **values: int | str) -> Self:
+        """This config with other values of the named knobs."""
+        return type(self)(**{**self._asdict(), **values})
+
+    def _asdict(self) -> dict[str, int | str]:
+        """The values by the names of the knobs."""
+        return dict(zip(self._fields, self, strict=True))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
+
+    def __str__(self) -> str:
+        """One line, only the values that say something: `persistent block_row=4 warps=8 stages=3 programs_per_sm=2`."""
+        return " ".join(
+            str(value) if knob.kind is str and knob.default is None else f"{knob.name.removeprefix('num_')}={value}"
+            for knob, value in zip(self.knobs, self, strict=True)
+            if knob.name == "num_warps" or value != knob.default
+        )
+
+    def constant_name(self) -> str:
+        """The name of this config in a table's code, an identifier: `ROWS_2_WARPS_8`."""
+        parts = [
+            str(value) if knob.kind is str else f"{knob.name.removeprefix('num_')}_{value}"
+            for knob, value in zip(self.knobs, self, strict=True)
+            if knob.name == "num_warps" or value != knob.default
+        ]
+        return "_".join(parts).upper()
+
+    def to_json(self) -> str:
+        """The canonical text of this config: sorted keys, no spaces; equal configs give equal bytes."""
+        return json.dumps(self._asdict(), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The config that `to_json` wrote.
+
+        Of `Config` itself any knobs are taken: what a store holds of an operator that is not here can still be read.
+
+        Raises:
+            ValueError: the text is not a JSON object of exactly these knobs with values of the right kinds.
+        """
+        try:
+            values: dict[str, Any] = json.loads(text)
+            of: type[Any] = cls
+            if cls is Config:
+                of = class_of(tuple(Knob(name, _known_kind(value)) for name, value in values.items()))
+            config: Self = of(**values)
+        except (json.JSONDecodeError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"not a config: {text!r} ({error})") from None
+        for knob, value in zip(config.knobs, config, strict=True):
+            if type(value) is not knob.kind:
+                expected = knob.kind.__name__
+                raise ValueError(f"not a config: {knob.name} is {value!r}, expected {expected}, in {text!r}")
+        return config
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if type(self).__qualname__ == _NAMELESS:
+            return _revived, (self.knobs, tuple(self))
+        return type(self), tuple(self)
+
+
+_NAMELESS = "_AnyConfig"
+_DECLARED: dict[tuple[Knob, ...], type[Config]] = {}
+
+
+def class_of(knobs: tuple[Knob, ...]) -> type[Config]:
+    """The class that declares these knobs, or one without a name where no operator at hand does.
+
+    Raises:
+        ValueError: a name is no identifier, or stands twice.
+    """
+    knobs = _without_meanings(knobs)
+    return _DECLARED.get(knobs) or _nameless(knobs)
+
+
+def _without_meanings(knobs: tuple[Knob, ...]) -> tuple[Knob, ...]:
+    return tuple(knob._replace(meaning="") for knob in knobs)
+
+
+@lru_cache(maxsize=256)
+def _nameless(knobs: tuple[Knob, ...]) -> type[Config]:
+    made: type[Config] = type(_NAMELESS, (_Mixed,), {"__slots__": (), "__module__": __name__})
+    made._take({knob.name: knob for knob in knobs})
+    if len(made._fields) != len(knobs) or not knobs:
+        raise ValueError(f"expected knobs of different names, got {[knob.name for knob in knobs]}")
+    return made
+
+
+def _revived(knobs: tuple[Knob, ...], values: Sequence[int | str]) -> Config:
+    return class_of(knobs)(*values)
+
+
+def _knob(cls: type[Config], name: str, hint: Any) -> Knob:
+    """A knob as a class declares it."""
+    meaning = ""
+    if get_origin(hint) is Annotated:
+        hint, meaning = get_args(hint)[:2]
+    kind: Any = KINDS.get(hint, hint) if isinstance(hint, str) else hint
+    default: Any = cls.__dict__.get(name)
+    if kind not in KINDS.values():
+        raise TypeError(f"{cls.__name__}.{name} is annotated {hint!r}: a knob is int or str, plain or in Annotated")
+    if not re.fullmatch(r"[ !#-\[\]-~]*", meaning):
+        raise TypeError(f"the meaning of {cls.__name__}.{name} is {meaning!r}: expected ASCII without quotes or \\")
+    if default is not None and type(default) is not kind:
+        raise TypeError(f"{cls.__name__}.{name} has the default {default!r}: expected {kind.__name__}")
+    return Knob(name, kind, meaning, default)
+
+
+def _known_kind(value: object) -> type:
+    if type(value) not in KINDS.values():
+        raise ValueError(f"{value!r} is neither an integer nor a text")
+    return type(value)
+
+
+class _Mixed(Config):
+    """A config that is also sorted among those of other classes, by the names of the knobs."""
+
+    def __lt__(self, other: tuple[Any, ...]) -> bool:
+        try:
+            return tuple.__lt__(self, other)
+        except TypeError:
+            return isinstance(other, Config) and self._fields < other._fields
+
+    def __gt__(self, other: tuple[Any, ...]) -> bool:
+        try:
+            return tuple.__gt__(self, other)
+        except TypeError:
+            return isinstance(other, Config) and self._fields > other._fields
+
+
+class Implementation(_Mixed):
+    """A function that is called instead of a kernel."""
+
+    implementation: Annotated[str, "the name under which the operator knows the function to call."]
+
+
+class _Beside(_Mixed):
+    """What is timed beside the configs of a problem; its knobs are those that every store has under this name."""
 
     schedule: str
     block_row: int = 1
@@ -35,40 +225,7 @@ class Config(NamedTuple):
     finish: str = "none"
     block_col: int = 0
 
-    def __str__(self) -> str:
-        """One line, only the fields that say something: `persistent block_row=4 warps=8 stages=3 programs_per_sm=2`."""
-        parts = [self.schedule]
-        if self.block_row > 1:
-            parts.append(f"block_row={self.block_row}")
-        parts.append(f"warps={self.num_warps}")
-        if self.num_stages > 1:
-            parts.append(f"stages={self.num_stages}")
-        if self.programs_per_sm:
-            parts.append(f"programs_per_sm={self.programs_per_sm}")
-        if self.finish != "none":
-            parts.append(f"finish={self.finish}")
-        if self.block_col:
-            parts.append(f"block_col={self.block_col}")
-        return " ".join(parts)
 
-    def to_json(self) -> str:
-        """The canonical text of this config: sorted keys, no spaces; equal configs give equal bytes."""
-        return json.dumps(self._asdict(), sort_keys=True, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> "Config":
-        """The config that `to_json` wrote.
-
-        Raises:
-            ValueError: the text is not a JSON object of exactly these fields with the right types.
-        """
-        try:
-            fields: dict[str, Any] = json.loads(text)
-            config = cls(**fields)
-        except (json.JSONDecodeError, TypeError) as error:
-            raise ValueError(f"not a config: {text!r} ({error})") from None
-        for name, kind in cls.__annotations__.items():
-            value = getattr(config, name)
-            if not isinstance(value, kind) or isinstance(value, bool):
-                raise ValueError(f"not a config: {name} is {value!r}, expected {kind.__name__}, in {text!r}")
-        return config
+# The yardstick beside every problem: a plain device-to-device copy that moves as many bytes. It is stored like a
+# config and is never a candidate.
+COPY = _Beside("copy", num_warps=0)

@@ -22,12 +22,13 @@ from normtune.kernels.config import Config
 from normtune.kernels.device import describe
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.launcher import Prepared, prepare
-from normtune.kernels.operator import Launch, OperatorSpec
+from normtune.kernels.operator import AnyLaunch, OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import TARGETS, Target
 
 Kept = TypeVar("Kept")
-Lookup = Callable[[Problem], Config | None]
+# A table's config is of a class that the table defines.
+Lookup = Callable[[Problem], Any]
 
 _chosen: str | os.PathLike[str] | Literal["auto"] | None = "auto"
 _tables: dict[int, locate.Table | None] = {}
@@ -82,15 +83,17 @@ def config_for(
             lookup = _lookups[device, batch_invariant] = _in_table(_table_of(device, target), batch_invariant)
     if batch_invariant:
         problem = problem._replace(rows=MAX_ROWS)
-    return lookup(problem) or spec.default_config(problem, target)
+    found = lookup(problem)
+    if found is None or found._fields != spec.config._fields:  # of an operator that had other knobs then
+        return spec.default_config(problem, target)
+    return spec.config(*found)
 
 
 def prepared(
     spec: OperatorSpec,
     problem: Problem,
     tensors: Mapping[str, Tensor | None],
-    eps: float,
-    offset: float,
+    scalars: Mapping[str, float],
     batch_invariant: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Prepared:
@@ -101,14 +104,13 @@ def prepared(
         problem: of at least one row.
         tensors: by name, as `spec.buffers` lists them; last dimension contiguous, row strides free. None stands for one
             that the variant leaves out.
-        eps: added to the mean square.
-        offset: added to the weight.
+        scalars: a value for each of the operator's `scalars`.
         batch_invariant: whether the config may not depend on the number of rows.
         options: compiler options besides those of the kernel calls.
     """
     first = next(tensor for tensor in tensors.values() if tensor is not None)
     launch = resolved(spec, problem, first, tensors.values(), batch_invariant)
-    return prepare(spec.kernels(), launch, problem, tensors, eps, offset, options)
+    return prepare(spec, launch, problem, tensors, scalars, options)
 
 
 def resolved(
@@ -117,7 +119,7 @@ def resolved(
     first: Tensor,
     tensors: Iterable[Tensor | None],
     batch_invariant: bool = False,
-) -> Launch:
+) -> AnyLaunch:
     """What the table's config resolves to on tensors of these strides; the default config's, where it is illegal.
 
     Args:
@@ -177,13 +179,13 @@ class Cache(dict[Any, Kept]):
 
 def _resolve(
     spec: OperatorSpec, problem: Problem, target: Target, device: int, alignment: int, batch_invariant: bool = False
-) -> Launch:
+) -> AnyLaunch:
     config = config_for(spec, problem, target, device, batch_invariant)
     # So that no batch is too large for what a small one runs.
     most = problem._replace(rows=MAX_ROWS) if batch_invariant else problem
     launch = spec.launch_of(config, most, target, alignment) and spec.launch_of(config, problem, target, alignment)
     # Where it is illegal the table was made for a GPU with other limits.
-    return launch or spec.resolve(spec.default_config(problem, target), problem, target, alignment)
+    return launch or spec.launch(spec.default_config(problem, target), problem, target, alignment)
 
 
 def target_of(tensor: Tensor) -> Target:
@@ -222,7 +224,7 @@ def _in_table(table: locate.Table | None, batch_invariant: bool = False) -> Look
     """What a table answers in one of the two modes; None where the default config is to serve."""
     told = False
 
-    def look_up(problem: Problem) -> Config | None:
+    def look_up(problem: Problem) -> Any:
         nonlocal told
         if table is None:
             return None
@@ -235,6 +237,6 @@ def _in_table(table: locate.Table | None, batch_invariant: bool = False) -> Look
                 "default config serves, which may be slow; `normtune fit --batch-invariant` writes tables with them",
                 stacklevel=4,
             )
-        return Config(*found(problem.rows, problem.hidden)) if found else None
+        return found(problem.rows, problem.hidden) if found else None
 
     return look_up

@@ -19,7 +19,7 @@ from torch import Tensor
 from triton.runtime.driver import driver
 
 from normtune.kernels.call import KernelCall
-from normtune.kernels.operator import Launch
+from normtune.kernels.operator import AnyLaunch, OperatorSpec
 from normtune.kernels.problem import Problem
 
 # Launches on a stream: (stream, pointers of the tensors).
@@ -120,23 +120,21 @@ class Prepared:
 
 
 def prepare(
-    kernels: Any,
-    launch: Launch,
+    spec: OperatorSpec,
+    launch: AnyLaunch,
     problem: Problem,
     tensors: Mapping[str, Tensor | None],
-    eps: float,
-    offset: float,
+    scalars: Mapping[str, float],
     options: Mapping[str, Any] | None = None,
 ) -> Prepared:
     """A launch of an operator, to be made on these tensors and on others that are alike.
 
     Args:
-        kernels: the operator's kernel module.
+        spec: the operator.
         launch: what `problem` resolved to.
         problem: of at least one row.
         tensors: by name, as the operator's `buffers` lists them; None stands for one that the variant leaves out.
-        eps: added to the mean square.
-        offset: added to the weight.
+        scalars: a value for each of the operator's `scalars`.
         options: compiler options besides those of the calls.
     """
     there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
@@ -144,7 +142,7 @@ def prepare(
     workspace = None
     if launch.workspace:
         workspace = torch.empty(launch.workspace, dtype=torch.float32, device=first.device)
-    calls = kernels.calls(launch, problem, there, workspace, eps, offset)
+    calls = spec.calls(launch, problem, there, workspace, scalars)
     if options:
         calls = [call._replace(options={**call.options, **options}) for call in calls]
     arguments = [*tensors.values(), *([workspace] if launch.workspace else [])]

@@ -5,26 +5,53 @@ compiling, gate, timing, fit, emitted tables and dispatch reach it; none of them
 define specs import neither torch nor triton: the kernel and its reference are named and imported on first use.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from normtune.errors import UsageError
-from normtune.kernels.config import Config
-from normtune.kernels.problem import MAX_ROWS, Buffer, Problem
+from normtune.kernels.call import ForeignKernel, KernelCall
+from normtune.kernels.config import COPY, Config, Implementation
+from normtune.kernels.problem import IN_OUT, MAX_ROWS, OUTPUT, SCRATCH, Buffer, Problem
 from normtune.kernels.target import Target
+
+_COPY = COPY.to_json()
 
 
 class IllegalConfigError(ValueError):
     """This config cannot run this problem on this target; the text is the reason."""
 
 
+class AnyLaunch(Protocol):
+    """A config resolved for one problem: hashable, and equal to another one that launches the same.
+
+    Whatever an operator's `resolve` returns; the rest of it is between the operator and its kernels.
+    """
+
+    @property
+    def grid(self) -> int:
+        """Programs, at least 1."""
+        ...
+
+    @property
+    def workspace(self) -> int:
+        """Float32 elements that are allocated for each launch; 0 for none."""
+        ...
+
+    @property
+    def binary(self) -> Any:
+        """Equal, and hashable, for launches that run the same machine code."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
 class Launch(NamedTuple):
-    """A config resolved for one problem: everything the kernels' launch needs.
+    """A launch of kernels that work on tiles of rows and columns.
 
     Attributes:
         looped: whether the kernel with a row loop runs (a fixed grid) or one program a row block.
@@ -66,6 +93,19 @@ class Launch(NamedTuple):
         return self._replace(grid=0, workspace=0, finish="none", slice_row=0, slice_col=0)
 
 
+class ImplementationLaunch(NamedTuple):
+    """A call of an implementation that is not ours: no binary of ours is compiled for it, ahead of time or ever."""
+
+    implementation: str
+    grid: int = 1
+    workspace: int = 0
+
+    @property
+    def binary(self) -> "ImplementationLaunch":
+        """Itself."""
+        return self
+
+
 class Flag(NamedTuple):
     """A flag that changes the work. `off` is the suffix of the variant in which it is off."""
 
@@ -80,36 +120,47 @@ class OperatorSpec:
     Attributes:
         name: its plain name; tables and stores use it.
         flags: flags that change the work, each on by default.
+        config: the class of its configs, which declares its knobs.
         dtypes: dtypes of the inputs that it takes.
         max_hidden: longest row that it takes.
         buffers: tensors of a problem, in the order of the launch.
+        scalars: the other arguments of kernels and reference, by name, with the values of gate and timing.
         space: (space name, problem, target) to candidate configs, before legality. `default` and `full` exist, and so
             does `quick`, of which a plan takes an even spread of 12 where there are more: an operator without a quick
             space of its own answers as for `default`.
-        resolve: (config, problem, target, alignment or None for contiguous tensors) to `Launch`; pure. Raises
+        resolve: (config, problem, target, alignment or None for contiguous tensors) to a launch; pure. Raises
             `IllegalConfigError`. Legality never returns when rows or hidden grow, so a config that is legal at the
             largest shape of a region is legal all over it.
         default_config: (problem, target) to the config that is used without any table; rows do not matter.
-        kernel_module: dotted module with `calls(launch, problem, tensors, workspace, eps, offset)`, the kernel calls
+        kernel_module: dotted module with `calls(launch, problem, tensors, workspace, **scalars)`, the kernel calls
             in order.
         reference_module: dotted module with `inputs(problem, generator, device, hostile)` and
-            `reference(problem, tensors, eps, offset)`.
+            `reference(problem, tensors, **scalars)`, for each output a value and the error it may have.
         sources: dotted modules whose syntax trees make the kernel's fingerprint.
         wide_buffers: tensors that may be float32 whatever the dtype of the problem, which makes other binaries.
+        trial: (config, launch, problem, target) to the problem and launch on which the gate tries the launch's binary;
+            None for a number of rows that the gate chooses.
+        implementations: functions that are not of Triton's making and compute the same, by name, each as
+            `module:function` or the function itself: called with the inputs and scalars by name, it returns the
+            outputs, in order. They are gated, timed and stored as configs are, so that a table can name them.
     """
 
     name: str
     flags: tuple[Flag, ...]
+    config: type[Config]
     dtypes: tuple[str, ...]
     max_hidden: int
     buffers: Callable[[Problem], tuple[Buffer, ...]]
-    space: Callable[[str, Problem, Target], list[Config]]
-    resolve: Callable[[Config, Problem, Target, int | None], Launch]
+    space: Callable[[str, Problem, Target], Sequence[Config]]
+    resolve: Callable[[Config, Problem, Target, int | None], AnyLaunch]
     default_config: Callable[[Problem, Target], Config]
     kernel_module: str
     reference_module: str
     sources: tuple[str, ...]
     wide_buffers: tuple[str, ...] = ()
+    scalars: Mapping[str, float] = field(default_factory=dict, hash=False)
+    trial: Callable[[Config, Any, Problem, Target], tuple[Problem, AnyLaunch]] | None = None
+    implementations: Mapping[str, str | Callable[..., Any]] = field(default_factory=dict, hash=False)
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -150,21 +201,88 @@ class OperatorSpec:
 
     def bytes_moved(self, problem: Problem) -> int:
         """Bytes that a perfect kernel moves through device memory: each tensor once, partial sums not counted."""
-        return sum(buffer.nbytes for buffer in self.buffers(problem))
+        times = {IN_OUT: 2, SCRATCH: 0}
+        return sum(times.get(buffer.role, 1) * buffer.nbytes for buffer in self.buffers(problem))
+
+    def configs(self, space: str, problem: Problem, target: Target) -> list[Config]:
+        """The candidates of a space, before legality, and the implementations that are not ours."""
+        return [*self.space(space, problem, target), *map(Implementation, self.implementations)]
 
     def is_legal(self, config: Config, problem: Problem, target: Target) -> bool:
-        """Whether `resolve` gives a launch for contiguous tensors."""
+        """Whether `launch` gives one for contiguous tensors."""
         return self.launch_of(config, problem, target) is not None
+
+    def launch(self, config: Config, problem: Problem, target: Target, alignment: int | None = None) -> AnyLaunch:
+        """What a config resolves to, for contiguous tensors unless their alignment is given.
+
+        Raises:
+            IllegalConfigError: it cannot run this problem on this target.
+        """
+        if isinstance(config, Implementation):
+            if config.implementation not in self.implementations:
+                raise IllegalConfigError(f"there is no implementation {config.implementation!r} of {self.name}")
+            return ImplementationLaunch(config.implementation)
+        if config._fields != self.config._fields:  # of a store or table of other knobs
+            raise IllegalConfigError(f"its knobs are {', '.join(config._fields)}: not those of {self.name}")
+        launch = self.resolve(config, problem, target, alignment)
+        if launch.grid < 1:
+            raise IllegalConfigError("a fixed grid of no programs")
+        return launch
 
     def launch_of(
         self, config: Config, problem: Problem, target: Target, alignment: int | None = None
-    ) -> Launch | None:
-        """What `resolve` gives, for contiguous tensors unless their alignment is given; None where that is illegal."""
+    ) -> AnyLaunch | None:
+        """As `launch`; None where that is illegal."""
         try:
-            launch = self.resolve(config, problem, target, alignment)
+            return self.launch(config, problem, target, alignment)
         except IllegalConfigError:
             return None
-        return launch if launch.grid > 0 else None  # a fixed grid of no programs
+
+    def calls(
+        self, launch: Any, problem: Problem, tensors: Mapping[str, Any], workspace: Any, scalars: Mapping[str, float]
+    ) -> Sequence[KernelCall]:
+        """The kernel calls of a launch, in order (needs triton, or whatever an implementation needs).
+
+        Args:
+            launch: as `launch` gives it.
+            problem: that it was resolved for.
+            tensors: by the names of `buffers`.
+            workspace: float32, of at least as many elements as the launch asks for.
+            scalars: a value for each of `scalars`.
+        """
+        if isinstance(launch, ImplementationLaunch):
+            return [self._implementation_call(launch, problem, tensors, scalars)]
+        return self.kernels().calls(launch, problem, tensors, workspace, **scalars)  # type: ignore[no-any-return]
+
+    def _implementation_call(
+        self, launch: ImplementationLaunch, problem: Problem, tensors: Mapping[str, Any], scalars: Mapping[str, float]
+    ) -> KernelCall:
+        function = self.implementations[launch.implementation]
+        if isinstance(function, str):
+            module, _, name = function.partition(":")
+            function = getattr(import_module(module), name)
+        buffers = self.buffers(problem)
+        inputs = {one.name: tensors[one.name] for one in buffers if one.role not in (OUTPUT, SCRATCH)}
+        outputs = tuple(tensors[one.name] for one in buffers if one.role in (OUTPUT, IN_OUT))
+        return KernelCall(ForeignKernel(function), (1,), outputs, {**inputs, **scalars})
+
+    def read_config(self, text: str) -> Config:
+        """The config that a store or file holds as text; of a class without a name where it has other knobs.
+
+        Raises:
+            ValueError: it is no text of a config.
+        """
+        if text == _COPY:
+            return COPY
+        if text.startswith('{"implementation":'):
+            return Implementation.from_json(text)
+        try:
+            return self.config.from_json(text)
+        except ValueError:
+            config = Config.from_json(text)
+            if {*config._fields} == {*self.config._fields}:
+                raise
+            return config
 
     def kernels(self) -> ModuleType:
         """The module of the kernels, imported on first use (needs triton)."""
@@ -210,6 +328,18 @@ def operators() -> dict[str, OperatorSpec]:
     """
     _import_specs()
     return dict(_OPERATORS)
+
+
+def read_config(operator: str, text: str) -> Config:
+    """The config that a store or file holds as text, of an operator that may not be here or had other knobs then.
+
+    Raises:
+        ValueError: it is no text of a config.
+    """
+    spec = operators().get(operator)
+    if spec is None:
+        return COPY if text == _COPY else Config.from_json(text)
+    return spec.read_config(text)
 
 
 @cache

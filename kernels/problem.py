@@ -39,6 +39,9 @@ class Problem(NamedTuple):
         return f"{self.key} {self.dtype} {self.rows} x {self.hidden}"
 
 
+INPUT, WEIGHT, OUTPUT, IN_OUT, SCRATCH = ROLES = ("input", "weight", "output", "in-out", "scratch")
+
+
 class Buffer(NamedTuple):
     """One tensor of a problem.
 
@@ -46,7 +49,8 @@ class Buffer(NamedTuple):
         name: the argument's name in the operator's launch.
         shape: its extents.
         dtype: name of its dtype.
-        role: `input` (cold, a fresh slice each launch), `weight` (one buffer, warm) or `output`.
+        role: `input` (cold, a fresh slice each launch), `weight` (one buffer, warm), `output`, `in-out` (read and
+            written, restored between launches by gate and timing) or `scratch` (neither read before nor after).
     """
 
     name: str

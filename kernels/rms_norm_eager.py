@@ -210,7 +210,7 @@ def _new_forward(
     generation = _plans.generation
     if launch is None:
         launch = prepared(
-            *(rms_norm_forward, problem, tensors, plan.eps, plan.offset, batch_invariant),
+            *(rms_norm_forward, problem, tensors, {"eps": plan.eps, "offset": plan.offset}, batch_invariant),
             _SUBNORMAL if plan.eps < _LEAST_NORMAL and not torch.version.hip else None,
         )
         if is_kept:
@@ -263,7 +263,8 @@ def _new_backward(
     generation = _launches.generation
     if launch is None:
         if needs_dx:
-            launch = prepared(rms_norm_backward, problem, tensors, plan.eps, plan.offset, plan.batch_invariant)
+            scalars = {"eps": plan.eps, "offset": plan.offset}
+            launch = prepared(rms_norm_backward, problem, tensors, scalars, plan.batch_invariant)
         else:
             launch = _prepared_dweight(tensors)
         _launches.keep(key, launch, generation)

@@ -5,12 +5,14 @@ rms_norm_forward and rms_norm_backward, the reference is in rms_norm_reference.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import product
 
 from normtune.heuristics.rules import liger
 from normtune.kernels.config import Config
 from normtune.kernels.operator import Flag, OperatorSpec, register
 from normtune.kernels.problem import ITEMSIZE, Buffer, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.rms_norm_launch import (
     MAX_BACKWARD_ELEMENTS_PER_THREAD,
     MAX_FORWARD_ELEMENTS_PER_THREAD,
@@ -19,9 +21,11 @@ from normtune.kernels.rms_norm_launch import (
     resolve_forward,
 )
 from normtune.kernels.rms_norm_quick import quick_backward, quick_forward
+from normtune.kernels.rms_norm_trial import trial
 from normtune.kernels.target import Target
 
 MAX_HIDDEN = 65536
+_SCALARS = {"eps": 1e-6, "offset": 0.25}
 
 _FULL_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 _FULL_WARPS = (1, 2, 4, 8, 16, 32)
@@ -62,14 +66,17 @@ def _elements(config: Config, hidden: int, warp_size: int) -> float:
 
 def _forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     hidden, warp_size = problem.hidden, target.warp_size
-    flat = [
-        Config("row" if rows == 1 else "block_row", rows, warps) for rows, warps in product(_FULL_ROWS, _FULL_WARPS)
+    flat: list[Config] = [
+        RMSNormConfig("row" if rows == 1 else "block_row", rows, warps)
+        for rows, warps in product(_FULL_ROWS, _FULL_WARPS)
     ]
-    looped = [
-        Config("persistent", rows, warps, stages, programs)
+    looped: list[Config] = [
+        RMSNormConfig("persistent", rows, warps, stages, programs)
         for rows, warps, stages, programs in product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS)
     ]
-    split = [Config("split", 1, warps, block_col=chunk) for warps, chunk in product(_FULL_WARPS, _FULL_CHUNKS)]
+    split: list[Config] = [
+        RMSNormConfig("split", 1, warps, block_col=chunk) for warps, chunk in product(_FULL_WARPS, _FULL_CHUNKS)
+    ]
     split = [config for config in split if hidden > config.block_col >= 4 * warp_size * config.num_warps]
     if name == "quick":
         chosen = quick_forward(problem, target)
@@ -123,16 +130,17 @@ def _backward_space(name: str, problem: Problem, target: Target) -> list[Config]
     hidden, warp_size = problem.hidden, target.warp_size
     # Where the GPU has dependent launches they take up to 8 % less time than plain ones, and never much more.
     finish = "dependent" if target.has_dependent_launch else "reduce"
+    chosen: list[Config]
     if name == "quick":
         chosen = quick_backward(problem, target, finish)
     elif name == "full":
         finishes = ("reduce", "dependent") if target.has_dependent_launch else ("reduce",)
         looped = product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS, finishes)
-        chosen = [Config("persistent", *knobs) for knobs in looped]
+        chosen = [RMSNormConfig("persistent", *knobs) for knobs in looped]
         chosen = [config for config in chosen if 1 <= _elements(config, hidden, warp_size) <= 64]
         chosen += _columns(problem, target, _FULL_ROWS, _FULL_WARPS, _FULL_STAGES)
         chosen += [
-            Config("split", 1, warps, stages, programs, finish, chunk)
+            RMSNormConfig("split", 1, warps, stages, programs, finish, chunk)
             for warps, stages, programs, finish, chunk in product(
                 _FULL_WARPS, (1, 2), (1, 2, 3), finishes, _FULL_CHUNKS
             )
@@ -140,7 +148,7 @@ def _backward_space(name: str, problem: Problem, target: Target) -> list[Config]
         ]
     else:
         looped = product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS, (finish,))
-        chosen = [Config("persistent", *knobs) for knobs in looped]
+        chosen = [RMSNormConfig("persistent", *knobs) for knobs in looped]
         chosen = [config for config in chosen if _is_default_backward(config, problem, warp_size)]
         chosen += [
             config
@@ -149,7 +157,7 @@ def _backward_space(name: str, problem: Problem, target: Target) -> list[Config]
         ]
         if hidden > 8192:
             chosen += [
-                Config("split", 1, warps, stages, 1, finish, chunk)
+                RMSNormConfig("split", 1, warps, stages, 1, finish, chunk)
                 for warps, stages, chunk in product((16, 32), (1, 2), (2048, 4096, 8192))
                 if 4 <= chunk // (warp_size * warps) <= 16
             ]
@@ -162,10 +170,10 @@ def _columns(
     """The configs that end as `columns`: none where there are too many rows for a program to walk through."""
     if problem.rows > _MOST_COLUMNS_ROWS and not problem.variant:
         return []
-    found = []
+    found: list[Config] = []
     for block_row, num_warps, num_stages, slice_col in product(rows, warps, stages, _FULL_SLICES):
         schedule = "row" if block_row == 1 else "block_row"
-        config = Config(schedule, block_row, num_warps, num_stages, 0, "columns", slice_col)
+        config = RMSNormConfig(schedule, block_row, num_warps, num_stages, 0, "columns", slice_col)
         elements = _elements(config, problem.hidden, target.warp_size)
         if 8 <= elements <= (64 if block_row == 1 else 16):
             found.append(config)
@@ -209,15 +217,15 @@ def _is_default_backward(config: Config, problem: Problem, warp_size: int) -> bo
 
 
 def _forward_default(problem: Problem, target: Target) -> Config:
-    return Config("row", 1, _default_warps(problem, target, MAX_FORWARD_ELEMENTS_PER_THREAD))
+    return RMSNormConfig("row", 1, _default_warps(problem, target, MAX_FORWARD_ELEMENTS_PER_THREAD))
 
 
 def _backward_default(problem: Problem, target: Target) -> Config:
     if problem.hidden > 8192:  # the registers do not hold a whole row, and three more of its length
         threads = 512 if problem.hidden <= 16384 else 1024
-        return Config("split", 1, threads // target.warp_size, 1, 1, "reduce", 4096)
+        return RMSNormConfig("split", 1, threads // target.warp_size, 1, 1, "reduce", 4096)
     warps = _default_warps(problem, target, MAX_BACKWARD_ELEMENTS_PER_THREAD)
-    return Config("persistent", 1, warps, 1, 1, "reduce")
+    return RMSNormConfig("persistent", 1, warps, 1, 1, "reduce")
 
 
 def _default_warps(problem: Problem, target: Target, most: int) -> int:
@@ -232,11 +240,13 @@ rms_norm_forward = register(
     OperatorSpec(
         name="rms_norm_forward",
         flags=(Flag("store_rstd", "no_rstd"),),
+        config=RMSNormConfig,
         dtypes=tuple(ITEMSIZE),
         max_hidden=MAX_HIDDEN,
         buffers=_forward_buffers,
         space=_forward_space,
         resolve=resolve_forward,
+        trial=partial(trial, resolve_forward),
         default_config=_forward_default,
         kernel_module="normtune.kernels.rms_norm_forward",
         reference_module="normtune.kernels.rms_norm_reference",
@@ -246,6 +256,7 @@ rms_norm_forward = register(
             "normtune.kernels.rms_norm_tile",
         ),
         wide_buffers=("weight", "dweight"),
+        scalars=_SCALARS,
     )
 )
 
@@ -253,11 +264,13 @@ rms_norm_backward = register(
     OperatorSpec(
         name="rms_norm_backward",
         flags=(Flag("needs_dweight", "no_dweight"),),
+        config=RMSNormConfig,
         dtypes=tuple(ITEMSIZE),
         max_hidden=MAX_HIDDEN,
         buffers=_backward_buffers,
         space=_backward_space,
         resolve=resolve_backward,
+        trial=partial(trial, resolve_backward),
         default_config=_backward_default,
         kernel_module="normtune.kernels.rms_norm_backward",
         reference_module="normtune.kernels.rms_norm_reference",
@@ -270,5 +283,6 @@ rms_norm_backward = register(
             "normtune.kernels.rms_norm_tile",
         ),
         wide_buffers=("weight", "dweight"),
+        scalars=_SCALARS,
     )
 )

@@ -64,7 +64,7 @@ def warmup(
             problem = Problem(spec.name, 1, hidden, DTYPES[dtype], variant)
             tensors = _stand_ins(spec, problem, place, weight_dtype)
             for rows, calls in row_counts(spec, problem, tensors, mode):
-                dispatch.prepared(spec, problem._replace(rows=rows), tensors, 0.0, 0.0, mode)
+                dispatch.prepared(spec, problem._replace(rows=rows), tensors, spec.scalars, mode)
                 ready |= {_binary(call) for call in calls}
     return len(ready)
 
@@ -87,7 +87,7 @@ def row_counts(
 
     def calls(rows: int) -> Sequence[KernelCall]:
         launch = dispatch.resolved(spec, problem._replace(rows=rows), first, there.values(), batch_invariant)
-        return spec.kernels().calls(launch, problem._replace(rows=rows), there, workspace, 0.0, 0.0)
+        return spec.calls(launch, problem._replace(rows=rows), there, workspace, spec.scalars)
 
     bounds = dispatch.row_bounds(spec, problem, first)
     for least, beyond in zip(bounds, [*bounds[1:], MAX_ROWS + 1], strict=True):

@@ -13,9 +13,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normtune.errors import UsageError
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY, Config
 from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.operator import operator
+from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import Problem, split_key
 from normtune.results.evidence import Evidence
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Measurement, Run
@@ -59,13 +59,13 @@ def evidence_of(data: object, device: Device) -> Evidence:
     for column in _NEEDED:
         if frame[column].isna().any():
             raise UsageError(f"column {column!r} has no value in row {_first(frame[column].isna())}")
-    configs = _configs(frame)
     names = zip(
         *(frame["operator"].astype(str), _texts(frame, "variant", ""), frame["dtype"].astype(str)),
         *(frame["rows"].tolist(), frame["hidden"].tolist()),
         strict=True,
     )
     problems = _each_once(names, _problem)
+    configs = _configs(frame, [problem.operator for problem in problems])
     runs, statuses, reasons = _texts(frame, "run", "1"), _texts(frame, "status", "ok"), _texts(frame, "reason", "")
     prints = _texts(frame, "fingerprint", "")
     own_prints = {name: fingerprint(operator(name)) for name in {problem.operator for problem in problems}}
@@ -97,8 +97,10 @@ def evidence_of(data: object, device: Device) -> Evidence:
 
 def _check_columns(columns: Sequence[str]) -> None:
     missing = [name for name in _NEEDED if name not in columns]
-    if "config" not in columns and "schedule" not in columns:
-        missing.append("config (or schedule and the other fields of a config)")
+    if "config" not in columns and not {knob for spec in operators().values() for knob in spec.config._fields} & {
+        *columns
+    }:
+        missing.append("config (or a column for each knob of the configs)")
     if not any(name in columns for name in _TIMES):
         missing.append("samples (or nanoseconds)")
     if missing:
@@ -108,24 +110,27 @@ def _check_columns(columns: Sequence[str]) -> None:
         raise UsageError(f"the DataFrame has the column {twice[0]!r} {columns.count(twice[0])} times: expected once")
 
 
-def _configs(frame: pd.DataFrame) -> list[Config]:
+def _configs(frame: pd.DataFrame, names: Sequence[str]) -> list[Config]:
+    """The configs of the rows, which are of the operators `names`."""
     if "config" in frame:
-        return _each_once(frame["config"].tolist(), _config)
-    names = [name for name in Config._fields if name in frame]
-    rows = zip(*(frame[name].tolist() for name in names), strict=True)
-    return _each_once(rows, lambda row, place: _config(dict(zip(names, row, strict=True)), place))
+        return _each_once(zip(names, frame["config"].tolist(), strict=True), _config)
+    knobs = {name: [knob for knob in operator(name).config._fields if knob in frame] for name in set(names)}
+    columns = {knob: frame[knob].tolist() for knob in {knob for own in knobs.values() for knob in own}}
+    rows = ((name, tuple((knob, columns[knob][place]) for knob in knobs[name])) for place, name in enumerate(names))
+    return _each_once(rows, lambda row, place: _config((row[0], dict(row[1])), place))
 
 
-def _config(value: Any, place: int) -> Config:
-    """A config, its JSON or its fields as a config of plain values."""
+def _config(given: tuple[str, Any], place: int) -> Config:
+    """A config of an operator, of its JSON or of its values as plain ones."""
+    name, value = given
     try:
         if isinstance(value, str):
-            return Config.from_json(value)
+            return COPY if value == COPY.to_json() else operator(name).config.from_json(value)
         if not isinstance(value, dict | tuple):
             raise TypeError("neither a Config nor its JSON")
-        fields = value if isinstance(value, dict) else Config(*value)._asdict()
-        given: dict[str, Any] = {name: one if isinstance(one, str) else _whole(one) for name, one in fields.items()}
-        return Config(**given)
+        of = operator(name).config
+        fields = value if isinstance(value, dict) else of(*value)._asdict()
+        return of(**{knob: one if isinstance(one, str) else _whole(one) for knob, one in fields.items()})
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"config of row {place} is {_told(repr(value))}: expected a Config or its JSON ({error})"

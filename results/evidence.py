@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY
+from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem, split_key
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.regimes import COLD
@@ -97,12 +98,19 @@ class Evidence:
 
     def measurements(self) -> list[Measurement]:
         """The rows as values, in the order of the frame."""
-        configs = {text: Config.from_json(text) for text in self.frame["config"].unique()}
+        pairs = zip(self.frame["operator"], self.frame["config"], strict=True)
+        configs = {pair: read_config(*pair) for pair in dict.fromkeys(pairs)}
         columns = [self.frame[name].tolist() for name in COLUMNS]
         return [
-            Measurement(Problem(operator, rows, hidden, dtype, variant), configs[config], *rest)
+            Measurement(Problem(operator, rows, hidden, dtype, variant), configs[operator, config], *rest)
             for operator, variant, dtype, rows, hidden, config, *rest in zip(*columns, strict=True)
         ]
+
+    def knobs(self) -> tuple[str, ...]:
+        """The names of the knobs of all configs, those of an operator in their order."""
+        pairs = zip(self.frame["operator"], self.frame["config"], strict=True)
+        found = dict.fromkeys(name for pair in dict.fromkeys(pairs) for name in read_config(*pair)._fields)
+        return tuple(found) or COPY._fields
 
     def devices(self) -> list[Device]:
         """One device of each kind (label and SMs), from its newest run, by label and SMs."""

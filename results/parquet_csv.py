@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.kernels.config import Config
 from normtune.results.atomic import check_place, replaced
 from normtune.results.evidence import TEXTS, Evidence, flatten, split
 from normtune.results.runs import from_plain, to_plain
@@ -29,13 +28,11 @@ _METADATA = b"normtune"
 MOST_ROWS = 10_000_000
 # What a message takes of a text that somebody else wrote.
 _MOST_CHARACTERS = 200
+_MOST_CSV_HEADER = 10_000
 _ARRAYS = ("rounds", "samples")
-CSV_COLUMNS = (
-    *("device", "sms", "run", "started", "regime", "operator", "variant", "dtype", "rows", "hidden"),
-    *Config._fields,
-    *("fingerprint", "status", "reason", "round", "nanoseconds"),
-)
-_CSV_BEGIN = (",".join(CSV_COLUMNS) + "\n").encode()
+# The knobs of the configs stand between these.
+_CSV_FIRST = ("device", "sms", "run", "started", "regime", "operator", "variant", "dtype", "rows", "hidden")
+_CSV_LAST = ("fingerprint", "status", "reason", "round", "nanoseconds")
 
 
 def write_parquet(evidence: Evidence, path: Path) -> None:
@@ -137,7 +134,8 @@ def is_export(path: Path) -> bool:
     try:
         if path.suffix.lower() == ".csv":
             with path.open("rb") as file:
-                return file.readline(len(_CSV_BEGIN)) == _CSV_BEGIN
+                line = file.readline(_MOST_CSV_HEADER).decode("utf-8", "replace").rstrip("\n")
+                return line.startswith(",".join(_CSV_FIRST) + ",") and line.endswith("," + ",".join(_CSV_LAST))
         return _METADATA in (pq.read_schema(path).metadata or {})
     except (pa.ArrowException, OSError):
         return False
@@ -168,12 +166,15 @@ def write_csv(evidence: Evidence, path: Path) -> None:
     runs = {run.id: run for run in evidence.runs}
     with replaced(path) as temporary, temporary.open("x", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(CSV_COLUMNS)
+        knobs = evidence.knobs()
+        writer.writerow((*_CSV_FIRST, *knobs, *_CSV_LAST))
         for item in evidence.measurements():
             run, problem = runs[item.run], item.problem
             place = (run.device.label, run.device.sms, run.id, run.started, run.regime)
             shape = (problem.operator, problem.variant, problem.dtype, problem.rows, problem.hidden)
-            start = (*place, *shape, *item.config, item.fingerprint, item.status, item.reason)
+            values = item.config._asdict()
+            config = (values.get(name, "") for name in knobs)
+            start = (*place, *shape, *config, item.fingerprint, item.status, item.reason)
             if item.status != "ok":
                 writer.writerow((*start, "", ""))
             for number, nanoseconds in zip(item.rounds.tolist(), item.samples.tolist(), strict=True):

@@ -29,10 +29,6 @@ STATUSES = (
     "not_recorded",
 )
 
-# The yardstick beside every problem: a plain device-to-device copy that moves as many bytes. It is stored like a
-# config and is never a candidate.
-COPY = Config("copy", num_warps=0)
-
 # What the uuid of a device begins with whose samples were drawn from a recording.
 REPLAY_PREFIX = "replay:"
 

@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY, Config
+from normtune.kernels.operator import read_config
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.target import MOST_SMS
-from normtune.results.records import COPY, STATUSES, Run
+from normtune.results.records import STATUSES, Run
 from normtune.results.regimes import REGIMES
 
-_LEAST = {"block_row": 1, "num_warps": 1, "num_stages": 1, "programs_per_sm": 0, "block_col": 0}
+# Knobs by which a launch rule may divide before it asks what is legal.
+_LEAST = {"block_row": 1, "num_warps": 1, "num_stages": 1}
 _MOST = 1 << 20
 _MOST_BYTES = 1 << 50
 
@@ -63,8 +65,8 @@ def check_columns(columns: Mapping[str, Sequence[Any]]) -> None:
                 raise ValueError(f"{name} is {extreme}, expected a positive integer of at most {MAX_ROWS}")
     for status in sorted(set(columns["status"]) - set(STATUSES)):
         raise ValueError(f"status is {status!r}, expected one of {', '.join(STATUSES)}")
-    for text in sorted(set(columns["config"])):
-        config = Config.from_json(text)
+    for operator, text in sorted(set(zip(columns["operator"], columns["config"], strict=True))):
+        config = read_config(operator, text)
         if config.to_json() != text:
             raise ValueError(f"config is not canonical: {text!r}")
         _check_config(config)
@@ -79,12 +81,12 @@ def _check_config(config: Config) -> None:
     """
     if config == COPY:
         return
-    for name in ("schedule", "finish"):
-        if not getattr(config, name).isidentifier():
-            raise ValueError(f"{name} of a config is {getattr(config, name)!r}, expected a name such as row")
-    for name, least in _LEAST.items():
-        if not least <= getattr(config, name) <= _MOST:
-            raise ValueError(f"{name} of a config is {getattr(config, name)}, expected {least} to {_MOST}")
+    for name, value in config._asdict().items():
+        if isinstance(value, str):
+            if not value.isidentifier():
+                raise ValueError(f"{name} of a config is {value!r}, expected a name such as row")
+        elif not (least := _LEAST.get(name, 0)) <= value <= _MOST:
+            raise ValueError(f"{name} of a config is {value}, expected {least} to {_MOST}")
 
 
 def _check_samples(columns: Mapping[str, Sequence[Any]]) -> None:

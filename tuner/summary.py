@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
-from normtune.results.records import COPY
 from normtune.tuner.device.open import Outcome, Phases
 
 # From here on a problem is about the memory, not about the launch: caches hold less on every GPU there is.

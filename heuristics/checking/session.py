@@ -17,11 +17,10 @@ from normtune.heuristics.checking.verdict import Finding, Judgement, alarming, d
 from normtune.heuristics.regret.effects import Samples
 from normtune.heuristics.regret.fixed_log import micrologs
 from normtune.heuristics.tablefile.tree import Box, choose
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import Problem, split_batch_invariant
 from normtune.kernels.target import Target
-from normtune.results.records import COPY
 
 # Shapes a function, second looks left out, and leaves that matter beyond so many: five functions within 60 s on a GPU
 # that takes 0.25 s for a race.
@@ -173,7 +172,7 @@ class Course:
                 place, problem, config, tuple(rivals(one.tree, spec, problem, target, others)), leaf, is_second_look
             )
             try:
-                spec.resolve(config, problem, target, None)
+                spec.launch(config, problem, target)
             except IllegalConfigError as error:
                 self._fail(question, f"illegal: {error}")
             else:

@@ -121,7 +121,7 @@ def rivals(
     beside = dict.fromkeys(choose(other, *shape) for other in others)
     own = choose(tree, *shape)
     found: list[Config] = []
-    for configs, most in ((around, NEIGHBOURS), (beside, BESIDE), (spec.space("quick", problem, target), STRONG)):
+    for configs, most in ((around, NEIGHBOURS), (beside, BESIDE), (spec.configs("quick", problem, target), STRONG)):
         new = [config for config in configs if config != own and config not in found]
         found += spread(new, most) if configs is not around else new[:most]
     return found

@@ -214,7 +214,7 @@ def measure(course: "Course", bench: "Bench", seconds: float | None, store: "Sto
         kept, _ = candidates(spec, configs, problem, bench.target)
         of_launch = {candidate.launch: candidate.config for candidate in kept}
         asked[Task(problem, tuple(kept))] = [
-            (question, of_launch[spec.resolve(question.config, problem, bench.target, None)]) for question in questions
+            (question, of_launch[spec.launch(question.config, problem, bench.target)]) for question in questions
         ]
     return recheck(bench, list(asked), _Asker(course, asked), seconds, store)
 

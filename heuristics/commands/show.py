@@ -76,9 +76,9 @@ def show(
         _show_flips(store, recording, operator or [], dtype or [], (regime, flips))
         return
     loaded = _load(table) if table else None
-    if listed:
-        _check_list(where, sort)
     evidence = narrowed(measured(store, recording, regime), operator or [], dtype or [])
+    if listed:
+        _check_list(where, sort, evidence)
     if evidence.frame.empty:
         say("there are no measurements yet: run `normtune sweep`")
         return
@@ -183,15 +183,16 @@ def _print_worst(screen: "Console", matrix: "TimingMatrix", found: "BestMap") ->
         screen.print(f"  {percent(loss, 1):>7} at {rows} rows of {hidden}: {letter}, best is {told}", soft_wrap=True)
 
 
-def _check_list(query: str | None, sort: str | None) -> None:
-    """Refuse a filter or an order that cannot be, before anything is read."""
-    from normtune.heuristics.showing.listing import COLUMNS
+def _check_list(query: str | None, sort: str | None, evidence: "Evidence") -> None:
+    """Refuse a filter or an order that cannot be, before anything is worked out."""
+    from normtune.heuristics.showing.listing import columns
     from normtune.heuristics.showing.query import check
 
+    known = columns(evidence)
     if query is not None:
-        check(query, COLUMNS)
-    if sort is not None and sort.removeprefix("-") not in COLUMNS:
-        raise UsageError(f"--sort is {sort!r}: expected one of {', '.join(COLUMNS)}, or -COLUMN for downwards")
+        check(query, known)
+    if sort is not None and sort.removeprefix("-") not in known:
+        raise UsageError(f"--sort is {sort!r}: expected one of {', '.join(known)}, or -COLUMN for downwards")
 
 
 def _list(
@@ -219,7 +220,7 @@ def _listed(frame: "pd.DataFrame") -> "RichTable":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from normtune.kernels.config import Config
+    from normtune.heuristics.showing.listing import config_of_row
     from normtune.results.terminal import printable
 
     failed = bool((frame["status"] != "ok").any())
@@ -237,7 +238,7 @@ def _listed(frame: "pd.DataFrame") -> "RichTable":
     if failed:
         table.add_column("status: reason")
     for key, row in zip(keys, frame.to_dict("records"), strict=True):
-        config = Config(*(row[name] for name in Config._fields))
+        config = config_of_row(row)
         numbers = ((row["median_us"], 2), (row["best_ratio"], 3), (row["copy_ratio"], 2), (row["gbps"], 1))
         cells = [] if one else [key, row["dtype"]]
         cells += [str(row["rows"]), str(row["hidden"]), str(config)]

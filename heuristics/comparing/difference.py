@@ -19,7 +19,7 @@ from normtune.heuristics.comparing.traffic import PARTS, part
 from normtune.heuristics.fitting.figures import Loss, summarise
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.kernels.config import Config
-from normtune.kernels.operator import Launch, operator
+from normtune.kernels.operator import AnyLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 
@@ -242,7 +242,7 @@ class _Answers:
         launch = _launch(config, problem, self._target)
         for column in np.flatnonzero(self._matrix.usable[place]).tolist() if launch else ():
             other = self._matrix.configs[column]
-            if other.num_warps == config.num_warps and _launch(other, problem, self._target) == launch:
+            if _launch(other, problem, self._target) == launch:
                 return int(column)
         return None
 
@@ -254,7 +254,7 @@ class _Answers:
         return float(np.median(logs[logs != MISSING]))
 
 
-def _launch(config: Config | None, problem: Problem, target: Target) -> Launch | None:
+def _launch(config: Config | None, problem: Problem, target: Target) -> AnyLaunch | None:
     """The launch of a config; None where it has none."""
     if config is None:
         return None

@@ -184,8 +184,8 @@ def works_alike(config: Config, legality: Legality, sizes: set[int]) -> bool:
                 )
                 if launch is None:
                     break
-                ways.add(launch.of_a_row)
-                if len(ways) > 1:
+                ways.add(getattr(launch, "of_a_row", None))
+                if len(ways) > 1 or None in ways:  # nothing is known of how other launches work on a row
                     return False
     return True
 

@@ -7,7 +7,7 @@ than that leaves room for. Where it is put is left to the caller.
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.batch_invariant import Cost
@@ -18,7 +18,7 @@ from normtune.heuristics.tablefile import template
 from normtune.heuristics.tablefile.header import Header, body_hash
 from normtune.heuristics.tablefile.relative_tree import ROWS_PER_SM, NormalisedTree
 from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, counted_leaves
-from normtune.kernels.config import Config
+from normtune.kernels.config import Config, Knob
 from normtune.kernels.problem import split_batch_invariant
 
 
@@ -147,26 +147,37 @@ def body_text(functions: Sequence[TableFunction], of: template.Form = template.O
     Raises:
         NormtuneError: two operators or configs would get the same name in the code.
     """
-    configs = sorted({config for one in functions for config in _configs(one.tree)})
-    _check_unique([_constant(config) for config in configs])
-    _check_unique([_function(one) for one in functions])
-    constants = "\n".join(
-        template.in_parentheses(f"{_constant(config)} = Config", _arguments(config), "") for config in configs
-    )
-    code = "\n\n\n".join("\n".join([of.function(_function(one)), *_branches(one.tree, 1)]) for one in functions)
+    classes = _classes(functions)
+    constants = []
+    code = []
+    names_in_code = [_function(one) for one in functions]
+    for name, knobs in classes.items():
+        mine = [one for one in functions if _knobs(one) == knobs]
+        prefix = f"{name.removesuffix('Config').upper()}_" if len(classes) > 1 else ""
+        configs = sorted({config for one in mine for config in _configs(one.tree)})
+        names = {config: f"{prefix}{config.constant_name()}" for config in configs}
+        names_in_code += names.values()
+        constants += [template.in_parentheses(f"{names[c]} = {name}", _arguments(c), "") for c in configs]
+        code += ["\n".join([of.function(_function(one), name), *_branches(one.tree, 1, names)]) for one in mine]
+    _check_unique(names_in_code)
     entries = "\n".join(
         template.in_parentheses("    ", [json.dumps(one.key), json.dumps(dtype)], f": {_function(one)},")
         for one in functions
         for dtype in one.dtypes
     )
-    tables = f"{of.tables()} {{\n{entries}\n}}"
-    return f"{of.opening()}\n\n\n{constants}\n\n\n{code}\n\n\n{tables}\n{of.closing()}"
+    parts = [
+        of.opening(classes),
+        "\n".join(constants),
+        *code,
+        f"{of.tables(classes)} {{\n{entries}\n}}\n{of.closing(classes)}",
+    ]
+    return "\n\n\n".join(parts)
 
 
-def _branches(tree: Tree | NormalisedTree, depth: int) -> list[str]:
+def _branches(tree: Tree | NormalisedTree, depth: int, names: Mapping[Config, str]) -> list[str]:
     indent = "    " * depth
     if isinstance(tree, Leaf):
-        return _returned(indent, _constant(tree.config))
+        return _returned(indent, names[tree.config])
     first: Tree | NormalisedTree
     rest: Tree | NormalisedTree
     if (tree.axis if isinstance(tree, Split) else tree.size) == "hidden":
@@ -177,7 +188,7 @@ def _branches(tree: Tree | NormalisedTree, depth: int) -> list[str]:
         size, unit = ("rows", "sms") if tree.size == ROWS_PER_SM else ("rows * hidden", "l2_bytes")
         test = f"{_times(tree.times, size)} >= {_times(tree.threshold, unit)}"
         first, rest = tree.high, tree.low
-    return [f"{indent}if {test}:", *_branches(first, depth + 1), *_branches(rest, depth)]
+    return [f"{indent}if {test}:", *_branches(first, depth + 1, names), *_branches(rest, depth, names)]
 
 
 def _returned(indent: str, name: str) -> list[str]:
@@ -200,38 +211,32 @@ def _configs(tree: Tree | NormalisedTree) -> Iterable[Config]:
         yield from _configs(tree.high)
 
 
+def _knobs(function: TableFunction) -> tuple[Knob, ...]:
+    """The knobs of a function's configs."""
+    return next(iter(_configs(function.tree))).knobs
+
+
+def _classes(functions: Sequence[TableFunction]) -> dict[str, tuple[Knob, ...]]:
+    """The classes of configs that a table defines: `Config` where one is enough, else each by its own name.
+
+    Raises:
+        NormtuneError: two classes with other knobs have one name.
+    """
+    found: dict[tuple[Knob, ...], str] = {}
+    for one in functions:
+        found.setdefault(_knobs(one), type(next(iter(_configs(one.tree)))).__name__)
+    if len(found) == 1:
+        return {template.ONE_CLASS: next(iter(found))}
+    _check_unique([*found.values()])
+    return {name: knobs for knobs, name in found.items()}
+
+
 def _arguments(config: Config) -> list[str]:
-    """The fields in order, without those behind num_warps that have their default."""
-    values = list(config)
-    names = list(Config._fields)
-    while len(values) > 3 and values[-1] == Config._field_defaults.get(names[len(values) - 1]):
+    """The values in order, without the last ones that are defaults; warps are always said."""
+    values, knobs = list(config), config.knobs
+    while values and values[-1] == knobs[len(values) - 1].default and knobs[len(values) - 1].name != "num_warps":
         values.pop()
     return [template.literal(value) for value in values]
-
-
-def _constant(config: Config) -> str:
-    """The name of a config in the code: `BLOCK_ROW_16_WARPS_4`, `PERSISTENT_ROWS_2_WARPS_8_STAGES_3_REDUCE`.
-
-    The columns of a chunk or slice stand behind what they belong to: `SPLIT_4096_WARPS_16`, `ROW_WARPS_4_COLUMNS_32`.
-    """
-    of_chunks = config.schedule == "split"
-    parts = [_identifier(config.schedule)]
-    if of_chunks and config.block_col:
-        parts.append(str(config.block_col))
-    if config.schedule == "block_row":
-        parts.append(str(config.block_row))
-    elif config.block_row != 1:
-        parts.append(f"rows_{config.block_row}")
-    parts.append(f"warps_{config.num_warps}")
-    if config.num_stages != 1:
-        parts.append(f"stages_{config.num_stages}")
-    if config.programs_per_sm:
-        parts.append(f"per_sm_{config.programs_per_sm}")
-    if config.finish != "none":
-        parts.append(_identifier(config.finish))
-    if config.block_col and not of_chunks:
-        parts.append(str(config.block_col) if config.finish == "columns" else f"columns_{config.block_col}")
-    return "_".join(parts).upper()
 
 
 def _function(one: TableFunction) -> str:

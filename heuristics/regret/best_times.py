@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.results.records import COPY
+from normtune.kernels.config import COPY
 from normtune.results.statistics import summary
 
 if TYPE_CHECKING:

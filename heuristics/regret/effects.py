@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.kernels.config import Config
-from normtune.results.records import COPY, ROUNDS_PER_BLOCK
+from normtune.kernels.config import COPY, Config
+from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.results.statistics import halves
 
 

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.regret.effects import Level, Samples, levels, unused
 from normtune.heuristics.regret.fixed_log import micrologs
-from normtune.kernels.config import Config
-from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
+from normtune.kernels.config import COPY, Config
+from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import Problem, join_key
 from normtune.kernels.target import Target
 from normtune.results.evidence import flatten, split
-from normtune.results.records import COPY
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
@@ -169,7 +168,7 @@ def timing_matrix(
         target: of the device; configs that make equal launches for a problem are one measurement, and a config that
             was not measured takes the time of one that was.
     """
-    measured = _measured(evidence, spec.name, variant, dtype)
+    measured = _measured(evidence, spec, variant, dtype)
     with_levels = {shape: found for shape, found in sorted(measured.items()) if found.levels}
     configs = tuple(sorted({config for found in with_levels.values() for config in found.levels}))
     regret = np.zeros((len(with_levels), len(configs)), np.int64)
@@ -226,14 +225,19 @@ def _rounds(levels_of: Sequence[dict[int, Level]], configs: int) -> Rounds:
     return Rounds(labels, logs)
 
 
-def _measured(evidence: "Evidence", operator: str, variant: str, dtype: str) -> dict[tuple[int, int], _Measured]:
+def _measured(evidence: "Evidence", spec: OperatorSpec, variant: str, dtype: str) -> dict[tuple[int, int], _Measured]:
     """The measurements of one operator variant and dtype, by shape."""
-    mine = evidence.part(operator, variant, dtype)
+    mine = evidence.part(spec.name, variant, dtype)
     mine = mine[mine["status"] != "not_recorded"]
     if mine.empty:
         return {}
     order = {run.id: index for index, run in enumerate(evidence.runs)}
-    parsed = {text: Config.from_json(text) for text in mine["config"].unique()}
+    parsed = {text: spec.read_config(text) for text in mine["config"].unique()}
+    other = [text for text, config in parsed.items() if config != COPY and config._fields != spec.config._fields]
+    if other:  # of an operator that had other knobs then
+        mine = mine[~mine["config"].isin(other)]
+        if mine.empty:
+            return {}
     configs = [parsed[text] for text in mine["config"]]
     numbers = [order[run] for run in mine["run"]]
     failed = (mine["status"] != "ok").tolist()
@@ -301,7 +305,7 @@ def _with_aliases(
     rows, hidden, resolve = problem.rows, problem.hidden, spec.resolve
     own = {place: measured.levels[config] for place, config in enumerate(configs) if config in measured.levels}
     failed = {place for place, config in enumerate(configs) if config in measured.failed} if measured.failed else ()
-    launches: dict[int, Launch] = {}
+    launches: dict[int, AnyLaunch] = {}
     for place, config in enumerate(configs):
         corner = illegal.get(place)
         if corner and rows >= corner[0] and hidden >= corner[1]:
@@ -310,7 +314,7 @@ def _with_aliases(
             launches[place] = resolve(config, problem, target, None)
         except IllegalConfigError:
             illegal[place] = rows, hidden
-    levels_of: dict[Launch, Level] = {}
+    levels_of: dict[AnyLaunch, Level] = {}
     for place, level in own.items():
         if place in launches:
             levels_of.setdefault(launches[place], level)

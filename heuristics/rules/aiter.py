@@ -11,6 +11,7 @@ where a row exceeds what 8 warps hold here.
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.rms_norm_launch import next_power_of_2
 from normtune.kernels.target import Target
 
@@ -31,17 +32,17 @@ def choose(problem: Problem, target: Target) -> Config | None:
     if problem.operator == FORWARD:
         training = "no_rstd" not in problem.variant
         if many_short or (training and hidden <= _PERSISTENT_HIDDEN):
-            return Config("block_row", _tile_rows(hidden, 32), _WARPS)
+            return RMSNormConfig("block_row", _tile_rows(hidden, 32), _WARPS)
         return None
     if problem.operator != BACKWARD or hidden > _MOST_ROW:
         return None
     tile_rows = _tile_rows(hidden, 128)
     if hidden <= _PERSISTENT_HIDDEN:
-        return Config("persistent", tile_rows, _WARPS, 1, _PROGRAMS_PER_SM, "reduce")
+        return RMSNormConfig("persistent", tile_rows, _WARPS, 1, _PROGRAMS_PER_SM, "reduce")
     if many_short:
         tiles = -(-rows // tile_rows)
-        return Config("persistent", tile_rows, _WARPS, 1, -(-tiles // target.sms), "reduce")  # a program a tile
-    return Config("persistent", 1, _WARPS, 1, 1, "reduce")
+        return RMSNormConfig("persistent", tile_rows, _WARPS, 1, -(-tiles // target.sms), "reduce")  # a program a tile
+    return RMSNormConfig("persistent", 1, _WARPS, 1, 1, "reduce")
 
 
 def _tile_rows(hidden: int, most: int) -> int:

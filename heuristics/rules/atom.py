@@ -11,6 +11,7 @@ answer where a row exceeds what 8 warps hold here.
 from normtune.heuristics.rules.rule import FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import Target
 
 _GATED_HIDDEN = 128
@@ -25,10 +26,10 @@ def choose(problem: Problem, target: Target) -> Config | None:
     if problem.operator != FORWARD or hidden > _MOST_ROW:
         return None
     if hidden == _GATED_HIDDEN and problem.rows >= _GATED_ROWS:
-        return Config("block_row", 32, 4)
+        return RMSNormConfig("block_row", 32, 4)
     if hidden <= 512:
-        return Config("row", 1, 1)
-    return Config("row", 1, 4 if hidden <= 4096 else 8)
+        return RMSNormConfig("row", 1, 1)
+    return RMSNormConfig("row", 1, 4 if hidden <= 4096 else 8)
 
 
 RULE = Rule("atom", "ATOM, Triton", "ATOM #697 and #708", choose)

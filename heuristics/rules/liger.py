@@ -8,6 +8,7 @@ In: operator, rows, hidden. Out: the config that does here what Liger does there
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
 from normtune.kernels.config import Config
+from normtune.kernels.rms_norm_config import RMSNormConfig
 
 NAME = "liger"
 TITLE = "Liger-Kernel 0.8.5"
@@ -45,10 +46,14 @@ def switched(operator: str, rows: int, hidden: int, block_hidden: int, block_row
     block_col = 1 << (hidden - 1).bit_length()
     one_row = block_col > block_hidden or rows < block_rows
     if operator == FORWARD:
-        return Config("row", 1, _warps(block_col)) if one_row else Config("block_row", _BLOCK_ROW, _BLOCK_WARPS)
+        return (
+            RMSNormConfig("row", 1, _warps(block_col))
+            if one_row
+            else RMSNormConfig("block_row", _BLOCK_ROW, _BLOCK_WARPS)
+        )
     if one_row:
-        return Config("persistent", 1, _warps(block_col), 1, 1, "reduce")
-    return Config("persistent", _BLOCK_ROW, _BLOCK_WARPS, 1, 1, "reduce")
+        return RMSNormConfig("persistent", 1, _warps(block_col), 1, 1, "reduce")
+    return RMSNormConfig("persistent", _BLOCK_ROW, _BLOCK_WARPS, 1, 1, "reduce")
 
 
 def launches(operator: str, rows: int, hidden: int) -> tuple[Config, ...]:

@@ -10,6 +10,7 @@ of the backward; a grid of the backward that does not shrink with the rows.
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import Target
 
 # (most hidden, threads a row)
@@ -28,11 +29,11 @@ def choose(problem: Problem, target: Target) -> Config | None:
     if problem.operator == FORWARD and hidden <= _FORWARD_MOST_HIDDEN[ITEMSIZE[problem.dtype]]:
         threads = 128 if hidden <= 16384 else 256
         rows = threads // _step(_FORWARD_LADDER, hidden, 256)
-        return Config("block_row" if rows > 1 else "row", rows, threads // 32)
+        return RMSNormConfig("block_row" if rows > 1 else "row", rows, threads // 32)
     if problem.operator == BACKWARD and hidden <= _BACKWARD_MOST_HIDDEN:
         threads = 128 if hidden <= 4096 else 256
         rows = threads // _step(_BACKWARD_LADDER, hidden, 256)
-        return Config("persistent", rows, threads // 32, 1, _step(_PROGRAMS_LADDER, hidden, 1), "reduce")
+        return RMSNormConfig("persistent", rows, threads // 32, 1, _step(_PROGRAMS_LADDER, hidden, 1), "reduce")
     return None
 
 

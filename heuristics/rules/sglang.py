@@ -10,6 +10,7 @@ no row.
 from normtune.heuristics.rules.rule import FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.rms_norm_launch import next_power_of_2
 from normtune.kernels.target import Target
 
@@ -25,7 +26,7 @@ def choose(problem: Problem, target: Target) -> Config | None:
     if problem.operator != FORWARD or problem.hidden > _MOST_ROW:
         return None
     rows = min(_MOST_ROWS, next_power_of_2(max(1, problem.rows // _ROWS_PER_PROGRAM)))
-    return Config("block_row" if rows > 1 else "row", rows, _WARPS)
+    return RMSNormConfig("block_row" if rows > 1 else "row", rows, _WARPS)
 
 
 RULE = Rule("sglang", "SGLang, one-pass Triton", "SGLang, its one-pass RMSNorm in Triton", choose)

@@ -12,6 +12,7 @@ blocks work on together, for which there is no answer; FP8 outputs; cuDNN, which
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.rms_norm_launch import next_power_of_2
 from normtune.kernels.target import Target
 
@@ -36,7 +37,7 @@ def choose(problem: Problem, target: Target) -> Config | None:
         return None
     rows = _WARPS if hidden <= _FOUR_ROWS_HIDDEN[operator] else 1
     programs = _programs_per_sm(problem, rows, target)
-    return Config("persistent", rows, _WARPS, 1, programs, "reduce" if operator == BACKWARD else "none")
+    return RMSNormConfig("persistent", rows, _WARPS, 1, programs, "reduce" if operator == BACKWARD else "none")
 
 
 def _programs_per_sm(problem: Problem, rows: int, target: Target) -> int:

@@ -12,6 +12,7 @@ hints are not mapped. There is no answer where a chunk or a row exceeds what 8 w
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.rms_norm_launch import next_power_of_2
 from normtune.kernels.target import Target
 
@@ -42,15 +43,15 @@ def choose(problem: Problem, target: Target) -> Config | None:
         if chunk > _MOST_CHUNK or next_power_of_2(problem.hidden) > _MOST_ROW:
             return None
         if forward:
-            return Config("split", 1, _WARPS, block_col=chunk)
-        return Config("split", 1, _WARPS, 1, 1, "reduce", chunk)
+            return RMSNormConfig("split", 1, _WARPS, block_col=chunk)
+        return RMSNormConfig("split", 1, _WARPS, 1, 1, "reduce", chunk)
     if forward:
         packed = rows_per_program(problem.rows, problem.hidden, target.sms, _FORWARD_LADDER)
         if problem.hidden > _FLAT_HIDDEN:
-            return Config("persistent", 1, _WARPS, 2, 1)
-        return Config("block_row" if packed > 1 else "row", packed, _WARPS)
+            return RMSNormConfig("persistent", 1, _WARPS, 2, 1)
+        return RMSNormConfig("block_row" if packed > 1 else "row", packed, _WARPS)
     packed = rows_per_program(problem.rows, problem.hidden, target.sms, _BACKWARD_LADDER)
-    return Config("persistent", packed, _WARPS, 2, _PACKED_PROGRAMS_PER_SM if packed > 1 else 1, "reduce")
+    return RMSNormConfig("persistent", packed, _WARPS, 2, _PACKED_PROGRAMS_PER_SM if packed > 1 else 1, "reduce")
 
 
 def rows_per_program(rows: int, hidden: int, sms: int, ladder: tuple[tuple[int, int], ...]) -> int:

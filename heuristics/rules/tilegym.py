@@ -10,6 +10,7 @@ where the backward has at most 64 tiles. There is no answer where a row has more
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.rms_norm_launch import MAX_CHUNKS, MAX_SPLIT_ELEMENTS_PER_THREAD, next_power_of_2
 from normtune.kernels.target import Target
 
@@ -23,16 +24,16 @@ def choose(problem: Problem, target: Target) -> Config | None:
     if problem.operator == BACKWARD:
         tile_rows = _backward_rows(problem.rows, block_col)
         warps = _warps(tile_rows * block_col, _ELEMENTS_PER_THREAD)
-        return Config("persistent", tile_rows, warps, 1, 1, "reduce")
+        return RMSNormConfig("persistent", tile_rows, warps, 1, 1, "reduce")
     if problem.operator != FORWARD:
         return None
     if problem.rows > 2 * target.sms:
         tile_rows = _forward_rows(block_col)
-        return Config("persistent", tile_rows, _warps(tile_rows * block_col, _ELEMENTS_PER_THREAD), 1, 1)
+        return RMSNormConfig("persistent", tile_rows, _warps(tile_rows * block_col, _ELEMENTS_PER_THREAD), 1, 1)
     chunk = min(_CHUNK_BYTES // ITEMSIZE[problem.dtype], block_col)
     if -(-problem.hidden // chunk) > MAX_CHUNKS:
         return None
-    return Config("split", 1, _warps(block_col, MAX_SPLIT_ELEMENTS_PER_THREAD), block_col=chunk)
+    return RMSNormConfig("split", 1, _warps(block_col, MAX_SPLIT_ELEMENTS_PER_THREAD), block_col=chunk)
 
 
 def _forward_rows(block_col: int) -> int:

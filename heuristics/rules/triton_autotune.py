@@ -10,6 +10,7 @@ residual, dropout and second weights. There is no answer for rows of more than 6
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Autotuned
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.rms_norm_launch import next_power_of_2
 from normtune.kernels.target import Target
 
@@ -25,8 +26,8 @@ def configs(problem: Problem, target: Target) -> tuple[Config, ...]:
         return ()
     warps = [1 << power for power in range((_MOST_THREADS // target.warp_size).bit_length())]
     if problem.operator == FORWARD:
-        return tuple(Config("row", 1, count) for count in warps)
-    return tuple(Config("persistent", 1, count, 1, _PROGRAMS_PER_SM, "reduce") for count in warps)
+        return tuple(RMSNormConfig("row", 1, count) for count in warps)
+    return tuple(RMSNormConfig("persistent", 1, count, 1, _PROGRAMS_PER_SM, "reduce") for count in warps)
 
 
 RULE = Autotuned("triton.autotune", "flash-attention, Triton, autotuned", "flash-attention, its layer_norm", configs)

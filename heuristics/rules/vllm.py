@@ -12,6 +12,7 @@ from math import gcd
 from normtune.heuristics.rules.rule import FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.rms_norm_launch import MAX_FORWARD_ELEMENTS_PER_THREAD, next_power_of_2
 from normtune.kernels.target import Target
 
@@ -28,7 +29,7 @@ def choose(problem: Problem, target: Target) -> Config | None:
     warps = next_power_of_2(-(-threads // 32))
     if next_power_of_2(problem.hidden) > MAX_FORWARD_ELEMENTS_PER_THREAD * 32 * warps:
         return None
-    return Config("row", 1, warps)
+    return RMSNormConfig("row", 1, warps)
 
 
 RULE = Rule("vllm", "vLLM, CUDA", "vLLM #27931", choose)

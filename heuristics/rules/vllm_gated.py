@@ -9,6 +9,7 @@ vLLM raises an error.
 from normtune.heuristics.rules.rule import FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.rms_norm_launch import next_power_of_2
 from normtune.kernels.target import Target
 
@@ -21,7 +22,7 @@ def choose(problem: Problem, target: Target) -> Config | None:
     if problem.operator != FORWARD or block_col > _MOST_BYTES // ITEMSIZE[problem.dtype]:
         return None
     rows = min(next_power_of_2(-(-problem.rows // (2 * target.sms))), 4)
-    return Config("block_row" if rows > 1 else "row", rows, min(max(block_col // 256, 1), 8))
+    return RMSNormConfig("block_row" if rows > 1 else "row", rows, min(max(block_col // 256, 1), 8))
 
 
 RULE = Rule("vllm_gated", "vLLM, gated, Triton", "vLLM, layernorm_guard", choose)

@@ -1,30 +1,39 @@
 """Measurements as people filter and read them: one row each, with its config in columns and its time beside others.
 
-In: evidence of one device. Out: a frame with `COLUMNS`. What is best comes from the timing matrices; filtering is left
+In: evidence of one device. Out: a frame with `columns`. What is best comes from the timing matrices; filtering is left
 to `where`, printing to `show_command`.
 """
 
+import json
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.kernels.config import Config
-from normtune.kernels.operator import operators
+from normtune.kernels.config import COPY, Config
+from normtune.kernels.operator import operators, read_config
 from normtune.kernels.problem import Problem
-from normtune.results.records import COPY
 from normtune.results.statistics import summary
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
-COLUMNS = (
-    *("rows", "hidden", "dtype", "operator", "variant"),
-    *Config._fields,
-    *("status", "reason", "median_us", "best_ratio", "copy_ratio", "gbps", "device"),
-)
+_FIRST = ("rows", "hidden", "dtype", "operator", "variant")
+_LAST = ("status", "reason", "median_us", "best_ratio", "copy_ratio", "gbps", "device")
+
+
+def columns(evidence: "Evidence") -> tuple[str, ...]:
+    """The columns of the listing of evidence: the knobs of its configs stand between shape and times."""
+    return (*_FIRST, *evidence.knobs(), *_LAST)
+
+
+def config_of_row(row: Mapping[Hashable, Any]) -> Config:
+    """The config of a row of a listing."""
+    knobs = [name for name in row if name not in (*_FIRST, *_LAST) and row[name] != ""]
+    return read_config(row["operator"], json.dumps({str(name): row[name] for name in sorted(map(str, knobs))}))
 
 
 def listing(evidence: "Evidence", matrices: list[TimingMatrix]) -> pd.DataFrame:
@@ -35,11 +44,11 @@ def listing(evidence: "Evidence", matrices: list[TimingMatrix]) -> pd.DataFrame:
         matrices: of its operators, variants and dtypes; what has none has no `best_ratio`.
 
     Returns:
-        `COLUMNS`, in the order of the evidence. median_us: of all samples, microseconds. best_ratio: time over that of
-        the best config of the problem, over all runs, as the timing matrix has it; a near tie may be slightly under 1.
-        copy_ratio: median over that of the copy of as many bytes in the same run. gbps: bytes that a perfect kernel
-        moves over the median, 1e9 bytes a second. nan where a failure has no time, and where there is no such copy,
-        matrix or operator.
+        `columns`, in the order of the evidence; a knob that an operator does not have is empty. median_us: of all
+        samples, microseconds. best_ratio: time over that of the best config of the problem, over all runs, as the
+        timing matrix has it; a near tie may be slightly under 1. copy_ratio: median over that of the copy of as many
+        bytes in the same run. gbps: bytes that a perfect kernel moves over the median, 1e9 bytes a second. nan where a
+        failure has no time, and where there is no such copy, matrix or operator.
     """
     measurements = evidence.measurements()
     devices = {run.id: run.device.label for run in evidence.runs}
@@ -51,19 +60,20 @@ def listing(evidence: "Evidence", matrices: list[TimingMatrix]) -> pd.DataFrame:
     }
     losses = _losses(matrices)
     moved = _bytes_moved({item.problem for item in measurements})
+    knobs = evidence.knobs()
     rows = []
     for item, median in zip(measurements, medians, strict=True):
-        problem = item.problem
+        problem, values = item.problem, item.config._asdict()
         loss = losses.get((problem, item.config), math.nan) if item.status == "ok" else math.nan
         rows.append(
             (
                 *(problem.rows, problem.hidden, problem.dtype, problem.operator, problem.variant),
-                *item.config,
+                *(values.get(name, "") for name in knobs),
                 *(item.status, item.reason, median / 1000, math.exp(loss / MILLION)),
                 *(median / copies.get((item.run, problem), math.nan), moved[problem] / median, devices[item.run]),
             )
         )
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(columns(evidence)))
 
 
 def _losses(matrices: list[TimingMatrix]) -> dict[tuple[Problem, Config], float]:

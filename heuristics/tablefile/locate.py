@@ -12,8 +12,9 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.tablefile.header import Header, parse
@@ -21,7 +22,7 @@ from normtune.heuristics.tablefile.parse import normalised_trees, trees
 from normtune.heuristics.tablefile.relative_tree import boxes_on
 from normtune.heuristics.tablefile.syntax import parsed
 from normtune.heuristics.tablefile.tree import Box, regions
-from normtune.kernels.config import Config
+from normtune.kernels.config import Config, Knob, class_of
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, split_key
 from normtune.kernels.target import Target, target_for
@@ -34,7 +35,7 @@ MAX_BYTES = 1 << 20
 
 
 # A config, as the plain tuple of its fields.
-Entry = tuple[str, int, int, int, int, str, int]
+Entry = tuple[int | str, ...]
 
 
 class Table(NamedTuple):
@@ -80,7 +81,18 @@ class Table(NamedTuple):
     def answer(self, key: str, dtype: str) -> Callable[[int, int], Config] | None:
         """As `function`, of a function that returns a `Config`."""
         found = self.function(key, dtype)
-        return None if found is None else lambda rows, hidden: Config(*found(rows, hidden))
+        return None if found is None else lambda rows, hidden: _config(found(rows, hidden))
+
+
+def _config(entry: Entry) -> Config:
+    """An entry of a table as a config of the class that declares its knobs."""
+    return _class_of(type(entry))(*entry)
+
+
+@cache
+def _class_of(kind: Any) -> type[Config]:
+    hints, defaults = get_type_hints(kind), kind._field_defaults
+    return class_of(tuple(Knob(name, hints[name], default=defaults.get(name)) for name in kind._fields))
 
 
 class Selection(NamedTuple):

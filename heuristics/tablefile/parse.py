@@ -7,15 +7,15 @@ without harm, whoever edited it: it names configs, compares products of sizes an
 
 import ast
 from collections.abc import Callable
-from functools import cache
-from typing import NamedTuple, TypeVar
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.tablefile import template
 from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
 from normtune.heuristics.tablefile.syntax import parsed
 from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
-from normtune.kernels.config import Config
+from normtune.kernels.config import KINDS, Config, Knob, class_of
 
 Kind = TypeVar("Kind", Tree, NormalisedTree)
 
@@ -51,7 +51,6 @@ def _read(
 
 # What the code refers to and so may not be called otherwise.
 _NAMES = {
-    "Config",
     "Callable",
     "NamedTuple",
     "TABLES",
@@ -74,22 +73,51 @@ class _Frame(NamedTuple):
 
     statements: frozenset[str]
     arguments: str
-    returns: str
     tables: str
 
 
-@cache
-def _frame(of: template.Form) -> _Frame:
-    module = ast.parse(of.opening() + of.closing())
-    function, tables = ast.parse(f"{of.function('f')}\n    pass\n{of.tables()} {{}}").body
-    if not isinstance(function, ast.FunctionDef) or not isinstance(tables, ast.AnnAssign) or not function.returns:
+@lru_cache(maxsize=64)
+def _frame(of: template.Form, classes: tuple[tuple[str, tuple[Knob, ...]], ...]) -> _Frame:
+    """The frame of a table whose configs are of these classes.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if not classes:
+        raise ValueError("a class of configs is missing")
+    knobs = dict(classes)
+    module = ast.parse(of.opening(knobs) + of.closing(knobs))
+    function, tables = ast.parse(f"{of.function('f')}\n    pass\n{of.tables(knobs)} {{}}").body
+    if not isinstance(function, ast.FunctionDef) or not isinstance(tables, ast.AnnAssign):
         raise AssertionError("the form of a table has no signature")
-    return _Frame(
-        frozenset(map(_syntax, module.body)),
-        ast.dump(function.args),
-        ast.dump(function.returns),
-        ast.dump(tables.annotation),
-    )
+    return _Frame(frozenset(map(_syntax, module.body)), ast.dump(function.args), ast.dump(tables.annotation))
+
+
+def _class(node: ast.stmt) -> tuple[str, tuple[Knob, ...]] | None:
+    """The name and knobs of a class of configs; None for another statement.
+
+    Raises:
+        ValueError: it has another form than those that normtune writes.
+    """
+    match node:
+        case ast.ClassDef(
+            name=name, bases=[ast.Name("NamedTuple")], body=[ast.Expr(value=ast.Constant(str())), *fields]
+        ) if name.isascii():
+            return name, tuple(_knob(field) for field in fields)
+        case ast.ClassDef():
+            raise ValueError(f"line {node.lineno}")
+    return None
+
+
+def _knob(node: ast.stmt) -> Knob:
+    match node:
+        case ast.AnnAssign(target=ast.Name(name), annotation=ast.Name(kind), value=None) if kind in KINDS:
+            return Knob(name, KINDS[kind])
+        case ast.AnnAssign(target=ast.Name(name), annotation=ast.Name(kind), value=ast.Constant(default)) if (
+            kind in KINDS and type(default) is KINDS[kind]
+        ):
+            return Knob(name, KINDS[kind], default=default)  # type: ignore[arg-type]
+    raise ValueError(f"line {node.lineno}")
 
 
 def _syntax(node: ast.stmt) -> str:
@@ -112,7 +140,9 @@ def _trees(
     Raises:
         ValueError: a statement is not of the form.
     """
-    frame = _frame(of)
+    classes = dict(defined for node in module.body if (defined := _class(node)))
+    frame = _frame(of, tuple(classes.items()))
+    made = {name: class_of(knobs) for name, knobs in classes.items()}
     missing = set(frame.statements)
     configs: dict[str, Config] = {}
     functions: dict[str, Kind] = {}
@@ -121,17 +151,14 @@ def _trees(
         match node:
             case ast.Assign(
                 targets=[ast.Name(name)],
-                value=ast.Call(func=ast.Name("Config"), args=arguments, keywords=[]),
-            ) if name not in configs:
-                configs[name] = _config(arguments, node.lineno)
-            case ast.FunctionDef(
-                name=name, args=arguments, body=body, decorator_list=[], returns=ast.expr() as returns
-            ) if (
-                ast.dump(arguments) == frame.arguments
-                and ast.dump(returns) == frame.returns
-                and name not in (*configs, *functions)
+                value=ast.Call(func=ast.Name(of_class), args=arguments, keywords=[]),
+            ) if name not in configs and of_class in made:
+                configs[name] = _config(made[of_class], arguments, node.lineno)
+            case ast.FunctionDef(name=name, args=arguments, body=body, decorator_list=[], returns=ast.Name(answer)) if (
+                ast.dump(arguments) == frame.arguments and answer in made and name not in (*configs, *functions)
             ):
-                functions[name] = read(body, configs)
+                mine = {key: config for key, config in configs.items() if type(config) is made[answer]}
+                functions[name] = read(body, mine)
             case ast.AnnAssign(
                 target=ast.Name("TABLES"), annotation=annotation, value=ast.Dict(keys=keys, values=values)
             ) if found is None and ast.dump(annotation) == frame.tables:
@@ -140,17 +167,26 @@ def _trees(
                 missing.remove(syntax)
             case _:
                 raise ValueError(f"line {node.lineno}")
-    if found is None or missing or _NAMES & {*configs, *functions}:
+    if found is None or missing or (_NAMES | set(made)) & {*configs, *functions} or _NAMES & set(made):
         raise ValueError("a part is missing")
     return found
 
 
-def _config(arguments: list[ast.expr], line: int) -> Config:
-    values = [argument.value if isinstance(argument, ast.Constant) else None for argument in arguments]
-    kinds = list(Config.__annotations__.values())
-    if not values or len(values) > len(kinds) or any(type(v) is not k for v, k in zip(values, kinds, strict=False)):
+def _config(of: type[Config], arguments: list[ast.expr], line: int) -> Config:
+    """A config as the code makes it: values in order, those behind them defaults.
+
+    Raises:
+        ValueError: a value is missing, is too much or of another kind.
+    """
+    values: list[Any] = [argument.value if isinstance(argument, ast.Constant) else None for argument in arguments]
+    knobs = of.knobs
+    pairs = zip(values, knobs, strict=False)
+    if len(values) > len(knobs) or any(type(value) is not knob.kind for value, knob in pairs):
         raise ValueError(f"line {line}")
-    return Config(*values)  # type: ignore[arg-type]
+    try:
+        return of(*values)
+    except TypeError:
+        raise ValueError(f"line {line}") from None
 
 
 def _entry(

@@ -5,14 +5,19 @@ multiprocessors and L2 cache besides. Light, as dispatch reads tables at the fir
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import NamedTuple
 
-from normtune.kernels.config import Config
+from normtune.kernels.config import Knob
 
 # The default of black and of ruff. What is longer is one part a line with a trailing comma, which keeps it so at every
 # width.
 WIDTH = 88
+# The name of the class of configs where a table has one class alone.
+ONE_CLASS = "Config"
+# What the docstring says of a knob whose operator says nothing.
+_UNSAID = "as the operator defines it."
 
 _OPENING = '''
 """{docstring}"""
@@ -21,24 +26,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 
-class Config(NamedTuple):
+'''
+
+_CLASS = '''class {name}(NamedTuple):
     """How a kernel is launched.
 
     Attributes:
-        schedule: row, block_row (block_row rows a program), persistent (a fixed grid
-            strides over the rows) or split.
-        block_row: rows a program holds at once.
-        num_warps: warps a program.
-        num_stages: depth of the software pipeline of the row loop; in split, 2 fetches
-            the next row into the L2.
-        programs_per_sm: size of the fixed grid, programs a multiprocessor; 0 where the
-            grid follows the rows.
-        finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
-            or columns (own programs).
-        block_col: columns a chunk in split, columns a program with finish columns.
+{knobs}
     """
 
-'''
+{fields}'''
 
 _CLOSING = '''
 
@@ -59,6 +56,10 @@ _CLOSING = '''
 '''
 
 
+# The classes of configs of a table: the knobs of each, by its name.
+Classes = Mapping[str, Sequence[Knob]]
+
+
 class Form(NamedTuple):
     """The parts of a module that are alike in all tables of a kind.
 
@@ -72,22 +73,23 @@ class Form(NamedTuple):
     docstring: str
     answer: str
 
-    def opening(self) -> str:
-        """All that stands above the configs."""
-        return _OPENING.format(docstring=self.docstring) + "\n".join(f"    {_field(name)}" for name in Config._fields)
+    def opening(self, classes: "Classes") -> str:
+        """All that stands above the configs; `classes` are those of the configs, by name."""
+        defined = "\n\n\n".join(_class(name, knobs) for name, knobs in classes.items())
+        return _OPENING.format(docstring=self.docstring) + defined
 
-    def function(self, name: str) -> str:
-        """The first lines of a function."""
-        return _typed(name, self.sizes)
+    def function(self, name: str, answer: str = ONE_CLASS) -> str:
+        """The first lines of a function whose configs are of the class `answer`."""
+        return _typed(name, self.sizes, answer)
 
-    def tables(self) -> str:
+    def tables(self, classes: "Classes") -> str:
         """The beginning of the statement that lists the functions."""
         kinds = ", ".join("int" for _ in self.sizes)
-        return f"TABLES: dict[tuple[str, str], Callable[[{kinds}], Config]] ="
+        return f"TABLES: dict[tuple[str, str], Callable[[{kinds}], {_any_of(classes)}]] ="
 
-    def closing(self) -> str:
+    def closing(self, classes: "Classes") -> str:
         """All that stands below that list."""
-        lookup = _typed("lookup", ("operator: str", "dtype: str", *self.sizes))
+        lookup = _typed("lookup", ("operator: str", "dtype: str", *self.sizes), _any_of(classes))
         names = ", ".join(size.partition(":")[0] for size in self.sizes)
         return _CLOSING.format(lookup=lookup, docstring=self.answer, names=names)
 
@@ -112,15 +114,28 @@ def literal(value: object) -> str:
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
-def _typed(name: str, arguments: Sequence[str]) -> str:
-    return in_parentheses(f"def {name}", arguments, " -> Config:")
+def _any_of(classes: Classes) -> str:
+    """The type of a config of any of these classes."""
+    return next(iter(classes)) if len(classes) == 1 else "tuple[int | str, ...]"
 
 
-def _field(name: str) -> str:
-    kind = Config.__annotations__[name].__name__
-    if name not in Config._field_defaults:
-        return f"{name}: {kind}"
-    return f"{name}: {kind} = {literal(Config._field_defaults[name])}"
+def _typed(name: str, arguments: Sequence[str], answer: str) -> str:
+    return in_parentheses(f"def {name}", arguments, f" -> {answer}:")
+
+
+def _class(name: str, knobs: Sequence[Knob]) -> str:
+    """The definition of a class of configs."""
+    meanings = [
+        fill(f"{knob.name}: {knob.meaning or _UNSAID}", WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 12)
+        for knob in knobs
+    ]
+    fields = "\n".join(f"    {_field(knob)}" for knob in knobs)
+    return _CLASS.format(name=name, knobs="\n".join(meanings), fields=fields)
+
+
+def _field(knob: Knob) -> str:
+    default = "" if knob.default is None else f" = {literal(knob.default)}"
+    return f"{knob.name}: {knob.kind.__name__}{default}"
 
 
 _SIZES = ("rows: int", "hidden: int")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from normtune.kernels.config import Config
+from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
 from normtune.results.database import schema, sql_rows
 from normtune.results.evidence import Evidence
@@ -106,9 +107,10 @@ class Snapshot:
             if row.median is not None:
                 medians[kernels] = row.median
         problems = {number: Problem(*values) for number, values in self._problems.items()}
-        configs = {text: Config.from_json(text) for text in {text for _, text in newest}}
+        pairs = {(problems[number].operator, text) for number, text in newest}
+        configs = {pair: read_config(*pair) for pair in pairs}
         return {
-            (problems[problem], configs[text]): Coverage(
+            (problems[problem], configs[problems[problem].operator, text]): Coverage(
                 row.status,
                 row.fingerprint,
                 samples[problem, text, row.fingerprint],

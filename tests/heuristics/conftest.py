@@ -14,6 +14,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import Flag, IllegalConfigError, Launch, OperatorSpec
 from normtune.kernels.problem import Buffer, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
@@ -22,13 +23,13 @@ from normtune.results.records import Device, Measurement, Run
 DEVICE = Device("Test GPU", "sm_90", 132, 60 << 20, 100 << 30, "GPU-1", "570.1")
 RUN = Run("run1", DEVICE, {"triton": "3.6.0", "torch": "2.11.0"}, "2026-11-20T10:00:00", {})
 CONFIGS = (
-    *(Config("row", 1, warps) for warps in (1, 2, 4, 8, 16)),
-    *(Config("block_row", rows, warps) for rows in (4, 16) for warps in (1, 4)),
+    *(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8, 16)),
+    *(RMSNormConfig("block_row", rows, warps) for rows in (4, 16) for warps in (1, 4)),
 )
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 
-Law = Callable[[Config, Problem], float]
+Law = Callable[[RMSNormConfig, Problem], float]
 
 
 def resolve(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> Launch:
@@ -58,12 +59,13 @@ def spec(monkeypatch: pytest.MonkeyPatch) -> OperatorSpec:
     toy = OperatorSpec(
         name="toy",
         flags=(Flag("keep", "no_keep"),),
+        config=RMSNormConfig,
         dtypes=("bfloat16", "float16", "float32"),
         max_hidden=16384,
         buffers=lambda problem: (Buffer("x", (problem.rows, problem.hidden), problem.dtype, "input"),),
         space=lambda name, problem, target: list(CONFIGS),
         resolve=resolve,
-        default_config=lambda problem, target: Config("row", 1, 16),
+        default_config=lambda problem, target: RMSNormConfig("row", 1, 16),
         kernel_module="normtune.kernels.none",
         reference_module="normtune.kernels.none",
         sources=("normtune.kernels.config",),

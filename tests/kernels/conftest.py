@@ -8,7 +8,9 @@ import pytest
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash
 from normtune.heuristics.tablefile.template import ONE_GPU
+from normtune.kernels.rms_norm_config import RMSNormConfig
 
+CLASSES = {"Config": RMSNormConfig.knobs}
 _CODE = f"""
 FEW = Config("row", 1, 2)
 MANY = Config("split", 1, 2, 1, 0, "none", 64)
@@ -67,7 +69,9 @@ def write_table(tmp_path: Path) -> Callable[[bool], Path]:
     def write(invariant: bool) -> Path:
         entries = _PLAIN | (_INVARIANT if invariant else {})
         lines = "".join(f'    ("{key}", "float32"): {name},\n' for key, name in entries.items())
-        body = f"{ONE_GPU.opening()}\n{_CODE}\n{ONE_GPU.tables()} {{\n{lines}}}\n{ONE_GPU.closing()}"
+        body = (
+            f"{ONE_GPU.opening(CLASSES)}\n{_CODE}\n{ONE_GPU.tables(CLASSES)} {{\n{lines}}}\n{ONE_GPU.closing(CLASSES)}"
+        )
         header = next(iter(locate.shipped().values()))._replace(body=body_hash(body))
         path = tmp_path / f"table_{invariant}.py"
         path.write_text(f"{header.text()}\n{body}")

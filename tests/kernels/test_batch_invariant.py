@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import normtune
 from normtune.errors import UsageError
 from normtune.kernels import batch_invariant, dispatch, rms_norm_readable
-from normtune.kernels.config import Config
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import MAX_ROWS, Problem, batch_invariant_key, split_batch_invariant
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
 H200 = TARGETS["sm_90"]
@@ -47,11 +47,18 @@ def test_a_config_works_on_a_row_in_the_same_way_whatever_the_number_of_rows(dat
 
 def test_what_works_on_rows_differently_is_told_apart():
     problem = FORWARD.problem(4096, 1000, "float32")
-    launch = FORWARD.resolve(Config("block_row", 4, 8), problem, H200, None)
-    for config in (Config("block_row", 2, 8), Config("block_row", 4, 4), Config("split", 1, 8, block_col=256)):
+    launch = FORWARD.resolve(RMSNormConfig("block_row", 4, 8), problem, H200, None)
+    for config in (
+        RMSNormConfig("block_row", 2, 8),
+        RMSNormConfig("block_row", 4, 4),
+        RMSNormConfig("split", 1, 8, block_col=256),
+    ):
         assert FORWARD.resolve(config, problem, H200, None).of_a_row != launch.of_a_row, config
-    assert FORWARD.resolve(Config("block_row", 4, 8), problem, H200, 1).of_a_row != launch.of_a_row
-    assert FORWARD.resolve(Config("block_row", 4, 8), problem._replace(rows=3), H200, None).of_a_row == launch.of_a_row
+    assert FORWARD.resolve(RMSNormConfig("block_row", 4, 8), problem, H200, 1).of_a_row != launch.of_a_row
+    assert (
+        FORWARD.resolve(RMSNormConfig("block_row", 4, 8), problem._replace(rows=3), H200, None).of_a_row
+        == launch.of_a_row
+    )
 
 
 @given(operator=st.text("abc_", min_size=1), variant=st.text("abc_+"))
@@ -121,7 +128,7 @@ def configs(spec, rows, hidden, variant="", **mode):
 
 def test_the_mode_takes_its_own_functions_at_every_number_of_rows(write_table):
     normtune.use_table(write_table(True))
-    few, many = Config("row", 1, 2), Config("split", 1, 2, 1, 0, "none", 64)
+    few, many = RMSNormConfig("row", 1, 2), RMSNormConfig("split", 1, 2, 1, 0, "none", 64)
     assert configs(FORWARD, (1, 16, MAX_ROWS), 512) == [few, many, many]
     assert configs(FORWARD, (1, 16, MAX_ROWS), 512, batch_invariant=True) == [few] * 3
     assert configs(FORWARD, (1, 16, MAX_ROWS), 513, batch_invariant=True) == [many] * 3
@@ -145,7 +152,7 @@ def test_a_table_without_such_functions_gives_the_default_and_says_so_once(write
 
 
 def test_what_is_illegal_for_large_batches_is_not_launched_for_small_ones(monkeypatch):
-    columns = Config("row", 1, 4, 1, 0, "columns", 16)
+    columns = RMSNormConfig("row", 1, 4, 1, 0, "columns", 16)
     problem = BACKWARD.problem(8, 1024, "bfloat16")
     assert BACKWARD.is_legal(columns, problem, H200)
     assert not BACKWARD.is_legal(columns, problem._replace(rows=MAX_ROWS), H200)

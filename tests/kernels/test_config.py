@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normtune.kernels.config import FINISHES, SCHEDULES, Config
+from normtune.kernels.rms_norm_config import FINISHES, SCHEDULES, RMSNormConfig
 
 configs = st.builds(
-    Config,
+    RMSNormConfig,
     st.sampled_from(SCHEDULES),
     st.integers(1, 128),
     st.integers(1, 32),
@@ -20,7 +20,7 @@ configs = st.builds(
 
 @given(configs)
 def test_text_round_trip(config):
-    assert Config.from_json(config.to_json()) == config
+    assert RMSNormConfig.from_json(config.to_json()) == config
     assert config == tuple(config)
 
 
@@ -36,12 +36,12 @@ def test_equal_text_only_for_equal_configs(one, other):
 )
 def test_other_text_is_refused_by_name(text):
     with pytest.raises(ValueError, match="not a config"):
-        Config.from_json(text)
+        RMSNormConfig.from_json(text)
 
 
 def test_one_line_says_what_differs_from_plain():
-    assert str(Config("row", 1, 8)) == "row warps=8"
+    assert str(RMSNormConfig("row", 1, 8)) == "row warps=8"
     assert (
-        str(Config("persistent", 4, 8, 3, 2, "reduce"))
+        str(RMSNormConfig("persistent", 4, 8, 3, 2, "reduce"))
         == "persistent block_row=4 warps=8 stages=3 programs_per_sm=2 finish=reduce"
     )

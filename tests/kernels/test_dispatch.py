@@ -11,8 +11,8 @@ import normtune
 from normtune.errors import UsageError
 from normtune.heuristics.tablefile import locate
 from normtune.kernels import dispatch
-from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
 H200 = TARGETS["sm_90"]
@@ -40,7 +40,9 @@ def gpu(monkeypatch):
 
 
 def shipped(problem):
-    return Config(*locate.load(locate.SHIPPED / "nvidia_h200.py").tables[problem.key, problem.dtype](*problem[1:3]))
+    return RMSNormConfig(
+        *locate.load(locate.SHIPPED / "nvidia_h200.py").tables[problem.key, problem.dtype](*problem[1:3])
+    )
 
 
 def test_the_measured_gpu_gets_its_table_in_silence(gpu):
@@ -58,7 +60,8 @@ def test_an_unknown_gpu_gets_the_table_for_any_gpu_and_one_warning(gpu):
     shared = locate.load(locate.SHIPPED / locate.ANY_GPU)
     problems = [FORWARD.problem(rows, hidden, "bfloat16") for rows in (1, 288, 4096) for hidden in (64, 4096)]
     wanted = [
-        Config(*shared.tables[one.key, one.dtype](one.rows, one.hidden, small.sms, small.l2_bytes)) for one in problems
+        RMSNormConfig(*shared.tables[one.key, one.dtype](one.rows, one.hidden, small.sms, small.l2_bytes))
+        for one in problems
     ]
     with pytest.warns(UserWarning, match=r"no table for .* 5060 Ti \(sm_120, 36 SMs\) .*unmeasured.*fit --install"):
         found = [dispatch.config_for(FORWARD, problem, small, 0) for problem in problems]
@@ -75,7 +78,7 @@ def test_a_chosen_table_for_any_gpu_is_bound_to_each(gpu):
     differs = False
     for rows in (1 << power for power in range(18)):
         problem = FORWARD.problem(rows, 64, "bfloat16")
-        wanted = [Config(*shared(rows, 64, target.sms, target.l2_bytes)) for target in (few, many)]
+        wanted = [RMSNormConfig(*shared(rows, 64, target.sms, target.l2_bytes)) for target in (few, many)]
         found = [dispatch.config_for(FORWARD, problem, target, index) for index, target in enumerate((few, many))]
         assert found == wanted
         differs |= found[0] != found[1]
@@ -137,7 +140,7 @@ def test_a_variant_falls_back_to_the_plain_name_and_a_missing_operator_to_the_de
 
     tables = {("rms_norm_forward", "bfloat16"): plain}
     look_up = dispatch._in_table(locate.Table(locate.SHIPPED, None, tables, None))
-    assert look_up(FORWARD.problem(3, 64, "bfloat16", "no_rstd")) == Config("row", 1, 2)
+    assert look_up(FORWARD.problem(3, 64, "bfloat16", "no_rstd")) == RMSNormConfig("row", 1, 2)
     assert calls == [(3, 64)]
     assert look_up(FORWARD.problem(3, 64, "float32")) is None
 
@@ -146,7 +149,7 @@ def test_what_is_illegal_on_this_gpu_gives_way_to_the_default(gpu, monkeypatch):
     small = TARGETS["sm_120"]
     backward = operator("rms_norm_backward")
     problem = backward.problem(4096, 8192, "bfloat16")
-    greedy = Config("persistent", 1, 8, 4, 1, "reduce")
+    greedy = RMSNormConfig("persistent", 1, 8, 4, 1, "reduce")
     assert backward.is_legal(greedy, problem, H200) and not backward.is_legal(greedy, problem, small)
     monkeypatch.setattr(dispatch, "config_for", lambda *arguments: greedy)
     wanted = backward.resolve(backward.default_config(problem, small), problem, small, 16)
@@ -165,6 +168,6 @@ def test_what_is_made_while_another_table_is_chosen_is_not_kept():
 @pytest.mark.parametrize("field", [0])
 def test_a_grid_of_no_programs_gives_way_to_the_default(gpu, monkeypatch, field):
     gpu("NVIDIA H200", H200)
-    monkeypatch.setattr(dispatch, "config_for", lambda *arguments: Config("persistent", 1, 4, 1, field))
+    monkeypatch.setattr(dispatch, "config_for", lambda *arguments: RMSNormConfig("persistent", 1, 4, 1, field))
     problem = FORWARD.problem(64, 1024, "bfloat16")
     assert dispatch._resolve(FORWARD, problem, H200, 0, 16).grid == 64

@@ -14,6 +14,7 @@ import triton.language as tl
 from normtune.kernels.call import run
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.tuner.timing.capture import capture
 from normtune.tuner.timing.gate import compare
 from normtune.tuner.timing.memory import mark_difference
@@ -22,9 +23,9 @@ pytestmark = pytest.mark.gpu
 
 DEVICE = torch.device("cuda", 0)
 SPEC = operator("rms_norm_backward")
-DEPENDENT = Config("persistent", 1, 4, 3, 2, "dependent")
-SPLIT = Config("split", 1, 16, 2, 1, "dependent", 4096)
-COLUMNS = Config("row", 1, 4, 1, 0, "columns", 32)
+DEPENDENT = RMSNormConfig("persistent", 1, 4, 3, 2, "dependent")
+SPLIT = RMSNormConfig("split", 1, 16, 2, 1, "dependent", 4096)
+COLUMNS = RMSNormConfig("row", 1, 4, 1, 0, "columns", 32)
 WAYS = [(DEPENDENT, 700, 1000), (SPLIT, 300, 12288), (COLUMNS, 300, 2048)]
 IDS = ["dependent", "split", "columns"]
 

@@ -4,9 +4,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from normtune.kernels import rms_norm_dweight
-from normtune.kernels.config import FINISHES, SCHEDULES, Config
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.rms_norm_config import FINISHES, SCHEDULES, RMSNormConfig
 from normtune.kernels.rms_norm_launch import MAX_COLUMNS_ROWS
 from normtune.kernels.rms_norm_spec import MAX_HIDDEN
 from normtune.kernels.target import TARGETS
@@ -19,7 +19,7 @@ rows_counts = st.integers(1, MAX_ROWS) | st.sampled_from([1, 2, 4096, 4097, 2**2
 hidden_sizes = st.integers(1, MAX_HIDDEN) | st.sampled_from([1, 2, 64, 4096, MAX_HIDDEN])
 powers = st.integers(0, 7).map(lambda power: 1 << power)
 configs = st.builds(
-    Config,
+    RMSNormConfig,
     st.sampled_from(SCHEDULES),
     powers,
     powers.filter(lambda warps: warps <= 32),

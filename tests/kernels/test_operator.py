@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
-from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, operator, operators, register
 from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS, target_for
 
 SPECS = list(operators().values())
@@ -89,10 +89,10 @@ def test_what_the_rule_of_liger_maps_to_is_in_every_space(spec):
         for name in ("default", "full"):
             space = spec.space(name, problem, TARGETS["sm_90"])
             if spec.name.endswith("forward"):
-                assert Config("row", 1, warps) in space and Config("block_row", 16, 4) in space
+                assert RMSNormConfig("row", 1, warps) in space and RMSNormConfig("block_row", 16, 4) in space
             else:
-                assert Config("persistent", 1, warps, 1, 1, "reduce") in space
-                assert Config("persistent", 16, 4, 1, 1, "reduce") in space
+                assert RMSNormConfig("persistent", 1, warps, 1, 1, "reduce") in space
+                assert RMSNormConfig("persistent", 16, 4, 1, 1, "reduce") in space
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_what_a_target_has_since_hopper():
 
 def test_an_older_target_reduces_and_fetches_nothing():
     spec = operator("rms_norm_backward")
-    config = Config("split", 1, 16, 2, 1, "dependent", 4096)
+    config = RMSNormConfig("split", 1, 16, 2, 1, "dependent", 4096)
     problem = spec.problem(4096, 16384, "bfloat16")
     new, old = (spec.resolve(config, problem, TARGETS[name], None) for name in ("sm_90", "sm_80"))
     assert (new.finish, new.num_stages) == ("dependent", 2) and (old.finish, old.num_stages) == ("reduce", 1)
@@ -186,7 +186,7 @@ def test_an_older_target_reduces_and_fetches_nothing():
 
 def test_rows_stay_in_registers_where_they_fit():
     spec = operator("rms_norm_backward")
-    config = Config("split", 1, 32, 1, 1, "reduce", 4096)
+    config = RMSNormConfig("split", 1, 32, 1, 1, "reduce", 4096)
     held = {
         (hidden, dtype): spec.resolve(config, spec.problem(99, hidden, dtype), TARGETS["sm_90"], None).held
         for hidden in (12288, 16384, 32768)
@@ -200,14 +200,14 @@ def test_rows_stay_in_registers_where_they_fit():
 @pytest.mark.parametrize(
     ("config", "rows", "reason"),
     [
-        (Config("row", 1, 4), 8, "finish 'none' needs a grid of fixed size"),
-        (Config("row", 1, 4, 1, 0, "columns", 32), 5000, "5000 rows exceed 4096"),
-        (Config("row", 1, 4, 1, 0, "columns"), 8, "without block_col"),
-        (Config("split", 1, 4, 1, 1, "reduce"), 8, "split without block_col"),
-        (Config("split", 1, 8, 1, 1, "columns", 1024), 8, "cannot end partial sums"),
-        (Config("split", 1, 32, 1, 1, "reduce", 128), 8, "chunks exceed 16"),
-        (Config("split", 1, 1, 1, 1, "reduce", 4096), 8, "128 elements a thread exceed 64"),
-        (Config("split", 1, 1, 1, 1, "reduce", 2048), 8, "256 elements a thread exceed 128"),
+        (RMSNormConfig("row", 1, 4), 8, "finish 'none' needs a grid of fixed size"),
+        (RMSNormConfig("row", 1, 4, 1, 0, "columns", 32), 5000, "5000 rows exceed 4096"),
+        (RMSNormConfig("row", 1, 4, 1, 0, "columns"), 8, "without block_col"),
+        (RMSNormConfig("split", 1, 4, 1, 1, "reduce"), 8, "split without block_col"),
+        (RMSNormConfig("split", 1, 8, 1, 1, "columns", 1024), 8, "cannot end partial sums"),
+        (RMSNormConfig("split", 1, 32, 1, 1, "reduce", 128), 8, "chunks exceed 16"),
+        (RMSNormConfig("split", 1, 1, 1, 1, "reduce", 4096), 8, "128 elements a thread exceed 64"),
+        (RMSNormConfig("split", 1, 1, 1, 1, "reduce", 2048), 8, "256 elements a thread exceed 128"),
     ],
 )
 def test_illegal_ways_say_why(config, rows, reason):

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.results.database import schema
 from normtune.results.database.connect import parse
 from normtune.results.database.store import Store
@@ -19,7 +20,7 @@ from normtune.results.records import Device, Measurement, Run
 
 DEVICE = Device("NVIDIA H200", "sm_90", 132, 60 << 20, 140 << 30, "GPU-0", "570.1")
 PROBLEM = Problem("rms_norm_forward", 4096, 1024, "bfloat16")
-CONFIG = Config("row", num_warps=8)
+CONFIG = RMSNormConfig("row", num_warps=8)
 
 
 def build_run(
@@ -81,9 +82,11 @@ def varied() -> Evidence:
         build_measurement((3000, 3100, 2900), run=runs[0]),
         build_measurement((3050,), 6, run=runs[0]),
         build_measurement((3001, 3101), run=runs[1], fingerprint="sha256:bb"),
-        build_measurement((), run=runs[1], config=Config("row", num_warps=32), reason="a\nb\0c"),
-        build_measurement((70, 80), run=runs[1], problem=backward, config=Config("persistent", 4, 1, 3, 2, "reduce")),
-        build_measurement((60, 61), run=runs[1], problem=backward, config=Config("copy", num_warps=0)),
+        build_measurement((), run=runs[1], config=RMSNormConfig("row", num_warps=32), reason="a\nb\0c"),
+        build_measurement(
+            (70, 80), run=runs[1], problem=backward, config=RMSNormConfig("persistent", 4, 1, 3, 2, "reduce")
+        ),
+        build_measurement((60, 61), run=runs[1], problem=backward, config=RMSNormConfig("copy", num_warps=0)),
         build_measurement((9,), run=runs[2], problem=PROBLEM._replace(dtype="float16")),
     ]
     return Evidence.from_measurements(items, runs)

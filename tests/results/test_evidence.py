@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from normtune.kernels.config import Config
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.results.evidence import Evidence
 
 
@@ -37,7 +37,7 @@ CHANGES = [
     {"times": (3000,)},
     {"first": 1},
     {"fingerprint": "sha256:bb"},
-    {"config": Config("row", num_warps=16)},
+    {"config": RMSNormConfig("row", num_warps=16)},
     {"times": (), "status": "crashed"},
     {"times": ()},
 ]
@@ -67,7 +67,7 @@ def test_the_digest_covers_device_and_software_but_not_the_protocol(make, make_r
 
 
 def test_a_sample_that_moves_to_the_next_measurement_changes_the_digest(make, make_run):
-    other = Config("row", num_warps=16)
+    other = RMSNormConfig("row", num_warps=16)
     split = [[make((1, 2)), make((3,), 2, config=other)], [make((1,)), make((2, 3), 1, config=other)]]
     first, second = (Evidence.from_measurements(items, [make_run()]).digest() for items in split)
     assert first != second

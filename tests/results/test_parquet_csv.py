@@ -14,16 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.kernels.config import FINISHES, SCHEDULES, Config
+from normtune.kernels.config import COPY
 from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.rms_norm_config import FINISHES, SCHEDULES, RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.parquet_csv import read_parquet, write_csv, write_parquet
-from normtune.results.records import COPY, STATUSES, Measurement
+from normtune.results.records import STATUSES, Measurement
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
 configs = st.just(COPY) | st.builds(
-    Config,
+    RMSNormConfig,
     st.sampled_from(SCHEDULES),
     *(st.integers(least, 1 << 20) for least in (1, 1, 1, 0)),
     st.sampled_from(FINISHES),
@@ -125,7 +126,9 @@ def replace(name, values):
 
 def config(**fields):
     """Gives the last config, which is no copy, these fields."""
-    return replace("config", lambda old: pa.array([*old[:-1], Config.from_json(old[-1])._replace(**fields).to_json()]))
+    return replace(
+        "config", lambda old: pa.array([*old[:-1], RMSNormConfig.from_json(old[-1])._replace(**fields).to_json()])
+    )
 
 
 def drop_runs(table, head):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.kernels.config import Config
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.results import recording
 from normtune.results.evidence import Evidence
 from normtune.results.recording import MAX_BYTES, load_recording, recordings, write_recording
@@ -20,7 +20,7 @@ def evidence(make, make_run):
         make((5, 6), run=old),
         make((7, 8), run=old, problem=make().problem._replace(variant="no_rstd", dtype="float32")),
         make((9,), run=new, problem=backward),
-        make((), run=new, problem=backward, config=Config("row")),
+        make((), run=new, problem=backward, config=RMSNormConfig("row")),
     ]
     return Evidence.from_measurements(items, [old, new])
 

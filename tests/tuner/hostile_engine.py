@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.config import COPY
 from normtune.kernels.target import TARGETS
-from normtune.results.records import COPY, ROUNDS_PER_BLOCK, Device
+from normtune.results.records import ROUNDS_PER_BLOCK, Device
 from normtune.tuner.device.engine import Block, DeviceLostError, Identity, NoMemoryError, Outcome
 from normtune.tuner.plan.estimate import Speed
 

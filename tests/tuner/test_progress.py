@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.results.records import COPY
 from normtune.tuner import progress
 from normtune.tuner.device.open import Outcome, Phases
 from normtune.tuner.plan.estimate import Estimate
@@ -19,7 +19,7 @@ from normtune.tuner.summary import Best, Summary, best_of
 from normtune.tuner.sweep import Outlook
 
 TARGET = TARGETS["sm_90"]
-FAST, SLOW, BROKEN = (Config("row", 1, warps) for warps in (1, 2, 4))
+FAST, SLOW, BROKEN = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 LARGE, SMALL = Problem("rms_norm_forward", 65536, 1024, "bfloat16"), Problem("rms_norm_forward", 1, 64, "bfloat16")
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from normtune.errors import NormtuneError
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY, Config
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
-from normtune.results.records import COPY, Device
+from normtune.results.records import Device
 from normtune.tuner.device.open import Outcome, Phases, SkippedError
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.recheck import recheck

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
-from normtune.results.records import COPY, Device
+from normtune.results.records import Device
 from normtune.tuner.device.open import Outcome, Phases, SkippedError, Speed
 from normtune.tuner.plan.estimate import Pace
 from normtune.tuner.plan.grids import shapes

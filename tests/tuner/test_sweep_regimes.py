@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from normtune.cli import app
 from normtune.errors import UsageError
+from normtune.kernels.config import COPY
 from normtune.results.database.store import Store
 from normtune.results.recording import load_recording, write_recording
-from normtune.results.records import COPY
 from normtune.tuner.device import replay
 from normtune.tuner.device.open import open_device_to_plan
 from normtune.tuner.plan.estimate import H200, Pace, corrected

@@ -18,7 +18,7 @@ from pebble import ProcessExpired, ProcessPool
 
 from normtune.errors import NormtuneError
 from normtune.kernels.call import warmup
-from normtune.kernels.operator import Launch, operator
+from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.tuner.device.processes import SPAWN, Scratch, belong_to_parent, start_tracker, told_exit, use_scratch
 from normtune.tuner.plan.binaries import Job, compile_class
@@ -80,7 +80,7 @@ class CompilePool:
         nice: int = 0,
     ) -> None:
         self._seconds = seconds
-        self._futures: dict[tuple[str, str, str, Launch], Future[Compiled]] = {}
+        self._futures: dict[tuple[str, str, str, AnyLaunch], Future[Compiled]] = {}
         self._jobs: dict[Future[Compiled], Job] = {}
         self._done = 0
         self._pool: ProcessPool | None = None
@@ -114,7 +114,7 @@ class CompilePool:
         for future in as_completed(self._jobs):
             yield self._result(future)
 
-    def result(self, problem: Problem, launch: Launch, seconds: float | None = None) -> Compiled | None:
+    def result(self, problem: Problem, launch: AnyLaunch, seconds: float | None = None) -> Compiled | None:
         """What came of the binary of a launch, waiting for it at most so long; None where it is not done by then.
 
         Raises:
@@ -258,10 +258,12 @@ class _Tensor:
 
 def _compile(job: Job, keep_assembly: bool) -> Compiled:
     spec = operator(job.problem.operator)
+    if isinstance(job.launch, ImplementationLaunch):
+        return Compiled(job, "ok")  # it has no binary of ours
     tensors = {buffer.name: _Tensor(buffer.dtype, buffer.shape) for buffer in spec.buffers(job.problem)}
     workspace = _Tensor("float32", (max(1, job.launch.workspace),))
     try:
-        kernels = warmup(spec.kernels().calls(job.launch, job.problem, tensors, workspace, 1e-6, 0.0))
+        kernels = warmup(spec.calls(job.launch, job.problem, tensors, workspace, spec.scalars))
     # Whatever the compiler throws is this config's result.
     except Exception as error:
         return Compiled(job, "compile_error", _one_line(error))

@@ -9,13 +9,13 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from normtune.errors import UsageError
-from normtune.kernels.config import Config
-from normtune.kernels.operator import IllegalConfigError, Launch, operator
+from normtune.kernels.config import COPY, Config
+from normtune.kernels.operator import AnyLaunch, IllegalConfigError, operator, read_config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import target_for
 from normtune.results.evidence import Evidence
 from normtune.results.recording import load_recording, recordings
-from normtune.results.records import COPY, REPLAY_PREFIX, ROUNDS_PER_BLOCK
+from normtune.results.records import REPLAY_PREFIX, ROUNDS_PER_BLOCK
 from normtune.results.regimes import COLD
 from normtune.results.source import in_regime
 from normtune.tuner.device.engine import Block, Identity, Outcome
@@ -118,7 +118,7 @@ class ReplayEngine:
         names = ["config", "status", "reason", "rounds", "samples"]
         rows = self._frame.iloc[self._places.get(problem, [])]
         for text, status, reason, rounds, samples in zip(*(rows[name].tolist() for name in names), strict=True):
-            config = Config.from_json(text)
+            config = read_config(problem.operator, text)
             if status != "ok":
                 found.setdefault(config, Outcome(status, reason))
                 continue
@@ -133,14 +133,14 @@ class ReplayEngine:
 
     def _by_launch(
         self, problem: Problem, recorded: Mapping[Config, Outcome | Blocks]
-    ) -> dict[Launch, Outcome | Blocks]:
+    ) -> dict[AnyLaunch, Outcome | Blocks]:
         spec = operator(problem.operator)
-        found: dict[Launch, Outcome | Blocks] = {}
+        found: dict[AnyLaunch, Outcome | Blocks] = {}
         for config, cell in recorded.items():
             if config == COPY:
                 continue
             try:
-                found[spec.resolve(config, problem, self._target, None)] = cell
+                found[spec.launch(config, problem, self._target)] = cell
             except IllegalConfigError:
                 continue  # recorded before the rules changed
         return found

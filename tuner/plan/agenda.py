@@ -17,9 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
-from normtune.results.records import COPY
 from normtune.tuner.plan.plan import Task
 
 Medians = Mapping[Config, int]

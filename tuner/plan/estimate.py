@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from normtune.kernels.operator import Launch, operator
+from normtune.kernels.operator import AnyLaunch, Launch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Run
@@ -188,9 +188,11 @@ class Pace:
             now += sum(parts)
         return Estimate(start, waited, gate, timing, store)
 
-    def launch_seconds(self, problem: Problem, footprint: int, launch: Launch) -> float:
+    def launch_seconds(self, problem: Problem, footprint: int, launch: AnyLaunch) -> float:
         """Seconds of one launch, whose perfect kernel would move `footprint` bytes."""
         elements = problem.rows * problem.hidden
+        if not isinstance(launch, Launch):
+            return LAUNCH_SECONDS + self._moving(footprint + ELEMENT_BYTES * elements)
         if launch.slice_row:
             walk = -(-problem.rows // launch.slice_row) * SLICE_SECONDS
             return LAUNCH_SECONDS + walk + self._moving(footprint + COLUMNS_ELEMENT_BYTES * elements)

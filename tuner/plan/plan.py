@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
-from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec, operator, operators
+from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec, operator, operators
 from normtune.kernels.problem import Problem, split_key
 from normtune.kernels.target import Target
 from normtune.tuner.plan.binaries import Job, jobs_of
@@ -29,7 +29,7 @@ class Candidate(NamedTuple):
     """A config and the launch it resolves to for the problem at hand."""
 
     config: Config
-    launch: Launch
+    launch: AnyLaunch
 
 
 class Task(NamedTuple):
@@ -72,11 +72,11 @@ def candidates(
 
     Among configs of one launch the least is kept: they are the same measurement.
     """
-    kept: dict[Launch, Candidate] = {}
+    kept: dict[AnyLaunch, Candidate] = {}
     pruned: Counter[str] = Counter()
     for config in sorted(configs):
         try:
-            launch = spec.resolve(config, problem, target, None)
+            launch = spec.launch(config, problem, target)
         except IllegalConfigError as error:
             pruned[_kind(str(error))] += 1
             continue
@@ -89,7 +89,7 @@ def candidates(
 
 def quick_candidates(spec: OperatorSpec, problem: Problem, target: Target) -> tuple[list[Candidate], dict[str, int]]:
     """As `candidates`, of the quick space: thinned evenly where it has more than `QUICK_CONFIGS`."""
-    kept, pruned = candidates(spec, spec.space("quick", problem, target), problem, target)
+    kept, pruned = candidates(spec, spec.configs("quick", problem, target), problem, target)
     if len(kept) > QUICK_CONFIGS:
         last = len(kept) - 1
         kept = [kept[round(place * last / (QUICK_CONFIGS - 1))] for place in range(QUICK_CONFIGS)]
@@ -131,7 +131,7 @@ def plan(wanted: Sequence[Problem], space: str, target: Target) -> Plan:
     for problem in wanted:
         spec = operator(problem.operator)
         kept, reasons = candidates(
-            spec, spec.space("default" if space == "quick" else space, problem, target), problem, target
+            spec, spec.configs("default" if space == "quick" else space, problem, target), problem, target
         )
         if space == "quick":
             default = kept

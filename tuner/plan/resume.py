@@ -6,13 +6,13 @@ known. Pure; when a problem counts as done is said here and nowhere else.
 
 from collections.abc import Mapping
 
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY, Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.database.store import Coverage
-from normtune.results.records import COPY, ROUNDS_PER_BLOCK
+from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.tuner.plan.plan import Plan, Task, candidates
 from normtune.tuner.search.rounds import ALL_BLOCKS, FIRST_BLOCKS
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple, Protocol
 
-from normtune.kernels.config import Config
-from normtune.results.records import COPY, ROUNDS_PER_BLOCK
+from normtune.kernels.config import COPY, Config
+from normtune.results.records import ROUNDS_PER_BLOCK
 
 STRATEGIES = ("adaptive", "exhaustive")
 FIRST_BLOCKS = 3  # 6 rounds for everybody, on three draws of offsets

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from normtune.kernels.problem import ITEMSIZE, Buffer
+from normtune.kernels.problem import IN_OUT, ITEMSIZE, OUTPUT, SCRATCH, WEIGHT, Buffer
 
 # Slices start at multiples of this many bytes, as the caching allocator's blocks do.
 _GRANULE = 512
@@ -30,12 +30,12 @@ class Arena:
     def slices(self, buffers: Sequence[Buffer], count: int) -> list[dict[str, Tensor]]:
         """`count` sets of tensors for `buffers`, disjoint but for the weight, which all sets share.
 
-        Inputs hold normal values, outputs whatever was there.
+        Inputs hold normal values, outputs whatever was there, and what is both whatever a launch left in it.
         """
         self._reserve(buffers, count)
         cursor = dict.fromkeys(self._pools, 0)
-        shared = {buffer.name: self._take(buffer, cursor) for buffer in buffers if buffer.role == "weight"}
-        own = [buffer for buffer in buffers if buffer.role != "weight"]
+        shared = {buffer.name: self._take(buffer, cursor) for buffer in buffers if buffer.role == WEIGHT}
+        own = [buffer for buffer in buffers if buffer.role != WEIGHT]
         return [shared | {buffer.name: self._take(buffer, cursor) for buffer in own} for _ in range(count)]
 
     def clear(self) -> None:
@@ -53,9 +53,10 @@ class Arena:
                 self._pools[pool] = self._make(pool, size)
 
     def _make(self, pool: str, size: int) -> Tensor:
-        if pool == "output":
+        if pool == OUTPUT:
             return torch.zeros(size, dtype=torch.uint8, device=self._device)
-        values = torch.empty(size // ITEMSIZE[pool], dtype=getattr(torch, pool), device=self._device)
+        dtype = pool.rpartition(":")[2]
+        values = torch.empty(size // ITEMSIZE[dtype], dtype=getattr(torch, dtype), device=self._device)
         return values.normal_(generator=self._generator).view(torch.uint8)
 
     def _take(self, buffer: Buffer, cursor: dict[str, int]) -> Tensor:
@@ -67,7 +68,10 @@ class Arena:
 
 
 def _pool_of(buffer: Buffer) -> str:
-    return "output" if buffer.role == "output" else buffer.dtype
+    """What is written lies apart from what is read, and what is both apart from either."""
+    if buffer.role in (OUTPUT, SCRATCH):
+        return OUTPUT
+    return f"{IN_OUT}:{buffer.dtype}" if buffer.role == IN_OUT else buffer.dtype
 
 
 def _padded(nbytes: int) -> int:

@@ -29,9 +29,25 @@ class Cold(Protocol):
 
 
 class Streamed:
-    """One batch: cache evicted, stream drained, lead-in launches, then timed launches between two events."""
+    """One batch: cache evicted, stream drained, lead-in launches, then timed launches between two events.
 
-    def __init__(self, timer: Cold, launch: Run, slices: Sequence[Mapping[str, Tensor]], lead_in: int) -> None:
+    Args:
+        timer: of the device.
+        launch: makes one launch on the current stream.
+        slices: what it is launched on, in order.
+        lead_in: how many of them are not timed.
+        restore: makes good, before all that, what launches on a slice have changed of what they read.
+    """
+
+    def __init__(
+        self,
+        timer: Cold,
+        launch: Run,
+        slices: Sequence[Mapping[str, Tensor]],
+        lead_in: int,
+        restore: Run | None = None,
+    ) -> None:
+        self._restore = restore
         self._timer = timer
         self._launch = launch
         self._slices = slices
@@ -46,6 +62,9 @@ class Streamed:
         collected = gc.isenabled()
         gc.disable()  # a collection takes as long as hundreds of launches
         try:
+            if self._restore:
+                for tensors in slices:
+                    self._restore(tensors)
             self._timer.evict()
             torch.cuda.synchronize(self._timer.device)
             for tensors in slices[:lead_in]:

@@ -15,19 +15,16 @@ from triton.runtime.errors import OutOfResources
 
 from normtune.kernels.call import KernelCall, run
 from normtune.kernels.config import Config
-from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec
-from normtune.kernels.problem import MAX_ROWS, Buffer, Problem
+from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, OperatorSpec
+from normtune.kernels.problem import IN_OUT, OUTPUT, SCRATCH, Buffer, Problem
 from normtune.kernels.target import Target
 from normtune.tuner.timing import memory
 from normtune.tuner.timing.capture import capture
 
 WORKSPACE = "workspace"
-EPS = 1e-6
-OFFSET = 0.25
-# Programs of the fixed grid while gating: the grid is no part of the binary, and few programs loop often.
-GATE_PROGRAMS = 5
-# Full passes of the grid's loop, more than any pipeline has stages.
-GATE_PASSES = 6
+# Numbers of rows on which a binary is tried where the operator names none: the first one that has the same binary.
+# Many programs and a last tile that is cut, whether or not the compiler is told that 16 divides the rows.
+_TRIAL_ROWS = (1031, 1040, 61, 48, 1)
 # Launches of a binary, and of each config that may be the best, whose outputs are compared: a result that is wrong in
 # one call of fifty shows.
 CALLS = 64
@@ -87,31 +84,24 @@ def one_line(error: BaseException) -> str:
 
 
 def gate_launch(
-    spec: OperatorSpec, problem: Problem, candidate: tuple[Config, Launch], target: Target
-) -> tuple[Problem, Launch]:
+    spec: OperatorSpec, problem: Problem, candidate: tuple[Config, AnyLaunch], target: Target
+) -> tuple[Problem, AnyLaunch]:
     """The problem and launch on which a candidate's binary is tried: same binary, rows and grid of the gate's own."""
     config, launch = candidate
-    if not launch.looped:
-        rows = max(GATE_PROGRAMS * launch.block_row * GATE_PASSES, GATE_PASSES // 2 * launch.slice_row)
-        problem = problem._replace(rows=rows + max(1, launch.block_row // 2))
-        return problem, spec.resolve(config, problem, target, None)
-    programs = min(launch.grid, GATE_PROGRAMS)
-    if not launch.workspace:
-        try:
-            many = spec.resolve(config, problem._replace(rows=MAX_ROWS), target, None)
-        except IllegalConfigError:
-            many = None
-        # One program may be another binary (it ends its sums itself), then it makes all the passes alone.
-        programs = GATE_PROGRAMS if many and many.binary == launch.binary else 1
-    rows = programs * launch.block_row * GATE_PASSES + max(1, launch.block_row // 2)
-    workspace = programs * problem.hidden if launch.workspace else 0
-    return problem._replace(rows=rows), launch._replace(grid=programs, workspace=workspace)
+    if spec.trial is not None and not isinstance(launch, ImplementationLaunch):
+        return spec.trial(config, launch, problem, target)
+    for rows in _TRIAL_ROWS:
+        tried = problem._replace(rows=rows)
+        made = spec.launch_of(config, tried, target)
+        if made is not None and made.binary == launch.binary:
+            return tried, made
+    return problem, launch
 
 
 def gate(
     spec: OperatorSpec,
     problem: Problem,
-    candidate: tuple[Config, Launch],
+    candidate: tuple[Config, AnyLaunch],
     target: Target,
     device: torch.device,
     wide: bool = False,
@@ -133,29 +123,37 @@ def gate(
     problem, resolved = gate_launch(spec, problem, candidate, target)
     inputs, expected = _case(spec, problem, device, wide)
     given = {name: tensor.clone() for name, tensor in inputs.items()}  # what others are compared with stays as it is
-    buffers = [buffer for buffer in spec.buffers(problem) if buffer.role == "output"]
+    both = {one.name for one in spec.buffers(problem) if one.role == IN_OUT}
+    buffers = [buffer for buffer in spec.buffers(problem) if buffer.role in (OUTPUT, SCRATCH, IN_OUT)]
     if wide:
         buffers = [b._replace(dtype="float32") if b.name in spec.wide_buffers else b for b in buffers]
-    buffers.append(Buffer(WORKSPACE, (max(1, resolved.workspace),), "float32", "output"))
+    buffers.append(Buffer(WORKSPACE, (max(1, resolved.workspace),), "float32", SCRATCH))
     guarded = {buffer.name: _guarded(buffer, device) for buffer in buffers}
-    outputs = {name: tensor for name, (_, tensor) in guarded.items()}
-    workspace = outputs.pop(WORKSPACE)
+    written = {name: tensor for name, (_, tensor) in guarded.items()}
+    workspace = written.pop(WORKSPACE)
 
-    tensors = {**given, **outputs}
-    once = partial(launch, partial(spec.kernels().calls, resolved, problem, tensors, workspace, EPS, OFFSET))
-    check_calls(once, outputs, expected, CALLS)
+    tensors = {**given, **written}
+    once = partial(launch, partial(spec.calls, resolved, problem, tensors, workspace, spec.scalars))
+    outputs = {name: written[name] for name in expected}
+    check_calls(once, outputs, expected, CALLS, {name: inputs[name] for name in both})
     for name, (place, _) in guarded.items():
         if not _untouched(place):
             raise WrongResultError(f"{name}: wrote outside of its memory")
     mark = torch.zeros(1, dtype=torch.int32, device=device)
     for name, tensor in inputs.items():
+        if name in both:
+            continue
         memory.mark_difference(tensor, given[name], mark)
         if mark.item():
             raise WrongResultError(f"{name}: is an input and was written")
 
 
 def check_calls(
-    once: Callable[[], None], outputs: Mapping[str, Tensor], expected: Mapping[str, Any], calls: int
+    once: Callable[[], None],
+    outputs: Mapping[str, Tensor],
+    expected: Mapping[str, Any],
+    calls: int,
+    before: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Launch so many times and check the outputs each time.
 
@@ -168,12 +166,14 @@ def check_calls(
         outputs: what it writes; poisoned before each launch.
         expected: `Expected` values by name.
         calls: how many launches.
+        before: what those of the outputs hold before a launch that it reads, too.
 
     Raises:
         LaunchFailedError: it cannot be launched.
         WrongResultError: an output of a call is off or was left unwritten.
     """
-    _poison(outputs)
+    before = before or {}
+    _poison(outputs, before)
     once()
     compare(outputs, expected)
     if calls < 2:
@@ -182,7 +182,7 @@ def check_calls(
     mark = torch.zeros(1, dtype=torch.int32, device=next(iter(outputs.values())).device)
 
     def again() -> None:
-        _poison(outputs)
+        _poison(outputs, before)
         once()
         for name, tensor in outputs.items():
             memory.mark_difference(tensor, first[name], mark)
@@ -253,10 +253,13 @@ def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:
     return tensor.reshape(-1).split(1 << 26)
 
 
-def _poison(outputs: Mapping[str, Tensor]) -> None:
-    """Fill outputs with NaN, so that what is not written shows."""
-    for tensor in outputs.values():
-        tensor.fill_(float("nan"))
+def _poison(outputs: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
+    """Fill outputs with NaN, so that what is not written shows, and restore those that are read."""
+    for name, tensor in outputs.items():
+        if name in before:
+            tensor.copy_(before[name])
+        else:
+            tensor.fill_(float("nan"))
 
 
 @lru_cache(maxsize=8)
@@ -270,7 +273,7 @@ def _case(
     for name in spec.wide_buffers if wide else ():
         if name in inputs:
             inputs[name] = inputs[name].float() * (1 + 2**-12)  # values that the narrow dtype does not have
-    return inputs, references.reference(problem, inputs, EPS, OFFSET)
+    return inputs, references.reference(problem, inputs, **spec.scalars)
 
 
 def _guarded(buffer: Buffer, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -25,16 +25,18 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from normtune.kernels.call import ForeignKernel, KernelCall
+from normtune.kernels.config import COPY
 from normtune.kernels.launcher import Prepared, prepare
-from normtune.kernels.operator import Launch, OperatorSpec
-from normtune.kernels.problem import Buffer, Problem
-from normtune.results.records import COPY, ROUNDS_PER_BLOCK
+from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, OperatorSpec
+from normtune.kernels.problem import IN_OUT, Buffer, Problem
+from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.results.regimes import COLD, EAGER, WARM
 from normtune.tuner.timing import memory
 from normtune.tuner.timing.arena import Arena
 from normtune.tuner.timing.capture import capture
 from normtune.tuner.timing.eager import Run, Streamed
-from normtune.tuner.timing.gate import CALLS, CALLS_BYTES, EPS, OFFSET, LaunchFailedError, check_calls, failure, launch
+from normtune.tuner.timing.gate import CALLS, CALLS_BYTES, LaunchFailedError, check_calls, failure, launch
 from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
 
 SENTINEL_TOLERANCE = 0.02
@@ -69,6 +71,7 @@ class Captured:
         slices: what it is launched on, in order; disjoint where the launches are to be cold.
         lead_in: how many of them are not timed.
         evicted: whether the cache is evicted before them.
+        restore: makes good, before that, what launches on a slice have changed of what they read.
     """
 
     def __init__(
@@ -79,12 +82,16 @@ class Captured:
         lead_in: int,
         *,
         evicted: bool = True,
+        restore: Run | None = None,
     ) -> None:
         self._begin, self._end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
         self._launches = len(slices) - lead_in
         self._slices = slices  # as long as it may be replayed, nobody else gets their memory
 
         def work() -> None:
+            if restore:
+                for tensors in slices:
+                    restore(tensors)
             if evicted:
                 timer.evict()
             for tensors in slices[:lead_in]:
@@ -204,7 +211,7 @@ class CudaSession(Generic[Label]):
         timer: Timer,
         spec: OperatorSpec,
         problem: Problem,
-        launches: Mapping[Label, Launch],
+        launches: Mapping[Label, AnyLaunch],
         regime: str = COLD,
     ) -> None:
         self._timer = timer
@@ -217,6 +224,9 @@ class CudaSession(Generic[Label]):
         self._footprint = spec.bytes_moved(problem)
         words = (-(-self._footprint // 8),)  # half of the bytes are read, half are written
         self._copy_buffers = (Buffer("source", words, "float32", "input"), Buffer("target", words, "float32", "output"))
+        self._in_out = [buffer.name for buffer in spec.buffers(problem) if buffer.role == IN_OUT]
+        first = self._draw(1)[0] if self._in_out else {}
+        self._before = {name: first[name].clone() for name in self._in_out}
         # Taken before any capture: nothing may be allocated inside one.
         timer.workspace(max((resolved.workspace for resolved in launches.values()), default=0))
 
@@ -254,17 +264,18 @@ class CudaSession(Generic[Label]):
 
     def _timed(self, label: Label, slices: Sequence[Mapping[str, Tensor]]) -> Timed:
         """What is replayed for a label in the session's regime."""
-        launch_once = self.launcher(label)
+        launch_once = self.launcher(label, keeps=True)
+        restore = self._restore if self._in_out and label != COPY else None
         if self._regime == WARM:
             count = 1 if label in self._slow else timed_launches(self._footprint)
             same = [slices[0]] * (WARM_LEAD_IN + count)
-            return Captured(self._timer, launch_once, same, WARM_LEAD_IN, evicted=False)
+            return Captured(self._timer, launch_once, same, WARM_LEAD_IN, evicted=False, restore=restore)
         lead_in = 1
         if label in self._slow:
             slices, lead_in = slices[:1], 0
         if self._regime == EAGER:
-            return Streamed(self._timer, launch_once, slices, lead_in)
-        return Captured(self._timer, launch_once, slices, lead_in)
+            return Streamed(self._timer, launch_once, slices, lead_in, restore)
+        return Captured(self._timer, launch_once, slices, lead_in, restore=restore)
 
     def compare(self, labels: Sequence[Label], often: Collection[Label]) -> dict[Label, LaunchFailedError]:
         """Compare the outputs of each with the reference, on data as they were timed on.
@@ -277,29 +288,50 @@ class CudaSession(Generic[Label]):
             What is wrong.
         """
         tensors = self._draw(1)[0]
-        expected = self._spec.references().reference(self._problem, tensors, EPS, OFFSET)
+        self._restore(tensors)
+        expected = self._spec.references().reference(self._problem, tensors, **self._spec.scalars)
         outputs = {name: tensors[name] for name in expected}
         many = max(1, min(CALLS, CALLS_BYTES // self._footprint))
         failed = {}
         for label in labels:
             launch_once = self.launcher(label)
             try:
-                check_calls(partial(launch_once, tensors), outputs, expected, many if label in often else 1)
+                check_calls(
+                    partial(launch_once, tensors), outputs, expected, many if label in often else 1, self._before
+                )
             except LaunchFailedError as error:
                 failed[label] = error
         return failed
 
-    def launcher(self, label: Label) -> Run:
-        """What makes a launch on a set of tensors, on the current stream."""
-        if self._regime == EAGER:
+    def _restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give what is read and written the values that it had at first."""
+        for name, tensor in self._before.items():
+            tensors[name].copy_(tensor)
+
+    def launcher(self, label: Label, keeps: bool = False) -> Run:
+        """What makes a launch on a set of tensors, on the current stream.
+
+        Args:
+            label: of the launch.
+            keeps: whether what an implementation returns is kept as it is; else it is copied into the tensors.
+        """
+        if self._regime == EAGER and not isinstance(self._launches.get(label), ImplementationLaunch):
             return self._eager_launcher(label)
         if label == COPY:
             return _copy
-        kernels: Any = self._spec.kernels()
         resolved, workspace = self._launches[label], self._timer.workspace(0)
+        # In eager mode what an implementation returns is freed at once, as a model does.
+        kept: deque[Any] | None = deque(maxlen=0 if self._regime == EAGER else None) if keeps else None
+
+        def calls(tensors: Mapping[str, Tensor]) -> Sequence[KernelCall]:
+            made = self._spec.calls(resolved, self._problem, tensors, workspace, self._spec.scalars)
+            for call in made:
+                if isinstance(call.kernel, ForeignKernel):
+                    call.kernel.kept = kept
+            return made
 
         def launch_once(tensors: Mapping[str, Tensor]) -> None:
-            launch(partial(kernels.calls, resolved, self._problem, tensors, workspace, EPS, OFFSET))
+            launch(partial(calls, tensors))
 
         return launch_once
 
@@ -327,7 +359,7 @@ class CudaSession(Generic[Label]):
             return Prepared([call], [*pair.values(), None], 0, self._timer.device.index)
         # A variant's kernels are called with None for what it leaves out.
         tensors = {**self._draw(1)[0], "left out": None}
-        return prepare(self._spec.kernels(), self._launches[label], self._problem, tensors, EPS, OFFSET)
+        return prepare(self._spec, self._launches[label], self._problem, tensors, self._spec.scalars)
 
     def _draw(self, count: int) -> list[dict[str, Tensor]]:
         return self._timer.arena.slices(self._spec.buffers(self._problem), count)

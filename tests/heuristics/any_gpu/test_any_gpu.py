@@ -26,11 +26,12 @@ from normtune.heuristics.tablefile.tree import Leaf
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, split_key
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.evidence import Evidence
 from normtune.results.parquet_csv import write_parquet
 
-FEW, MANY = Config("row", 1, 16), Config("block_row", 4, 16)
+FEW, MANY = RMSNormConfig("row", 1, 16), RMSNormConfig("block_row", 4, 16)
 ROWS = [1 << power for power in range(0, 19)]
 
 
@@ -129,10 +130,10 @@ def test_the_shipped_table_is_proved_legal_for_all_integers() -> None:
 
 
 def test_an_illegal_leaf_is_found(spec: OperatorSpec) -> None:
-    narrow = Leaf(Config("row", 1, 1))  # at most 64 elements a thread
+    narrow = Leaf(RMSNormConfig("row", 1, 1))  # at most 64 elements a thread
     breaches = legal(spec).breaches
     assert [box.most_hidden for _, _, box in breaches(narrow)][:1] == [spec.max_hidden]
-    wide = Leaf(Config("row", 1, 16))
+    wide = Leaf(RMSNormConfig("row", 1, 16))
     assert not list(breaches(Cut("hidden", 1, 1024, narrow, wide)))
     # Few bytes are few columns only where there are rows: one row of many columns has few bytes, too.
     assert list(breaches(Cut(BYTES_PER_L2, 2, 1, narrow, wide)))

@@ -20,8 +20,8 @@ from normtune.heuristics.rules import liger
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.heuristics.tablefile.tree import choose, configs_of
-from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.recording import load_recording
@@ -167,7 +167,7 @@ def test_a_store_keeps_what_was_measured(table: Path) -> None:
 
 def test_functions_that_ask_for_one_shape_share_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem("rms_norm_forward", 4096, 1024, "bfloat16")
-    few, more, most = (Config("row", 1, warps) for warps in (2, 4, 8))
+    few, more, most = (RMSNormConfig("row", 1, warps) for warps in (2, 4, 8))
     course, bench = (
         Mock(questions=(Question(0, problem, few, (most,), 0, False), Question(1, problem, more, (most,), 0, False))),
         Mock(),
@@ -269,7 +269,7 @@ def test_swapped_configs_answer_in_each_others_place() -> None:
 
 
 def test_a_slow_config_is_slow_as_a_rival_and_drops_out_of_the_race() -> None:
-    fast, slow = Config("row", 1, 2), Config("row", 1, 4)
+    fast, slow = RMSNormConfig("row", 1, 2), RMSNormConfig("row", 1, 4)
     rounds = tuple(range(16))
     answers = {fast: Outcome("ok", "", rounds, [100] * 16), slow: Outcome("ok", "", rounds, [101] * 16)}
     found = planted.raced({slow: 2.0}, answers)

@@ -10,20 +10,20 @@ from normtune.heuristics.checking.session import MOST_SHAPES, Course, Question
 from normtune.heuristics.checking.subject import Checked, Promise
 from normtune.heuristics.checking.verdict import LEAST_SHAPES, OK, STALE, UNMEASURED, Judgement
 from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.results.records import COPY
 
 TARGET = TARGETS["sm_90"]
 BOX = Box(1, 65536, 64, 4096)
 # What is fastest by the law of `evidence`: blocks of rows for many short ones, few warps for short rows, else many.
-BLOCKS, FEW, MANY = Config("block_row", 4, 4), Config("row", 1, 4), Config("row", 1, 16)
+BLOCKS, FEW, MANY = RMSNormConfig("block_row", 4, 4), RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 16)
 FRESH = Split("hidden", 512, Split("rows", 4096, Leaf(FEW), Leaf(BLOCKS)), Leaf(MANY))
 MOVED = Split("hidden", 2048, Split("rows", 16384, Leaf(FEW), Leaf(BLOCKS)), Leaf(MANY))
 
-Law = Callable[[Config, Problem], float]
+Law = Callable[[RMSNormConfig, Problem], float]
 
 
 class Answer(NamedTuple):
@@ -117,7 +117,7 @@ def test_a_stale_function_is_asked_no_more_and_the_others_are(spec: OperatorSpec
 
 def test_a_leaf_is_looked_at_again_where_its_only_shape_is_an_alarm(spec: OperatorSpec, penalty: Law) -> None:
     """A narrow leaf, in which its config takes four times as long."""
-    slow = Config("row", 1, 8)
+    slow = RMSNormConfig("row", 1, 8)
     asked = course(checked(Split("hidden", 72, Leaf(slow), FRESH)))
     looks = [question for question in asked.questions if question.is_second_look and question.config == slow]
     assert [asked.wants(question) for question in looks] == [False]
@@ -165,7 +165,7 @@ def test_what_was_not_recorded_is_left_out(spec: OperatorSpec, penalty: Law) -> 
 
 
 def test_a_config_that_is_illegal_on_the_device_is_told_without_measuring(spec: OperatorSpec) -> None:
-    asked = course(checked(Leaf(Config("row", 1, 1))))  # a warp holds 2048 elements
+    asked = course(checked(Leaf(RMSNormConfig("row", 1, 1))))  # a warp holds 2048 elements
     (found,) = judgements(asked)
     assert found.verdict == STALE
     assert found.findings[0].failure == "illegal: too many elements a thread"
@@ -175,7 +175,7 @@ def test_a_config_that_is_illegal_on_the_device_is_told_without_measuring(spec: 
 def test_an_equal_launch_is_told_under_the_name_of_the_tables_config(spec: OperatorSpec, penalty: Law) -> None:
     asked = course(checked(FRESH))
     question = asked.questions[0]
-    twin = Config("row", 1, 2)
+    twin = RMSNormConfig("row", 1, 2)
     answers = measured(penalty, question, random.Random(0))
     answers[twin] = answers.pop(question.config)
     asked.learn(question, twin, answers)

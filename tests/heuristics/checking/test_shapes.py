@@ -19,13 +19,13 @@ from normtune.heuristics.checking.shapes import (
     spread,
 )
 from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose, configs_of, leaves
-from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
 BOX = Box(1, 65536, 64, 16384)
-CONFIGS = [Config("row", 1, warps) for warps in (1, 2, 4, 8, 16)]
+CONFIGS = [RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8, 16)]
 MANY = 1 << 40
 SHAPES = population(BOX, 0, MANY)
 ROWS = Split("rows", 1000, Leaf(CONFIGS[0]), Leaf(CONFIGS[1]))
@@ -128,12 +128,13 @@ def test_the_config_across_a_threshold_is_the_first_rival() -> None:
     assert found == [CONFIGS[1], *spread(QUICK, STRONG)]
 
 
-QUICK = [Config("block_row", rows, warps) for rows in (2, 4, 8) for warps in (1, 2, 4)]
+QUICK = [RMSNormConfig("block_row", rows, warps) for rows in (2, 4, 8) for warps in (1, 2, 4)]
 
 
 def _quick_spec() -> OperatorSpec:
     return OperatorSpec(
-        "toy", (), ("bfloat16",), 65536, lambda problem: (), lambda name, problem, target: list(QUICK), None, None,  # type: ignore[arg-type]
+        "toy", (), RMSNormConfig,
+        ("bfloat16",), 65536, lambda problem: (), lambda name, problem, target: list(QUICK), None, None,  # type: ignore[arg-type]
         "none", "none", (),
     )  # fmt: skip
 

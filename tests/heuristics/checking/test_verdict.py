@@ -26,8 +26,9 @@ from normtune.heuristics.regret.effects import Samples
 from normtune.heuristics.regret.fixed_log import micrologs
 from normtune.heuristics.tablefile.tree import Leaf
 from normtune.kernels.config import Config
+from normtune.kernels.rms_norm_config import RMSNormConfig
 
-MINE, RIVAL, SLOW = (Config("row", 1, warps) for warps in (4, 8, 16))
+MINE, RIVAL, SLOW = (RMSNormConfig("row", 1, warps) for warps in (4, 8, 16))
 ROUNDS = np.arange(16, dtype=np.int32)
 
 
@@ -87,7 +88,7 @@ def test_the_fastest_config_loses_nothing() -> None:
 def test_luck_does_not_count_as_speed() -> None:
     """Ten configs that are equally fast: the luckiest in all rounds is far ahead, and yet nothing seems lost."""
     draw = random.Random(1)
-    configs = [Config("row", 1, warps) for warps in range(1, 11)]
+    configs = [RMSNormConfig("row", 1, warps) for warps in range(1, 11)]
     apparent, honest = [], []
     for _ in range(200):
         times = {config: [1e6 * draw.gauss(1, 0.02) for _ in ROUNDS] for config in configs}

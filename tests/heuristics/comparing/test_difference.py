@@ -23,13 +23,13 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
 from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose
-from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 
 H200 = TARGETS["sm_90"]
-ROW, WIDE, BLOCK = Config("row", 1, 4), Config("row", 1, 16), Config("block_row", 16, 4)
+ROW, WIDE, BLOCK = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 16), RMSNormConfig("block_row", 16, 4)
 BEST = np.array([2_000, 4_000, 10_000, 100_000])
 L2 = 60 << 20
 
@@ -152,10 +152,10 @@ def test_a_config_that_launches_as_a_measured_one_has_its_time() -> None:
     matrix = TimingMatrix(
         "rms_norm_forward", "", "bfloat16", ((4096, 1024),), (BLOCK,), np.array([[700]]), np.array([[True]])
     )
-    taller = Side("taller", lambda problem, target: Config("block_row", 64, 4))
-    wider = Side("wider", lambda problem, target: Config("block_row", 64, 8))
+    taller = Side("taller", lambda problem, target: RMSNormConfig("block_row", 64, 4))
+    wider = Side("wider", lambda problem, target: RMSNormConfig("block_row", 64, 8))
     found = compared(matrix, taller, Side("block", lambda problem, target: BLOCK))
-    assert found.choices[0] == (Choice(Config("block_row", 64, 4), 700, 0),)
+    assert found.choices[0] == (Choice(RMSNormConfig("block_row", 64, 4), 700, 0),)
     assert found.same == {(4096, 1024)}
     assert compared(matrix, taller, wider).choices[1][0].loss is None
 
@@ -175,7 +175,7 @@ def test_an_autotuner_picks_the_least_median_of_what_was_timed() -> None:
         *("rms_norm_forward", "", "bfloat16", ((4096, 1024),), (ROW, BLOCK, WIDE)),
         *(np.array([[7, 0, 30]]), np.array([[True] * 3]), Rounds(np.arange(6, dtype=np.int32)[None], logs)),
     )
-    unknown, illegal = Config("row", 1, 32), Config("split", 1, 4)
+    unknown, illegal = RMSNormConfig("row", 1, 32), RMSNormConfig("split", 1, 4)
     tuned = Tuned("t", lambda problem, target: (illegal, unknown, WIDE, BLOCK, ROW))
     found = compared(matrix, tuned, "liger")
     assert found.choices[0] == (Choice(ROW, 7, 0, (3, 4)),)

@@ -7,9 +7,9 @@ import pytest
 
 from normtune.heuristics.comparing.gains import Gain, Interval, Pair, gain
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
-from normtune.kernels.config import Config
+from normtune.kernels.rms_norm_config import RMSNormConfig
 
-SLOW, FAST = Config("row", 1, 4), Config("row", 1, 8)
+SLOW, FAST = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 8)
 # Quantiles of t at 0.975, from any table of them.
 T1, T2, T7 = 12.7062, 4.30265, 2.36462
 

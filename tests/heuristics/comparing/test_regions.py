@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from normtune.heuristics.comparing.regions import Differing, rectangles
 from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose
-from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.rms_norm_config import RMSNormConfig
 
-A, B, C = (Config("row", 1, warps) for warps in (1, 2, 4))
+A, B, C = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 
 
 def test_a_moved_threshold_is_one_rectangle() -> None:

@@ -13,8 +13,8 @@ from normtune.heuristics.checking.offline import check
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.heuristics.tablefile import locate
-from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.parquet_csv import read_parquet, write_csv
@@ -47,8 +47,8 @@ def test_a_dataframe_gives_the_table_of_the_evidence(evidence: Evidence) -> None
     assert [one.tree for one in table.functions] == [one.tree for one in expected.functions]
     assert [one.figures for one in table.functions] == [one.figures for one in expected.functions]
     assert table.device[:4] == ("Test GPU", "sm_90", TARGETS["sm_90"].sms, TARGETS["sm_90"].l2_bytes)
-    assert table.lookup("toy", "bfloat16", 4096, 128) == Config("block_row", 4, 4)
-    assert table.lookup("toy:no_keep", "float16", 4096, 128) == Config("block_row", 4, 4)
+    assert table.lookup("toy", "bfloat16", 4096, 128) == RMSNormConfig("block_row", 4, 4)
+    assert table.lookup("toy:no_keep", "float16", 4096, 128) == RMSNormConfig("block_row", 4, 4)
     with pytest.raises(dataclasses.FrozenInstanceError):
         table.notes = ()  # type: ignore[misc]
 
@@ -96,7 +96,7 @@ def test_one_time_a_config_is_enough(spec) -> None:
 
 def test_a_failure_takes_no_part(evidence: Evidence) -> None:
     """Of its configs one failed everywhere, as the column says: it is in no leaf."""
-    best = Config("block_row", 4, 4)
+    best = RMSNormConfig("block_row", 4, 4)
     frame = framed(evidence)
     frame["status"] = ["wrong_result" if config == best else "ok" for config in frame["config"]]
     table = heuristics.fit(frame, **GPU, leaves=4)
@@ -176,7 +176,7 @@ def with_value(name: str, value: object):
     ("change", "told"),
     [
         (dropped("rows", "hidden"), "no column rows, hidden: it has operator, dtype, config, rounds, samples"),
-        (dropped("config"), r"no column config \(or schedule"),
+        (dropped("config"), r"no column config \(or a column"),
         (dropped("samples"), r"no column samples \(or nanoseconds\)"),
         (lambda frame: frame.iloc[:0], "has no rows"),
         (lambda frame: frame.to_dict(), "measurements are a dict: expected a pandas DataFrame"),
@@ -196,7 +196,7 @@ def with_value(name: str, value: object):
         (with_value("config", 7), "config of row 3 is 7"),
         (with_value("config", "{}"), "config of row 3 is '{}'"),
         (with_value("config", ("row", 1, "four")), "cannot be fitted: not a config: num_warps is 'four'"),
-        (with_value("config", Config("row", 1, 0)), "num_warps of a config is 0"),
+        (with_value("config", RMSNormConfig("row", 1, 0)), "num_warps of a config is 0"),
         (with_value("samples", []), r"samples of row 3 is \[\]"),
         (with_value("samples", [1000, -1]), r"samples of row 3 is \[1000, -1\]"),
         (with_value("samples", [1000, float("nan")]), "samples of row 3"),

@@ -19,13 +19,14 @@ from normtune.heuristics.tablefile.parse import trees
 from normtune.heuristics.tablefile.tree import Leaf, Split, choose, distinct, leaves
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 
 TARGET = TARGETS["sm_90"]
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
-ONE, FOUR = Leaf(Config("row", 1, 1)), Leaf(Config("row", 1, 4))
-SLOW = Config("row", 1, 16)
+ONE, FOUR = Leaf(RMSNormConfig("row", 1, 1)), Leaf(RMSNormConfig("row", 1, 4))
+SLOW = RMSNormConfig("row", 1, 16)
 
 
 def test_a_rule_answers_for_every_function_and_is_no_tree() -> None:
@@ -87,7 +88,7 @@ def fitted(evidence: Evidence, incumbents: Incumbents | None, leaves: int = 1):
     return function
 
 
-BETTER = Split("hidden", 512, Split("rows", 4096, FOUR, Leaf(Config("block_row", 4, 4))), Leaf(SLOW))
+BETTER = Split("hidden", 512, Split("rows", 4096, FOUR, Leaf(RMSNormConfig("block_row", 4, 4))), Leaf(SLOW))
 
 
 def test_what_loses_against_a_table_that_is_replaced_gives_way(evidence: Evidence) -> None:
@@ -154,7 +155,7 @@ def slowdowns(tree, penalty):
     return [1e6 * math.log(own / other) for own, other in times]
 
 
-@pytest.mark.parametrize("config", [Config("row", 1, 32), Config("split", 1, 4, block_col=1024)])
+@pytest.mark.parametrize("config", [RMSNormConfig("row", 1, 32), RMSNormConfig("split", 1, 4, block_col=1024)])
 def test_what_was_not_measured_changes_nothing(evidence: Evidence, config: Config) -> None:
     found = fitted(evidence, Incumbents({("toy", "bfloat16"): Leaf(config)}, replaced=True), 3)
     assert found == fitted(evidence, None, 3)
@@ -162,7 +163,7 @@ def test_what_was_not_measured_changes_nothing(evidence: Evidence, config: Confi
 
 def test_what_is_illegal_beyond_is_not_kept_there(measure, run, spec) -> None:
     """4 warps are fastest at every measured size, and legal up to 8192 in bfloat16, up to 4096 in float32."""
-    few = Config("row", 1, 4)
+    few = RMSNormConfig("row", 1, 4)
 
     def law(config: Config, problem: Problem) -> float:
         return 0.0 if config == few else 0.5 if config == SLOW else 0.2
@@ -185,8 +186,8 @@ def test_a_dtype_shares_no_function_that_is_slower_than_its_own_in_use(measure, 
     cells = [one for dtype in ("bfloat16", "float32") for one in measure(law, SHAPES, dtype=dtype)]
     evidence = Evidence.from_measurements(cells, [run])
     assert [one.dtype for one in fit(evidence, FitOptions(leaves=3)).functions] == ["bfloat16"]
-    in_use = Split("hidden", 128, Leaf(SLOW), Split("hidden", 256, Leaf(Config("row", 1, 8)), Leaf(SLOW)))
+    in_use = Split("hidden", 128, Leaf(SLOW), Split("hidden", 256, Leaf(RMSNormConfig("row", 1, 8)), Leaf(SLOW)))
     beside = Incumbents({("toy", "float32"): in_use})
     plain, other = fit(evidence, FitOptions(leaves=3), incumbents=beside).functions
     assert (plain.dtype, other.dtype) == ("bfloat16", "float32")
-    assert choose(other.tree, 64, 256) == Config("row", 1, 8)
+    assert choose(other.tree, 64, 256) == RMSNormConfig("row", 1, 8)

@@ -17,15 +17,15 @@ from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.solver.bins import losses, solve
 from normtune.heuristics.tablefile.tree import Box, Leaf, Split, choose, leaves, regions
-from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch
 from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement
 
 H200 = TARGETS["sm_90"]
-CONFIGS = tuple(Config("row", 1, warps) for warps in (8, 16, 32))
+CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (8, 16, 32))
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_bound_is_never_better_than_the_best(legality):
 
 
 def test_what_failed_is_not_bounded_nor_is_the_same_launch(legality, spec):
-    wide, same = Config("block_row", 16, 1), Config("block_row", 4, 1)
+    wide, same = RMSNormConfig("block_row", 16, 1), RMSNormConfig("block_row", 4, 1)
     problem = Problem("toy", 1, 1024, "bfloat16")
     assert spec.resolve(wide, problem, H200, None) == spec.resolve(same, problem, H200, None)
     regret, usable = np.zeros((2, 3), np.int64), np.array([[True, False, False], [True, True, True]])
@@ -146,7 +146,7 @@ def test_what_is_illegal_for_many_rows_or_works_on_rows_otherwise_takes_no_part(
 
 def test_a_fit_of_measurements_is_legal_at_every_size(evidence, spec, legality):
     matrix = timing_matrix(evidence, spec, "", "bfloat16", H200)
-    found = fit_batch_invariant(matrix, best_times(evidence, matrix), legality, Leaf(Config("row", 1, 16)))
+    found = fit_batch_invariant(matrix, best_times(evidence, matrix), legality, Leaf(RMSNormConfig("row", 1, 16)))
     assert not looks_at_rows(found.tree) and not list(legality.breaches(found.tree))
     assert {box.most_rows for _, box in regions(found.tree, Box(1, MAX_ROWS, 1, 16384))} == {MAX_ROWS}
     # Few warps for short rows and many for long ones, by the law of the measurements.

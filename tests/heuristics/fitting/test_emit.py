@@ -21,9 +21,9 @@ from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.heuristics.tablefile.parse import trees
 from normtune.heuristics.tablefile.tree import Box, Leaf, choose, regions
-from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 
@@ -37,7 +37,7 @@ def fitted(measure, penalty, run) -> Fit:
     """Three dtypes, of which two share, and a variant of its own in one of them."""
 
     def other(config, problem):
-        return 0.0 if config == Config("row", 1, 8) else 0.1
+        return 0.0 if config == RMSNormConfig("row", 1, 8) else 0.1
 
     cells = [
         cell
@@ -93,7 +93,7 @@ def test_dtypes_that_share_have_one_function_and_the_variant_has_its_own(table: 
     ]
     assert table.tables["toy", "float16"] is table.tables["toy", "bfloat16"]
     assert table.tables["toy", "float32"] is not table.tables["toy", "bfloat16"]
-    assert table.lookup("toy:no_keep", "bfloat16", 4096, 128) == Config("row", 1, 8)
+    assert table.lookup("toy:no_keep", "bfloat16", 4096, 128) == RMSNormConfig("row", 1, 8)
 
 
 def test_an_unknown_operator_or_dtype_is_named(table: locate.Table) -> None:
@@ -123,7 +123,7 @@ def test_every_lookup_resolves_to_a_legal_launch(
 ) -> None:
     key, dtype = data.draw(st.sampled_from(list(table.tables)))
     variants = ["no_keep"] if key.endswith("no_keep") else list(all_variants(spec))
-    config = Config(*table.lookup(key, dtype, rows, hidden))
+    config = RMSNormConfig(*table.lookup(key, dtype, rows, hidden))
     for variant in variants:
         assert spec.is_legal(config, Problem("toy", rows, hidden, dtype, variant), TARGETS["sm_90"])
 
@@ -136,7 +136,7 @@ def test_the_code_the_tree_and_the_regions_say_the_same(
     read = trees(table.source.read_text())
     function = data.draw(st.sampled_from(fitted.functions))
     for dtype in function.dtypes:
-        found = Config(*table.lookup(function.key, dtype, rows, hidden))
+        found = RMSNormConfig(*table.lookup(function.key, dtype, rows, hidden))
         assert found == choose(function.tree, rows, hidden) == choose(read[function.key, dtype], rows, hidden)
         holding = [
             config
@@ -177,6 +177,6 @@ def test_replayed_data_say_so(evidence: Evidence) -> None:
 def test_two_configs_of_one_name_are_refused(fitted: Fit) -> None:
     from dataclasses import replace
 
-    odd = [replace(fitted.functions[0], tree=Leaf(Config(name, 1, 4))) for name in ("a-b", "a_b")]
+    odd = [replace(fitted.functions[0], tree=Leaf(RMSNormConfig(name, 1, 4))) for name in ("a-b", "a_b")]
     with pytest.raises(NormtuneError, match="would both be named"):
         module_text(replace(fitted, functions=(odd[0], replace(odd[1], dtype="float32"))), COMMAND)

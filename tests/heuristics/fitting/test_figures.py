@@ -6,8 +6,9 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.config import Config
+from normtune.kernels.rms_norm_config import RMSNormConfig
 
-NARROW, WIDE = Config("row", 1, 4), Config("row", 1, 8)
+NARROW, WIDE = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 8)
 
 
 @pytest.fixture
@@ -42,12 +43,12 @@ def test_a_rule_is_scored_on_the_same_problems(matrix: TimingMatrix) -> None:
 @pytest.mark.parametrize(
     ("rows", "hidden", "forward", "backward"),
     [
-        (32767, 256, Config("row", 1, 4), Config("persistent", 1, 4, 1, 1, "reduce")),
-        (32768, 256, Config("block_row", 16, 4), Config("persistent", 16, 4, 1, 1, "reduce")),
-        (32768, 257, Config("row", 1, 4), Config("persistent", 1, 4, 1, 1, "reduce")),
-        (1, 1025, Config("row", 1, 8), Config("persistent", 1, 8, 1, 1, "reduce")),
-        (1, 8192, Config("row", 1, 16), Config("persistent", 1, 16, 1, 1, "reduce")),
-        (1, 65536, Config("row", 1, 32), Config("persistent", 1, 32, 1, 1, "reduce")),
+        (32767, 256, RMSNormConfig("row", 1, 4), RMSNormConfig("persistent", 1, 4, 1, 1, "reduce")),
+        (32768, 256, RMSNormConfig("block_row", 16, 4), RMSNormConfig("persistent", 16, 4, 1, 1, "reduce")),
+        (32768, 257, RMSNormConfig("row", 1, 4), RMSNormConfig("persistent", 1, 4, 1, 1, "reduce")),
+        (1, 1025, RMSNormConfig("row", 1, 8), RMSNormConfig("persistent", 1, 8, 1, 1, "reduce")),
+        (1, 8192, RMSNormConfig("row", 1, 16), RMSNormConfig("persistent", 1, 16, 1, 1, "reduce")),
+        (1, 65536, RMSNormConfig("row", 1, 32), RMSNormConfig("persistent", 1, 32, 1, 1, "reduce")),
     ],
 )
 def test_ligers_rule(rows: int, hidden: int, forward: Config, backward: Config) -> None:

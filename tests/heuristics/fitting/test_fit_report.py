@@ -12,16 +12,17 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.tablefile.tree import Leaf, Split
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
-from normtune.results.records import COPY, Device, Measurement, Run
+from normtune.results.records import Device, Measurement, Run
 from normtune.tuner.plan.plan import plan, problems
 
 SHAPES = [(rows, hidden) for rows in (1, 4096, 65536) for hidden in (64, 1024, 4096)]
-RULE = Config("row", 1, 4)
-OTHER = Config("row", 1, 8)
+RULE = RMSNormConfig("row", 1, 4)
+OTHER = RMSNormConfig("row", 1, 8)
 
 
 def with_gains(fitted: Fit, **gains: Gain | None) -> Fit:

@@ -11,11 +11,11 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.tablefile.tree import Leaf, Split
-from normtune.kernels.config import Config
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.results.evidence import Evidence
 from normtune.results.recording import load_recording
 
-ONE, TWO = Config("row", 1, 1), Config("row", 1, 2)
+ONE, TWO = RMSNormConfig("row", 1, 1), RMSNormConfig("row", 1, 2)
 
 
 def side(operator, shapes, regrets, best, tree, dtype="bfloat16", weights=None):

@@ -11,9 +11,10 @@ from normtune.heuristics.solver.bins import Bins
 from normtune.heuristics.solver.grid import axis
 from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.config import Config
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.results.records import ROUNDS_PER_BLOCK
 
-CONFIGS = tuple(Config("row", 1, warps) for warps in (1, 2, 4))
+CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 A, B, C = (Leaf(config) for config in CONFIGS)
 ROWS, HIDDEN = (1, 64, 4096), (64, 256, 1024)
 SHAPES = tuple((rows, hidden) for rows in ROWS for hidden in HIDDEN)
@@ -177,7 +178,7 @@ def test_where_what_is_in_use_has_no_answer_or_no_time_the_fitted_one_stays() ->
     logs = timed({(problem, 1): 50_000 for problem in (2, 5, 8)}, noise=1000)
     matrix = matrix_of(logs)
     assert guarded(matrix, bins_of(), TREE, lambda rows, hidden: None) == (TREE, 0)
-    assert guarded(matrix, bins_of(), TREE, always(Leaf(Config("row", 1, 32)))) == (TREE, 0)
+    assert guarded(matrix, bins_of(), TREE, always(Leaf(RMSNormConfig("row", 1, 32)))) == (TREE, 0)
     logs[5, 2] = MISSING
     assert slower(matrix_of(logs), always(B), always(C)) == [2, 8]
 

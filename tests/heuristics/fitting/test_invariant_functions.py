@@ -16,8 +16,8 @@ from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.heuristics.tablefile.parse import trees
 from normtune.heuristics.tablefile.tree import choose
-from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.results import recording
 from normtune.results.evidence import Evidence
 
@@ -27,7 +27,7 @@ OPTIONS = FitOptions(batch_invariant=True)
 
 
 def eight(config, problem):
-    return 0.0 if config == Config("row", 1, 8) else 0.1
+    return 0.0 if config == RMSNormConfig("row", 1, 8) else 0.1
 
 
 @pytest.fixture

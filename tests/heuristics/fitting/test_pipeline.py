@@ -11,9 +11,9 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver import bins
 from normtune.heuristics.tablefile.header import Known, parse
 from normtune.heuristics.tablefile.tree import Leaf, Split, choose
-from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Run
@@ -68,7 +68,7 @@ def test_a_shared_function_is_legal_for_every_dtype_it_serves(measured, penalty,
 def test_leaves_that_legality_takes_come_on_top_of_the_cross_validated_ones(measured) -> None:
     # One config is best wherever it was measured, and illegal at the longest rows: one leaf there, one beyond.
     def eight(config, problem):
-        return 0.0 if config == Config("row", 1, 8) else 0.1
+        return 0.0 if config == RMSNormConfig("row", 1, 8) else 0.1
 
     function = fit(measured(("", "bfloat16", eight))).functions[0]
     assert function.figures.leaves == 2
@@ -91,7 +91,7 @@ def test_a_variant_that_costs_little_shares_and_says_so(measured, penalty) -> No
 
 def other(config, problem):
     """A law by which one config is best everywhere, and not one that `penalty` likes."""
-    return 0.0 if config == Config("row", 1, 8) else 0.1
+    return 0.0 if config == RMSNormConfig("row", 1, 8) else 0.1
 
 
 def test_a_dtype_that_costs_little_shares_and_says_so(measured, penalty) -> None:
@@ -126,7 +126,7 @@ def test_the_bound_of_sharing_is_what_it_costs_on_the_data(measured, penalty) ->
 def test_a_dtype_with_too_few_problems_in_common_is_not_shared(measure, penalty, spec: OperatorSpec, run: Run) -> None:
     # One row count of five has times of what bfloat16's function answers.
     cells = measure(penalty, SHAPES) + measure(penalty, [s for s in SHAPES if s[0] == 1], dtype="float16")
-    cells += measure(penalty, [s for s in SHAPES if s[0] > 1], dtype="float16", configs=[Config("row", 1, 8)])
+    cells += measure(penalty, [s for s in SHAPES if s[0] > 1], dtype="float16", configs=[RMSNormConfig("row", 1, 8)])
     found = fit(Evidence.from_measurements(cells, [run]))
     assert [one.dtype for one in found.functions] == ["bfloat16", "float16"]
 
@@ -171,7 +171,7 @@ def test_a_variant_that_costs_much_gets_its_own_function(measured, penalty) -> N
     assert [function.key for function in found.functions] == ["toy", "toy:no_keep"]
     assert found.shared == ()
     assert found.functions[1].dtypes == ("bfloat16", "float16", "float32")
-    assert choose(found.functions[1].tree, 1024, 512) == Config("row", 1, 8)
+    assert choose(found.functions[1].tree, 1024, 512) == RMSNormConfig("row", 1, 8)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_an_operator_without_data_is_named(evidence: Evidence) -> None:
 
 def test_the_gap_is_to_trees_that_are_legal_beyond_the_measured_sizes_too(measured) -> None:
     def eight(config, problem):
-        return 0.0 if config == Config("row", 1, 8) else 0.1
+        return 0.0 if config == RMSNormConfig("row", 1, 8) else 0.1
 
     found = fit(measured(("", "bfloat16", eight)), FitOptions(leaves=1)).functions[0].figures
     assert found.gap < 2000
@@ -264,7 +264,7 @@ def test_of_too_many_sizes_the_nearest_are_not_told_apart_and_nothing_is_proved(
         return 0.0 if config.num_warps == (4 if problem.hidden <= 512 else 16) else 0.2
 
     monkeypatch.setattr(bins, "MAX_BINS", most)
-    configs = [Config("row", 1, 4), Config("row", 1, 16)]
+    configs = [RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 16)]
     shapes = {(count, 64) for count in range(1, 41)} | {(1, 64 * count) for count in range(1, 41)}
     found = fit(measured(("", "bfloat16", by_hidden), shapes=sorted(shapes), configs=configs), FitOptions(leaves=2))
     # 512 and 576 are far enough apart, as ratios, to keep the cut between them.
@@ -280,7 +280,7 @@ def test_of_too_many_sizes_the_nearest_are_not_told_apart_and_nothing_is_proved(
 def test_a_planted_tree_is_found_on_sixty_by_thirty_two_sizes(spec):
     """No cut of it lies where sizes would be joined first."""
     rows, hidden = sorted({int(2 ** (step / 3)) for step in range(9, 69)}), [64 * count for count in range(1, 33)]
-    configs = tuple(Config("row", 1, warps) for warps in (4, 8, 16))
+    configs = tuple(RMSNormConfig("row", 1, warps) for warps in (4, 8, 16))
 
     def planted(row, size):
         if size <= 1472:
@@ -305,8 +305,8 @@ def test_leaves_are_positive(evidence: Evidence, count: int) -> None:
 
 def test_too_few_leaves_for_what_was_measured(measure, penalty, spec: OperatorSpec, run: Run) -> None:
     # One config for short rows, another for long ones: no single config has a time everywhere.
-    narrow = measure(penalty, [s for s in SHAPES if s[1] <= 512], configs=[Config("row", 1, 4)])
-    wide = measure(penalty, [s for s in SHAPES if s[1] > 512], configs=[Config("row", 1, 16)])
+    narrow = measure(penalty, [s for s in SHAPES if s[1] <= 512], configs=[RMSNormConfig("row", 1, 4)])
+    wide = measure(penalty, [s for s in SHAPES if s[1] > 512], configs=[RMSNormConfig("row", 1, 16)])
     evidence = Evidence.from_measurements(narrow + wide, [run])
     with pytest.raises(NormtuneError, match="no table of at most 1 leaf covers toy bfloat16"):
         fit(evidence, FitOptions(leaves=1))

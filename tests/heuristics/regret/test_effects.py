@@ -1,10 +1,10 @@
 import numpy as np
 
 from normtune.heuristics.regret.effects import Samples, block_of, levels
-from normtune.kernels.config import Config
-from normtune.results.records import COPY
+from normtune.kernels.config import COPY
+from normtune.kernels.rms_norm_config import RMSNormConfig
 
-A, B, C = (Config("row", 1, warps) for warps in (1, 2, 4))
+A, B, C = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 
 
 def samples(logs: list[int], first: int = 0) -> Samples:

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from normtune.heuristics.regret.legality import Legality
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch, operator
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
-CONFIGS = tuple(Config("row", 1, warps) for warps in (1, 2, 4))
+CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 
 
 @st.composite
@@ -44,7 +45,7 @@ def test_the_legal_area_is_found_from_its_edge(area) -> None:
 
 def test_a_region_needs_every_dtype_that_is_served() -> None:
     spec = operator("rms_norm_forward")
-    config = Config("row", 1, 4)
+    config = RMSNormConfig("row", 1, 4)
     alone, both = (
         Legality(spec, TARGETS["sm_90"], dtypes, ("",)) for dtypes in (("bfloat16",), ("bfloat16", "float32"))
     )

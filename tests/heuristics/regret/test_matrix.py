@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 from normtune.heuristics.regret.matrix import MISSING, timing_matrix
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
-from normtune.results.records import COPY, Measurement, Run
+from normtune.results.records import Measurement, Run
 
-FAST, SLOW = Config("row", 1, 4), Config("row", 1, 8)
+FAST, SLOW = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 8)
 ROUNDS = np.arange(8, dtype=np.int32)
 EVEN = (ROUNDS // 2) % 2 == 0
 
@@ -30,7 +31,7 @@ def matrix_of(cells: list[Measurement], run: Run, spec: OperatorSpec):
 
 
 def test_the_best_is_chosen_on_one_half_and_scored_on_the_other(spec: OperatorSpec, run: Run) -> None:
-    third = Config("row", 1, 2)
+    third = RMSNormConfig("row", 1, 2)
     # FAST wins the even blocks by luck, SLOW the odd ones.
     found = matrix_of([cell(FAST, 1000, 1200), cell(SLOW, 1100, 1100), cell(third, 2000, 2000)], run, spec)
     log = lambda ratio: 1e6 * np.log(ratio)  # noqa: E731
@@ -43,7 +44,7 @@ def test_the_best_is_chosen_on_one_half_and_scored_on_the_other(spec: OperatorSp
 
 def test_equal_launches_share_a_time_and_the_copy_is_no_candidate(spec: OperatorSpec, run: Run) -> None:
     # At hidden 2048 a block of 4 rows with one warp is lowered to one row, which is the launch of a row config.
-    alias, own = Config("block_row", 4, 1), Config("row", 1, 1)
+    alias, own = RMSNormConfig("block_row", 4, 1), RMSNormConfig("row", 1, 1)
     cells = [cell(own, 1000, 1000, 2048), cell(FAST, 900, 900, 2048), cell(COPY, 500, 500, 2048)]
     cells += [cell(alias, 700, 700, 64), cell(own, 900, 900, 64)]
     found = matrix_of(cells, run, spec)
@@ -54,7 +55,7 @@ def test_equal_launches_share_a_time_and_the_copy_is_no_candidate(spec: Operator
 
 
 def test_a_failure_is_no_time_even_where_its_launch_has_one(spec: OperatorSpec, run: Run) -> None:
-    alias, own = Config("block_row", 4, 1), Config("row", 1, 1)
+    alias, own = RMSNormConfig("block_row", 4, 1), RMSNormConfig("row", 1, 1)
     cells = [cell(own, 1000, 1000, 2048), cell(alias, 0, 0, 2048, "wrong_result"), cell(SLOW, 0, 0, 2048, "crashed")]
     cells += [cell(alias, 700, 700, 64), cell(SLOW, 900, 900, 64)]
     found = matrix_of(cells, run, spec)
@@ -102,7 +103,7 @@ def test_nothing_measured_gives_no_matrix(spec: OperatorSpec, run: Run) -> None:
 
 
 def test_the_paired_rounds_stand_behind_the_regret(spec: OperatorSpec, run: Run) -> None:
-    alias, own = Config("block_row", 4, 1), Config("row", 1, 1)
+    alias, own = RMSNormConfig("block_row", 4, 1), RMSNormConfig("row", 1, 1)
     cells = [cell(own, 1000, 1000, 2048), cell(FAST, 900, 990, 2048), cell(alias, 700, 700, 64), cell(own, 900, 900)]
     found = matrix_of(cells, run, spec)
     wide, place = found.problems.index((8, 2048)), {config: index for index, config in enumerate(found.configs)}

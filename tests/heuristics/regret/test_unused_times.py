@@ -10,8 +10,8 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.report import figures
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.tablefile.tree import Leaf
-from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement
@@ -26,7 +26,7 @@ def apart(cells, late):
 
 def test_configs_that_share_no_round_are_told(measure, penalty, run, spec):
     cells = measure(penalty, SHAPES)
-    late = {Config("row", 1, 16), Config("row", 1, 8)}
+    late = {RMSNormConfig("row", 1, 16), RMSNormConfig("row", 1, 8)}
     count = sum(one.config in late for one in cells)
     found = fit(Evidence.from_measurements(apart(cells, late), [run]), FitOptions(leaves=3))
     (note,) = found.notes
@@ -45,7 +45,7 @@ def test_where_most_times_would_go_there_is_no_function(measure, penalty, run, s
 
 def test_runs_that_share_no_config_are_told(measure, penalty, run, spec):
     later = run._replace(id="run2", started="2026-11-21T10:00:00")
-    first, second = [Config("row", 1, warps) for warps in (1, 2, 4, 8)], [Config("row", 1, 16)]
+    first, second = [RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8)], [RMSNormConfig("row", 1, 16)]
     cells = measure(penalty, SHAPES, configs=first)
     others = measure(penalty, SHAPES, configs=second, run="run2")
     found = fit(Evidence.from_measurements(cells + others, [run, later]), FitOptions(leaves=3))
@@ -72,7 +72,7 @@ def test_a_mean_that_is_too_low_is_bounded(spec, run):
     """Ten configs that are equal but for noise: whatever is chosen, the true loss is 0."""
     draw = np.random.default_rng(0)
     rounds = np.arange(16, dtype=np.int32)
-    configs = [Config("row", 1, warps) for warps in (1, 2, 4, 8, 16)]
+    configs = [RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8, 16)]
     cells = [
         Measurement(
             Problem("toy", rows, hidden, "bfloat16"),

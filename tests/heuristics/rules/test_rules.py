@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from normtune.heuristics.rules import AUTOTUNED, RULES, liger
 from normtune.heuristics.rules.te_rocm import _BACKWARD_LADDER, _FORWARD_LADDER, rows_per_program
 from normtune.heuristics.tablefile.tree import choose
-from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
 H200 = TARGETS["sm_90"]
@@ -90,7 +90,7 @@ def test_the_withdrawn_proposal_differs_only_in_short_rows_of_the_forward(
     problem = Problem(BACKWARD if backward else FORWARD, rows, hidden, "bfloat16")
     shipped, found = (RULES[name].choose(problem, H200) for name in ("liger", "liger_1188"))
     assert (shipped != found) == (not backward and hidden <= 256 and rows < 32768)
-    assert shipped == found or found == Config("row", 1, 2)
+    assert shipped == found or found == RMSNormConfig("row", 1, 2)
 
 
 @pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.tree(FORWARD)])
@@ -324,8 +324,8 @@ def test_the_full_space_has_most_of_what_is_answered(operator_name: str) -> None
 def test_grids_follow_the_number_of_multiprocessors() -> None:
     wide = H200._replace(sms=148)
     problem = Problem(FORWARD, 265, 128, "bfloat16")
-    assert RULES["vllm_gated"].choose(problem, wide) == Config("row", 1, 1)
-    assert RULES["tilegym"].choose(problem, wide) == Config("split", 1, 4, block_col=128)
+    assert RULES["vllm_gated"].choose(problem, wide) == RMSNormConfig("row", 1, 1)
+    assert RULES["tilegym"].choose(problem, wide) == RMSNormConfig("split", 1, 4, block_col=128)
 
 
 def listed(name: str, operator_name: str, rows: int, hidden: int) -> list[str]:

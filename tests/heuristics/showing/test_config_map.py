@@ -10,9 +10,9 @@ from normtune.heuristics.fitting.figures import Loss
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.showing import config_map as maps
 from normtune.heuristics.showing.config_map import best_map, legend_lines, map_lines, size_label, table_map
-from normtune.kernels.config import Config
+from normtune.kernels.rms_norm_config import RMSNormConfig
 
-A, B, C = (Config("row", 1, warps) for warps in (1, 2, 4))
+A, B, C = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 
 
 def matrix(regret: list[list[int | None]], shapes: list[tuple[int, int]], configs=(A, B, C)) -> TimingMatrix:
@@ -67,7 +67,7 @@ def test_the_map_has_hidden_down_rows_across_and_marks_for_holes() -> None:
 
 
 def test_a_table_is_marked_where_it_loses_over_three_percent_and_where_nothing_is_known() -> None:
-    answers = {(1, 64): A, (4, 64): B, (1, 128): B, (4, 128): Config("row", 1, 32)}
+    answers = {(1, 64): A, (4, 64): B, (1, 128): B, (4, 128): RMSNormConfig("row", 1, 32)}
     found = table_map(
         matrix([[0, 9, 9], [0, 29, 9], [0, 30, 9], [0, 9, 9]], SHAPES), SHAPES, lambda *shape: answers[shape]
     )
@@ -87,7 +87,7 @@ def test_the_worst_are_the_worst_first() -> None:
 
 
 def test_rare_configs_share_a_mark() -> None:
-    configs = tuple(Config("row", 1 + number) for number in range(30))
+    configs = tuple(RMSNormConfig("row", 1 + number) for number in range(30))
     shapes = [(1 + number, 64) for number in range(30)]
     regret = [[0 if place == number else 99 for place in range(30)] for number in range(30)]
     found = best_map(matrix(regret, shapes, configs), shapes)
@@ -96,7 +96,7 @@ def test_rare_configs_share_a_mark() -> None:
 
 
 def test_what_all_configs_have_in_common_is_said_once() -> None:
-    one, two = (Config("persistent", 1, warps, 1, 1, "reduce") for warps in (4, 8))
+    one, two = (RMSNormConfig("persistent", 1, warps, 1, 1, "reduce") for warps in (4, 8))
     regret = [[0, 99], [99, 0], [0, 99]]
     found = best_map(matrix(regret, SHAPES[:3], (one, two)), SHAPES)
     assert printed(legend_lines(found))[:3] == [

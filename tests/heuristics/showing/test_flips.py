@@ -12,15 +12,15 @@ from normtune.heuristics.commands.show import register
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.showing.flips import flips
 from normtune.heuristics.showing.flips_measured import directions
-from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096) for hidden in (64, 128, 256, 512)]
-FEW, SOME, MANY = (Config("row", 1, warps) for warps in (1, 4, 16))
+FEW, SOME, MANY = (RMSNormConfig("row", 1, warps) for warps in (1, 4, 16))
 CONFIGS = (FEW, SOME, MANY)
 
 
@@ -101,7 +101,7 @@ def noisy(measure, run, spec, regime, configs, seed):
 
 
 def test_luck_is_no_flip(measure, run, spec):
-    configs = [Config("row", 1, warps) for warps in (1, 2, 4, 8, 16)]
+    configs = [RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8, 16)]
     told = 0
     for seed in range(6):
         pair = [noisy(measure, run, spec, regime, configs, seed) for regime in ("cold", "warm")]

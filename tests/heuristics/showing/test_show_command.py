@@ -15,14 +15,15 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.showing import listing
 from normtune.heuristics.tablefile import locate
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results import recording
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-from normtune.results.records import COPY, Measurement
+from normtune.results.records import Measurement
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 
@@ -161,7 +162,7 @@ def test_what_older_kernels_took_is_left_out_and_counted(store: str, measure, pe
 
 def test_what_has_no_times_is_named(store: str, run) -> None:
     crashed = Measurement(
-        Problem("toy", 1, 64, "float16"), Config("row"), run.id, "sha256:0", "crashed", "bang", (), ()
+        Problem("toy", 1, 64, "float16"), RMSNormConfig("row"), run.id, "sha256:0", "crashed", "bang", (), ()
     )
     foreign = crashed._replace(problem=Problem("softmax", 1, 64, "float16"))
     with Store.open("sqlite:///poor.db") as opened:
@@ -232,13 +233,13 @@ def test_the_ratios_of_the_listing_are_what_they_say(measure, penalty, run, spec
     copies = [item._replace(config=COPY, samples=item.samples * 2) for item in measurements if item.config[2] == 16]
     copies = list({item.problem: item for item in copies}.values())
     failed = Measurement(
-        Problem("toy", 1, 64, "bfloat16"), Config("row", 1, 32), run.id, "sha256:0", "timeout", "x", (), ()
+        Problem("toy", 1, 64, "bfloat16"), RMSNormConfig("row", 1, 32), run.id, "sha256:0", "timeout", "x", (), ()
     )
     evidence = Evidence.from_measurements([*measurements, *copies, failed], [run])
     matrix = timing_matrix(evidence, spec, "", "bfloat16", TARGETS["sm_90"])
     assert matrix is not None
     frame = listing.listing(evidence, [matrix])
-    assert list(frame.columns) == list(listing.COLUMNS)
+    assert list(frame.columns) == list(listing.columns(evidence))
     assert len(frame) == len(measurements) + len(copies) + 1
     (row,) = frame[
         (frame["rows"] == 4096) & (frame["hidden"] == 128) & (frame["schedule"] == "row") & (frame["num_warps"] == 4)

@@ -12,13 +12,13 @@ from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import few_configs, least_worst, losses, solve
 from normtune.heuristics.tablefile.tree import Leaf, leaves
-from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
 # 16 warps alone are legal at 16384 in float32, 8 warps up to 8192, block_row as row.
-CONFIGS = (Config("block_row", 4, 16), *(Config("row", 1, warps) for warps in (4, 8, 16)))
+CONFIGS = (RMSNormConfig("block_row", 4, 16), *(RMSNormConfig("row", 1, warps) for warps in (4, 8, 16)))
 Box = tuple[int, int, int, int]
 
 
@@ -154,8 +154,8 @@ def test_few_configs_answer_beyond_what_was_measured_too() -> None:
     legal = legality(SPEC[0])
     one, two = few_configs(matrix, legal, 1), few_configs(matrix, legal, 2)
     assert one is not None and two is not None
-    assert one.configs == (Config("block_row", 4, 16),)
-    assert Config("row", 1, 4) in two.configs
+    assert one.configs == (RMSNormConfig("block_row", 4, 16),)
+    assert RMSNormConfig("row", 1, 4) in two.configs
     for few in (one, two):
         assert any(
             SPEC[0].is_legal(config, Problem("toy", MAX_ROWS, 16384, "float32"), TARGETS["sm_90"])
@@ -180,9 +180,9 @@ def test_problems_left_out_do_not_choose_the_few() -> None:
     matrix.regret[:] = [[0, 10_000, 10_000, 10_000]] + [[900_000, 900_000, 900_000, 0]] * 3
     held_out = np.array([False, True, True, True])
     few = few_configs(matrix, legality(SPEC[0]), 1, held_out)
-    assert few is not None and few.configs == (Config("block_row", 4, 16),)
+    assert few is not None and few.configs == (RMSNormConfig("block_row", 4, 16),)
     full = few_configs(matrix, legality(SPEC[0]), 1)
-    assert full is not None and full.configs == (Config("row", 1, 16),)
+    assert full is not None and full.configs == (RMSNormConfig("row", 1, 16),)
 
 
 def test_the_least_worst_of_one_leaf_is_that_of_one_config() -> None:
@@ -192,4 +192,4 @@ def test_the_least_worst_of_one_leaf_is_that_of_one_config() -> None:
     assert least_worst(matrix, legal, 1) == 70_000
     # A cut of rows: block_row of 1 row, 16 warps beyond; a cut of hidden has 20 000 at 16384, too.
     assert least_worst(matrix, legal, 2) == 20_000
-    assert solve(matrix.within(70_000), legal, 1).tree(1) == Leaf(Config("row", 1, 16))
+    assert solve(matrix.within(70_000), legal, 1).tree(1) == Leaf(RMSNormConfig("row", 1, 16))

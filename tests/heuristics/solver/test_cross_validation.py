@@ -16,11 +16,11 @@ from normtune.heuristics.solver.cross_validation import (
     selected,
 )
 from normtune.heuristics.tablefile.tree import Leaf, Split, choose
-from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
-CONFIGS = tuple(Config("row", 1, warps) for warps in (4, 8, 16))
+CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (4, 8, 16))
 SHAPES = [(rows, hidden) for rows in (1, 8, 64, 512, 4096, 32768) for hidden in (64, 128, 256, 512, 1024, 2048)]
 
 

@@ -18,10 +18,11 @@ from normtune.heuristics.tablefile.tree import choose, leaves, regions
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec, operator
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.recording import load_recording
 
-CONFIGS = tuple(Config("row", 1, warps) for warps in (1, 2, 4))
+CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 ROWS, HIDDEN = (1, 8, 64, 512, 4096), (64, 96, 128, 1024, 2048)
 MOST_LEAVES = 4
 
@@ -46,12 +47,13 @@ class Case:
         spec = OperatorSpec(
             name="drawn",
             flags=(),
+            config=RMSNormConfig,
             dtypes=("bfloat16",),
             max_hidden=HIDDEN[-1],
             buffers=lambda problem: (),
             space=lambda name, problem, target: list(CONFIGS),
             resolve=resolve,
-            default_config=lambda problem, target: Config("row", 1, 32),  # illegal: no default takes part
+            default_config=lambda problem, target: RMSNormConfig("row", 1, 32),  # illegal: no default takes part
             kernel_module="none",
             reference_module="none",
             sources=(),

@@ -10,9 +10,9 @@ from normtune.heuristics.solver.optimum import Optima, Sums
 from normtune.heuristics.solver.simplify import Old, boxes, cost_of, replaced, tidied
 from normtune.heuristics.solver.thresholds import roundness
 from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose, configs_of, distinct, leaves
-from normtune.kernels.config import Config
+from normtune.kernels.rms_norm_config import RMSNormConfig
 
-CONFIGS = tuple(Config("row", 1, warps) for warps in (1, 2, 4, 8))
+CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8))
 A, B, C, D = (Leaf(config) for config in CONFIGS)
 ROWS, HIDDEN = (1, 24, 100, 5000), (64, 100, 700, 1000, 4096)
 

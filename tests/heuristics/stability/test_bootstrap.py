@@ -6,12 +6,12 @@ import pytest
 from normtune.heuristics.fitting.guard import block_ratios
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix, timing_matrix
 from normtune.heuristics.stability.bootstrap import Blocks
-from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.recording import load_recording
 
-ONE, TWO, THREE = (Config("row", 1, warps) for warps in (1, 2, 4))
+ONE, TWO, THREE = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 
 
 def matrix(*blocks, short=()):

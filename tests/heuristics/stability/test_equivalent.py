@@ -7,11 +7,11 @@ from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.stability.equivalent import equivalent
 from normtune.heuristics.tablefile.tree import Box, Leaf, Split
-from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
-FEW, MANY = Config("row", 1, 8), Config("row", 1, 16)
+FEW, MANY = RMSNormConfig("row", 1, 8), RMSNormConfig("row", 1, 16)
 HIDDEN = (128, 256, 512, 1024, 2048)
 WHOLE = Box(1, MAX_ROWS, 1, 16384)
 TIE = 1000
@@ -79,7 +79,7 @@ def test_rows_go_from_above_the_smaller_size_to_the_larger_one(legality):
 
 def test_a_region_does_not_reach_up_to_what_is_illegal(legality):
     # 8 warps of 32 threads hold at most 64 elements each, so 16384 columns; 4 warps hold 8192.
-    narrow = Config("row", 1, 4)
+    narrow = RMSNormConfig("row", 1, 4)
     shapes = [(64, hidden) for hidden in (4096, 16384)]
     matrix = TimingMatrix(
         "toy", "", "bfloat16", tuple(shapes), (narrow, MANY), np.array([[0, 9], [9, 0]]), np.ones((2, 2), bool)

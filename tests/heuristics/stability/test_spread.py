@@ -17,12 +17,12 @@ from normtune.heuristics.stability.refit import fitted, refitted, server
 from normtune.heuristics.stability.report import beforehand, lines
 from normtune.heuristics.stability.spread import Held, Spread, Stability, share_of, stability, tables_of
 from normtune.heuristics.tablefile.tree import Box, Leaf, Split
-from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement
 
-FEW, MANY = Config("row", 1, 4), Config("row", 1, 16)
+FEW, MANY = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 16)
 HIDDEN = (128, 256, 512, 1024, 2048)
 TWO = FitOptions(leaves=2, weights="equal")
 # In five of eight blocks FEW is the faster one, by more than it is the slower one in the others.

@@ -12,13 +12,13 @@ from normtune.benchmarks.two_sweeps import main
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.stability.two_sweeps import crossed, swept
-from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.results.evidence import Evidence
 from normtune.results.parquet_csv import write_parquet
 from normtune.results.records import Measurement
 
-FEW, MANY = Config("row", 1, 4), Config("row", 1, 16)
+FEW, MANY = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 16)
 ROWS, HIDDEN = (16, 1024), (128, 256, 512, 1024, 2048)
 EQUAL = FitOptions(leaves=2, weights="equal")
 

@@ -22,11 +22,11 @@ from normtune.heuristics.tablefile.relative_tree import (
     choose_on,
 )
 from normtune.heuristics.tablefile.tree import Leaf
-from normtune.kernels.config import Config
+from normtune.kernels.rms_norm_config import RMSNormConfig
 
 SHIPPED = locate.SHIPPED / locate.ANY_GPU
 numbers = st.integers(1, 1 << 40)
-leaves = st.integers(1, 5).map(lambda warps: Leaf(Config("row", 1, 1 << warps)))
+leaves = st.integers(1, 5).map(lambda warps: Leaf(RMSNormConfig("row", 1, 1 << warps)))
 relative = st.sampled_from([ROWS_PER_SM, BYTES_PER_L2])
 
 
@@ -50,13 +50,13 @@ def test_what_is_written_is_read_back_and_answers_alike(
     exec(text, names)
     lookup = names["lookup"]
     assert callable(lookup)
-    assert Config(*lookup("toy", "bfloat16", rows, hidden, sms, l2_bytes)) == choose_on(
+    assert RMSNormConfig(*lookup("toy", "bfloat16", rows, hidden, sms, l2_bytes)) == choose_on(
         tree, rows, hidden, sms, l2_bytes
     )
 
 
 def test_it_reads_as_by_hand() -> None:
-    few, many, large = (Leaf(Config("row", 1, warps)) for warps in (1, 2, 4))
+    few, many, large = (Leaf(RMSNormConfig("row", 1, warps)) for warps in (1, 2, 4))
     tree = Cut(ROWS_PER_SM, 1, 31, Cut(ROWS_PER_SM, 8, 1, few, many), Cut(BYTES_PER_L2, 4, 3, many, large))
     text = written(tree)
     for line in ("if rows >= 31 * sms:", "if 4 * rows * hidden >= 3 * l2_bytes:", "if 8 * rows >= sms:"):
@@ -109,6 +109,6 @@ def test_hostile_comparisons_are_refused(test: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["rows", "hidden", "sms", "l2_bytes"])
 def test_no_config_has_the_name_of_a_size(name: str) -> None:
-    text = re.sub(r"\bROW_WARPS_1\b", name, written(Leaf(Config("row", 1, 1))))
+    text = re.sub(r"\bROW_WARPS_1\b", name, written(Leaf(RMSNormConfig("row", 1, 1))))
     with pytest.raises(NormtuneError, match="a part is missing"):
         normalised_trees(text)

@@ -19,7 +19,7 @@ from normtune.heuristics.tablefile import locate, syntax, template
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.heuristics.tablefile.relative_tree import ROWS_PER_SM, Cut, NormalisedTree
 from normtune.heuristics.tablefile.tree import Leaf
-from normtune.kernels.config import Config
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.results import recording
 from normtune.results.evidence import Evidence
 
@@ -42,7 +42,7 @@ def formatted(name: str, width: int, path: Path) -> str:
 
 def deep(depth: int) -> NormalisedTree:
     """A tree as deep as that, whose configs have the longest names."""
-    config = Config("persistent", 16, 4 << depth % 3, 4, 2, "dependent", 4096)
+    config = RMSNormConfig("persistent", 16, 4 << depth % 3, 4, 2, "dependent", 4096)
     return Cut(ROWS_PER_SM, 1, 1 + depth, Leaf(config), deep(depth - 1)) if depth else Leaf(config)
 
 

@@ -2,13 +2,15 @@
 
 import pytest
 
-from normtune.kernels.config import Config
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.results.database.store import Coverage, Store
 from normtune.results.evidence import Evidence
 
 
 def test_what_is_added_is_loaded(url, make, make_run, plain_rows):
-    failure = make((), config=Config("row", num_warps=32), status="compile_error", reason="ptxas: out of registers")
+    failure = make(
+        (), config=RMSNormConfig("row", num_warps=32), status="compile_error", reason="ptxas: out of registers"
+    )
     items = [make((3000, 3100, 2900)), failure, make((3050,), 6)]
     with Store.open(url) as store:
         store.begin_run(make_run())
@@ -49,7 +51,7 @@ def test_one_broken_measurement_stops_the_whole_call(url, make, make_run, broken
     with Store.open(url) as store:
         store.begin_run(make_run())
         with pytest.raises(ValueError, match=told):
-            store.add([make(config=Config("row", num_warps=2)), make(**broken)])
+            store.add([make(config=RMSNormConfig("row", num_warps=2)), make(**broken)])
         assert store.load().frame.empty
 
 
@@ -58,7 +60,7 @@ def test_descending_rounds_are_refused(url, make, make_run):
     with Store.open(url) as store:
         store.begin_run(make_run())
         with pytest.raises(ValueError, match="do not ascend"):
-            store.add([make((7, 8), config=Config("row")), item._replace(rounds=item.rounds[::-1])])
+            store.add([make((7, 8), config=RMSNormConfig("row")), item._replace(rounds=item.rounds[::-1])])
 
 
 def test_a_run_comes_before_its_measurements(url, make, make_run):
@@ -85,8 +87,8 @@ def test_a_run_gets_a_new_protocol_and_nothing_else(url, make_run):
 
 def test_coverage_tells_the_newest_and_counts_its_fingerprint(url, make, make_run):
     old, new = make_run(1), make_run(2, "2026-11-22T10:00:00+00:00")
-    changed = Config("row", num_warps=16)
-    failed = Config("row", num_warps=32)
+    changed = RMSNormConfig("row", num_warps=16)
+    failed = RMSNormConfig("row", num_warps=32)
     with Store.open(url) as store:
         for run in (new, old):
             store.begin_run(run)
@@ -164,14 +166,14 @@ def test_merging_a_run_of_another_device_is_refused_whole(url, make, make_run):
     with Store.open(url) as store:
         store.merge(Evidence.from_measurements([make()], [make_run()]))
         other = make_run(driver="999")
-        new = make(config=Config("row", num_warps=2))
+        new = make(config=RMSNormConfig("row", num_warps=2))
         with pytest.raises(ValueError, match="known with another device"):
             store.merge(Evidence.from_measurements([new], [other]))
         assert len(store.load().frame) == 1
 
 
 def test_two_stores_write_to_one_database(url, make, make_run, plain_rows):
-    items = [make((100 + warps,), config=Config("row", num_warps=warps)) for warps in (1, 2, 4, 8)]
+    items = [make((100 + warps,), config=RMSNormConfig("row", num_warps=warps)) for warps in (1, 2, 4, 8)]
     with Store.open(url) as first, Store.open(url) as second:
         first.begin_run(make_run())
         for store, item in zip([first, second, second, first], items, strict=True):

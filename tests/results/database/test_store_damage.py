@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.kernels.config import Config
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 
@@ -20,7 +20,7 @@ FILLS_THE_DISK = """
 import resource, sys
 import numpy as np
 from normtune.errors import NormtuneError
-from normtune.kernels.config import Config
+from normtune.kernels.rms_norm_config import RMSNormConfig as Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.database.store import Store
@@ -47,11 +47,13 @@ except NormtuneError as error:
 def many(make, make_run) -> Evidence:
     """Enough measurements for a store of several pages a table."""
     items = [
-        make((3000 + rows, 3100), problem=make().problem._replace(rows=rows), config=Config("row", 1, warps))
+        make((3000 + rows, 3100), problem=make().problem._replace(rows=rows), config=RMSNormConfig("row", 1, warps))
         for rows in range(1, 60)
         for warps in (1, 2)
     ]
-    items += [make((), problem=make().problem._replace(rows=rows), config=Config("row", 1, 32)) for rows in range(1, 9)]
+    items += [
+        make((), problem=make().problem._replace(rows=rows), config=RMSNormConfig("row", 1, 32)) for rows in range(1, 9)
+    ]
     return Evidence.from_measurements(items, [make_run()])
 
 

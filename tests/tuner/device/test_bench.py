@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.results.records import COPY
 from normtune.tuner.device import bench as bench_module
 from normtune.tuner.device import worker as worker_module
 from normtune.tuner.device.bench import WorkerBench
@@ -25,7 +25,7 @@ from normtune.tuner.plan.plan import Task, candidates
 SPEC = operator("rms_norm_forward")
 PROBLEM = SPEC.problem(64, 4096, "bfloat16")
 # Far enough apart that they never are close to the best, which is the one of two warps.
-CONFIGS = [Config("row", 1, warps) for warps in (2, 4, 8, 16)]
+CONFIGS = [RMSNormConfig("row", 1, warps) for warps in (2, 4, 8, 16)]
 TASK = Task(PROBLEM, tuple(candidates(SPEC, CONFIGS, PROBLEM, TARGETS["sm_90"])[0]))
 
 

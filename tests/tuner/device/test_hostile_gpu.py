@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from normtune.kernels.config import COPY
 from normtune.results.database.store import Store
-from normtune.results.records import COPY
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from hostile_sweep import OPERATOR, start

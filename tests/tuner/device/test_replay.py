@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from normtune.errors import UsageError
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
-from normtune.results.records import COPY, Device, Measurement, Run
+from normtune.results.records import Device, Measurement, Run
 from normtune.tuner.device import replay
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.search.rounds import race
@@ -18,7 +19,7 @@ from normtune.tuner.search.rounds import race
 TARGET = TARGETS["sm_90"]
 SPEC = operator("rms_norm_forward")
 PROBLEM = SPEC.problem(64, 128, "bfloat16")
-FAST, SLOW, BROKEN, ABSENT = (Config("row", 1, warps) for warps in (1, 2, 4, 8))
+FAST, SLOW, BROKEN, ABSENT = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8))
 
 
 def recorded():
@@ -74,7 +75,7 @@ def test_failures_are_recorded_ones_and_absent_cells_say_so(engine):
 
 
 def test_a_config_of_the_same_launch_is_the_same_measurement(engine):
-    alias = Config("block_row", 1, 1)
+    alias = RMSNormConfig("block_row", 1, 1)
     assert SPEC.resolve(alias, PROBLEM, TARGET, None) == SPEC.resolve(FAST, PROBLEM, TARGET, None)
     assert (
         measure(engine, "adaptive", [alias])[alias].nanoseconds == measure(engine, "adaptive", [FAST])[FAST].nanoseconds

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from normtune.heuristics.tablefile import locate
-from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.results.records import Device, Measurement, Run
 from normtune.tuner.doctor import checks
@@ -194,7 +194,7 @@ def measured(path: Path, *, stale: int, uuid: str = "GPU-1") -> None:
         for number in range(2):
             problem = Problem("rms_norm_forward", 1 + number, 64, "bfloat16")
             of = "sha256:old" if number < stale else present
-            store.add([Measurement(problem, Config("row"), run.id, of, "crashed", "signal 11", (), ())])
+            store.add([Measurement(problem, RMSNormConfig("row"), run.id, of, "crashed", "signal 11", (), ())])
 
 
 def test_a_store_is_counted_and_its_stale_measurements_are_told(machine: Machine, place: Path) -> None:

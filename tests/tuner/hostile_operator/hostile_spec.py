@@ -1,8 +1,8 @@
 """An operator, y = 2x, whose configs do what no kernel should: the number of stages says what."""
 
-from normtune.kernels.config import Config
 from normtune.kernels.operator import Launch, OperatorSpec, register
 from normtune.kernels.problem import Buffer
+from normtune.kernels.rms_norm_config import RMSNormConfig
 
 FAULTS = (
     "none",
@@ -24,7 +24,7 @@ ROWS = 5000
 
 
 def config_of(fault, warps=4):
-    return Config("block_row", 2, warps, 1 + FAULTS.index(fault))
+    return RMSNormConfig("block_row", 2, warps, 1 + FAULTS.index(fault))
 
 
 def _buffers(problem):
@@ -46,6 +46,7 @@ register(
     OperatorSpec(
         name="hostile",
         flags=(),
+        config=RMSNormConfig,
         dtypes=("float32",),
         max_hidden=4096,
         buffers=_buffers,

@@ -11,8 +11,8 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.solver.bins import losses
-from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.recording import load_recording
@@ -21,7 +21,7 @@ from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import Task, plan, problems
 
 TARGET = TARGETS["sm_90"]
-FAST, OTHER = Config("row", 1, 1), Config("row", 1, 2)
+FAST, OTHER = RMSNormConfig("row", 1, 1), RMSNormConfig("row", 1, 2)
 
 
 def agenda_of(rows, hidden, known=None, keys=("rms_norm_forward",)):

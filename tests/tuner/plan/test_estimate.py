@@ -5,10 +5,11 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
+from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.results.recording import load_recording
-from normtune.results.records import COPY, Device, Run
+from normtune.results.records import Device, Run
 from normtune.tuner.plan.estimate import H200, Pace, Speed, corrected, new_binaries
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems

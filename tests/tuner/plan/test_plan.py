@@ -6,8 +6,8 @@ import pytest
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.rules import liger
-from normtune.kernels.config import Config
 from normtune.kernels.operator import operator, operators
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.footprint import peak_bytes
@@ -33,7 +33,7 @@ def test_each_launch_is_tried_once_and_everything_is_accounted_for():
 def test_illegal_configs_are_counted_by_reason():
     spec = operator("rms_norm_forward")
     problem = spec.problem(8, 65536, "float32")
-    configs = [Config("row", 1, 1), Config("row", 1, 2), Config("split"), Config("cluster")]
+    configs = [RMSNormConfig("row", 1, 1), RMSNormConfig("row", 1, 2), RMSNormConfig("split"), RMSNormConfig("cluster")]
     kept, pruned = candidates(spec, configs, problem, TARGET)
     assert kept == []
     assert pruned == {

@@ -1,10 +1,10 @@
 """Who gets how many rounds."""
 
-from normtune.kernels.config import Config
-from normtune.results.records import COPY
+from normtune.kernels.config import COPY
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.tuner.search.rounds import race
 
-FAST, CLOSE, SLOW, BROKEN = (Config("row", 1, warps) for warps in (1, 2, 4, 8))
+FAST, CLOSE, SLOW, BROKEN = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8))
 TIMES = {FAST: 100, CLOSE: 109, SLOW: 111, COPY: 1}
 
 

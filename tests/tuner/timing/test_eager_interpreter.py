@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import split_key
 from normtune.kernels.target import TARGETS
-from normtune.results.records import COPY
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing import memory
 from normtune.tuner.timing.arena import Arena

@@ -9,9 +9,10 @@ import torch
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm_trial import PASSES
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates
-from normtune.tuner.timing.gate import GATE_PASSES, LaunchFailedError, WrongResultError, compare, gate, gate_launch
+from normtune.tuner.timing.gate import LaunchFailedError, WrongResultError, compare, gate, gate_launch
 
 pytestmark = pytest.mark.interpreter
 
@@ -23,7 +24,7 @@ CPU = torch.device("cpu")
 def few_calls(monkeypatch):
     """The interpreter takes a tenth of a second for each, and has no pipeline to be filled."""
     monkeypatch.setattr("normtune.tuner.timing.gate.CALLS", 3)
-    monkeypatch.setattr("normtune.tuner.timing.gate.GATE_PASSES", 2)
+    monkeypatch.setattr("normtune.kernels.rms_norm_trial.PASSES", 2)
 
 
 @pytest.mark.parametrize("key", ["rms_norm_forward", "rms_norm_backward"])
@@ -48,7 +49,7 @@ def test_the_gate_tries_the_binary_that_is_timed_and_loops_it(key, rows):
         assert tried.rows % launch.block_row or launch.block_row == 1
         assert tried.rows > 4
         if launch.looped:
-            assert tried.rows >= GATE_PASSES * launch.grid * launch.block_row
+            assert tried.rows >= PASSES * launch.grid * launch.block_row
         else:
             slices = -(-192 // launch.slice_col) if launch.slice_col else 0
             assert (launch.grid - slices) * launch.block_row >= tried.rows

@@ -4,9 +4,9 @@ from statistics import median
 
 import pytest
 
+from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
 from normtune.results.database.store import Store
-from normtune.results.records import COPY
 from normtune.results.regimes import REGIMES
 from normtune.tuner.device.open import open_device
 from normtune.tuner.plan.plan import candidates, plan, problems

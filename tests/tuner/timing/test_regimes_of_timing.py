@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from normtune.kernels.config import Config
+from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.results.records import COPY
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing import eager, timing
 from normtune.tuner.timing.arena import Arena
@@ -17,13 +17,13 @@ from normtune.tuner.timing.protocol import timed_launches
 
 SPEC = operator("rms_norm_forward")
 PROBLEM = SPEC.problem(64, 128, "float32")
-ROW = Config("row", 1, 4)
+ROW = RMSNormConfig("row", 1, 4)
 
 
 class Kept:
     """In place of what is replayed: keeps how it was made."""
 
-    def __init__(self, timer, launch, slices, lead_in, *, evicted=True):
+    def __init__(self, timer, launch, slices, lead_in, restore=None, *, evicted=True):
         self.slices, self.lead_in, self.evicted = slices, lead_in, evicted
 
 

@@ -5,8 +5,8 @@ from statistics import median
 import pytest
 import torch
 
+from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
-from normtune.results.records import COPY
 from normtune.tuner.plan.footprint import peak_bytes
 from normtune.tuner.plan.plan import candidates
 

@@ -1,0 +1,62 @@
+"""The knobs of the RMSNorm operators.
+
+In: nothing. Out: `RMSNormConfig`.
+"""
+
+import re
+from typing import Annotated
+
+from normtune.kernels.config import Config
+
+SCHEDULES = ("row", "block_row", "persistent", "split")
+FINISHES = ("none", "reduce", "dependent", "columns")
+
+
+class RMSNormConfig(Config):
+    """How RMSNorm is launched."""
+
+    schedule: Annotated[
+        str,
+        "row, block_row (block_row rows a program), persistent (a fixed grid strides over the rows) or split.",
+    ]
+    block_row: Annotated[int, "rows a program holds at once."] = 1
+    num_warps: Annotated[int, "warps a program."] = 4
+    num_stages: Annotated[
+        int, "depth of the software pipeline of the row loop; in split, 2 fetches the next row into the L2."
+    ] = 1
+    programs_per_sm: Annotated[
+        int, "size of the fixed grid, programs a multiprocessor; 0 where the grid follows the rows."
+    ] = 0
+    finish: Annotated[
+        str, "how sums over rows end, none, reduce, dependent (reduce, brought early) or columns (own programs)."
+    ] = "none"
+    block_col: Annotated[int, "columns a chunk in split, columns a program with finish columns."] = 0
+
+    def constant_name(self) -> str:
+        """`BLOCK_ROW_16_WARPS_4`, `PERSISTENT_ROWS_2_WARPS_8_STAGES_3_REDUCE`.
+
+        The columns of a chunk or slice stand behind what they belong to: `SPLIT_4096_WARPS_16`,
+        `ROW_WARPS_4_COLUMNS_32`.
+        """
+        of_chunks = self.schedule == "split"
+        parts = [_identifier(self.schedule)]
+        if of_chunks and self.block_col:
+            parts.append(str(self.block_col))
+        if self.schedule == "block_row":
+            parts.append(str(self.block_row))
+        elif self.block_row != 1:
+            parts.append(f"rows_{self.block_row}")
+        parts.append(f"warps_{self.num_warps}")
+        if self.num_stages != 1:
+            parts.append(f"stages_{self.num_stages}")
+        if self.programs_per_sm:
+            parts.append(f"per_sm_{self.programs_per_sm}")
+        if self.finish != "none":
+            parts.append(_identifier(self.finish))
+        if self.block_col and not of_chunks:
+            parts.append(str(self.block_col) if self.finish == "columns" else f"columns_{self.block_col}")
+        return "_".join(parts).upper()
+
+
+def _identifier(text: str) -> str:
+    return re.sub(r"\W", "_", text, flags=re.ASCII)

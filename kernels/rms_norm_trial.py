@@ -1,0 +1,46 @@
+"""On which shapes the gate tries the binaries of the RMSNorm kernels.
+
+In: a config with its launch. Out: a problem and launch of the same binary: its loop runs several times and its last
+tile is cut.
+"""
+
+from collections.abc import Callable
+
+from normtune.kernels.config import Config
+from normtune.kernels.operator import IllegalConfigError, Launch
+from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.target import Target
+
+# Programs of the fixed grid while gating: the grid is no part of the binary, and few programs loop often.
+PROGRAMS = 5
+# Full passes of the grid's loop, more than any pipeline has stages.
+PASSES = 6
+
+Resolve = Callable[[Config, Problem, Target, int | None], Launch]
+
+
+def trial(resolve: Resolve, config: Config, launch: Launch, problem: Problem, target: Target) -> tuple[Problem, Launch]:
+    """The problem and launch on which a launch's binary is tried.
+
+    Args:
+        resolve: of the operator.
+        config: what was resolved.
+        launch: what came of it.
+        problem: for which it was.
+        target: limits of the GPU.
+    """
+    if not launch.looped:
+        rows = max(PROGRAMS * launch.block_row * PASSES, PASSES // 2 * launch.slice_row)
+        problem = problem._replace(rows=rows + max(1, launch.block_row // 2))
+        return problem, resolve(config, problem, target, None)
+    programs = min(launch.grid, PROGRAMS)
+    if not launch.workspace:
+        try:
+            many = resolve(config, problem._replace(rows=MAX_ROWS), target, None)
+        except IllegalConfigError:
+            many = None
+        # One program may be another binary (it ends its sums itself), then it makes all the passes alone.
+        programs = PROGRAMS if many and many.binary == launch.binary else 1
+    rows = programs * launch.block_row * PASSES + max(1, launch.block_row // 2)
+    workspace = programs * problem.hidden if launch.workspace else 0
+    return problem._replace(rows=rows), launch._replace(grid=programs, workspace=workspace)
