@@ -17,7 +17,7 @@ from normtune.errors import NormtuneError
 from normtune.heuristics.any_gpu.joint import Joint, Part
 from normtune.heuristics.any_gpu.legality import EveryGpu
 from normtune.heuristics.any_gpu.result import Lost, OnDevice
-from normtune.heuristics.regret.legality import all_variants
+from normtune.heuristics.regret.legality import served_variants
 from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM, NormalisedTree, choose_on
 from normtune.heuristics.tablefile.tree import counted_leaves
 from normtune.kernels.operator import OperatorSpec
@@ -49,14 +49,12 @@ class Kind(NamedTuple):
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """What a function of it serves: the plain one is what every variant falls back to."""
-        return (self.variant,) if self.variant else all_variants(self.spec)
+        """What a function of it serves."""
+        return served_variants(self.spec, self.variant)
 
-    def box(self) -> tuple[int, int, int, int]:
-        """Least and most rows, least and most hidden."""
-        shapes = [shape for part in self.parts for shape in part.matrix.problems]
-        rows, hidden = zip(*shapes, strict=True)
-        return min(rows), max(rows), min(hidden), max(hidden)
+    def shapes(self) -> list[tuple[int, int]]:
+        """Rows and hidden of all problems."""
+        return [shape for part in self.parts for shape in part.matrix.problems]
 
 
 class Choice(NamedTuple):

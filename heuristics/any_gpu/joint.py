@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.any_gpu.legality import EveryGpu
 from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.solver.bins import beyond
 from normtune.heuristics.solver.grid import Axis, axis, coarsened
 from normtune.heuristics.solver.optimum import MAX_BINS, Optima
 from normtune.heuristics.solver.thresholds import middle_half, roundest
@@ -128,15 +129,8 @@ class Joint:
             cost[:, row, column] += regret * int(weights[index])
             # Nothing is measured beyond the measured sizes: the nearest problems speak for them, at a weight of 1.
             told = np.where(usable, regret, regret.max())
-            reached = [[place, place + 1] if last else [place] for place, last in _last(axes, row, column)]
-            for pair in [(i, j) for i in reached[0] for j in reached[1] if (i, j) != (row, column)]:
-                cost[:, *pair] += told
-
-
-def _last(axes: tuple[Axis, Axis], row: int, column: int) -> list[tuple[int, bool]]:
-    """Both places, and whether each is the last measured one before what lies beyond."""
-    pairs = zip(axes, (row, column), strict=True)
-    return [(place, one.beyond and place == len(one.tops) - 2) for one, place in pairs]
+            for outer in beyond((row, column), rows, hidden):
+                cost[:, *outer] += told
 
 
 def _neighbours(values: Sequence[int]) -> list[Fraction]:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from normtune.errors import UsageError
 from normtune.heuristics.regret.legality import Legality
-from normtune.heuristics.tablefile.relative_tree import Box, NormalisedTree, boxes_on
+from normtune.heuristics.tablefile.relative_tree import NormalisedTree, boxes_on
+from normtune.heuristics.tablefile.tree import Box
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS
@@ -94,19 +95,20 @@ class EveryGpu:
         for index, config in enumerate(configs):
             for column, most_hidden in enumerate(hidden):
                 least_hidden = hidden[column - 1] + 1 if column else 1
-                box = Box(config, 1, MAX_ROWS, least_hidden, most_hidden, None)
+                box = Box(1, MAX_ROWS, least_hidden, most_hidden)
                 reached = len(tops)
                 for one in self._legalities:
-                    reached = _reached(one, box, tops[:reached], scale, self.itemsize)
+                    reached = _reached(one, config, box, tops[:reached], scale, self.itemsize)
                 legal[index, :reached, column] = True
         return legal
 
-    def breaches(self, tree: NormalisedTree) -> Iterator[tuple[Target, Box]]:
-        """The boxes of a tree that hold a shape at which their config is illegal, and where it is."""
+    def breaches(self, tree: NormalisedTree) -> Iterator[tuple[Target, Config, Box]]:
+        """The configs of a tree that are illegal on a target at a shape of the box that they answer for."""
+        whole = Box(1, MAX_ROWS, 1, self.spec.max_hidden)
         for one in self._legalities:
-            for box in boxes_on(tree, one.target.sms, one.target.l2_bytes, MAX_ROWS, self.spec.max_hidden):
-                if not _holds(one, box):
-                    yield one.target, box
+            for config, box in boxes_on(tree, one.target.sms, one.target.l2_bytes, whole):
+                if not _is_legal(one, config, box):
+                    yield one.target, config, box
 
 
 def most_below(bound: int, unit: int, scale: int, most: int = MAX_ROWS) -> int:
@@ -114,30 +116,28 @@ def most_below(bound: int, unit: int, scale: int, most: int = MAX_ROWS) -> int:
     return min(most, -(-bound * unit // scale) - 1)
 
 
-def _reached(legality: Legality, box: Box, tops: Sequence[int], scale: int, itemsize: int) -> int:
-    """How many of the tops of bytes per byte of L2 cache the config of a box reaches."""
+def _reached(legality: Legality, config: Config, box: Box, tops: Sequence[int], scale: int, itemsize: int) -> int:
+    """How many of the tops of bytes per byte of L2 cache a config reaches in a box."""
     most_bytes = MAX_ROWS * box.most_hidden * itemsize
 
     def fails(top: int) -> bool:
         size = most_below(top + 1, legality.target.l2_bytes, scale, most_bytes)
-        return not _holds(legality, box._replace(most_elements=size // itemsize))
+        return not _is_legal(legality, config, box._replace(most_elements=size // itemsize))
 
     if not tops or not fails(tops[-1]):  # most often
         return len(tops)
     return bisect_left(tops, True, 0, len(tops) - 1, key=fails)
 
 
-def _holds(legality: Legality, box: Box) -> bool:
-    """Whether the config of a box is legal at all of its shapes."""
+def _is_legal(legality: Legality, config: Config, box: Box) -> bool:
+    """Whether a config is legal at all shapes of a box."""
     rows = box.most_rows
     if box.most_elements is not None:
         rows = min(rows, box.most_elements // box.least_hidden)
-    if rows < box.least_rows or legality.reaches(box.config, rows, box.most_hidden):
+    if rows < box.least_rows or legality.reaches(config, rows, box.most_hidden):
         return True
     if box.most_elements is None or box.least_hidden == box.most_hidden:
         return False
     # No shape has the most rows and the most hidden both: each half of the hidden sizes has fewer rows.
     middle = (box.least_hidden + box.most_hidden) // 2
-    return _holds(legality, box._replace(most_hidden=middle)) and _holds(
-        legality, box._replace(least_hidden=middle + 1)
-    )
+    return all(_is_legal(legality, config, half) for half in box.cut("hidden", middle + 1))

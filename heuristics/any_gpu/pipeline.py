@@ -17,15 +17,14 @@ from normtune.heuristics.any_gpu.joint import Joint, Part
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.any_gpu.result import AnyGpuFit, AnyGpuFunction, AnyGpuShared
 from normtune.heuristics.fitting.options import FitOptions
-from normtune.heuristics.fitting.parallel import in_order, processes_for
-from normtune.heuristics.fitting.pipeline import check_operators
-from normtune.heuristics.fitting.serving import SHARING_COST
+from normtune.heuristics.fitting.pipeline import check_operators, donors_first, of_operators
+from normtune.heuristics.fitting.result import FromData
+from normtune.heuristics.fitting.serving import SHARING_COST, donors
 from normtune.heuristics.regret.build import older
-from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.tablefile.relative_tree import leaves_of
-from normtune.kernels.operator import OperatorSpec, operator
+from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
 
@@ -53,67 +52,28 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
     if not devices:
         raise NormtuneError("there are no measurements to fit: run `normtune sweep` first")
     targets = targets_of([device.target for device in devices])
-    weighting = Weighting(options.weights)
-    names = sorted(set(data.frame["operator"]))
-    parts = list(
-        in_order(
-            lambda name: _part(data, devices, operator(name), weighting, targets, options.leaves),
-            names,
-            processes_for(len(data.frame)),
-        )
+    parts, weighting = of_operators(
+        data, options, lambda spec, weighting: _part(_kinds(data, devices, spec, weighting), targets, options.leaves)
     )
-    for part in parts:
-        weighting.join(part.weighting)
-    functions = [one for part in parts for one in part.functions]
-    boxes = [box for part in parts for box in part.boxes]
+    functions = [function for part in parts for function in part.functions]
     if not functions:
         raise NormtuneError("a table needs times of at least two problems of an operator and dtype on one device")
-    newest = data.runs[-1]
+    shapes = [shape for part in parts for shape in part.shapes]
+    notes = (*older(selected, data), *weighting.notes(), *_few(devices))
     return AnyGpuFit(
+        **vars(FromData.of(data, shapes, options.regime, notes)),
         devices=tuple(devices),
-        software=newest.software,
-        date=newest.started[:10],
-        digest=data.digest(),
-        measurements=len(data.frame),
-        fingerprints=data.fingerprints(),
-        measured=(
-            min(box[0] for box in boxes),
-            max(box[1] for box in boxes),
-            min(box[2] for box in boxes),
-            max(box[3] for box in boxes),
-        ),
         functions=tuple(functions),
-        shared=tuple(one for part in parts for one in part.shared),
-        notes=(*older(selected, data), *weighting.notes(), *_few(devices)),
-        regime=options.regime,
+        shared=tuple(share for part in parts for share in part.shared),
     )
 
 
 class _Part(NamedTuple):
-    """What is found of one operator.
-
-    Attributes:
-        functions, shared: as in `AnyGpuFit`.
-        boxes: least and most rows, least and most hidden of what was measured.
-        weighting: with what it has met.
-    """
+    """What is found of one operator: as in `AnyGpuFit`, and the shapes that were measured."""
 
     functions: list[AnyGpuFunction]
     shared: list[AnyGpuShared]
-    boxes: list[tuple[int, int, int, int]]
-    weighting: Weighting
-
-
-def _part(
-    data: "Evidence",
-    devices: Sequence[Device],
-    spec: OperatorSpec,
-    weighting: Weighting,
-    targets: Sequence[Target],
-    leaves: int | None,
-) -> _Part:
-    kinds = _kinds(data, devices, spec, weighting)
-    return _Part(*_fit_operator(kinds, targets, leaves), [kind.box() for kind in kinds], weighting)
+    shapes: list[tuple[int, int]]
 
 
 def _check(options: FitOptions) -> None:
@@ -140,67 +100,57 @@ def _kinds(data: "Evidence", devices: Sequence[Device], spec: OperatorSpec, weig
     """What was measured of an operator: plain ones first, bfloat16 first, then as the spec lists dtypes."""
     found = []
     evidences = [(device, data.of(device)) for device in devices]
-    for variant in all_variants(spec):
-        for dtype in sorted(spec.dtypes, key=lambda dtype: dtype != "bfloat16"):
-            parts, labels = [], []
-            for device, evidence in evidences:
-                target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
-                matrix = timing_matrix(evidence, spec, variant, dtype, target)
-                if matrix and len(matrix.problems) > 1:
-                    weights = weighting.of(spec, variant, dtype, matrix.problems)
-                    parts.append(Part(target, replace(matrix, weights=weights)))
-                    labels.append(device.label)
-            if parts:
-                found.append(Kind(spec, variant, dtype, tuple(parts), tuple(labels)))
+    for variant, dtype in donors_first(spec):
+        parts, labels = [], []
+        for device, evidence in evidences:
+            target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
+            matrix = timing_matrix(evidence, spec, variant, dtype, target)
+            if matrix and len(matrix.problems) > 1:
+                parts.append(Part(target, weighting.weighted(spec, matrix)))
+                labels.append(device.label)
+        if parts:
+            found.append(Kind(spec, variant, dtype, tuple(parts), tuple(labels)))
     return found
 
 
-def _fit_operator(
-    kinds: Sequence[Kind], targets: Sequence[Target], leaves: int | None
-) -> tuple[list[AnyGpuFunction], list[AnyGpuShared]]:
+def _part(kinds: Sequence[Kind], targets: Sequence[Target], leaves: int | None) -> _Part:
     functions: list[AnyGpuFunction] = []
-    choices: dict[tuple[str, str], Choice] = {}
+    choices: list[Choice] = []
     shared: list[AnyGpuShared] = []
     for kind in kinds:
-        donors = _donors(functions, kind)
-        taken = _taken(kind, donors, targets, leaves)
+        taken = _taken(kind, functions, targets, leaves)
         if taken:
-            donor, cost = taken
-            figures = figures_on(kind, choices[donor.key, donor.dtype], donor.figures)
+            place, cost = taken
+            donor = functions[place]
+            figures = figures_on(kind, choices[place], donor.figures)
             shared.append(AnyGpuShared(kind.key, kind.dtype, (donor.key, donor.dtype), cost, figures))
             if donor.variant == kind.variant:
-                place = functions.index(donor)
                 functions[place] = replace(donor, dtypes=(*donor.dtypes, kind.dtype))
             continue
         measured = {other.dtype for other in kinds if other.variant == kind.variant}
-        first = not any(one.variant == kind.variant for one in functions)
+        first = not any(function.variant == kind.variant for function in functions)
         rest = [dtype for dtype in kind.spec.dtypes if dtype not in measured] if first else []
         dtypes = (kind.dtype, *rest)
         choice = chosen(kind, EveryGpu(kind.spec, targets, dtypes, kind.variants), leaves)
-        choices[kind.key, kind.dtype] = choice
+        choices.append(choice)
         count = len(list(leaves_of(choice.tree)))
         figures = figures_on(kind, choice)
-        functions.append(AnyGpuFunction(kind.spec.name, kind.variant, kind.dtype, choice.tree, count, figures, dtypes))
-    return functions, shared
-
-
-def _donors(functions: Sequence[AnyGpuFunction], kind: Kind) -> list[AnyGpuFunction]:
-    """The functions that may serve in its place, in the order in which they are asked."""
-    plain = [one for one in functions if not one.variant and kind.dtype in one.dtypes] if kind.variant else []
-    return [*plain, *[one for one in functions if one.variant == kind.variant][:1]]
+        functions.append(AnyGpuFunction(kind.spec.name, kind.variant, kind.dtype, choice.tree, dtypes, count, figures))
+    return _Part(functions, shared, [shape for kind in kinds for shape in kind.shapes()])
 
 
 def _taken(
-    kind: Kind, donors: Sequence[AnyGpuFunction], targets: Sequence[Target], leaves: int | None
-) -> tuple[AnyGpuFunction, int] | None:
-    """The first function that does in its place, and what that costs on average, every GPU alike."""
+    kind: Kind, functions: Sequence[AnyGpuFunction], targets: Sequence[Target], leaves: int | None
+) -> tuple[int, int] | None:
+    """The index of the first function that does in its place, and what that costs on average, every GPU alike."""
     legal = EveryGpu(kind.spec, targets, (kind.dtype,), kind.variants)
-    for donor in donors:
+    for place in donors(functions, kind.variant, kind.dtype):
+        donor = functions[place]
         if any(legal.breaches(donor.tree)):
             continue
         own = Joint(kind.parts, legal, donor.leaves).least(min(most_leaves(kind, leaves), donor.leaves))
         lost = [lost_on(kind.spec, part, donor.tree).mean for part in kind.parts]
         cost = sum(lost) // len(lost) - own if own is not None else 0
         if cost <= SHARING_COST:
-            return donor, cost
+            return place, cost
     return None

@@ -7,9 +7,8 @@ In: values. Out: `AnyGpuFunction` and `AnyGpuFit`. How they are found is in `pip
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from normtune.heuristics.fitting.result import FromData
+from normtune.heuristics.fitting.result import FromData, SharedFunction, TableFunction
 from normtune.heuristics.tablefile.relative_tree import NormalisedTree
-from normtune.kernels.problem import join_key
 from normtune.results.records import Device
 
 
@@ -40,46 +39,20 @@ class OnDevice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AnyGpuFunction:
+class AnyGpuFunction(TableFunction):
     """One function of the shared table.
 
     Attributes:
-        operator, variant, dtype: whose data it was fitted on.
-        tree: what it does.
         leaves: of the tree.
         figures: on each GPU that has data of it.
-        dtypes: the dtypes that it answers for under its key, its own first.
     """
 
-    operator: str
-    variant: str
-    dtype: str
     tree: NormalisedTree
     leaves: int
     figures: tuple[OnDevice, ...]
-    dtypes: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        """The operator's name in the table."""
-        return join_key(self.operator, self.variant)
 
 
-class AnyGpuShared(NamedTuple):
-    """A variant or dtype that has data and takes the function of another all the same.
-
-    Attributes:
-        key, dtype: its name and dtype.
-        donor: key and dtype of the function that it takes.
-        cost: mean regret that sharing adds, against a function of its own, every GPU alike, millionths.
-        figures: of the donor's function on its data.
-    """
-
-    key: str
-    dtype: str
-    donor: tuple[str, str]
-    cost: int
-    figures: tuple[OnDevice, ...]
+AnyGpuShared = SharedFunction[tuple[OnDevice, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -201,9 +201,9 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
             continue
         legality = Legality(one.spec, target, [dtype], one.variants)
         failures += [
-            f"{key} {dtype}: {region.config} is illegal on {header.target} at {region.most_rows} rows of "
-            f"{region.most_hidden}, where the table answers with it"
-            for region in legality.breaches(tree)
+            f"{key} {dtype}: {config} is illegal on {header.target} at {box.most_rows} rows of {box.most_hidden}, "
+            "where the table answers with it"
+            for config, box in legality.breaches(tree)
         ]
     return failures
 
@@ -223,8 +223,8 @@ def _legality_anywhere(header: Header, text: str, notes: list[str]) -> list[str]
             continue
         legal = EveryGpu(one.spec, targets, [dtype], one.variants)
         failures += [
-            f"{key} {dtype}: {box.config} is illegal on {target.name} with {target.sms} SMs at hidden {box.most_hidden}"
-            for target, box in legal.breaches(tree)
+            f"{key} {dtype}: {config} is illegal on {target.name} with {target.sms} SMs at hidden {box.most_hidden}"
+            for target, config, box in legal.breaches(tree)
         ]
     return failures
 

@@ -18,8 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from normtune.heuristics.checking.subject import Box
-from normtune.heuristics.tablefile.tree import Split, Tree, choose, leaves
+from normtune.heuristics.tablefile.tree import Box, Split, Tree, choose, leaves
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
@@ -71,7 +70,7 @@ def population(
     """
     rng = random.Random(seed)
     drawn = (_anywhere(rng, box) for _ in range(_POPULATION)) if known is None else known
-    return sorted({shape for shape in drawn if _holds(box, *shape) and shape[0] * shape[1] <= most_elements})
+    return sorted({shape for shape in drawn if box.holds(*shape) and shape[0] * shape[1] <= most_elements})
 
 
 def sample(tree: Tree, shapes: Sequence[tuple[int, int]], count: int, seed: int | str) -> Sample:
@@ -160,10 +159,6 @@ def _anywhere(rng: random.Random, box: Box) -> tuple[int, int]:
 
 def _log_uniform(rng: random.Random, least: int, most: int) -> int:
     return min(most, max(least, round(math.exp(rng.uniform(math.log(least), math.log(most))))))
-
-
-def _holds(box: Box, rows: int, hidden: int) -> bool:
-    return box.least_rows <= rows <= box.most_rows and box.least_hidden <= hidden <= box.most_hidden
 
 
 def _around(rows: int, hidden: int, most_hidden: int) -> Iterator[tuple[int, int]]:

@@ -16,7 +16,7 @@ from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import MEASURED, Header, is_edited, micrologs_of, parse
 from normtune.heuristics.tablefile.parse import normalised_trees, trees
 from normtune.heuristics.tablefile.relative_tree import NormalisedTree, on_sms
-from normtune.heuristics.tablefile.tree import Tree
+from normtune.heuristics.tablefile.tree import Box, Tree
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_batch_invariant, split_key
@@ -30,15 +30,6 @@ _MEANS = tuple(
     (name, re.compile(rf"(?<!plain )\b{name} (-?[\d.]+) %"))
     for name in ("plain cross-validated", "cross-validated", "plain mean", "mean")
 )
-
-
-class Box(NamedTuple):
-    """The sizes that a table was measured on, ends included."""
-
-    least_rows: int
-    most_rows: int
-    least_hidden: int
-    most_hidden: int
 
 
 class Promise(NamedTuple):

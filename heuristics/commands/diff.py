@@ -4,7 +4,6 @@ In: two names and options. Out: for each device, operator and dtype a map and fi
 `difference`, how it reads is in `comparing.report`; both are imported when the command runs.
 """
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -83,8 +82,7 @@ def diff(
         target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
         found = []
         for plain in matrices:
-            spec = registered(plain.operator)
-            matrix = replace(plain, weights=weighting.of(spec, plain.variant, plain.dtype, plain.problems))
+            matrix = weighting.weighted(registered(plain.operator), plain)
             found.append(difference(matrix, target, *sides, best_times(current, matrix).best))
         for note in (*outdated(part, current), *notes):
             say(f"\n{note}")

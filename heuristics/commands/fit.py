@@ -6,14 +6,14 @@ In: their options. Out: figures on the terminal, tables, an exit code. The work 
 
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from normtune.errors import UsageError
 from normtune.heuristics.commands.check import check
-from normtune.heuristics.fitting.options import TIE_PERCENT, FitOptions
-from normtune.results.regimes import COLD
+from normtune.heuristics.commands.fit_options import with_options
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add `fit` and `check` to the command line."""
-    app.command("fit")(fit)
+    app.command("fit")(with_options(fit))
     app.command("check")(check)
 
 
@@ -59,62 +59,12 @@ def fit(
             help="Write the measurements that were fitted to this .parquet file, or to DIR/, for `normtune check`.",
         ),
     ] = None,
-    leaves: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="At most so many leaves per function. Default: chosen by cross-validation."
-        ),
-    ] = None,
-    objective: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="mean; worst: of the tables with the best worst shape, the one with the least mean."
-        ),
-    ] = "mean",
-    max_slowdown: Annotated[
-        float | None,
-        typer.Option(metavar="FACTOR", help="No measured shape may take longer than so many times its best: 1.10."),
-    ] = None,
-    max_configs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="At most so many distinct configs per function; each is a binary that users compile."
-        ),
-    ] = None,
-    weights: Annotated[
-        str,
-        typer.Option(
-            metavar="CHOICE",
-            help="Weight of a shape in means: decades, every decade of bytes moved the same; equal; or a CSV file with "
-            "columns rows,hidden,weight and, if wanted, operator and dtype.",
-        ),
-    ] = "decades",
-    tie: Annotated[
-        float,
-        typer.Option(metavar="PERCENT", help="Choose the simplest table within so much mean loss of the best tree."),
-    ] = TIE_PERCENT,
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Rule (liger, ...), shipped table or file that no leaf may be slower than. Default: the table that is "
-            "replaced.",
-        ),
-    ] = None,
-    batch_invariant: Annotated[
-        bool,
-        typer.Option(
-            "--batch-invariant",
-            help="Also fit functions whose config does not depend on rows, and print what they cost.",
-        ),
-    ] = False,
     all_devices: Annotated[
         bool,
         typer.Option(
             "--all-devices", help="One table for any GPU, fitted to all GPUs of the store or of `--recording all`."
         ),
     ] = False,
-    regime: Annotated[str, typer.Option(metavar="NAME", help="Fit times measured cold, warm or eager.")] = COLD,
     stability: Annotated[
         bool,
         typer.Option(
@@ -129,7 +79,6 @@ def fit(
             help="Remove the installed table of this GPU, or of that of --store or --recording; fit nothing.",
         ),
     ] = False,
-    operator: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this operator. Repeatable.")] = None,
     force: Annotated[
         bool,
         typer.Option(
@@ -138,6 +87,7 @@ def fit(
             "another GPU.",
         ),
     ] = False,
+    **chosen: Any,
 ) -> None:
     """Fit the table that loses least, and print what it loses and gains.
 
@@ -146,12 +96,14 @@ def fit(
     from normtune.heuristics.commands import installing
     from normtune.heuristics.fitting import regenerate, report, write
     from normtune.heuristics.fitting.baseline import baseline as in_use
+    from normtune.heuristics.fitting.emit import module_text
     from normtune.heuristics.fitting.pipeline import fit as fit_table
     from normtune.heuristics.fitting.pipeline import used
     from normtune.kernels.gpu_name import plain_name
     from normtune.results.parquet_csv import write_parquet
     from normtune.results.source import measured
 
+    baseline, regime = chosen["baseline"], chosen["regime"]
     for name, place in (("--out", out), ("--evidence", evidence), ("--baseline", baseline)):
         if place == "":
             raise UsageError(f"{name} is empty: name a file, or leave it out")
@@ -164,21 +116,11 @@ def fit(
         devices = measured(store, recording, regime).devices() if given else None
         say("\n".join(installing.uninstall(devices, force)))
         return
-    options = FitOptions(
-        leaves,
-        tuple(operator or ()),
-        objective,
-        max_slowdown,
-        tie,
-        weights,
-        max_configs,
-        baseline,
-        batch_invariant,
-        regime,
-    )
+    options = FitOptions(**chosen)
 
-    def command(table: Path, place: list[str]) -> list[str]:
-        return regenerate.words(regenerate.source(store, recording, table.parent), options, table, place)
+    def command(table: Path, place: list[str]) -> str:
+        measured_in = regenerate.source(store, recording, table.parent)
+        return regenerate.line(regenerate.words(measured_in, options, table, place))
 
     if all_devices:
         from normtune.heuristics.commands.fit_any_gpu import fit_all_devices, measured_everywhere
@@ -210,11 +152,11 @@ def fit(
             wrote.append(f"wrote {part.data}")
         if part.table:
             places = regenerate.places(part.table, part.data, len(parts) > 1)
-            write.write_table(fitted, part.table, command(part.table, places))
+            write.write_table(module_text(fitted, command(part.table, places)), part.table)
             wrote.append(f"wrote {part.table}")
         if part.installed:
             before = installing.displaced(fitted.device)
-            write.write_table(fitted, part.installed, command(part.installed, ["--install"]))
+            write.write_table(module_text(fitted, command(part.installed, ["--install"])), part.installed)
             name = plain_name(fitted.device.name)
             wrote.append(f"installed {part.installed}: kernels on {name} use it from now on, in place of {before}")
         told.append(wrote)
@@ -230,12 +172,12 @@ def fit(
 
 def _tell_stability(evidence: "Evidence", fitted: "Fit", options: FitOptions, old: "Incumbents | None") -> None:
     """Print how far a table would change, and before that, on stderr, how long it takes."""
-    from normtune.heuristics.stability.refit import cases
+    from normtune.heuristics.stability.refit import fitted as fitted_functions
     from normtune.heuristics.stability.report import beforehand, lines
     from normtune.heuristics.stability.spread import stability as stability_of
     from normtune.heuristics.stability.spread import tables_of
 
-    found = cases(evidence, fitted, options, old)
+    found = fitted_functions(evidence, fitted, options, old)
     tables = tables_of(found)
 
     def told(seconds: float) -> None:

@@ -39,7 +39,7 @@ def fit_all_devices(
     out: str | None,
     evidence: str | None,
     force: bool,
-    command: Callable[[Path, list[str]], list[str]],
+    command: Callable[[Path, list[str]], str],
 ) -> None:
     """Fit, print, and write what is wanted.
 
@@ -49,7 +49,7 @@ def fit_all_devices(
         out: value of `--out`; a folder gets `any_gpu.py`.
         evidence: value of `--evidence`; a folder gets `any_gpu.parquet`.
         force: whether files that normtune did not write are replaced.
-        command: (the table's file, its last words) to the words of the command that writes it again.
+        command: (the table's file, its last words) to the command that writes it again.
 
     Raises:
         UsageError: a file cannot be written, or an option is for the table of one GPU.
@@ -74,7 +74,8 @@ def fit_all_devices(
         write_parquet(used(measured, options.operators), data)
         wrote.append(f"wrote {data}")
     if table:
-        write.write_table(fitted, table, command(table, ["--all-devices", *regenerate.places(table, data)]))
+        words = ["--all-devices", *regenerate.places(table, data)]
+        write.write_table(emit.module_text(fitted, command(table, words)), table)
         wrote.append(f"wrote {table}")
         wrote.append(
             f"NORMTUNE_TABLE={table} makes one process use it, on whatever GPU; shipped, it serves GPUs without a table"

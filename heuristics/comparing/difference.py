@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.heuristics.comparing.gains import Gain, Pair, gain
-from normtune.heuristics.comparing.regions import Rectangle, rectangles
+from normtune.heuristics.comparing.regions import Differing, rectangles
 from normtune.heuristics.comparing.sides import Side, Tuned
 from normtune.heuristics.comparing.traffic import PARTS, part
 from normtune.heuristics.fitting.figures import Loss, summarise
@@ -51,7 +51,7 @@ class Change(NamedTuple):
         gain: of the first instead of the second over those of them at which both have a time; None without.
     """
 
-    where: Rectangle
+    where: Differing
     shapes: tuple[Shape, ...]
     gain: Gain | None
 
@@ -76,7 +76,7 @@ class Difference:
     same: frozenset[Shape]
     best: NDArray[np.int64]
     parts: tuple[int, ...]
-    boxes: tuple[Rectangle, ...] = ()
+    boxes: tuple[Differing, ...] = ()
 
     @cached_property
     def pairs(self) -> dict[Shape, tuple[Choice, Choice]]:
@@ -136,13 +136,13 @@ class Difference:
     def changes(self) -> tuple[Change, ...]:
         """Where the choice differs, the largest gain first, summed over its shapes; what has none comes last."""
         found = []
-        for box in self.boxes:
-            inside = [place for place, shape in enumerate(self.matrix.problems) if box.holds(*shape)]
+        for differing in self.boxes:
+            inside = [place for place, shape in enumerate(self.matrix.problems) if differing.box.holds(*shape)]
             places = [place for place in inside if self.matrix.problems[place] not in self.same]
             if inside and not places:
                 continue
             gained = self._gain([place for place in places if place in self._timed])
-            found.append(Change(box, tuple(self.matrix.problems[place] for place in places), gained))
+            found.append(Change(differing, tuple(self.matrix.problems[place] for place in places), gained))
         return tuple(sorted(found, key=_rank))
 
     @cached_property
@@ -163,7 +163,7 @@ class Difference:
         return gain(self.matrix, self.best, pairs)
 
 
-def _rank(change: Change) -> tuple[bool, float, Rectangle]:
+def _rank(change: Change) -> tuple[bool, float, Differing]:
     gained = change.gain
     return gained is None, -gained.log.mean * gained.weight if gained else 0.0, change.where
 

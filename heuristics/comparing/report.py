@@ -10,7 +10,6 @@ from itertools import chain
 
 from normtune.heuristics.comparing.difference import Change, Choice, Difference, parts_of
 from normtune.heuristics.comparing.gains import CONFIDENCE, Gain, Interval
-from normtune.heuristics.comparing.regions import Rectangle
 from normtune.heuristics.comparing.traffic import name as part_name
 from normtune.heuristics.fitting.figures import Loss, gain
 from normtune.heuristics.fitting.report import gain_lines
@@ -164,8 +163,8 @@ def _changes(found: Difference, markdown: bool) -> Iterator[str]:
     longest = operator(found.matrix.operator).max_hidden
     rows = [
         (
-            _range(change.where.least_rows, change.where.most_rows, MAX_ROWS),
-            _range(change.where.least_hidden, change.where.most_hidden, longest),
+            _range(change.where.box.least_rows, change.where.box.most_rows, MAX_ROWS),
+            _range(change.where.box.least_hidden, change.where.box.most_hidden, longest),
             str(len(change.shapes)),
             *_gained(change.gain),
             *(_config(found, change, which) for which in (0, 1)),
@@ -196,8 +195,7 @@ def _range(least: int, most: int, end: int) -> str:
 
 def _config(found: Difference, change: Change, which: int) -> str:
     """The config of a side in a rectangle; of a rule, if it is one, else how many there are."""
-    where: Rectangle = change.where
-    config = (where.first, where.second)[which]
+    config = (change.where.first, change.where.second)[which]
     configs = {config} if config else {found.pairs[shape][which].config for shape in change.shapes} - {None}
     return _short(next(iter(configs))) if len(configs) == 1 else f"{len(configs)} configs"
 

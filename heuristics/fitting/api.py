@@ -71,9 +71,10 @@ class Table:
 
     def text(self) -> str:
         """The table as Python, a module that stands alone, with the header that `save` writes."""
-        return emit.module_text(
-            self.fit, regenerate.line(regenerate.without_store(self.options, Path("heuristics.py"), None))
-        )
+        return self._text(Path("heuristics.py"), None)
+
+    def _text(self, table: Path, data: Path | None) -> str:
+        return emit.module_text(self.fit, regenerate.line(regenerate.without_store(self.options, table, data)))
 
     def save(
         self, path: str | os.PathLike[str], evidence: str | os.PathLike[str] | None = None, force: bool = False
@@ -95,7 +96,7 @@ class Table:
         if data:
             check_evidence(data, force)
             write_parquet(self.evidence, data)
-        write_table(self.fit, place, regenerate.without_store(self.options, place, data))
+        write_table(self._text(place, data), place)
 
 
 def fit(

@@ -1,18 +1,16 @@
 """Under which conditions an optimum is sought, and why there is none.
 
-In: a timing matrix, what is legal and what the user asked for. Out: `Task`, and the optima under its conditions.
+In: a case. Out: `Task`, and the optima under its conditions.
 """
 
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.regret.fixed_log import ratio
-from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.bins import Bins, Few, Solver, bins, few_configs, least_worst
+from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, least_worst
 from normtune.heuristics.solver.optimum import Optima
-from normtune.heuristics.tablefile.header import Known
 from normtune.heuristics.tablefile.tree import counted_leaves
 
 
@@ -34,35 +32,28 @@ class Task(NamedTuple):
     limits: str
 
 
-def sought(
-    matrix: TimingMatrix,
-    legality: Legality,
-    options: FitOptions,
-    known: Known | None,
-    enough: int,
-    most: int,
-    solver: Solver,
-) -> tuple[Task, Optima, int | None]:
+def sought(case: Case, enough: int, most: int) -> tuple[Task, Optima, int | None]:
     """The conditions, the optima under them for up to `most` leaves, and the leaves of the one that sets the mark.
 
     None where there is no tree. The least worst regret is that of trees of as many leaves, so that a refit, which knows
     that number alone, has the same conditions.
     """
     while True:
-        task = task_of(matrix, legality, options, enough)
-        optima = solver.optima(task.found, most)
-        asked = most if known else _mark(optima, enough)
-        if options.objective != "worst" or asked is None or asked <= enough:
+        task = task_of(case, enough)
+        optima = case.solver.optima(task.found, most)
+        asked = most if case.known else _mark(optima, enough)
+        if case.options.objective != "worst" or asked is None or asked <= enough:
             return task, optima, asked
         enough = asked
 
 
-def task_of(matrix: TimingMatrix, legality: Legality, options: FitOptions, count: int) -> Task:
+def task_of(case: Case, count: int) -> Task:
     """The conditions, taken from the options, for trees of so many leaves.
 
     Raises:
         NormtuneError: no choice of so few configs is legal everywhere.
     """
+    matrix, legality, options = case.matrix, case.legality, case.options
     allowed, few, limits = matrix, None, ""
     if options.max_configs is not None:
         few = few_configs(matrix, legality, options.max_configs)
@@ -97,17 +88,16 @@ def _mark(optima: Optima, enough: int) -> int | None:
     return optima.fewest(bound)
 
 
-def no_tree(task: Task, legality: Legality, options: FitOptions, most: int) -> str:
+def no_tree(case: Case, task: Task, most: int) -> str:
     """Why there is no tree, and what to do."""
-    matrix = task.matrix
-    name, count = f"{matrix.key} {matrix.dtype}", counted_leaves(most)
-    if options.cap is not None:
-        free = matrix.of_configs(task.few.configs) if task.few else matrix
-        least = least_worst(free, legality, most)
+    name, count = case.name, counted_leaves(most)
+    if case.options.cap is not None:
+        free = case.matrix.of_configs(task.few.configs) if task.few else case.matrix
+        least = least_worst(free, case.legality, most)
         if least is not None:
             return (
-                f"no table of at most {count} keeps every shape of {name} within {options.max_slowdown:g} times its "
-                f"best: {ratio(least, up=True)} is possible; allow it with --max-slowdown, or more leaves"
+                f"no table of at most {count} keeps every shape of {name} within {case.options.max_slowdown:g} times "
+                f"its best: {ratio(least, up=True)} is possible; allow it with --max-slowdown, or more leaves"
             )
     return (
         f"no table of at most {count} covers {name}: no config is legal or was measured in so large regions; allow "

@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.any_gpu.result import AnyGpuFunction
 from normtune.heuristics.fitting.batch_invariant import Cost
 from normtune.heuristics.fitting.figures import Figures
-from normtune.heuristics.fitting.result import Fit, FromData, Function
+from normtune.heuristics.fitting.result import Fit, FromData, TableFunction
 from normtune.heuristics.regret.fixed_log import percent, percent_up
 from normtune.heuristics.tablefile import template
 from normtune.heuristics.tablefile.header import Header, body_hash
@@ -138,7 +137,7 @@ def _lost(found: Figures) -> list[str]:
     return [*parts, f"means low by at most {percent_up(loss.luck)}"] if loss.luck else parts
 
 
-def body_text(functions: Sequence[Function | AnyGpuFunction], of: template.Form = template.ONE_GPU) -> str:
+def body_text(functions: Sequence[TableFunction], of: template.Form = template.ONE_GPU) -> str:
     """All that follows the header.
 
     Args:
@@ -219,7 +218,7 @@ def _configs(tree: Tree | NormalisedTree) -> Iterable[Config]:
         yield from _configs(tree.high)
 
 
-def _classes(functions: Sequence[Function | AnyGpuFunction]) -> dict[str, tuple[Knob, ...]]:
+def _classes(functions: Sequence[TableFunction]) -> dict[str, tuple[Knob, ...]]:
     """The classes of configs that a table defines: `Config` where one is enough, else each by its own name.
 
     Raises:
@@ -243,7 +242,7 @@ def _arguments(config: Config) -> list[str]:
     return [template.literal(value) for value in values]
 
 
-def _function(one: Function | AnyGpuFunction) -> str:
+def _function(one: TableFunction) -> str:
     return "_".join(_identifier(part) for part in (one.operator, one.variant, one.dtype) if part)
 
 

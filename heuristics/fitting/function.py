@@ -1,6 +1,6 @@
 """The function of a table that loses least on one timing matrix.
 
-In: a timing matrix, what is legal, what the user asked for, and what is decided already. Out: `Function`. Whether it is
+In: a case. Out: `Function`. Whether it is
 wanted at all, or another one does as well, is the business of `serving`.
 
 The optimum comes first. Of the trees that lose at most the tie more, the simplest is chosen (`simplify`); a leaf that
@@ -14,6 +14,7 @@ import numpy as np
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting import figures
 from normtune.heuristics.fitting.baseline import Incumbent
+from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.conditions import Task, no_tree, sought
 from normtune.heuristics.fitting.figures import Figures
 from normtune.heuristics.fitting.guard import guarded, slower_cells, still_slower
@@ -30,31 +31,18 @@ from normtune.heuristics.tablefile.header import NOWHERE_SLOWER, Known
 from normtune.heuristics.tablefile.tree import Tree, choose, configs_of, distinct, leaves
 
 
-def fit_function(
-    matrix: TimingMatrix,
-    legality: Legality,
-    options: FitOptions,
-    known: Known | None = None,
-    incumbent: Incumbent | None = None,
-    given: Tree | None = None,
-    solver: Solver | None = None,
-    bound: int | None = None,
-) -> Function:
-    """The function of a matrix.
+def fit_function(case: Case, bound: int | None = None) -> Function:
+    """The function of a case's own.
 
     Args:
-        matrix: of one operator variant and dtype, weighted.
-        legality: for all that the function will serve.
-        options: what the user asked for.
-        known: what an earlier fit chose, which then is not chosen again.
-        incumbent: what is in use.
-        given: the tree of an earlier fit, which then is judged and not sought.
-        solver: of the matrix, which others ask, too; None for one of its own.
+        case: what it is fitted to.
         bound: the most leaves that it may have beside a baseline; None for any number.
 
     Raises:
         NormtuneError: there is no legal tree of so few leaves, or none under the conditions.
     """
+    matrix, legality, options = case.matrix, case.legality, case.options
+    known, baseline = case.known, case.baseline
     validated, enough, most = None, None, known.leaves if known else options.leaves or MAX_LEAVES[0]
     if known is None and options.leaves is None:
         validated, most = selected(matrix, legality, options.max_configs)
@@ -62,50 +50,49 @@ def fit_function(
     elif known is None:
         validated = cross_validated(matrix, legality, most, options.max_configs, FEW_FOLDS)
     tried = most
-    solver = solver or Solver()
-    task, optima, asked = sought(matrix, legality, options, known, enough or most, most, solver)
+    task, optima, asked = sought(case, enough or most, most)
     # What nobody bounded may have as many leaves as it needs.
     while asked is None and known is None and options.leaves is None and most < MOST_LEAVES:
         most = min(2 * most, MOST_LEAVES)
-        task, optima, asked = sought(matrix, legality, options, known, most, most, solver)
+        task, optima, asked = sought(case, most, most)
     best = _within_tie(matrix, optima, asked, options)
     if best is None or asked is None:
-        raise NormtuneError(no_tree(task, legality, options, most))
+        raise NormtuneError(no_tree(case, task, most))
 
     # The tree of an earlier fit is only given where it was what it was because of the table before it.
-    kept, replacing = 0, given is not None
-    if given is not None:
-        tree = given
+    kept, replacing = 0, case.given is not None
+    if case.given is not None:
+        tree = case.given
     else:
         plain = tree = tidied(optima, best.tree, best.budget)
-        old = _old(task, legality, incumbent.tree) if incumbent and incumbent.tree else None
+        old = _old(task, legality, baseline.tree) if baseline and baseline.tree else None
         if old:
             tree = tidied(optima, tree, best.budget, old)
-        if incumbent:
-            unguarded, (tree, kept) = tree, guarded(task.matrix, task.found, tree, incumbent.choice)
-            if (known and known.strict) or _is_beyond(matrix, tree, options, bound, incumbent):
-                strict = _nowhere_slower(matrix, legality, options, known, incumbent, min(enough or most, most), most)
+        if baseline:
+            unguarded, (tree, kept) = tree, guarded(task.matrix, task.found, tree, baseline.choice)
+            if (known and known.strict) or _is_beyond(case, baseline, tree, bound):
+                strict = _nowhere_slower(case, baseline, min(enough or most, most), most)
                 kept = 0
                 if strict:
                     task, optima, asked, tree = strict
                 else:
                     tree = unguarded
-            replacing = incumbent.tree is not None and tree != plain
+            replacing = baseline.tree is not None and tree != plain
     shown = min(best.leaves, tried)
-    told = known or Known(
+    decided = known or Known(
         asked,
         validated and validated.inside(shown),
         extrapolated=validated and validated.outside(shown),
         kept=kept,
-        slower=still_slower(matrix, tree, incumbent.choice) if incumbent else None,
+        slower=still_slower(matrix, tree, baseline.choice) if baseline else None,
         plain_validated=validated and validated.plain_inside(shown),
     )
     found = _figures(task, optima, tree, asked)._replace(
-        kept=told.kept,
-        cross_validated=told.cross_validated,
-        plain_validated=told.plain_validated,
-        extrapolated=told.extrapolated,
-        slower=told.slower,
+        kept=decided.kept,
+        cross_validated=decided.cross_validated,
+        plain_validated=decided.plain_validated,
+        extrapolated=decided.extrapolated,
+        slower=decided.slower,
     )
     return Function(
         operator=matrix.operator,
@@ -171,34 +158,27 @@ def least_measured(matrix: TimingMatrix, optima: Optima, count: int) -> int | No
     return None if least is None else least // int(matrix.weight.sum())
 
 
-def _is_beyond(matrix: TimingMatrix, tree: Tree, options: FitOptions, bound: int | None, incumbent: Incumbent) -> bool:
+def _is_beyond(case: Case, baseline: Incumbent, tree: Tree, bound: int | None) -> bool:
     """Whether a tree that gave way where it was slower than what is in use keeps no longer to what was asked for.
 
     A baseline asks for no more than these bounds; a table that is replaced is brought near to, and may.
     """
-    if incumbent.tree is not None:
+    if baseline.tree is not None:
         return False
     if bound is not None and leaves(tree) > bound:
         return True
-    return options.max_configs is not None and still_slower(matrix, tree, incumbent.choice) is not None
+    return case.options.max_configs is not None and still_slower(case.matrix, tree, baseline.choice) is not None
 
 
-def _nowhere_slower(
-    matrix: TimingMatrix,
-    legality: Legality,
-    options: FitOptions,
-    known: Known | None,
-    incumbent: Incumbent,
-    enough: int,
-    most: int,
-) -> tuple[Task, Optima, int, Tree] | None:
+def _nowhere_slower(case: Case, baseline: Incumbent, enough: int, most: int) -> tuple[Task, Optima, int, Tree] | None:
     """The best tree within all bounds of which no config is slower than what is in use; None where there is none."""
-    strict = matrix.without(slower_cells(matrix, incumbent.choice))
+    matrix = case.matrix
+    strict = case._replace(matrix=matrix.without(slower_cells(matrix, baseline.choice)), solver=Solver())
     try:
-        task, optima, asked = sought(strict, legality, options, known, enough, most, Solver())
+        task, optima, asked = sought(strict, enough, most)
     except NormtuneError:
         return None
-    best = _within_tie(matrix, optima, asked, options)
+    best = _within_tie(matrix, optima, asked, case.options)
     if best is None or asked is None:
         return None
     tree = tidied(optima, best.tree, best.budget)

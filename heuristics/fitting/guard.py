@@ -26,10 +26,9 @@ from scipy.special import stdtr
 from normtune.heuristics.regret.effects import block_of
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
 from normtune.heuristics.solver.bins import Bins
-from normtune.heuristics.solver.grid import Rectangle
 from normtune.heuristics.solver.optimum import Optima
 from normtune.heuristics.solver.simplify import boxes, replaced
-from normtune.heuristics.tablefile.tree import Tree, choose, configs_of
+from normtune.heuristics.tablefile.tree import Box, Leaf, Tree, choose, configs_of
 from normtune.kernels.config import Config
 
 LEVEL = 0.05
@@ -67,11 +66,15 @@ def guarded(matrix: TimingMatrix, found: Bins, tree: Tree, incumbent: Choice) ->
     if not slow:
         return Guarded(tree, 0)
     optima = Optima(*found, 1)
-    answers = dict(zip(boxes(optima, tree), configs_of(tree), strict=True))
-    hit = [box for box in answers if any(_holds(found, box, matrix.problems[index]) for index in slow)]
-    parts = {box: _cut_anew(matrix, found, box, answers[box], slow, incumbent) for box in hit}
-    changed = {box: part for box, part in parts.items() if part is not None}
-    return Guarded(replaced(optima, tree, changed), len(changed))
+    parts: list[Tree] = []
+    kept = 0
+    for box, config in zip(boxes(optima, tree), configs_of(tree), strict=True):
+        part = None
+        if any(_holds(found, box, matrix.problems[index]) for index in slow):
+            part = _cut_anew(matrix, found, box, config, slow, incumbent)
+        kept += part is not None
+        parts.append(part or Leaf(config))
+    return Guarded(replaced(tree, iter(parts)), kept)
 
 
 def slower(matrix: TimingMatrix, chosen: Choice, incumbent: Choice) -> list[int]:
@@ -152,9 +155,8 @@ def _bin(found: Bins, shape: tuple[int, int]) -> tuple[int, int]:
     return rows.bin(shape[0]), hidden.bin(shape[1])
 
 
-def _holds(found: Bins, box: Rectangle, shape: tuple[int, int]) -> bool:
-    row, column = _bin(found, shape)
-    return box.row_from <= row < box.row_to and box.hidden_from <= column < box.hidden_to
+def _holds(found: Bins, box: Box, shape: tuple[int, int]) -> bool:
+    return box.holds(*_bin(found, shape))
 
 
 def _may_answer(found: Bins, shape: tuple[int, int], incumbent: Choice) -> bool:
@@ -167,7 +169,7 @@ def _may_answer(found: Bins, shape: tuple[int, int], incumbent: Choice) -> bool:
 
 
 def _cut_anew(
-    matrix: TimingMatrix, found: Bins, box: Rectangle, fitted: Config, slow: Sequence[int], incumbent: Choice
+    matrix: TimingMatrix, found: Bins, box: Box, fitted: Config, slow: Sequence[int], incumbent: Choice
 ) -> Tree | None:
     """The tree for a rectangle in which no config is slower than the incumbent's; None where there is none.
 
@@ -179,7 +181,7 @@ def _cut_anew(
         slow: the problems on which that is slower than the incumbent's.
         incumbent: what is in use.
     """
-    within = slice(box.row_from, box.row_to), slice(box.hidden_from, box.hidden_to)
+    within = slice(box.least_rows, box.most_rows + 1), slice(box.least_hidden, box.most_hidden + 1)
     kept = {
         fitted,
         *(incumbent(*matrix.problems[index]) for index in slow if _holds(found, box, matrix.problems[index])),
@@ -190,7 +192,7 @@ def _cut_anew(
     for index, shape in enumerate(matrix.problems):
         if _holds(found, box, shape) and _may_answer(found, shape, incumbent):
             row, column = _bin(found, shape)
-            at = row - box.row_from, column - box.hidden_from
+            at = row - box.least_rows, column - box.least_hidden
             for place, config in enumerate(configs):
                 # The fitted config was tested together with all others of the tree; the rest is tested one by one.
                 refused = index in slow if config == fitted else _is_slower(matrix, index, config, incumbent)

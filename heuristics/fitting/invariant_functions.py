@@ -1,6 +1,6 @@
 """The functions of a table for the batch-invariant mode: one for each function that looks at rows.
 
-In: an operator's timing matrices and the functions fitted to them. Out: further `Function`s and `Shared`s, under the
+In: an operator's cases and the functions fitted to them. Out: further `Function`s and `Shared`s, under the
 names that `kernels.problem.batch_invariant_key` gives, which serve the same dtypes and variants as those that look at
 rows. How one is fitted is in `batch_invariant`.
 """
@@ -9,17 +9,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from normtune.heuristics.fitting.batch_invariant import bounded, fit_batch_invariant
+from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.figures import of_tree
 from normtune.heuristics.fitting.function import figures_of, least_measured
 from normtune.heuristics.fitting.result import Function, Shared
 from normtune.heuristics.fitting.sharing import extra
 from normtune.heuristics.regret.best_times import best_times
-from normtune.heuristics.regret.legality import Legality, all_variants
-from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.tablefile.tree import leaves
-from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import batch_invariant_key, split_key
-from normtune.kernels.target import Target
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
@@ -30,33 +28,28 @@ LIMITS = " of hidden alone"
 
 def invariant_functions(
     evidence: "Evidence",
-    spec: OperatorSpec,
-    target: Target,
-    matrices: Sequence[TimingMatrix],
+    cases: Sequence[Case],
     functions: Sequence[Function],
     shared: Sequence[Shared],
-    most: int | None,
     notes: list[str],
 ) -> tuple[list[Function], list[Shared]]:
     """The functions that do not look at rows, and what shares them.
 
     Args:
         evidence: that the matrices were made of.
-        spec: of the operator.
-        target: of the device.
-        matrices: of the operator, weighted.
+        cases: of the operator.
         functions: of the operator, which look at rows.
         shared: variants and dtypes of the operator that take one of these.
-        most: the most leaves of a function; None for as many as there are sizes.
         notes: added to where there is no such function.
     """
-    by_key = {(matrix.key, matrix.dtype): matrix for matrix in matrices}
+    by_key = {(case.matrix.key, case.matrix.dtype): case for case in cases}
     found: list[Function] = []
     takers: list[Shared] = []
     for one in functions:
-        matrix = by_key[one.key, one.dtype]
-        legality = Legality(spec, target, one.dtypes, (one.variant,) if one.variant else all_variants(spec))
-        fitted = fit_batch_invariant(matrix, best_times(evidence, matrix), legality, one.tree, most)
+        case = by_key[one.key, one.dtype].serving(one.dtypes)
+        times = best_times(evidence, case.matrix)
+        # Without a number of leaves there may be as many as there are sizes.
+        fitted = fit_batch_invariant(case.matrix, times, case.legality, one.tree, case.options.leaves)
         key = batch_invariant_key(one.key)
         if fitted is None:
             notes.append(f"no config of {one.key} {one.dtype} was measured for all numbers of rows: no {key}")
@@ -70,20 +63,18 @@ def invariant_functions(
             plain_validated=fitted.validated.plain_inside(1),
         )
         variant = split_key(key)[1]
-        found.append(Function(one.operator, variant, one.dtype, fitted.tree, figures, one.dtypes, beside=fitted.cost))
+        found.append(Function(one.operator, variant, one.dtype, fitted.tree, one.dtypes, figures, beside=fitted.cost))
         for other in shared:
             if other.donor == (one.key, one.dtype):
-                theirs = by_key[other.key, other.dtype]
-                takers += _taker(evidence, theirs, spec, target, found[-1])
+                takers += _taker(evidence, by_key[other.key, other.dtype], found[-1])
     return found, takers
 
 
-def _taker(
-    evidence: "Evidence", matrix: TimingMatrix, spec: OperatorSpec, target: Target, donor: Function
-) -> list[Shared]:
+def _taker(evidence: "Evidence", case: Case, donor: Function) -> list[Shared]:
     """What a variant or dtype loses that shares a function; nothing where it has no time of its configs."""
+    matrix = case.matrix
     times = best_times(evidence, matrix)
-    legality = Legality(spec, target, (matrix.dtype,), (matrix.variant,))
+    legality = Legality(case.spec, case.legality.target, (matrix.dtype,), (matrix.variant,))
     filled = bounded(matrix, times, legality)
     own = fit_batch_invariant(matrix, times, legality, donor.tree, donor.figures.leaves)
     if own is None or of_tree(filled, donor.tree) is None:

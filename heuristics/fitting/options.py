@@ -9,10 +9,12 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from itertools import pairwise
 from numbers import Integral, Real
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, get_args, get_origin
 
 from normtune.errors import UsageError
 from normtune.heuristics.tablefile.header import micrologs_of
@@ -24,22 +26,39 @@ TIE_PERCENT = 0.1
 MOST_LEAVES = 128
 
 # What Python may hand over, NumPy's numbers included.
-_KINDS: dict[str, tuple[type, str]] = {
-    "leaves": (Integral, "an integer"),
-    "max_configs": (Integral, "an integer"),
-    "max_slowdown": (Real, "a number"),
-    "tie_percent": (Real, "a number"),
-    "objective": (str, "text"),
-    "weights": (str, "text"),
-    "baseline": (str, "text"),
-    "regime": (str, "text"),
-    "batch_invariant": (bool, "True or False"),
+_KINDS: dict[type, tuple[type, str]] = {
+    int: (Integral, "an integer"),
+    float: (Real, "a number"),
+    str: (str, "text"),
+    bool: (bool, "True or False"),
 }
+
+
+class Option(NamedTuple):
+    """An option of the command `fit`, declared with its field of `FitOptions`.
+
+    Attributes:
+        help: what `--help` says.
+        metavar: what stands for its value there; None for a flag.
+        name: as a parameter of the command; empty for that of the field.
+        before: the parameter that `--help` lists next.
+        least: the least integer; None for no bound that the command line knows.
+    """
+
+    help: str
+    metavar: str | None = None
+    name: str = ""
+    before: str = "all_devices"
+    least: int | None = None
+
+
+def _option(default: object, *about: Any, **named: Any) -> Any:
+    return field(default=default, metadata={"option": Option(*about, **named)})
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """What a fit is asked for.
+    """What a fit is asked for. A new option is declared here, and what it does where it does it.
 
     Attributes:
         leaves: the most leaves a function may have; None chooses each number by cross-validation.
@@ -58,25 +77,54 @@ class FitOptions:
         UsageError: a value is out of range.
     """
 
-    leaves: int | None = None
-    operators: tuple[str, ...] = ()
-    objective: str = "mean"
-    max_slowdown: float | None = None
-    tie_percent: float = TIE_PERCENT
-    weights: str = "decades"
-    max_configs: int | None = None
-    baseline: str | None = None
-    batch_invariant: bool = False
-    regime: str = COLD
+    leaves: int | None = _option(
+        None, "At most so many leaves per function. Default: chosen by cross-validation.", "N", least=1
+    )
+    operators: tuple[str, ...] = _option((), "Only this operator. Repeatable.", "NAME", "operator", "force")
+    objective: str = _option(
+        "mean", "mean; worst: of the tables with the best worst shape, the one with the least mean.", "NAME"
+    )
+    max_slowdown: float | None = _option(
+        None, "No measured shape may take longer than so many times its best: 1.10.", "FACTOR"
+    )
+    tie_percent: float = _option(
+        TIE_PERCENT,
+        *("Choose the simplest table within so much mean loss of the best tree.", "PERCENT", "tie", "baseline"),
+    )
+    weights: str = _option(
+        "decades",
+        "Weight of a shape in means: decades, every decade of bytes moved the same; equal; or a CSV file with columns "
+        "rows,hidden,weight and, if wanted, operator and dtype.",
+        "CHOICE",
+    )
+    max_configs: int | None = _option(
+        None,
+        "At most so many distinct configs per function; each is a binary that users compile.",
+        "N",
+        before="weights",
+    )
+    baseline: str | None = _option(
+        None,
+        "Rule (liger, ...), shipped table or file that no leaf may be slower than. Default: the table that is "
+        "replaced.",
+        "NAME",
+    )
+    batch_invariant: bool = _option(
+        False, "Also fit functions whose config does not depend on rows, and print what they cost."
+    )
+    regime: str = _option(COLD, "Fit times measured cold, warm or eager.", "NAME", before="stability")
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense, in one place for the command line and for Python."""
-        for name, (kind, told) in _KINDS.items():
-            value = getattr(self, name)
-            optional = value is None and self.__dataclass_fields__[name].default is None
+        for option in fields(self):
+            if kind_of(option) is tuple:
+                continue
+            kind, expected = _KINDS[kind_of(option)]
+            value = getattr(self, option.name)
+            optional = value is None and option.default is None
             # Of Python's types bool alone is another one's subclass: True is an Integral.
             if not optional and (isinstance(value, bool) != (kind is bool) or not isinstance(value, kind)):
-                raise UsageError(f"{name} is {value!r}: expected {told}")
+                raise UsageError(f"{option.name} is {value!r}: expected {expected}")
         if self.leaves is not None and not 1 <= self.leaves <= MOST_LEAVES:
             raise UsageError(f"leaves is {self.leaves}: expected 1 to {MOST_LEAVES}")
         if self.max_configs is not None and self.max_configs < 1:
@@ -112,14 +160,32 @@ class FitOptions:
         return replace(self, weights=weights, baseline=baseline)
 
     def words(self) -> list[str]:
-        """The options of the command that are not at their defaults."""
-        default = FitOptions()
-        words = [word for name in self.operators for word in ("--operator", name)]
-        for option, attribute in _VALUES.items():
-            value = getattr(self, attribute)
-            if value != getattr(default, attribute):
-                words += [option, _text(value)]
-        return words + [_BATCH_INVARIANT] * self.batch_invariant
+        """The options of the command that are not at their defaults: repeated ones, those with a value, flags."""
+        repeated, valued, flags = [], [], []
+        for option in fields(self):
+            flag, kind, value = flag_of(option), kind_of(option), getattr(self, option.name)
+            if kind is tuple:
+                repeated += [word for item in value for word in (flag, item)]
+            elif value != option.default:
+                valued += [flag, _text(value)] if kind is not bool else []
+                flags += [flag] if kind is bool else []
+        return repeated + valued + flags
+
+
+def kind_of(option: "Field[Any]") -> type:
+    """The type of an option's values: int, float, str, bool, or tuple of those that are repeated."""
+    (kind,) = {*(get_args(option.type) if isinstance(option.type, UnionType) else (option.type,))} - {NoneType}
+    return get_origin(kind) or kind
+
+
+def parameter_of(option: "Field[Any]") -> str:
+    """The name of an option as a parameter of the command."""
+    return option.metadata["option"].name or option.name
+
+
+def flag_of(option: "Field[Any]") -> str:
+    """The name of an option on the command line: `--max-slowdown`."""
+    return "--" + parameter_of(option).replace("_", "-")
 
 
 def seen_from(path: str | os.PathLike[str], folder: Path) -> str:
@@ -128,23 +194,8 @@ def seen_from(path: str | os.PathLike[str], folder: Path) -> str:
     return os.path.relpath(os.path.join(os.path.realpath(parent), name), os.path.realpath(folder))
 
 
-# The options with one value, and where it stands.
-_VALUES = {
-    "--leaves": "leaves",
-    "--objective": "objective",
-    "--max-slowdown": "max_slowdown",
-    "--tie": "tie_percent",
-    "--weights": "weights",
-    "--max-configs": "max_configs",
-    "--baseline": "baseline",
-    "--regime": "regime",
-}
-_BATCH_INVARIANT = "--batch-invariant"
-# All that may stand in a header: these, and where measurements are and files go.
-_KNOWN = frozenset(
-    (*_VALUES, _BATCH_INVARIANT, "--operator", "--store", "--recording", "--out", "--evidence", "--install")
-) | {"--all-devices", "--load"}
-_NUMBERS = {"leaves": int, "max_configs": int, "max_slowdown": float, "tie_percent": float}
+# What may stand in a header besides: where measurements are and files go.
+_PLACES = frozenset(("--store", "--recording", "--out", "--evidence", "--install", "--all-devices", "--load"))
 
 
 def _text(value: object) -> str:
@@ -159,19 +210,21 @@ def read_options(command: str) -> FitOptions:
         ValueError: a number is none.
         UsageError: a value is out of range, or the command cannot be taken apart.
     """
-    given = values(command)
-    for word in words_of(command):
-        if word.startswith("--") and word not in _KNOWN:
+    given, words = values(command), words_of(command)
+    known = {flag_of(option): option for option in fields(FitOptions)}
+    for word in words:
+        if word.startswith("--") and word not in known and word not in _PLACES:
             raise UsageError(
                 f"its command has the option {word[:40]!r}, which is none of `normtune fit` that a table needs"
             )
-    found: dict[str, object] = {}
-    for option, attribute in _VALUES.items():
-        if option in given:
-            text = given[option][-1]
-            found[attribute] = _NUMBERS[attribute](text) if attribute in _NUMBERS else text
-    operators, invariant = tuple(given.get("--operator", ())), _BATCH_INVARIANT in words_of(command)
-    return FitOptions(operators=operators, batch_invariant=invariant, **found)  # type: ignore[arg-type]
+    chosen: dict[str, Any] = {}
+    for flag, option in known.items():
+        kind = kind_of(option)
+        if kind is bool:
+            chosen[option.name] = flag in words
+        elif flag in given:
+            chosen[option.name] = given[flag] if kind is tuple else kind(given[flag][-1])
+    return FitOptions(**chosen)
 
 
 def quoted(word: str) -> str:

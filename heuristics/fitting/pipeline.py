@@ -4,18 +4,18 @@ In: evidence of one device. Out: `Fit`: a tree with figures for each operator va
 its own, and what shares another's: `serving` decides that. How it is written down is in `emit`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.baseline import Incumbents
+from normtune.heuristics.fitting.case import Asked
 from normtune.heuristics.fitting.forward_backward import Side, sides_of, together
 from normtune.heuristics.fitting.invariant_functions import invariant_functions
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.parallel import in_order, processes_for
-from normtune.heuristics.fitting.result import Fit, Function, Shared
-from normtune.heuristics.fitting.serving import Asked, functions_of
+from normtune.heuristics.fitting.result import Fit, FromData, Function, Shared
+from normtune.heuristics.fitting.serving import functions_of
 from normtune.heuristics.regret.build import check_times, older
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
@@ -30,6 +30,8 @@ from normtune.results.records import Device
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
+
+Part = TypeVar("Part")
 
 # No function is fitted to what is left of so few.
 MOST_UNUSED = 0.5
@@ -66,40 +68,40 @@ def fit(
     data = used(evidence, options.operators)
     notes = older(selected, data)
     target = target_for(device.target, device.sms)
-    weighting = Weighting(options.weights)
     asked = Asked(target, options, incumbents, known or {}, given or {})
-
-    names = sorted({name for name, _, _ in data.kinds()})
-    processes = processes_for(len(data.frame))
-    parts = list(in_order(lambda name: _part(data, operator(name), asked, weighting), names, processes))
-    for part in parts:
-        weighting.join(part.weighting)
-    functions = [one for part in parts for one in part.functions]
-    shapes = [shape for part in parts for shape in part.shapes]
+    parts, weighting = of_operators(data, options, lambda spec, weighting: _part(data, spec, asked, weighting))
+    functions = [function for part in parts for function in part.functions]
     notes += [note for part in parts for note in part.notes]
     if not functions:
         raise NormtuneError("there is no table: " + "; ".join(notes))
-    newest = data.runs[-1]
+    shapes = [shape for part in parts for shape in part.shapes]
     return Fit(
+        **vars(FromData.of(data, shapes, regime, (*notes, *weighting.notes()))),
         device=device,
-        software=newest.software,
-        date=newest.started[:10],
-        digest=data.digest(),
-        measurements=len(data.frame),
-        fingerprints=data.fingerprints(),
-        measured=(
-            min(rows for rows, _ in shapes),
-            max(rows for rows, _ in shapes),
-            min(hidden for _, hidden in shapes),
-            max(hidden for _, hidden in shapes),
-        ),
         functions=tuple(functions),
-        shared=tuple(one for part in parts for one in part.shared),
-        notes=(*notes, *weighting.notes()),
+        shared=tuple(share for part in parts for share in part.shared),
         weights=options.weights,
         together=tuple(together([side for part in parts for side in part.sides], liger.choose)),
-        regime=regime,
     )
+
+
+def of_operators(
+    data: "Evidence", options: FitOptions, part: Callable[[OperatorSpec, Weighting], Part]
+) -> tuple[list[Part], Weighting]:
+    """What `part` finds of each operator by name, and the weights with what they have met.
+
+    Large data are looked at in processes of their own.
+    """
+    weighting = Weighting(options.weights)
+
+    def weighed(name: str) -> tuple[Part, Weighting]:
+        return part(operator(name), weighting), weighting
+
+    names = sorted({name for name, _, _ in data.kinds()})
+    pairs = list(in_order(weighed, names, processes_for(len(data.frame))))
+    for _, met in pairs:
+        weighting.join(met)
+    return [found for found, _ in pairs], weighting
 
 
 class _Part(NamedTuple):
@@ -109,7 +111,6 @@ class _Part(NamedTuple):
         functions, shared, notes: as in `Fit`.
         sides: for figures of two operators together.
         shapes: that were measured.
-        weighting: with what it has met.
     """
 
     functions: list[Function]
@@ -117,25 +118,20 @@ class _Part(NamedTuple):
     notes: list[str]
     sides: list[Side]
     shapes: list[tuple[int, int]]
-    weighting: Weighting
 
 
 def _part(data: "Evidence", spec: OperatorSpec, asked: Asked, weighting: Weighting) -> _Part:
     notes: list[str] = []
-    matrices = [
-        replace(matrix, weights=weighting.of(spec, matrix.variant, matrix.dtype, matrix.problems))
-        for matrix in _matrices(data, spec, asked.target, notes)
-    ]
-    functions, shared = functions_of(spec, matrices, asked, notes)
+    matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, asked.target, notes)]
+    cases = [asked.case(spec, matrix) for matrix in matrices]
+    functions, shared = functions_of(cases, notes)
     plain = {(one.operator, dtype): one.tree for one in functions if not one.variant for dtype in one.dtypes}
     sides = sides_of(data, matrices, plain)
     if asked.options.batch_invariant:
-        invariant = invariant_functions(
-            data, spec, asked.target, matrices, functions, shared, asked.options.leaves, notes
-        )
+        invariant = invariant_functions(data, cases, functions, shared, notes)
         functions, shared = [*functions, *invariant[0]], [*shared, *invariant[1]]
     shapes = [shape for matrix in matrices for shape in matrix.problems]
-    return _Part(functions, shared, notes, sides, shapes, weighting)
+    return _Part(functions, shared, notes, sides, shapes)
 
 
 def used(evidence: "Evidence", operators: Sequence[str] = ()) -> "Evidence":
@@ -180,9 +176,8 @@ def _one_regime(regimes: Sequence[str]) -> str:
 def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: list[str]) -> list[TimingMatrix]:
     """The matrices of an operator that have times: plain ones first, dtypes in the spec's order."""
     pairs = {(variant, dtype) for name, variant, dtype in evidence.kinds() if name == spec.name}
-    order = [(variant, dtype) for variant in all_variants(spec) for dtype in _donors_first(spec.dtypes)]
     found = []
-    for variant, dtype in (pair for pair in order if pair in pairs):
+    for variant, dtype in (pair for pair in donors_first(spec) if pair in pairs):
         matrix = timing_matrix(evidence, spec, variant, dtype, target)
         if matrix is None:
             notes.append(f"left out {join_key(spec.name, variant)} {dtype}: it has no times that can be compared")
@@ -201,6 +196,7 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
     return found
 
 
-def _donors_first(dtypes: Sequence[str]) -> list[str]:
-    """The dtypes in the order in which they lend their data: bfloat16, then as the spec lists them."""
-    return sorted(dtypes, key=lambda dtype: dtype != "bfloat16")
+def donors_first(spec: OperatorSpec) -> list[tuple[str, str]]:
+    """The variants and dtypes in the order in which they lend: plain first, then bfloat16, then as the spec lists."""
+    dtypes = sorted(spec.dtypes, key=lambda dtype: dtype != "bfloat16")
+    return [(variant, dtype) for variant in all_variants(spec) for dtype in dtypes]

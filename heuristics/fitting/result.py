@@ -1,42 +1,43 @@
 """What a fit says: the functions of a table, what shares them, and the data they come from.
 
-In: values. Out: `Function`, `Shared` and `Fit`, and `FromData`, which tables for any GPU say as well. How they are
-found is in `pipeline`, how they are written in `emit`.
+In: values. Out: `Function`, `Shared` and `Fit`, and `TableFunction` and `FromData`, which tables for any GPU share. How
+they are found is in `pipeline`, how they are written in `emit`.
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from normtune.heuristics.fitting.batch_invariant import Cost
 from normtune.heuristics.fitting.figures import Figures
 from normtune.heuristics.fitting.forward_backward import Together
+from normtune.heuristics.tablefile.relative_tree import NormalisedTree
 from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.problem import join_key
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
 
+if TYPE_CHECKING:
+    from normtune.results.evidence import Evidence
+
+FiguresT = TypeVar("FiguresT")
+
 
 @dataclass(frozen=True)
-class Function:
-    """One function of the table.
+class TableFunction:
+    """One function of a table, be it for one GPU or for any.
 
     Attributes:
         operator, variant, dtype: whose data it was fitted on.
         tree: what it does.
-        figures: how good it is.
         dtypes: the dtypes that it answers for under its key, its own first.
-        replacing: whether it is what it is because of the table that it replaces.
-        beside: what it costs beside the function that looks at rows; None for one that does.
     """
 
     operator: str
     variant: str
     dtype: str
-    tree: Tree
-    figures: Figures
+    tree: Tree | NormalisedTree
     dtypes: tuple[str, ...]
-    replacing: bool = False
-    beside: Cost | None = None
 
     @property
     def key(self) -> str:
@@ -44,13 +45,29 @@ class Function:
         return join_key(self.operator, self.variant)
 
 
-class Shared(NamedTuple):
+@dataclass(frozen=True)
+class Function(TableFunction):
+    """One function of the table of one GPU.
+
+    Attributes:
+        figures: how good it is.
+        replacing: whether it is what it is because of the table that it replaces.
+        beside: what it costs beside the function that looks at rows; None for one that does.
+    """
+
+    tree: Tree
+    figures: Figures
+    replacing: bool = False
+    beside: Cost | None = None
+
+
+class SharedFunction(NamedTuple, Generic[FiguresT]):
     """A variant or dtype that has data and takes the function of another all the same.
 
     Attributes:
         key, dtype: its name and dtype.
         donor: key and dtype of the function that it takes.
-        cost: mean regret that sharing adds on its data, against the best tree of as many leaves, millionths.
+        cost: mean regret that sharing adds on its data, against a function of its own, millionths.
         figures: how good the function is on its data.
     """
 
@@ -58,7 +75,10 @@ class Shared(NamedTuple):
     dtype: str
     donor: tuple[str, str]
     cost: int
-    figures: Figures
+    figures: FiguresT
+
+
+Shared = SharedFunction[Figures]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +104,22 @@ class FromData:
     measured: tuple[int, int, int, int]
     notes: tuple[str, ...]
     regime: str = COLD
+
+    @classmethod
+    def of(cls, data: "Evidence", shapes: Collection[tuple[int, int]], regime: str, notes: Sequence[str]) -> "FromData":
+        """What is said of some data, of which the shapes are (rows, hidden), at least one."""
+        rows, hidden = zip(*shapes, strict=True)
+        newest = data.runs[-1]
+        return FromData(
+            software=newest.software,
+            date=newest.started[:10],
+            digest=data.digest(),
+            measurements=len(data.frame),
+            fingerprints=data.fingerprints(),
+            measured=(min(rows), max(rows), min(hidden), max(hidden)),
+            notes=tuple(notes),
+            regime=regime,
+        )
 
     @property
     def extent(self) -> str:

@@ -1,6 +1,6 @@
 """Which functions an operator gets in a table, and who takes the function of another.
 
-In: the weighted timing matrices of an operator, and what is asked for. Out: `Function` and `Shared`. One function is
+In: the cases of an operator. Out: `Function` and `Shared`. One function is
 fitted in `function`, what sharing costs is found in `sharing`.
 
 A dtype without data takes the function of bfloat16, else of the first dtype that has data, if at each measured shape
@@ -13,58 +13,27 @@ function whatever that costs. A variant's function also serves the dtypes withou
 function is the same as its own dtype's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitting.baseline import Incumbent, Incumbents
+from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import fit_function
-from normtune.heuristics.fitting.options import FitOptions
-from normtune.heuristics.fitting.result import Function, Shared
+from normtune.heuristics.fitting.result import Function, Shared, TableFunction
 from normtune.heuristics.fitting.sharing import extra, offer
-from normtune.heuristics.regret.legality import Legality, all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.bins import Solver
 from normtune.heuristics.solver.coverage import answers
 from normtune.heuristics.tablefile.header import Known
-from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.target import Target
 
 SHARING_COST = 10_000  # millionths: 1 %
 
 
-class Asked(NamedTuple):
-    """What the functions of all operators have in common.
-
-    Attributes:
-        target: of the device.
-        options, incumbents, known, given: as for `fitting.fit`.
-    """
-
-    target: Target
-    options: FitOptions
-    incumbents: Incumbents | None
-    known: Mapping[tuple[str, str], Known]
-    given: Mapping[tuple[str, str], Tree]
-
-    def incumbent(self, matrix: TimingMatrix) -> Incumbent | None:
-        """What is in use for a matrix."""
-        if self.incumbents is None:
-            return None
-        return self.incumbents.of(matrix.operator, matrix.variant, matrix.dtype, self.target)
-
-
-def functions_of(
-    spec: OperatorSpec, matrices: Sequence[TimingMatrix], asked: Asked, notes: list[str]
-) -> tuple[list[Function], list[Shared]]:
+def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[Function], list[Shared]]:
     """The functions of an operator in the order of the code, and who shares them.
 
     Args:
-        spec: of the operator.
-        matrices: of its variants and dtypes, plain ones first, weighted.
-        asked: what all operators have in common.
+        cases: its variants and dtypes, plain ones first.
         notes: added to where there is no legal function under the conditions.
 
     Raises:
@@ -72,60 +41,40 @@ def functions_of(
     """
     functions: list[Function] = []
     shared: list[Shared] = []
-    options = asked.options
-    for matrix in matrices:
-        # The plain function is also what every variant falls back to.
-        variants = (matrix.variant,) if matrix.variant else all_variants(spec)
-        decided = asked.known.get((matrix.key, matrix.dtype))
-        incumbent = asked.incumbent(matrix)
-        legality = Legality(spec, asked.target, (matrix.dtype,), variants)
-        cap = None if decided else options.cap
-        in_use = None if decided or incumbent is None else incumbent.choice
-        solver = Solver()
-        asked_of = {
-            place: offer(matrix, legality, functions[place], cap, in_use, solver)
-            for place in _donors(functions, matrix)
-        }
-        offers = [(place, found.shared) for place, found in asked_of.items() if found.shared]
+    matrices = [case.matrix for case in cases]
+    for case in cases:
+        matrix, decided, options = case.matrix, case.known, case.options
+        tried = {place: offer(case, functions[place]) for place in donors(functions, matrix.variant, matrix.dtype)}
+        offers = [(place, offered.shared) for place, offered in tried.items() if offered.shared]
         wider = {place for place, _ in offers if not decided and _is_narrower(matrix, functions[place], matrices)}
-        taken = next((one for one in offers if one[0] in wider or _is_taken(one[1], decided)), None)
+        taken = next((pair for pair in offers if pair[0] in wider or _is_taken(pair[1], decided)), None)
         if taken is None and decided and decided.donor:
-            raise NormtuneError(f"{matrix.key} {matrix.dtype} cannot take the function of {' '.join(decided.donor)}")
+            raise NormtuneError(f"{case.name} cannot take the function of {' '.join(decided.donor)}")
         if taken is None:
-            takers = _takers(spec, matrices, functions, matrix)
-            able = [one for one in takers if answers(matrix, Legality(spec, asked.target, (one,), variants))]
-            dtypes = (matrix.dtype, *able)
-            own_options = options
-            most = [found.leaves for found in asked_of.values() if found.leaves is not None]
+            takers = _takers(case.spec, matrices, functions, matrix)
+            able = [dtype for dtype in takers if answers(matrix, case.serving((dtype,)).legality)]
+            own_case = case.serving((matrix.dtype, *able))
+            most = [offered.leaves for offered in tried.values() if offered.leaves is not None]
             if options.leaves and not decided:
-                own_options = replace(options, leaves=min([options.leaves, *most]))
+                own_case = own_case._replace(options=replace(options, leaves=min([options.leaves, *most])))
             try:
-                own = fit_function(
-                    matrix,
-                    Legality(spec, asked.target, dtypes, variants),
-                    own_options,
-                    decided,
-                    incumbent,
-                    asked.given.get((matrix.key, matrix.dtype)),
-                    solver,
-                    options.leaves,
-                )
+                own = fit_function(own_case, options.leaves)
             except NormtuneError as error:
                 if decided:
                     raise
-                notes.append(f"left out {matrix.key} {matrix.dtype}: {error}")
+                notes.append(f"left out {case.name}: {error}")
                 continue
             # Too few problems to tell leaves apart give trees of few leaves, which may lose more than sharing does.
             if not decided:
-                taken = next((one for one in offers if extra(matrix, functions[one[0]].tree, own.tree) <= 0), None)
+                taken = next((pair for pair in offers if extra(matrix, functions[pair[0]].tree, own.tree) <= 0), None)
             if taken is None:
                 functions.append(own)
                 continue
-        place, found = taken
-        shared.append(found)
+        place, share = taken
+        shared.append(share)
         donor = functions[place]
         if donor.variant == matrix.variant:
-            takers = sorted((*donor.dtypes[1:], matrix.dtype), key=spec.dtypes.index)
+            takers = sorted((*donor.dtypes[1:], matrix.dtype), key=case.spec.dtypes.index)
             functions[place] = replace(donor, dtypes=(donor.dtype, *takers))
     return functions, shared
 
@@ -150,14 +99,14 @@ def _is_taken(offered: Shared, decided: Known | None) -> bool:
     return offered.donor == decided.donor if decided else offered.cost <= SHARING_COST
 
 
-def _donors(functions: Sequence[Function], matrix: TimingMatrix) -> list[int]:
-    """The places of the functions that a matrix may share, in the order in which they are asked."""
-    plain = _serving(functions, "", matrix.dtype) if matrix.variant else None
-    first = next((place for place, one in enumerate(functions) if one.variant == matrix.variant), None)
+def donors(functions: Sequence[TableFunction], variant: str, dtype: str) -> list[int]:
+    """The indices of the functions that a variant and dtype may share, in the order in which they are tried."""
+    plain = _serving(functions, "", dtype) if variant else None
+    first = next((place for place, one in enumerate(functions) if one.variant == variant), None)
     return [place for place in (plain, first) if place is not None]
 
 
-def _serving(functions: Sequence[Function], variant: str, dtype: str) -> int | None:
+def _serving(functions: Sequence[TableFunction], variant: str, dtype: str) -> int | None:
     """The place of the variant's function that serves a dtype."""
     found = (place for place, one in enumerate(functions) if one.variant == variant and dtype in one.dtypes)
     return next(found, None)

@@ -1,24 +1,24 @@
 """What it costs when a variant or a dtype takes a function that was fitted on other data.
 
-In: the timing matrix of who would share, and a function. Out: `Shared`, or nothing where the function cannot serve.
+In: the case that would share, and a function. Out: `Shared`, or nothing where the function cannot serve.
 Whether the cost is low enough is decided in `serving`.
 """
 
 from typing import NamedTuple
 
 from normtune.heuristics.fitting import figures
+from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import figures_of, least_measured
-from normtune.heuristics.fitting.guard import Choice, slower
+from normtune.heuristics.fitting.guard import slower
 from normtune.heuristics.fitting.result import Function, Shared
-from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.bins import Solver, bins, losses
+from normtune.heuristics.solver.bins import bins, losses
 from normtune.heuristics.solver.optimum import Optima
 from normtune.heuristics.tablefile.tree import Tree, choose
 
 
 class Offer(NamedTuple):
-    """What comes of asking whether a matrix may take a function.
+    """Result of trying to share a function with another dtype or variant.
 
     Attributes:
         shared: what that costs; None where it may not.
@@ -29,35 +29,26 @@ class Offer(NamedTuple):
     leaves: int | None
 
 
-def offer(
-    matrix: TimingMatrix,
-    legality: Legality,
-    donor: Function,
-    cap: int | None = None,
-    incumbent: Choice | None = None,
-    solver: Solver | None = None,
-) -> Offer:
-    """What a matrix loses by a function, against the best tree of as many leaves.
+def offer(case: Case, donor: Function) -> Offer:
+    """What a case loses by a function, against the best tree of as many leaves.
 
     Args:
-        matrix: of the variant and dtype that would share.
-        legality: for that variant and dtype, and all else that falls back to it.
+        case: the variant and dtype that would share.
         donor: the function, left as it is.
-        cap: the most regret that a problem may have, millionths; None for no bound.
-        incumbent: what is in use, than which no problem may be slower; None where nothing is.
-        solver: of the matrix, which others ask, too; None for one of its own.
 
     Returns:
-        Nothing shared where the function is not legal everywhere, has a time on less than half of the problems, or
-        breaks one of the bounds.
+        Nothing shared where the function is not legal everywhere, has a time on less than half of the problems, or,
+        unless an earlier fit decided, breaks the bound of a problem's slowdown or is slower than the baseline.
     """
+    matrix, legality = case.matrix, case.legality
+    cap, baseline = (None, None) if case.known else (case.options.cap, case.baseline)
     in_bins = bins(matrix, legality)
-    optima = (solver or Solver()).optima(in_bins, donor.figures.leaves)
+    optima = case.solver.optima(in_bins, donor.figures.leaves)
     count = least_legal(optima, leaves_of_its_own(matrix, donor), donor.figures.leaves)
     loss = figures.of_tree(matrix, donor.tree)
     if count is None or loss is None or (cap is not None and loss.worst > cap) or any(legality.breaches(donor.tree)):
         return Offer(None, count)
-    if incumbent and slower(matrix, lambda rows, hidden: choose(donor.tree, rows, hidden), incumbent):
+    if baseline and slower(matrix, lambda rows, hidden: choose(donor.tree, rows, hidden), baseline.choice):
         return Offer(None, count)
     own, optimum = optima.tree(count), least_measured(matrix, optima, count)
     if own is None or optimum is None or 2 * loss.problems < len(matrix.problems):

@@ -1,6 +1,6 @@
 """Where `fit` writes, what it leaves alone, and the files themselves.
 
-In: the options that name a place, and fits. Out: paths that may be written, and tables on disk, replaced whole or not
+In: the options that name a place, and texts. Out: paths that may be written, and tables on disk, replaced whole or not
 at all. What a table says is made in `emit`.
 """
 
@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitting import regenerate
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import FIRST_LINE, is_edited, parse
 from normtune.heuristics.tablefile.syntax import has_comments
 from normtune.results.atomic import check_place, replaced
 
 if TYPE_CHECKING:
-    from normtune.heuristics.any_gpu.result import AnyGpuFit
-    from normtune.heuristics.fitting.result import Fit
     from normtune.results.records import Device
 
 
@@ -107,24 +104,17 @@ def check_evidence(path: Path, force: bool) -> None:
         raise UsageError(f"cannot write {path}: it exists and normtune did not write it; --force overwrites it")
 
 
-def write_table(fit: "Fit | AnyGpuFit", path: Path, command: Sequence[str]) -> None:
+def write_table(text: str, path: Path) -> None:
     """Write a table.
 
     Args:
-        fit: what it says.
+        text: of the module.
         path: of the file, replaced if it exists.
-        command: the words that write it again.
 
     Raises:
         UsageError: its folder does not exist.
         NormtuneError: it cannot be written.
     """
-    from normtune.heuristics.any_gpu.emit import module_text as any_gpu_text
-    from normtune.heuristics.any_gpu.result import AnyGpuFit
-    from normtune.heuristics.fitting.emit import module_text
-
-    line = regenerate.line(command)
-    text = any_gpu_text(fit, line) if isinstance(fit, AnyGpuFit) else module_text(fit, line)
     with replaced(path) as temporary:
         temporary.write_text(text, "utf-8", newline="\n")
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.tablefile.tree import Region, Tree, regions
+from normtune.heuristics.tablefile.tree import Box, Tree, regions
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, operators
 from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key
@@ -23,6 +23,11 @@ def all_variants(spec: OperatorSpec) -> tuple[str, ...]:
     """Every variant of an operator, those with several flags off too, the plain one first."""
     offs = [flag.off for flag in spec.flags]
     return tuple("+".join(chosen) for count in range(len(offs) + 1) for chosen in combinations(offs, count))
+
+
+def served_variants(spec: OperatorSpec, variant: str) -> tuple[str, ...]:
+    """The variants that a function serves: the plain one is what every variant falls back to."""
+    return (variant,) if variant else all_variants(spec)
 
 
 class Registered(NamedTuple):
@@ -38,8 +43,7 @@ def registered(key: str, dtype: str) -> Registered | None:
     spec = operators().get(name)
     if spec is None or dtype not in spec.dtypes or variant not in all_variants(spec):
         return None
-    # The plain function is also what every variant falls back to.
-    return Registered(spec, (variant,) if variant else all_variants(spec))
+    return Registered(spec, served_variants(spec, variant))
 
 
 class Legality:
@@ -64,11 +68,11 @@ class Legality:
             self._known[config, rows, hidden] = found
         return found
 
-    def breaches(self, tree: Tree) -> Iterator[Region]:
-        """The regions of a tree that hold a shape at which their config is illegal."""
-        for region in regions(tree, MAX_ROWS, self.spec.max_hidden):
-            if not self.reaches(region.config, region.most_rows, region.most_hidden):
-                yield region
+    def breaches(self, tree: Tree) -> Iterator[tuple[Config, Box]]:
+        """The configs of a tree that are illegal at a shape of the box that they answer for, and that box."""
+        for config, box in regions(tree, Box(1, MAX_ROWS, 1, self.spec.max_hidden)):
+            if not self.reaches(config, box.most_rows, box.most_hidden):
+                yield config, box
 
     def over(self, configs: Sequence[Config], rows: Sequence[int], hidden: Sequence[int]) -> NDArray[np.bool_]:
         """For ascending sizes, bool (configs, rows, hidden): whether each config reaches each pair."""

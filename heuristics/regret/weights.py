@@ -9,6 +9,7 @@ open, the data of those that hardly count decide, and not the order of the confi
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import inf
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.errors import UsageError
-from normtune.heuristics.regret.matrix import WEIGHT
+from normtune.heuristics.regret.matrix import WEIGHT, TimingMatrix
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem, split_key
 from normtune.results.csv_file import Line, positive, read_lines
@@ -94,6 +95,10 @@ class Weighting:
         decades = [_decade(spec.bytes_moved(problem)) for problem in problems]
         members = Counter(decades)
         return _apportioned([Fraction(1, members[decade]) for decade in decades])
+
+    def weighted(self, spec: OperatorSpec, matrix: TimingMatrix) -> TimingMatrix:
+        """A matrix of that operator with the weights of its problems."""
+        return replace(matrix, weights=self.of(spec, matrix.variant, matrix.dtype, matrix.problems))
 
     def join(self, other: "Weighting") -> None:
         """Take over what another one of the same choice has met, in another process perhaps."""

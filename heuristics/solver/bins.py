@@ -77,8 +77,8 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
             told = np.where(matrix.usable[index], matrix.regret[index], matrix.regret[index].max())
             cost[:, *place] += matrix.regret[index] * weight
             # Sizes beyond the measured box have no problems: the nearest ones speak for them, with a weight of 1.
-            for beyond in _beyond(place, rows, hidden):
-                cost[:, *beyond] += told
+            for outer in beyond(place, rows, hidden):
+                cost[:, *outer] += told
         else:
             cost[:, *place] += np.where(matrix.usable[index], 0, UNMEASURED * weight)
     found = Bins((rows, hidden), matrix.configs, cost, barred, legal)
@@ -193,7 +193,7 @@ def _trimmed(
     return rows, hidden, legal
 
 
-def _beyond(place: tuple[int, int], rows: Axis, hidden: Axis) -> list[tuple[int, int]]:
+def beyond(place: tuple[int, int], rows: Axis, hidden: Axis) -> list[tuple[int, int]]:
     """The bins beyond the measured sizes of which the bin at `place` is the nearest measured one."""
     row_places, hidden_places = [place[0]], [place[1]]
     if rows.beyond and place[0] == len(rows.tops) - 2:

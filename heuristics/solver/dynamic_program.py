@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from normtune.heuristics.solver.grid import Ranges, Rectangle
+from normtune.heuristics.solver.grid import Ranges
+from normtune.heuristics.tablefile.tree import Box
 
 _EXACT_SINGLE = float(1 << 24)
 
@@ -65,24 +66,29 @@ class Partitions:
         """Whether a cost that was found is not rounded."""
         return cost < _EXACT_SINGLE or self._dtype == np.float64
 
-    def least(self, leaves: int, box: Rectangle) -> float:
+    def least(self, leaves: int, box: Box) -> float:
         """Least cost of a tree of exactly that many leaves on a rectangle; infinite where there is none."""
         while len(self._by_rows) < leaves:
             self._solve_next()
-        row_range = self._rows.number[box.row_from, box.row_to]
-        return float(self._by_hidden[leaves - 1][box.hidden_from, box.hidden_to, row_range])
+        row_range = self._rows.number[box.least_rows, box.most_rows + 1]
+        return float(self._by_hidden[leaves - 1][box.least_hidden, box.most_hidden + 1, row_range])
 
-    def cuts(self, leaves: int, box: Rectangle) -> list[Cut]:
+    def cuts(self, leaves: int, box: Box) -> list[Cut]:
         """The cuts that may attain the least cost: hidden before rows, then smaller places, then fewer low leaves."""
         bound = self.least(leaves, box)
         if not self.is_exact(bound):
             bound *= 1 + 4 * leaves / _EXACT_SINGLE
-        row_range = self._rows.number[box.row_from, box.row_to]
-        hidden_range = self._hidden.number[box.hidden_from, box.hidden_to]
+        row_from, row_to, hidden_from, hidden_to = (
+            box.least_rows,
+            box.most_rows + 1,
+            box.least_hidden,
+            box.most_hidden + 1,
+        )
+        row_range, hidden_range = self._rows.number[row_from, row_to], self._hidden.number[hidden_from, hidden_to]
         found = []
         for axis, tables, first, last, other in (
-            ("hidden", self._by_hidden, box.hidden_from, box.hidden_to, row_range),
-            ("rows", self._by_rows, box.row_from, box.row_to, hidden_range),
+            ("hidden", self._by_hidden, hidden_from, hidden_to, row_range),
+            ("rows", self._by_rows, row_from, row_to, hidden_range),
         ):
             parts = tables[: leaves - 1]
             low = np.stack([table[first, first + 1 : last, other] for table in parts], axis=-1)

@@ -1,8 +1,8 @@
 """The bins in which trees are fitted: every cut between two measured sizes has one fixed threshold.
 
 In: measured sizes and the largest size that can occur. Out: `Axis`: the bins of one axis, which cover all integers from
-1 on. Because thresholds are fixed beforehand, the region of any rectangle of bins is known exactly. And `Ranges`: all
-that an axis can be cut into, numbered.
+1 on. Because thresholds are fixed beforehand, the sizes of any `Box` of bins, numbered from 0, are known exactly. And
+`Ranges`: all that an axis can be cut into, numbered.
 """
 
 from bisect import bisect_left, bisect_right
@@ -44,25 +44,6 @@ class Axis(NamedTuple):
     def without_beyond(self) -> "Axis":
         """The same bins, where the last measured one answers for everything beyond."""
         return Axis(self.name, (*self.tops[:-2], self.tops[-1]), False) if self.beyond else self
-
-
-class Rectangle(NamedTuple):
-    """Bins row_from to row_to - 1 and hidden_from to hidden_to - 1."""
-
-    row_from: int
-    row_to: int
-    hidden_from: int
-    hidden_to: int
-
-    def cut(self, axis: str, at: int) -> "tuple[Rectangle, Rectangle] | None":
-        """Its parts below and from bin `at` of an axis on; None where that does not cut it."""
-        if axis == "hidden":
-            if not self.hidden_from < at < self.hidden_to:
-                return None
-            return self._replace(hidden_to=at), self._replace(hidden_from=at)
-        if not self.row_from < at < self.row_to:
-            return None
-        return self._replace(row_to=at), self._replace(row_from=at)
 
 
 class Ranges:

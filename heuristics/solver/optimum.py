@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.heuristics.solver.dynamic_program import Cut, Partitions
-from normtune.heuristics.solver.grid import Axis, Ranges, Rectangle
-from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
+from normtune.heuristics.solver.grid import Axis, Ranges
+from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree
 from normtune.kernels.config import Config
 
 # The price of what may not be: more than any sum of costs, and as often as there may be bins it still fits an int64.
@@ -37,10 +37,10 @@ class Sums:
         self.prefix = np.zeros((values.shape[1] + 1, values.shape[2] + 1, values.shape[0]), np.int64)
         self.prefix[1:, 1:] = values.cumsum(axis=1).cumsum(axis=2).transpose(1, 2, 0)
 
-    def over(self, box: Rectangle) -> NDArray[np.int64]:
+    def over(self, box: Box) -> NDArray[np.int64]:
         """Int64 (C,): the sum of each config over a rectangle."""
-        row_from, row_to, hidden_from, hidden_to = box
-        low, high = self.prefix[row_from], self.prefix[row_to]
+        low, high = self.prefix[box.least_rows], self.prefix[box.most_rows + 1]
+        hidden_from, hidden_to = box.least_hidden, box.most_hidden + 1
         return (high[hidden_to] - low[hidden_to]) - (high[hidden_from] - low[hidden_from])
 
 
@@ -82,7 +82,7 @@ class Optima:
         self._floor = Sums(np.where(least >= BARRED // 2, 0, least))
         ranges = Ranges(self.rows), Ranges(self.hidden)
         self._partitions = Partitions(*ranges, self._one_leaf(*ranges), self.most)
-        self._known: dict[tuple[int, Rectangle], int] = {}
+        self._known: dict[tuple[int, Box], int] = {}
 
     def up_to(self, most: int) -> "Optima":
         """The same for another number of leaves; where that is no more, what one solves, the other need not."""
@@ -100,7 +100,7 @@ class Optima:
         """The same without the bins beyond the measured sizes, so of trees that need not be legal there."""
         rows = len(self.rows.tops) - self.rows.beyond
         hidden = len(self.hidden.tops) - self.hidden.beyond
-        return self._least(leaves, Rectangle(0, rows, 0, hidden))
+        return self._least(leaves, Box(0, rows - 1, 0, hidden - 1))
 
     def tree(self, leaves: int) -> Tree | None:
         """The tree of least cost with at most that many leaves, the one with fewest where costs are equal."""
@@ -118,14 +118,14 @@ class Optima:
         return next((count for count in counts if (least := self.least(count)) is not None and least <= cost), None)
 
     @property
-    def whole(self) -> Rectangle:
+    def whole(self) -> Box:
         """All bins."""
-        return Rectangle(0, len(self.rows.tops), 0, len(self.hidden.tops))
+        return Box(0, len(self.rows.tops) - 1, 0, len(self.hidden.tops) - 1)
 
-    def costs(self, box: Rectangle) -> NDArray[np.int64]:
+    def costs(self, box: Box) -> NDArray[np.int64]:
         """Int64 (C,): what each config costs alone on a rectangle; `BARRED` or more where it may not answer there."""
         costs = self._sums.over(box)
-        return np.where(self._legal[:, box.row_to - 1, box.hidden_to - 1] & (costs < BARRED // 2), costs, BARRED)
+        return np.where(self._legal[:, box.most_rows, box.most_hidden] & (costs < BARRED // 2), costs, BARRED)
 
     def _one_leaf(self, rows: Ranges, hidden: Ranges) -> NDArray[np.float64]:
         """Double (row ranges, hidden ranges): what the best single config costs above the floor."""
@@ -140,15 +140,15 @@ class Optima:
             found.append(np.where(least >= BARRED // 2, np.inf, least - (below[hidden_to] - below[hidden_from])))
         return np.stack(found)
 
-    def _least(self, leaves: int, box: Rectangle) -> int | None:
+    def _least(self, leaves: int, box: Box) -> int | None:
         counts = range(1, min(leaves, self.most) + 1)
         return min((cost for count in counts if (cost := self._cost(count, box)) is not None), default=None)
 
-    def _cost(self, leaves: int, box: Rectangle) -> int | None:
+    def _cost(self, leaves: int, box: Box) -> int | None:
         """Least cost of a tree of exactly that many leaves on a rectangle; None where there is none."""
         return None if np.isinf(self._partitions.least(leaves, box)) else self._summed(leaves, box)
 
-    def _summed(self, leaves: int, box: Rectangle) -> int:
+    def _summed(self, leaves: int, box: Box) -> int:
         """The same where there is a tree."""
         about = self._partitions.least(leaves, box)
         if self._partitions.is_exact(about):
@@ -162,25 +162,18 @@ class Optima:
             )
         return self._known[leaves, box]
 
-    def _cuts(self, leaves: int, box: Rectangle) -> Iterator[tuple[int, Cut]]:
+    def _cuts(self, leaves: int, box: Box) -> Iterator[tuple[int, Cut]]:
         """The cuts that may attain the least cost, in their order, with what the best trees on both sides cost."""
         for cut in self._partitions.cuts(leaves, box):
-            low, high = _parts(box, cut)
+            low, high = box.cut(cut.axis, cut.at)
             yield self._summed(cut.low_leaves, low) + self._summed(leaves - cut.low_leaves, high), cut
 
-    def _build(self, box: Rectangle, leaves: int) -> Tree:
+    def _build(self, box: Box, leaves: int) -> Tree:
         if leaves == 1:
             return Leaf(self.configs[int(np.argmin(self.costs(box)))])
         goal = self._summed(leaves, box)
         cut = next(cut for cost, cut in self._cuts(leaves, box) if cost == goal)
-        low, high = _parts(box, cut)
+        low, high = box.cut(cut.axis, cut.at)
         axis = self.hidden if cut.axis == "hidden" else self.rows
         parts = self._build(low, cut.low_leaves), self._build(high, leaves - cut.low_leaves)
         return Split(cut.axis, axis.threshold(cut.at), *parts)
-
-
-def _parts(box: Rectangle, cut: Cut) -> tuple[Rectangle, Rectangle]:
-    parts = box.cut(cut.axis, cut.at)
-    if parts is None:
-        raise AssertionError(f"{cut} cuts {box}")
-    return parts

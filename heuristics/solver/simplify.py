@@ -11,16 +11,17 @@ a cut moves to one of the old thresholds, as long as configs do not grow in numb
 the old tree itself, where it is as plain.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from normtune.heuristics.solver.grid import Axis, Rectangle
+from normtune.heuristics.solver.grid import Axis
 from normtune.heuristics.solver.optimum import BARRED, Optima, Sums
 from normtune.heuristics.solver.portfolio import fewest
 from normtune.heuristics.solver.thresholds import roundness
-from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, configs_of, distinct, leaves
+from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, configs_of, distinct, leaves, walk
 from normtune.kernels.config import Config
 
 
@@ -52,19 +53,22 @@ def tidied(optima: Optima, tree: Tree, budget: int, old: Old | None = None) -> T
     return tree if old is None else _nearer(optima, tree, budget, old)
 
 
-def cost_of(optima: Optima, tree: Tree, box: Rectangle | None = None) -> int | None:
+def cost_of(optima: Optima, tree: Tree) -> int | None:
     """What a tree costs; None where a config may not answer, or a cut is none of the grid or cuts nothing."""
-    box = optima.whole if box is None else box
-    if isinstance(tree, Leaf):
-        place = _place(optima, tree.config)
-        cost = BARRED if place is None else int(optima.costs(box)[place])
-        return None if cost >= BARRED else cost
-    at = _cut(optima, tree)
-    # Of another threshold it is not known on which side of it the sizes of its bin are.
-    parts = box.cut(tree.axis, at) if _axis(optima, tree).threshold(at) == tree.threshold else None
-    low = parts and cost_of(optima, tree.low, parts[0])
-    high = None if parts is None or low is None else cost_of(optima, tree.high, parts[1])
-    return None if low is None or high is None else low + high
+    total = 0
+    for node, box in walk(tree, optima.whole, partial(_halves, optima)):
+        if isinstance(node, Leaf):
+            if node.config not in optima.configs:
+                return None
+            total += int(optima.costs(box)[optima.configs.index(node.config)])
+        # Of a threshold off the grid it is not known on which side of it the sizes of its bin are.
+        elif (
+            _axis(optima, node).threshold(_cut(optima, node)) != node.threshold or _halves(optima, node, box)[0] == box
+        ):
+            return None
+        if total >= BARRED:
+            return None
+    return total
 
 
 def _axis(optima: Optima, split: Split) -> Axis:
@@ -75,35 +79,33 @@ def _cut(optima: Optima, split: Split) -> int:
     return _axis(optima, split).cut(split.threshold)
 
 
-def _place(optima: Optima, config: Config) -> int | None:
-    return optima.configs.index(config) if config in optima.configs else None
+def _halves(optima: Optima, split: Split, box: Box) -> tuple[Box, Box]:
+    """What is low and what is high of a cut in a box of bins; all of the box is both where the cut is not inside."""
+    low, high = box.cut(split.axis, _cut(optima, split))
+    return (box, box) if low.is_empty or high.is_empty else (low, high)
 
 
-def boxes(optima: Optima, tree: Tree, box: Rectangle | None = None) -> Iterator[Rectangle]:
-    """The rectangles of the leaves, low before high."""
-    box = optima.whole if box is None else box
+def boxes(optima: Optima, tree: Tree) -> list[Box]:
+    """The bins of each leaf, low before high."""
+    return [box for node, box in walk(tree, optima.whole, partial(_halves, optima)) if isinstance(node, Leaf)]
+
+
+def replaced(tree: Tree, parts: Iterator[Tree]) -> Tree:
+    """The tree with other trees in place of its leaves, low before high."""
     if isinstance(tree, Leaf):
-        yield box
-        return
-    low, high = box.cut(tree.axis, _cut(optima, tree)) or (box, box)
-    yield from boxes(optima, tree.low, low)
-    yield from boxes(optima, tree.high, high)
+        return next(parts)
+    return tree._replace(low=replaced(tree.low, parts), high=replaced(tree.high, parts))
 
 
-def replaced(optima: Optima, tree: Tree, parts: Mapping[Rectangle, Tree], box: Rectangle | None = None) -> Tree:
-    """The tree with other trees in place of the leaves of some rectangles."""
-    box = optima.whole if box is None else box
-    if isinstance(tree, Leaf):
-        return parts.get(box, tree)
-    low, high = box.cut(tree.axis, _cut(optima, tree)) or (box, box)
-    return tree._replace(low=replaced(optima, tree.low, parts, low), high=replaced(optima, tree.high, parts, high))
-
-
-def _with_configs(tree: Tree, configs: Iterator[Config]) -> Tree:
+def _with_configs(tree: Tree, configs: Iterable[Config]) -> Tree:
     """The tree with other configs in its leaves, low before high; a cut between equal ones goes."""
+    return _merged(replaced(tree, map(Leaf, configs)))
+
+
+def _merged(tree: Tree) -> Tree:
     if isinstance(tree, Leaf):
-        return Leaf(next(configs))
-    low, high = _with_configs(tree.low, configs), _with_configs(tree.high, configs)
+        return tree
+    low, high = _merged(tree.low), _merged(tree.high)
     return low if low == high and isinstance(low, Leaf) else tree._replace(low=low, high=high)
 
 
@@ -114,7 +116,7 @@ def _fewer_configs(optima: Optima, tree: Tree, budget: int) -> Tree:
         return tree
     chosen = np.array(found.chosen)
     best = chosen[np.argmin(costs[:, chosen], axis=1)]
-    return _with_configs(tree, iter([optima.configs[place] for place in best.tolist()]))
+    return _with_configs(tree, [optima.configs[place] for place in best.tolist()])
 
 
 def _variants(tree: Tree, changed: Callable[[Tree], Iterator[Tree]]) -> Iterator[Tree]:
@@ -188,7 +190,7 @@ def _nearer(optima: Optima, tree: Tree, budget: int, old: Old) -> Tree:
         if not candidates:
             break
         least, _, _, tree = min(candidates)
-    tree = _with_configs(tree, configs_of(tree))
+    tree = _merged(tree)
     as_plain = leaves(old.tree) <= leaves(tree) and len(distinct(old.tree)) <= most
     if as_plain and _roughness(old.tree) <= _roughness(tree) and old.cost is not None and old.cost <= budget:
         return old.tree

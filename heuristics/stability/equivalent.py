@@ -9,7 +9,6 @@ a cut stays where it is.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,37 +17,12 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.tablefile.tree import Leaf, Region, Split, Tree, choose
+from normtune.heuristics.tablefile.tree import Box, Split, Tree, choose, regions, walk
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
 
 # What a problem costs on which a config may not answer: more than all others together.
 _NEVER = 1 << 60
-
-
-class Box(NamedTuple):
-    """The integers that a cut divides, ends included."""
-
-    least_rows: int
-    most_rows: int
-    least_hidden: int
-    most_hidden: int
-
-    def holds(self, rows: int, hidden: int) -> bool:
-        """Whether a shape lies in it."""
-        return self.least_rows <= rows <= self.most_rows and self.least_hidden <= hidden <= self.most_hidden
-
-    def parts(self, cut: Split) -> "tuple[Box, Box]":
-        """What is low and what is high of a cut."""
-        at = cut.threshold
-        if cut.axis == "hidden":
-            return self._replace(most_hidden=at), self._replace(least_hidden=at + 1)
-        return self._replace(most_rows=at - 1), self._replace(least_rows=at)
-
-    def meets(self, other: "Box") -> bool:
-        """Whether they have a shape in common."""
-        rows = self.least_rows <= other.most_rows and other.least_rows <= self.most_rows
-        return rows and self.least_hidden <= other.most_hidden and other.least_hidden <= self.most_hidden
 
 
 class Cut(NamedTuple):
@@ -87,15 +61,7 @@ def equivalent(matrix: TimingMatrix, legality: Legality, tree: Tree, tie: int) -
 
 def splits(tree: Tree, max_hidden: int) -> list[tuple[Split, Box]]:
     """The cuts of a tree with what each divides, from the root down, low before high."""
-    return list(_splits(tree, Box(1, MAX_ROWS, 1, max_hidden)))
-
-
-def _splits(tree: Tree, box: Box) -> Iterator[tuple[Split, Box]]:
-    if isinstance(tree, Split):
-        yield tree, box
-        low, high = box.parts(tree)
-        yield from _splits(tree.low, low)
-        yield from _splits(tree.high, high)
+    return [(node, box) for node, box in walk(tree, Box(1, MAX_ROWS, 1, max_hidden)) if isinstance(node, Split)]
 
 
 class _Search(NamedTuple):
@@ -137,24 +103,10 @@ class _Search(NamedTuple):
         return total
 
     def legal(self, tree: Tree, box: Box) -> bool:
-        return all(
-            self.legality.reaches(region.config, region.most_rows, region.most_hidden) for region in _regions(tree, box)
-        )
+        return all(self.legality.reaches(config, own.most_rows, own.most_hidden) for config, own in regions(tree, box))
 
 
 def _gaps(axis: str, sizes: list[int]) -> list[tuple[int, int]]:
     """The thresholds between each two sizes: `hidden <= T` from the lower one on, `rows >= T` up to the higher one."""
     at_rows = axis == "rows"
     return [(low + at_rows, high - 1 + at_rows) for low, high in pairwise(sizes)]
-
-
-def _regions(tree: Tree, box: Box) -> Iterator[Region]:
-    if box.least_rows > box.most_rows or box.least_hidden > box.most_hidden:
-        return
-    if isinstance(tree, Leaf):
-        yield Region(tree.config, *box)
-        return
-    low, high = box.parts(tree)
-    # A cut outside the box leaves all of it on one side.
-    yield from _regions(tree.low, low._replace(most_rows=min(low[1], box[1]), most_hidden=min(low[3], box[3])))
-    yield from _regions(tree.high, high._replace(least_rows=max(high[0], box[0]), least_hidden=max(high[2], box[2])))

@@ -23,9 +23,9 @@ from normtune.heuristics.fitting.parallel import MOST_PROCESSES, in_order
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.stability.bootstrap import Blocks
-from normtune.heuristics.stability.equivalent import Box, Cut, equivalent, splits
-from normtune.heuristics.stability.refit import Case, refitted
-from normtune.heuristics.tablefile.tree import Split, Tree, choose, leaves
+from normtune.heuristics.stability.equivalent import Cut, equivalent, splits
+from normtune.heuristics.stability.refit import Fitted, refitted
+from normtune.heuristics.tablefile.tree import Box, Split, Tree, choose, leaves
 
 # As many tables as are solved in two minutes on two cores, a step in 2.1 ns: never more than 100, nor fewer than 20.
 TABLES, LEAST_TABLES = 100, 20
@@ -74,65 +74,65 @@ class Stability(NamedTuple):
     lost: Spread
 
 
-def tables_of(cases: Sequence[Case]) -> int:
+def tables_of(functions: Sequence[Fitted]) -> int:
     """How many tables are drawn of these functions: a number that depends on their sizes and leaves alone."""
-    steps = sum(_steps(case) for case in cases)
+    steps = sum(_steps(one) for one in functions)
     return min(TABLES, max(LEAST_TABLES, _STEPS // max(1, steps)))
 
 
-def _steps(case: Case) -> int:
+def _steps(one: Fitted) -> int:
     """Sums that the exact program compares: pairs of leaves, by cuts of either axis, by bounds of the other one."""
-    rows, hidden = (len({shape[axis] for shape in case.matrix.problems}) + 1 for axis in (0, 1))
+    rows, hidden = (len({shape[axis] for shape in one.case.matrix.problems}) + 1 for axis in (0, 1))
     cuts = rows * (rows + 1) * hidden**3 + hidden * (hidden + 1) * rows**3
-    return int(case.function.figures.asked**2 * cuts // 24)
+    return int(one.function.figures.asked**2 * cuts // 24)
 
 
 def stability(
-    cases: Sequence[Case], tables: int | None = None, told: Callable[[float], None] | None = None
+    functions: Sequence[Fitted], tables: int | None = None, told: Callable[[float], None] | None = None
 ) -> list[Stability]:
     """The stability of functions, in their order.
 
     Args:
-        cases: the functions.
+        functions: of a table.
         tables: of the bootstrap, at least one; None for as many as `tables_of` says.
         told: is called once, with the seconds that are left, when the first table of each function is done.
     """
-    tables = tables_of(cases) if tables is None else tables
+    tables = tables_of(functions) if tables is None else tables
     start = time.perf_counter()
-    first = [_drawn(case, 0) for case in cases]
+    first = [_drawn(one, 0) for one in functions]
     each = time.perf_counter() - start
     if told:
         told(each * (tables - 1) / MOST_PROCESSES)
     # Neighbours go to different processes, so those of one function share its time evenly.
-    items = [(place, number) for place in range(len(cases)) for number in range(1, tables)]
-    trees = in_order(partial(_of_item, cases), items)
+    items = [(place, number) for place in range(len(functions)) for number in range(1, tables)]
+    trees = in_order(partial(_of_item, functions), items)
     return [
-        _judged(case, [own, *(next(trees) for _ in range(1, tables))]) for case, own in zip(cases, first, strict=True)
+        _judged(one, [own, *(next(trees) for _ in range(1, tables))]) for one, own in zip(functions, first, strict=True)
     ]
 
 
-def _of_item(cases: Sequence[Case], item: tuple[int, int]) -> Tree | None:
-    return _drawn(cases[item[0]], item[1])
+def _of_item(functions: Sequence[Fitted], item: tuple[int, int]) -> Tree | None:
+    return _drawn(functions[item[0]], item[1])
 
 
-def _drawn(case: Case, number: int) -> Tree | None:
+def _drawn(one: Fitted, number: int) -> Tree | None:
     """The tree of the draw of that number; None where it has no legal one."""
-    draw = np.random.default_rng([_SEED, crc32(case.name.encode()), number])
-    return refitted(case, Blocks(case.matrix).drawn(draw))
+    draw = np.random.default_rng([_SEED, crc32(one.case.name.encode()), number])
+    return refitted(one, Blocks(one.case.matrix).drawn(draw))
 
 
-def _judged(case: Case, drawn: Sequence[Tree | None]) -> Stability:
-    function, matrix = case.function, case.matrix
+def _judged(one: Fitted, drawn: Sequence[Tree | None]) -> Stability:
+    function, matrix = one.function, one.case.matrix
     found = [tree for tree in drawn if tree is not None]
-    cuts = equivalent(_allowed(case), case.legality, function.tree, case.options.tie)
-    at = [splits(tree, case.legality.spec.max_hidden) for tree in found]
+    cuts = equivalent(_allowed(one), one.case.legality, function.tree, one.case.options.tie)
+    at = [splits(tree, one.case.legality.spec.max_hidden) for tree in found]
     now, here = _choices(matrix, function.tree), losses(matrix, function.tree)
     changed = np.array([now != _choices(matrix, tree) for tree in found]).reshape(len(found), len(matrix.problems))
     lost = [_more(matrix, here, losses(matrix, tree)) for tree in found]
     return Stability(
         key=function.key,
         dtype=function.dtype,
-        max_hidden=case.legality.spec.max_hidden,
+        max_hidden=one.case.legality.spec.max_hidden,
         leaves=leaves(function.tree),
         tables=len(found),
         held=tuple(Held(cut, share_of(cut, at)) for cut in cuts),
@@ -142,10 +142,10 @@ def _judged(case: Case, drawn: Sequence[Tree | None]) -> Stability:
     )
 
 
-def _allowed(case: Case) -> TimingMatrix:
+def _allowed(one: Fitted) -> TimingMatrix:
     """The measurements without what the options exclude: a shape that would be worse than what was asked for."""
-    options, matrix = case.options, case.matrix
-    cap = case.function.figures.loss.worst if options.objective == "worst" else options.cap
+    options, matrix = one.case.options, one.case.matrix
+    cap = one.function.figures.loss.worst if options.objective == "worst" else options.cap
     return matrix if cap is None else matrix.within(cap)
 
 
@@ -165,7 +165,10 @@ def _more(matrix: TimingMatrix, here: Sequence[int | None], there: Sequence[int 
 def share_of(cut: Cut, tables: Sequence[Sequence[tuple[Split, Box]]]) -> float:
     """The share of the tables that cut its axis at a threshold that is as good, in a region that meets its own."""
     has = [
-        any(one.axis == cut.axis and cut.least <= one.threshold <= cut.most and box.meets(cut.box) for one, box in own)
+        any(
+            one.axis == cut.axis and cut.least <= one.threshold <= cut.most and not box.overlap(cut.box).is_empty
+            for one, box in own
+        )
         for own in tables
     ]
     return float(np.mean(has)) if has else 0.0

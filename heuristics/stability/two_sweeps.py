@@ -20,7 +20,7 @@ from normtune.heuristics.fitting.sharing import extra
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.stability.bootstrap import Blocks
-from normtune.heuristics.stability.refit import Case, cases, refitted, server, weighted
+from normtune.heuristics.stability.refit import Fitted, fitted, refitted, server, weighted
 from normtune.heuristics.tablefile.tree import Tree, choose
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import join_key
@@ -84,9 +84,9 @@ def swept(evidence: "Evidence", options: FitOptions) -> Sweep:
         evidence: measurements of one device and regime.
         options: of the fit.
     """
-    found = fit(evidence, options)
-    made = cases(evidence, found, options)
-    return Sweep(evidence, found, {(one.function.key, one.function.dtype): _halves(one) for one in made})
+    table = fit(evidence, options)
+    functions = fitted(evidence, table, options)
+    return Sweep(evidence, table, {(one.function.key, one.function.dtype): _halves(one) for one in functions})
 
 
 def crossed(first: Sweep, second: Sweep, options: FitOptions) -> list[Crossed]:
@@ -155,10 +155,10 @@ def _scored(matrix: TimingMatrix, *trees: Tree) -> int:
     )
 
 
-def _halves(case: Case) -> tuple[Tree, Tree] | None:
+def _halves(one: Fitted) -> tuple[Tree, Tree] | None:
     """The tables of both halves of the blocks; None where they are too few, or give no table."""
-    split = _split(case.matrix)
-    trees = [refitted(case, half) for half in split]
+    split = _split(one.case.matrix)
+    trees = [refitted(one, half) for half in split]
     return (trees[0], trees[1]) if len(trees) == 2 and trees[0] and trees[1] else None
 
 

@@ -21,7 +21,7 @@ from normtune.heuristics.tablefile.header import Header, parse
 from normtune.heuristics.tablefile.parse import normalised_trees, trees
 from normtune.heuristics.tablefile.relative_tree import boxes_on
 from normtune.heuristics.tablefile.syntax import parsed
-from normtune.heuristics.tablefile.tree import regions
+from normtune.heuristics.tablefile.tree import Box, regions
 from normtune.kernels.config import Config, Knob, class_of
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, split_key
@@ -282,16 +282,17 @@ def row_bounds(table: Table, key: str, dtype: str, hidden: int, target: Target) 
         return [1]
     text = read(table.source)
     bounds = {1}
+    whole = Box(1, MAX_ROWS, 1, hidden)
     if table.header.is_for_any_gpu:
         for name in (key, split_key(key)[0]):
             if any_gpu := normalised_trees(text).get((name, dtype)):
-                for box in boxes_on(any_gpu, target.sms, target.l2_bytes, MAX_ROWS, hidden):
+                for _, box in boxes_on(any_gpu, target.sms, target.l2_bytes, whole):
                     elements = () if box.most_elements is None else (box.most_elements // hidden + 1,)
                     bounds |= {box.least_rows, box.most_rows + 1, *elements}
     else:
         for name in (key, split_key(key)[0]):
             if tree := trees(text).get((name, dtype)):
-                bounds |= {region.least_rows for region in regions(tree, MAX_ROWS, hidden)}
+                bounds |= {box.least_rows for _, box in regions(tree, whole)}
     return sorted(bound for bound in bounds if 1 <= bound <= MAX_ROWS)
 
 

@@ -8,7 +8,7 @@ and bytes per byte of L2 cache. Light, because dispatch reads such trees at the 
 from collections.abc import Iterator
 from typing import NamedTuple, Union
 
-from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
+from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, walk
 from normtune.kernels.config import Config
 
 HIDDEN = "hidden"
@@ -72,50 +72,20 @@ def leaves_of(tree: NormalisedTree) -> Iterator[Leaf]:
         yield from leaves_of(tree.high)
 
 
-class Box(NamedTuple):
-    """The shapes of one leaf on a GPU, ends included, and its config.
-
-    Attributes:
-        config: the leaf's.
-        least_rows, most_rows, least_hidden, most_hidden: as in `tree.Region`.
-        most_elements: upper bound of rows x hidden; None if no cut in bytes bounds it.
-    """
-
-    config: Config
-    least_rows: int
-    most_rows: int
-    least_hidden: int
-    most_hidden: int
-    most_elements: int | None = None
-
-
-def boxes_on(tree: NormalisedTree, sms: int, l2_bytes: int, max_rows: int, max_hidden: int) -> Iterator[Box]:
-    """The box of each leaf on a GPU, within rows 1 to `max_rows` and hidden 1 to `max_hidden`.
+def boxes_on(tree: NormalisedTree, sms: int, l2_bytes: int, box: Box) -> Iterator[tuple[Config, Box]]:
+    """The config of each leaf and the box that it answers for on a GPU, within another box.
 
     A lower bound by a cut in bytes is ignored, so a box may hold smaller shapes than its leaf.
     """
-    yield from _boxes(tree, sms, l2_bytes, Box(Config(), 1, max_rows, 1, max_hidden))
 
+    def halves(cut: Cut, box: Box) -> tuple[Box, Box]:
+        if cut.size != BYTES_PER_L2:
+            is_hidden = cut.size == HIDDEN
+            return box.cut("hidden" if is_hidden else "rows", cut.threshold + 1 if is_hidden else _first(cut, sms))
+        most = _first(cut, l2_bytes) - 1
+        return box._replace(most_elements=most if box.most_elements is None else min(box.most_elements, most)), box
 
-def _boxes(tree: NormalisedTree, sms: int, l2_bytes: int, box: Box) -> Iterator[Box]:
-    if box.least_rows > box.most_rows or box.least_hidden > box.most_hidden:
-        return
-    if isinstance(tree, Leaf):
-        yield box._replace(config=tree.config)
-        return
-    low = high = box
-    if tree.size == HIDDEN:
-        low = box._replace(most_hidden=min(box.most_hidden, tree.threshold))
-        high = box._replace(least_hidden=max(box.least_hidden, tree.threshold + 1))
-    elif tree.size == ROWS_PER_SM:
-        first = _first(tree, sms)
-        low = box._replace(most_rows=min(box.most_rows, first - 1))
-        high = box._replace(least_rows=max(box.least_rows, first))
-    else:
-        most = _first(tree, l2_bytes) - 1
-        low = box._replace(most_elements=most if box.most_elements is None else min(box.most_elements, most))
-    yield from _boxes(tree.low, sms, l2_bytes, low)
-    yield from _boxes(tree.high, sms, l2_bytes, high)
+    return ((node.config, own) for node, own in walk(tree, box, halves) if isinstance(node, Leaf))
 
 
 def _first(cut: Cut, unit: int) -> int:

@@ -1,10 +1,10 @@
 """A threshold tree on (rows, hidden): what is fitted, scored and written as code.
 
-In: configs and thresholds. Out: `Leaf`, `Split`, and queries of a tree. Knows neither times nor operators.
+In: configs and thresholds. Out: `Leaf`, `Split`, `Box`, and what one asks of a tree. Knows neither times nor operators.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple, Union
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Union
 
 from normtune.kernels.config import Config
 
@@ -33,14 +33,45 @@ class Split(NamedTuple):
 Tree = Union[Leaf, Split]  # noqa: UP007 - a forward reference in `Split` needs the name at run time
 
 
-class Region(NamedTuple):
-    """The rectangle of one leaf, ends included, and its config."""
+class Box(NamedTuple):
+    """A rectangle of rows x hidden, ends included.
 
-    config: Config
+    Attributes:
+        least_rows, most_rows, least_hidden, most_hidden: its edges.
+        most_elements: the most that rows x hidden may be; None where only the edges bound it.
+    """
+
     least_rows: int
     most_rows: int
     least_hidden: int
     most_hidden: int
+    most_elements: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether an axis has no integer between its edges."""
+        return self.least_rows > self.most_rows or self.least_hidden > self.most_hidden
+
+    def holds(self, rows: int, hidden: int) -> bool:
+        """Whether a shape lies between the edges."""
+        return self.least_rows <= rows <= self.most_rows and self.least_hidden <= hidden <= self.most_hidden
+
+    def overlap(self, other: "Box") -> "Box":
+        """What lies between the edges of both."""
+        return Box(
+            max(self.least_rows, other.least_rows),
+            min(self.most_rows, other.most_rows),
+            max(self.least_hidden, other.least_hidden),
+            min(self.most_hidden, other.most_hidden),
+        )
+
+    def cut(self, axis: str, first: int) -> "tuple[Box, Box]":
+        """Its parts below and from `first` of an axis on; one of them is empty where that does not cut it."""
+        if axis == "hidden":
+            low = self._replace(most_hidden=min(self.most_hidden, first - 1))
+            return low, self._replace(least_hidden=max(self.least_hidden, first))
+        low = self._replace(most_rows=min(self.most_rows, first - 1))
+        return low, self._replace(least_rows=max(self.least_rows, first))
 
 
 def choose(tree: Tree, rows: int, hidden: int) -> Config:
@@ -77,19 +108,34 @@ def configs_of(tree: Tree) -> Iterator[Config]:
         yield from configs_of(tree.high)
 
 
-def regions(tree: Tree, max_rows: int, max_hidden: int) -> Iterator[Region]:
-    """Regions of all leaves within rows 1 to `max_rows` and hidden 1 to `max_hidden`, in the order of the code."""
-    yield from _regions(tree, 1, max_rows, 1, max_hidden)
+def halves(split: Split, box: Box) -> tuple[Box, Box]:
+    """What is low and what is high of a cut in a box."""
+    return box.cut(split.axis, split.threshold + (split.axis == "hidden"))
 
 
-def _regions(tree: Tree, rows_from: int, rows_to: int, hidden_from: int, hidden_to: int) -> Iterator[Region]:
-    if rows_from > rows_to or hidden_from > hidden_to:
-        return
-    if isinstance(tree, Leaf):
-        yield Region(tree.config, rows_from, rows_to, hidden_from, hidden_to)
-    elif tree.axis == "hidden":
-        yield from _regions(tree.low, rows_from, rows_to, hidden_from, min(hidden_to, tree.threshold))
-        yield from _regions(tree.high, rows_from, rows_to, max(hidden_from, tree.threshold + 1), hidden_to)
-    else:
-        yield from _regions(tree.high, max(rows_from, tree.threshold), rows_to, hidden_from, hidden_to)
-        yield from _regions(tree.low, rows_from, min(rows_to, tree.threshold - 1), hidden_from, hidden_to)
+def walk(
+    tree: Any, box: Box, halves: Callable[[Any, Box], tuple[Box, Box]] = halves, as_code: bool = False
+) -> Iterator[tuple[Any, Box]]:
+    """Each cut and leaf with the box that it divides or answers for, from the root down, low before high.
+
+    Args:
+        tree: of this kind or another that has leaves and, in its cuts, `low` and `high`.
+        box: what the tree answers for.
+        halves: of a cut and its box, the boxes of `low` and `high`; what is in an empty one is left out.
+        as_code: whether the order is that of the code, where more rows come first.
+    """
+    rest = [(tree, box)]
+    while rest:
+        node, own = rest.pop()
+        if own.is_empty:
+            continue
+        yield node, own
+        if not isinstance(node, Leaf):
+            low, high = halves(node, own)
+            parts = [(node.high, high), (node.low, low)]
+            rest += reversed(parts) if as_code and node.axis == "rows" else parts
+
+
+def regions(tree: Tree, box: Box) -> Iterator[tuple[Config, Box]]:
+    """The config of each leaf and the box that it answers for within another box, in the order of the code."""
+    return ((node.config, own) for node, own in walk(tree, box, as_code=True) if isinstance(node, Leaf))

@@ -10,7 +10,8 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, split_batch_invariant, split_key
 from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS, target_for
-from normtune.tuner.device.compiling import compile_all, jobs_of
+from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import Candidate
 
 TABLES = {path.stem: locate.load(path) for path in locate.shipped()}

@@ -2,22 +2,107 @@
 
 import ast
 import re
+import sys
 import tomllib
 from collections import defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-ROOMS = ("heuristics", "kernels", "results", "tuner")
-# Modules that describe operators to planning and fit, which run where there is no GPU and no torch.
-SPECS = re.compile(r"kernels/(config|fingerprint|operator|problem|target|\w+_spec|\w+_launch)\.py")
+TOPS = ("heuristics", "kernels", "results", "tuner")
+
+
+class Room(NamedTuple):
+    """A room: its modules by path, the rooms that they may import, all of them above here, and other distributions."""
+
+    modules: str
+    rooms: str = ""
+    packages: str = ""
+
+
+# What describes operators to planning and fit, which run where there is no GPU and no torch.
+LIGHT = (
+    r"kernels/(__init__|alignment|call|config|fingerprint|gpu_name|operator|problem|target|rms_norm_quick"
+    r"|\w+_(config|launch|trial))\.py"
+)
+SPECS = r"kernels/\w+_spec\.py"
+SWEEPS = r"tuner/(?!commands)\w+\.py"
+# From the lowest to the highest: arrows point down, so each row names rows above it only.
+ROOMS = {
+    "light": Room(LIGHT),
+    "heuristics/tablefile": Room("heuristics/tablefile/", "light"),
+    "heuristics/rules": Room("heuristics/rules/", "light heuristics/tablefile"),
+    "heuristics/tables": Room("heuristics/tables/"),
+    "specs": Room(SPECS, "light heuristics/rules"),
+    "kernels": Room(rf"(?!{LIGHT}|{SPECS})kernels/", "light specs heuristics/tablefile", "torch triton"),
+    "results": Room(r"results/(?!source|commands)\w+\.py", "light", "numpy pandas pyarrow rich"),
+    "results/database": Room("results/database/", "light results", "numpy sqlalchemy"),
+    "results/source": Room(r"results/(source|commands)\.py", "light results results/database", "rich typer"),
+    "heuristics/regret": Room("heuristics/regret/", "light heuristics/tablefile results", "numpy"),
+    "heuristics/solver": Room("heuristics/solver/", "light heuristics/tablefile heuristics/regret", "numpy"),
+    "heuristics/fitting": Room(
+        "heuristics/fitting/",
+        "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/solver "
+        "results results/database results/source",
+        "numpy pandas scipy",
+    ),
+    "heuristics/any_gpu": Room(
+        "heuristics/any_gpu/",
+        "light heuristics/tablefile heuristics/regret heuristics/solver heuristics/fitting results",
+        "numpy",
+    ),
+    "heuristics/checking": Room(
+        "heuristics/checking/",
+        "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/fitting heuristics/any_gpu results",
+        "numpy scipy",
+    ),
+    "heuristics/stability": Room(
+        "heuristics/stability/",
+        "light heuristics/tablefile heuristics/regret heuristics/solver heuristics/fitting results",
+        "numpy",
+    ),
+    "heuristics/showing": Room(
+        "heuristics/showing/",
+        "light heuristics/tablefile heuristics/regret heuristics/fitting results",
+        "numpy pandas rich",
+    ),
+    "heuristics/comparing": Room(
+        "heuristics/comparing/",
+        "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/fitting heuristics/showing",
+        "numpy scipy",
+    ),
+    "tuner/doctor": Room("tuner/doctor/", "light kernels results results/database", "pynvml torch triton typer"),
+    "tuner/timing": Room("tuner/timing/", "light kernels results", "pynvml torch triton"),
+    "tuner/search": Room("tuner/search/", "light results"),
+    "tuner/plan": Room("tuner/plan/", "light results results/database tuner/timing tuner/search", "numpy"),
+    "tuner/device": Room(
+        "tuner/device/",
+        "light kernels results results/source tuner/doctor tuner/timing tuner/search tuner/plan",
+        "pebble pynvml torch triton",
+    ),
+    "tuner": Room(SWEEPS, "light results results/database tuner/plan tuner/device", "numpy rich"),
+    "tuner/commands": Room(
+        r"tuner/commands\.py",
+        "light results results/database results/source tuner/search tuner/plan tuner/device tuner",
+        "typer",
+    ),
+    "heuristics/commands": Room(
+        "heuristics/commands/",
+        "light heuristics/tablefile heuristics/regret heuristics/fitting heuristics/any_gpu heuristics/checking "
+        "heuristics/stability heuristics/showing heuristics/comparing results results/database results/source "
+        "tuner/doctor tuner/plan tuner/device tuner tuner/commands",
+        "pandas rich typer",
+    ),
+    "heuristics": Room(r"heuristics/__init__\.py", "heuristics/fitting heuristics/checking"),
+}
 GENERATED_OR_RULE = re.compile(r"heuristics/(tables|rules)/")
 
 
 @pytest.fixture(scope="module")
 def modules(root: Path, tracked: list[str]) -> dict[str, ast.Module]:
     """The syntax trees of the tracked modules of the rooms, by path."""
-    found = [path for path in tracked if path.endswith(".py") and path.split("/")[0] in ROOMS]
+    found = [path for path in tracked if path.endswith(".py") and path.split("/")[0] in TOPS]
     return {path: ast.parse((root / path).read_text(), path) for path in found if (root / path).exists()}
 
 
@@ -44,7 +129,7 @@ def at_start(tree: ast.Module) -> set[str]:
 
 def test_packages_are_the_folders_with_modules(root: Path, tracked: list[str]) -> None:
     listed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    folders = {str(Path(path).parent) for path in tracked if path.endswith(".py") and path.split("/")[0] in ROOMS}
+    folders = {str(Path(path).parent) for path in tracked if path.endswith(".py") and path.split("/")[0] in TOPS}
     assert listed == sorted(["normtune", *("normtune." + folder.replace("/", ".") for folder in folders)])
     assert all((root / folder / "__init__.py").is_file() for folder in folders)
 
@@ -62,35 +147,54 @@ def test_tests_are_found_by_path_and_never_as_a_package(tracked: list[str]) -> N
         if path.name != "conftest.py":
             names[path.name].append(str(path))
     assert not [paths for paths in names.values() if len(paths) > 1]
-    assert {path.parts[1] for path in tests} == {*ROOMS, "packaging", "conftest.py"}
+    assert {path.parts[1] for path in tests} == {*TOPS, "packaging", "conftest.py"}
 
 
-@pytest.mark.parametrize(
-    ("where", "banned"),
-    [
-        (re.compile("heuristics/"), {"torch", "triton"}),
-        (re.compile("results/"), {"torch", "triton"}),
-        (SPECS, {"torch", "triton"}),
-        (re.compile("kernels/"), {"normtune.tuner", "normtune.results"}),
-        (re.compile("tuner/"), {"normtune.heuristics"}),
-        (re.compile("results/"), {"normtune.tuner", "normtune.heuristics"}),
-        (re.compile("heuristics/(?!commands/)"), {"normtune.tuner"}),
-        (re.compile("heuristics/(tables|rules)/"), {"numpy", "pandas", "normtune.results", "normtune.tuner"}),
-    ],
-)
-def test_rooms_import_only_what_lies_upstream(
-    modules: dict[str, ast.Module], where: re.Pattern[str], banned: set[str]
-) -> None:
-    there = {path: tree for path, tree in modules.items() if where.match(path)}
-    assert there
-    found = {
-        (path, name)
-        for path, tree in there.items()
-        for name in imports(tree)
-        for bad in banned
-        if name == bad or name.startswith(bad + ".")
-    }
-    assert not found
+def room_of(path: str) -> str:
+    """The one room that a module is in."""
+    (name,) = (name for name, room in ROOMS.items() if re.match(room.modules, path))
+    return name
+
+
+def home_of(name: str, modules: dict[str, ast.Module]) -> str | None:
+    """The path of the module that a dotted name is, or is in; None for what stands at the root."""
+    parts = name.removeprefix("normtune.").split(".")
+    for end in range(len(parts), 0, -1):
+        stem = "/".join(parts[:end])
+        for path in (f"{stem}.py", f"{stem}/__init__.py"):
+            if path in modules:
+                return path
+    return None
+
+
+def arrows(tree: ast.Module, modules: dict[str, ast.Module]) -> tuple[set[str], set[str]]:
+    """The rooms and the other distributions that a module imports anything of, anywhere in it."""
+    names = imports(tree)
+    own = {name for name in names if name.split(".")[0] == "normtune"}
+    homes = {home for name in own if (home := home_of(name, modules))}
+    packages = {name.split(".")[0] for name in names - own} - sys.stdlib_module_names
+    return {room_of(home) for home in homes}, packages
+
+
+def test_arrows_between_rooms_point_down() -> None:
+    """The table of rooms itself."""
+    below: set[str] = set()
+    for name, room in ROOMS.items():
+        assert set(room.rooms.split()) <= below, name
+        below.add(name)
+
+
+def test_each_room_imports_what_its_row_says_and_no_less(modules: dict[str, ast.Module]) -> None:
+    rooms: dict[str, set[str]] = {name: {name} for name in ROOMS}
+    packages: dict[str, set[str]] = {name: set() for name in ROOMS}
+    for path, tree in modules.items():
+        name = room_of(path)
+        reached, others = arrows(tree, modules)
+        rooms[name] |= reached
+        packages[name] |= others
+    for name, room in ROOMS.items():
+        assert (name, rooms[name] - {name}) == (name, set(room.rooms.split()))
+        assert (name, packages[name]) == (name, set(room.packages.split()))
 
 
 def test_commands_and_package_files_import_nothing_heavy_at_start(modules: dict[str, ast.Module]) -> None:

@@ -12,18 +12,21 @@ from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.baseline import Incumbent
+from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.legality import Legality, all_variants
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
+from normtune.heuristics.solver.bins import Solver
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.parse import trees
-from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose, regions
+from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose, regions
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key
 from normtune.kernels.target import TARGETS, Target, target_for
-from normtune.tuner.device.compiling import compile_all, compile_class, jobs_of
+from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.plan.binaries import compile_class, jobs_of
 from normtune.tuner.plan.grids import GRIDS, shapes
 from normtune.tuner.plan.plan import plan, problems
 
@@ -107,10 +110,10 @@ def test_whatever_is_fitted_is_legal_at_every_shape(seed: int, shapes: list[tupl
     before = random_tree(draw, configs, draw.randint(0, 3))
     incumbent = draw.choice([None, Incumbent(lambda *shape: choose(before, *shape), draw.choice([None, before]))])
     try:
-        tree = fit_function(matrix, legality, options, incumbent=incumbent).tree
+        tree = fit_function(Case(matrix, legality, options, Solver(), incumbent)).tree
     except NormtuneError:  # no config is legal where these would have to answer
         return
-    corners = [(region.most_rows, region.most_hidden) for region in regions(tree, MAX_ROWS, spec.max_hidden)]
+    corners = [(box.most_rows, box.most_hidden) for _, box in regions(tree, Box(1, MAX_ROWS, 1, spec.max_hidden))]
     for rows, hidden in [*shapes, *corners]:
         for other, own in legality.served:
             assert spec.is_legal(choose(tree, rows, hidden), Problem(spec.name, rows, hidden, other, own), target)
@@ -183,7 +186,7 @@ def launches_of(table: str, key: str, dtype: str, sizes: range | tuple[int, ...]
     header, tree = locate.load(path).header, trees(locate.read(path))[key, dtype]
     name, variant = split_key(key)
     spec, target = operator(name), target_for(header.target, header.sms)
-    ends = {(region.least_rows, region.most_rows) for region in regions(tree, MAX_ROWS, spec.max_hidden)}
+    ends = {(box.least_rows, box.most_rows) for _, box in regions(tree, Box(1, MAX_ROWS, 1, spec.max_hidden))}
     for hidden in sizes:
         for rows in sorted({row for pair in ends for row in pair}):
             problem = Problem(name, rows, hidden, dtype, variant)

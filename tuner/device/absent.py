@@ -9,9 +9,8 @@ from normtune.kernels.config import Config
 from normtune.kernels.target import TARGETS
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
-from normtune.tuner.device.engine import Speed
 from normtune.tuner.device.open import Outcome, Phases
-from normtune.tuner.plan.estimate import H200
+from normtune.tuner.plan.estimate import H200, Speed
 from normtune.tuner.plan.plan import Task
 
 

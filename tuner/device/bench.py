@@ -17,12 +17,13 @@ from normtune.tuner.device.compiling import (
     COMPILE_SECONDS,
     Compiled,
     CompilePool,
-    compile_class,
     default_workers,
 )
-from normtune.tuner.device.engine import Block, NoMemoryError, Outcome, Speed
+from normtune.tuner.device.engine import Block, NoMemoryError, Outcome
 from normtune.tuner.device.open import Phases, SkippedError
 from normtune.tuner.device.worker import Opener, Worker, WorkerLostError
+from normtune.tuner.plan.binaries import compile_class
+from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Candidate, Plan, Task
 from normtune.tuner.search.rounds import close_to_best, race
 

@@ -8,7 +8,7 @@ binary.
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -21,6 +21,7 @@ from normtune.kernels.call import StandIn, warmup
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, load, loaded, operator
 from normtune.kernels.problem import Problem
 from normtune.tuner.device.processes import SPAWN, Scratch, belong_to_parent, start_tracker, told_exit, use_scratch
+from normtune.tuner.plan.binaries import Job, compile_class
 
 # No binary of the full space took more than 6 s on a core of the H200's host.
 COMPILE_SECONDS = 60.0
@@ -28,13 +29,6 @@ COMPILE_SECONDS = 60.0
 TRIES = 2
 # What `nice` adds to compilers beside a process that drives a GPU: they take what it leaves.
 BESIDE_A_GPU = 10
-
-
-class Job(NamedTuple):
-    """One binary to compile: the problem that represents it and the launch that it serves."""
-
-    problem: Problem
-    launch: AnyLaunch
 
 
 class Compiled(NamedTuple):
@@ -55,19 +49,6 @@ class Compiled(NamedTuple):
     shared_bytes: int = 0
     threads: int = 0
     binaries: tuple[tuple[str, str], ...] = ()
-
-
-def compile_class(problem: Problem, launch: AnyLaunch) -> tuple[str, str, str, AnyLaunch]:
-    """What one binary serves: operator, variant, dtype and the launch without grid and row count."""
-    return (problem.operator, problem.variant, problem.dtype, launch.binary)
-
-
-def jobs_of(pairs: Iterable[tuple[Problem, AnyLaunch]]) -> list[Job]:
-    """One job a compile class, in the order of first appearance."""
-    found: dict[tuple[str, str, str, AnyLaunch], Job] = {}
-    for problem, launch in pairs:
-        found.setdefault(compile_class(problem, launch), Job(problem, launch))
-    return list(found.values())
 
 
 def default_workers() -> int:

@@ -11,6 +11,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import Device
+from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Candidate
 
 
@@ -40,21 +41,6 @@ class Identity(NamedTuple):
     free_bytes: int | None
     compiles: bool
     regime: str
-
-
-class Speed(NamedTuple):
-    """Speed of the machine, for the estimate of a sweep; measured before anything is compiled.
-
-    Attributes:
-        bytes_per_second: of a copy of 64 MB, bytes read and bytes written; 0 for a replay.
-        block_seconds: wall time of capturing a graph of eleven small copies and replaying it twice: what a config costs
-            a block where the GPU is not the limit.
-        cores: processes of the compile pool.
-    """
-
-    bytes_per_second: float
-    block_seconds: float
-    cores: int
 
 
 class Block(NamedTuple):

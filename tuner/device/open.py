@@ -11,7 +11,8 @@ from normtune.kernels.config import Config
 from normtune.kernels.target import Target
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
-from normtune.tuner.device.engine import Engine, Outcome, Speed
+from normtune.tuner.device.engine import Engine, Outcome
+from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Task
 
 __all__ = ["Bench", "Outcome", "Phases", "SkippedError", "Speed", "open_device", "open_device_to_plan"]

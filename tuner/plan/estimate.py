@@ -4,7 +4,7 @@ In: tasks, a strategy, and the speed of the machine. Out: an `Estimate` with its
 by which a sweep keeps its budget. A replay moves no bytes and compiles nothing: only its blocks count.
 
 The constants were fitted to sweeps of an H200 beside 16 cores; what differs from machine to machine is measured:
-`device.Speed` and the pace of Python. Sweeps of the same device that are stored correct what is left.
+`Speed` and the pace of Python. Sweeps of the same device that are stored correct what is left.
 """
 
 import time
@@ -17,11 +17,26 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Run
 from normtune.results.regimes import COLD, EAGER, WARM
-from normtune.tuner.device.compiling import compile_class
-from normtune.tuner.device.engine import Speed
+from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.rounds import ALL_BLOCKS, FIRST_BLOCKS
 from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
+
+
+class Speed(NamedTuple):
+    """How fast this machine is, for the estimate of a sweep; measured before anything is compiled.
+
+    Attributes:
+        bytes_per_second: of a copy of 64 MB, bytes read and bytes written; 0 for a replay.
+        block_seconds: wall time of capturing a graph of eleven small copies and replaying it twice: what a config costs
+            a block where the GPU is not the limit.
+        cores: processes of the compile pool.
+    """
+
+    bytes_per_second: float
+    block_seconds: float
+    cores: int
+
 
 # What is assumed where a sweep is planned for a GPU that is not here.
 H200 = Speed(4.0e12, 3.0e-4, 16)

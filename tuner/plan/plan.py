@@ -13,7 +13,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec, operator, operators
 from normtune.kernels.problem import Problem, split_key
 from normtune.kernels.target import Target
-from normtune.tuner.device.compiling import Job, jobs_of
+from normtune.tuner.plan.binaries import Job, jobs_of
 from normtune.tuner.plan.footprint import peak_bytes
 
 SPACES = ("default", "full", "quick")

@@ -14,10 +14,10 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
 from normtune.kernels.call import KernelCall, run
+from normtune.kernels.config import Config
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, OperatorSpec
 from normtune.kernels.problem import IN_OUT, OUTPUT, SCRATCH, Buffer, Problem
 from normtune.kernels.target import Target
-from normtune.tuner.plan.plan import Candidate
 from normtune.tuner.timing import memory
 from normtune.tuner.timing.capture import capture
 
@@ -84,7 +84,7 @@ def one_line(error: BaseException) -> str:
 
 
 def gate_launch(
-    spec: OperatorSpec, problem: Problem, candidate: Candidate, target: Target
+    spec: OperatorSpec, problem: Problem, candidate: tuple[Config, AnyLaunch], target: Target
 ) -> tuple[Problem, AnyLaunch]:
     """The problem and launch on which a candidate's binary is tried: same binary, rows and grid of the gate's own."""
     config, launch = candidate
@@ -101,7 +101,7 @@ def gate_launch(
 def gate(
     spec: OperatorSpec,
     problem: Problem,
-    candidate: Candidate,
+    candidate: tuple[Config, AnyLaunch],
     target: Target,
     device: torch.device,
     wide: bool = False,

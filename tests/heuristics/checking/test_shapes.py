@@ -18,8 +18,7 @@ from normtune.heuristics.checking.shapes import (
     sample,
     spread,
 )
-from normtune.heuristics.checking.subject import Box
-from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose, configs_of, leaves
+from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose, configs_of, leaves
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm_config import RMSNormConfig

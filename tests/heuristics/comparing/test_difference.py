@@ -14,7 +14,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.commands.diff import register
 from normtune.heuristics.comparing.difference import Choice, Difference, difference, parts_of
 from normtune.heuristics.comparing.gains import Interval
-from normtune.heuristics.comparing.regions import Rectangle
+from normtune.heuristics.comparing.regions import Differing
 from normtune.heuristics.comparing.report import difference_lines, mark, summary_lines
 from normtune.heuristics.comparing.sides import Side, Tuned, side
 from normtune.heuristics.fitting.emit import module_text
@@ -22,7 +22,7 @@ from normtune.heuristics.fitting.figures import Loss
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
-from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
+from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
@@ -94,8 +94,8 @@ def test_rectangles_between_two_tables_the_largest_gain_over_all_shapes_first(ma
     found = compared(matrix, first, second)
     summed = [(change.where, change.shapes, change.gain and change.gain.log.mean) for change in found.changes]
     assert summed == [
-        (Rectangle(4096, 9999, 301, 65536, BLOCK, ROW), ((4096, 512),), 300_000),
-        (Rectangle(10_000, MAX_ROWS, 1, 300, ROW, BLOCK), ((32768, 256),), 99_995),
+        (Differing(Box(4096, 9999, 301, 65536), BLOCK, ROW), ((4096, 512),), 300_000),
+        (Differing(Box(10_000, MAX_ROWS, 1, 300), ROW, BLOCK), ((32768, 256),), 99_995),
     ]
 
 
@@ -104,8 +104,8 @@ def test_a_rectangle_without_a_measured_shape_has_no_gain_and_comes_last(matrix:
     second = table("b", Split("rows", 4000, Leaf(BLOCK), Split("hidden", 600, Leaf(WIDE), Leaf(BLOCK))))
     found = compared(matrix, first, second)
     assert [(change.where, change.shapes, change.gain is None) for change in found.changes] == [
-        (Rectangle(4096, MAX_ROWS, 1, 600, ROW, WIDE), ((4096, 512), (32768, 256)), False),
-        (Rectangle(4000, 4095, 1, 600, BLOCK, WIDE), (), True),
+        (Differing(Box(4096, MAX_ROWS, 1, 600), ROW, WIDE), ((4096, 512), (32768, 256)), False),
+        (Differing(Box(4000, 4095, 1, 600), BLOCK, WIDE), (), True),
     ]
 
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normtune.heuristics.comparing.regions import Rectangle, rectangles
-from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
+from normtune.heuristics.comparing.regions import Differing, rectangles
+from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.rms_norm_config import RMSNormConfig
 
@@ -15,23 +15,23 @@ def test_a_moved_threshold_is_one_rectangle() -> None:
     old = Split("hidden", 256, Split("rows", 32768, Leaf(A), Leaf(B)), Leaf(A))
     new = Split("hidden", 512, Split("rows", 4096, Leaf(A), Leaf(B)), Leaf(A))
     assert rectangles(new, old, 65536) == [
-        Rectangle(4096, 32767, 1, 256, B, A),
-        Rectangle(4096, MAX_ROWS, 257, 512, B, A),
+        Differing(Box(4096, 32767, 1, 256), B, A),
+        Differing(Box(4096, MAX_ROWS, 257, 512), B, A),
     ]
     assert rectangles(old, old, 65536) == []
 
 
 def test_parts_that_cuts_took_apart_are_joined_again() -> None:
     cut = Split("rows", 100, Split("hidden", 64, Leaf(A), Leaf(A)), Split("hidden", 1000, Leaf(A), Leaf(A)))
-    assert rectangles(cut, Leaf(B), 4096) == [Rectangle(1, MAX_ROWS, 1, 4096, A, B)]
+    assert rectangles(cut, Leaf(B), 4096) == [Differing(Box(1, MAX_ROWS, 1, 4096), A, B)]
 
 
 def test_against_a_rule_there_is_a_rectangle_for_each_leaf() -> None:
     tree = Split("hidden", 64, Leaf(A), Split("rows", 9, Leaf(B), Leaf(A)))
     expected = [
-        Rectangle(1, MAX_ROWS, 1, 64, A, None),
-        Rectangle(1, 8, 65, 4096, B, None),
-        Rectangle(9, MAX_ROWS, 65, 4096, A, None),
+        Differing(Box(1, MAX_ROWS, 1, 64), A, None),
+        Differing(Box(1, 8, 65, 4096), B, None),
+        Differing(Box(9, MAX_ROWS, 65, 4096), A, None),
     ]
     assert rectangles(tree, None, 4096) == expected
     mirrored = [box._replace(first=None, second=box.first) for box in expected]
@@ -52,5 +52,5 @@ def test_each_shape_at_which_they_differ_lies_in_exactly_one(first: Tree, second
     for rows in range(1, 11):
         for hidden in range(1, 11):
             answers = choose(first, rows, hidden), choose(second, rows, hidden)
-            holding = [(box.first, box.second) for box in boxes if box.holds(rows, hidden)]
+            holding = [(box.first, box.second) for box in boxes if box.box.holds(rows, hidden)]
             assert holding == ([answers] if answers[0] != answers[1] else [])

@@ -16,7 +16,7 @@ from normtune.heuristics.regret.best_times import BestTimes, best_times
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.solver.bins import losses, solve
-from normtune.heuristics.tablefile.tree import Leaf, Split, choose, leaves, regions
+from normtune.heuristics.tablefile.tree import Box, Leaf, Split, choose, leaves, regions
 from normtune.kernels.operator import IllegalConfigError, Launch
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm_config import RMSNormConfig
@@ -148,7 +148,7 @@ def test_a_fit_of_measurements_is_legal_at_every_size(evidence, spec, legality):
     matrix = timing_matrix(evidence, spec, "", "bfloat16", H200)
     found = fit_batch_invariant(matrix, best_times(evidence, matrix), legality, Leaf(RMSNormConfig("row", 1, 16)))
     assert not looks_at_rows(found.tree) and not list(legality.breaches(found.tree))
-    assert {region.most_rows for region in regions(found.tree, MAX_ROWS, 16384)} == {MAX_ROWS}
+    assert {box.most_rows for _, box in regions(found.tree, Box(1, MAX_ROWS, 1, 16384))} == {MAX_ROWS}
     # Few warps for short rows and many for long ones, by the law of the measurements.
     assert [choose(found.tree, 1, hidden).num_warps for hidden in (64, 4096)] == [4, 16]
     assert found.cost.bounded == 0

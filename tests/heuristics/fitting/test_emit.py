@@ -20,7 +20,7 @@ from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.heuristics.tablefile.parse import trees
-from normtune.heuristics.tablefile.tree import Leaf, choose, regions
+from normtune.heuristics.tablefile.tree import Box, Leaf, choose, regions
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm_config import RMSNormConfig
@@ -139,9 +139,9 @@ def test_the_code_the_tree_and_the_regions_say_the_same(
         found = RMSNormConfig(*table.lookup(function.key, dtype, rows, hidden))
         assert found == choose(function.tree, rows, hidden) == choose(read[function.key, dtype], rows, hidden)
         holding = [
-            region.config
-            for region in regions(read[function.key, dtype], MAX_ROWS, 16384)
-            if region.least_rows <= rows <= region.most_rows and region.least_hidden <= hidden <= region.most_hidden
+            config
+            for config, box in regions(read[function.key, dtype], Box(1, MAX_ROWS, 1, 16384))
+            if box.holds(rows, hidden)
         ]
         assert holding == [found]
 

@@ -11,7 +11,7 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.legality import all_variants
-from normtune.heuristics.tablefile.tree import choose, regions
+from normtune.heuristics.tablefile.tree import Box, choose, regions
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import MAX_ROWS, Problem
@@ -45,13 +45,13 @@ def test_every_operator_and_dtype_is_served() -> None:
 def test_every_region_is_legal_at_its_largest_shape() -> None:
     for function in fitted().functions:
         spec = operator(function.operator)
-        found = list(regions(function.tree, MAX_ROWS, spec.max_hidden))
+        found = list(regions(function.tree, Box(1, MAX_ROWS, 1, spec.max_hidden)))
         assert len(found) == function.figures.leaves > 1
-        for region in found:
+        for config, box in found:
             for dtype in function.dtypes:
                 for variant in all_variants(spec):
-                    problem = Problem(spec.name, region.most_rows, region.most_hidden, dtype, variant)
-                    assert spec.is_legal(region.config, problem, TARGET)
+                    problem = Problem(spec.name, box.most_rows, box.most_hidden, dtype, variant)
+                    assert spec.is_legal(config, problem, TARGET)
 
 
 @settings(max_examples=300)

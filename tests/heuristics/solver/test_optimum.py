@@ -6,14 +6,14 @@ import pytest
 from normtune.heuristics.solver import optimum
 from normtune.heuristics.solver.grid import axis
 from normtune.heuristics.solver.optimum import Optima
-from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose, leaves, regions
+from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose, leaves, regions
 from normtune.kernels.rms_norm_config import RMSNormConfig
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
-Box = tuple[int, int, int, int]
+Corners = tuple[int, int, int, int]
 
 
-def partitions(box: Box, count: int) -> Iterator[list[Box]]:
+def partitions(box: Corners, count: int) -> Iterator[list[Corners]]:
     """Every way to cut a box of bins into `count` boxes, one cut after another."""
     if count == 1:
         yield [box]
@@ -29,7 +29,7 @@ def partitions(box: Box, count: int) -> Iterator[list[Box]]:
 
 
 def brute_force(cost: np.ndarray, barred: np.ndarray, legal: np.ndarray, count: int) -> int | None:
-    def of_box(box: Box) -> int | None:
+    def of_box(box: Corners) -> int | None:
         r0, r1, h0, h1 = box
         sums = [
             sum(int(cost[c, r, h]) for r in range(r0, r1) for h in range(h0, h1))
@@ -66,8 +66,8 @@ def solved(cost: np.ndarray, barred: np.ndarray, legal: np.ndarray, most: int) -
 def cost_of(tree: Tree, optima: Optima, cost: np.ndarray, barred: np.ndarray, legal: np.ndarray) -> int:
     """What a tree costs, from its regions; fails where it does what it must not."""
     total = 0
-    for region in regions(tree, optima.rows.tops[-1], optima.hidden.tops[-1]):
-        config = CONFIGS.index(region.config)
+    for answer, region in regions(tree, Box(1, optima.rows.tops[-1], 1, optima.hidden.tops[-1])):
+        config = CONFIGS.index(answer)
         r0, r1 = optima.rows.bin(region.least_rows), optima.rows.bin(region.most_rows)
         h0, h1 = optima.hidden.bin(region.least_hidden), optima.hidden.bin(region.most_hidden)
         assert legal[config, r1, h1]

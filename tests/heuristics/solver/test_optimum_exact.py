@@ -13,6 +13,7 @@ from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.solver.bins import least_worst, solve
 from normtune.heuristics.solver.grid import axis
+from normtune.heuristics.tablefile import tree as tree_module
 from normtune.heuristics.tablefile.tree import choose, leaves, regions
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec, operator
@@ -165,8 +166,8 @@ def check(case: Case, matrix: TimingMatrix) -> None:
             assert matrix.usable[index, place]
             total += int(matrix.regret[index, place] * matrix.weight[index])
         assert total == least
-        for region in regions(tree, optima.rows.tops[-1], optima.hidden.tops[-1]):
-            assert region.most_rows * region.most_hidden <= case.limits[CONFIGS.index(region.config)]
+        for config, region in regions(tree, tree_module.Box(1, optima.rows.tops[-1], 1, optima.hidden.tops[-1])):
+            assert region.most_rows * region.most_hidden <= case.limits[CONFIGS.index(config)]
 
 
 @given(cases(limited=False))

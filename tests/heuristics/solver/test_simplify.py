@@ -209,10 +209,9 @@ def test_boxes_and_what_replaces_them(seed: int) -> None:
     optima = optima_of(draw.integers(0, 40, (4, 4, 4)), 6)
     tree = optima.tree(6)
     assert tree is not None
-    found = list(boxes(optima, tree))
-    assert sum((box.row_to - box.row_from) * (box.hidden_to - box.hidden_from) for box in found) == 16
-    other = replaced(optima, tree, {found[2]: D})
+    found = boxes(optima, tree)
+    assert sum((box.most_rows + 1 - box.least_rows) * (box.most_hidden + 1 - box.least_hidden) for box in found) == 16
     expected = list(configs_of(tree))
+    assert replaced(tree, map(Leaf, expected)) == tree
     expected[2] = CONFIGS[3]
-    assert list(configs_of(other)) == expected
-    assert replaced(optima, tree, {}) == tree
+    assert list(configs_of(replaced(tree, map(Leaf, expected)))) == expected

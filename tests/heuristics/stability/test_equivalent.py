@@ -5,8 +5,8 @@ import pytest
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.stability.equivalent import Box, equivalent
-from normtune.heuristics.tablefile.tree import Leaf, Split
+from normtune.heuristics.stability.equivalent import equivalent
+from normtune.heuristics.tablefile.tree import Box, Leaf, Split
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS

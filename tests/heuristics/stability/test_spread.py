@@ -12,11 +12,11 @@ from normtune.heuristics.commands.fit import register
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.stability import spread as module
-from normtune.heuristics.stability.equivalent import Box, Cut, splits
-from normtune.heuristics.stability.refit import cases, refitted, server
+from normtune.heuristics.stability.equivalent import Cut, splits
+from normtune.heuristics.stability.refit import fitted, refitted, server
 from normtune.heuristics.stability.report import beforehand, lines
 from normtune.heuristics.stability.spread import Held, Spread, Stability, share_of, stability, tables_of
-from normtune.heuristics.tablefile.tree import Leaf, Split
+from normtune.heuristics.tablefile.tree import Box, Leaf, Split
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.results.evidence import Evidence
@@ -51,13 +51,13 @@ def measured(spec, run):
 
 
 def of(evidence, options=TWO):
-    return cases(evidence, fit(evidence, options), options)
+    return fitted(evidence, fit(evidence, options), options)
 
 
 def test_a_refit_of_the_same_times_is_the_same_tree(evidence):
     for options in (FitOptions(), FitOptions(leaves=3), FitOptions(max_configs=2), FitOptions(max_slowdown=1.5)):
-        (case,) = of(evidence, options)
-        assert refitted(case, case.matrix) == case.function.tree
+        (one,) = of(evidence, options)
+        assert refitted(one, one.case.matrix) == one.function.tree
 
 
 def test_times_without_noise_change_nothing(measured):
@@ -83,9 +83,9 @@ def test_planted_noise_changes_a_known_share(measured):
     assert (held.cut.threshold, held.cut.least, held.cut.most) == (1024, 1024, 2047)
     assert held.share == pytest.approx(1 - found.plain.mean * len(HIDDEN))
     # Each of them loses at 1024 what MANY does there, which is the most that a table can lose.
-    (case,) = of(measured(1024, noisy=1024))
-    at = case.matrix.problems.index((64, 1024))
-    more = case.matrix.loss(at, MANY) - case.matrix.loss(at, FEW)
+    (one,) = of(measured(1024, noisy=1024))
+    at = one.case.matrix.problems.index((64, 1024))
+    more = one.case.matrix.loss(at, MANY) - one.case.matrix.loss(at, FEW)
     assert more > 50_000
     assert found.lost.most == pytest.approx(more / len(HIDDEN), abs=1)
     assert found.lost.mean == pytest.approx(found.plain.mean * more, abs=1)
@@ -121,15 +121,14 @@ def test_the_seconds_are_told_once_before_the_tables(measured):
 
 
 def test_large_functions_get_fewer_tables(measured):
-    (case,) = of(measured(512))
-    assert tables_of([case]) == 100
+    (one,) = of(measured(512))
+    assert tables_of([one]) == 100
 
     def large(leaves):
         problems = tuple((rows, hidden) for rows in range(20) for hidden in range(31))
-        figures = case.function.figures._replace(asked=leaves)
-        return case._replace(
-            matrix=replace(case.matrix, problems=problems), function=replace(case.function, figures=figures)
-        )
+        figures = one.function.figures._replace(asked=leaves)
+        case = one.case._replace(matrix=replace(one.case.matrix, problems=problems))
+        return one._replace(case=case, function=replace(one.function, figures=figures))
 
     # 21 x 32 bins: half of the squared leaves by 231 x 32^3 / 6 + 528 x 21^3 / 6 cuts.
     steps = 24**2 / 2 * (231 * 32**3 / 6 + 528 * 21**3 / 6)
@@ -140,12 +139,12 @@ def test_large_functions_get_fewer_tables(measured):
 
 def test_functions_that_do_not_look_at_rows_are_left_out(evidence):
     options = FitOptions(leaves=3, batch_invariant=True)
-    fitted = fit(evidence, options)
-    assert any(one.beside for one in fitted.functions)
-    assert [one.name for one in cases(evidence, fitted, options)] == ["toy bfloat16"]
-    assert server(fitted, "toy", "bfloat16").beside is None
-    assert server(fitted, "toy:no_keep", "float32").dtype == "bfloat16"
-    assert server(fitted, "other", "float32") is None
+    found = fit(evidence, options)
+    assert any(one.beside for one in found.functions)
+    assert [one.case.name for one in fitted(evidence, found, options)] == ["toy bfloat16"]
+    assert server(found, "toy", "bfloat16").beside is None
+    assert server(found, "toy:no_keep", "float32").dtype == "bfloat16"
+    assert server(found, "other", "float32") is None
 
 
 def test_a_cut_is_held_by_cuts_of_its_axis_and_interval_where_it_is():

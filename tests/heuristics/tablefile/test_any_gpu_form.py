@@ -37,7 +37,7 @@ def cuts(parts: st.SearchStrategy[NormalisedTree]) -> st.SearchStrategy[Normalis
 
 
 def written(tree: NormalisedTree) -> str:
-    return body_text([AnyGpuFunction("toy", "", "bfloat16", tree, 1, (), ("bfloat16",))], template.ANY_GPU)
+    return body_text([AnyGpuFunction("toy", "", "bfloat16", tree, ("bfloat16",), 1, ())], template.ANY_GPU)
 
 
 @given(st.recursive(leaves, cuts, max_leaves=8), numbers, st.integers(1, 65536), st.integers(1, 400), numbers)

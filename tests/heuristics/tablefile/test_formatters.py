@@ -74,7 +74,7 @@ def test_what_is_written_is_formatted(name: str, width: int, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", FORMATTERS)
 def test_long_names_in_deep_trees_are_formatted(name: str, tmp_path: Path) -> None:
     path = tmp_path / "table.py"
-    function = AnyGpuFunction("long_operator" * 4, "no_thing", "bfloat16", deep(10), 1, (), ("bfloat16", "float16"))
+    function = AnyGpuFunction("long_operator" * 4, "no_thing", "bfloat16", deep(10), ("bfloat16", "float16"), 1, ())
     text = body_text([function], template.ANY_GPU).lstrip()
     assert "return (\n" in text
     path.write_text(text)

@@ -14,7 +14,8 @@ from normtune.kernels.operator import Launch, operators
 from normtune.kernels.problem import ITEMSIZE
 from normtune.kernels.target import TARGETS
 from normtune.tuner.device import compiling
-from normtune.tuner.device.compiling import Compiled, CompilePool, Job, compile_all, compile_class, jobs_of
+from normtune.tuner.device.compiling import Compiled, CompilePool, compile_all
+from normtune.tuner.plan.binaries import Job, compile_class, jobs_of
 from normtune.tuner.plan.plan import plan, problems
 
 HIDDEN = {"sm_80": [1024], "sm_90": [768, 8192], "sm_100": [4096], "sm_120": [8192], "gfx942": [4096]}

@@ -10,8 +10,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.results.recording import load_recording
 from normtune.results.records import Device, Run
-from normtune.tuner.device.engine import Speed
-from normtune.tuner.plan.estimate import H200, Pace, corrected, new_binaries
+from normtune.tuner.plan.estimate import H200, Pace, Speed, corrected, new_binaries
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 

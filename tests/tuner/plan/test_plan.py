@@ -9,7 +9,7 @@ from normtune.heuristics.rules import liger
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.tuner.device.compiling import compile_class
+from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.footprint import peak_bytes
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import QUICK_CONFIGS, candidates, fitting, plan, problems, quick_candidates

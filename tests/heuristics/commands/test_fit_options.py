@@ -1,0 +1,44 @@
+"""The options of `fit` are the fields of `FitOptions`: each stands where it is declared and arrives as it is typed."""
+
+import dataclasses
+import inspect
+from typing import Any
+
+import typer
+from typer.testing import CliRunner
+
+from normtune.heuristics.commands.fit_options import with_options
+from normtune.heuristics.fitting.options import FitOptions, read_options
+
+
+def shown(chosen: list[FitOptions]) -> Any:
+    def command(out: str = "", all_devices: bool = False, stability: bool = False, force: bool = False, **options: Any):
+        chosen.append(FitOptions(**options))
+
+    return with_options(command)
+
+
+def test_every_field_is_an_option_where_it_is_declared() -> None:
+    names = list(inspect.signature(shown([])).parameters)
+    assert names == [
+        *("out", "leaves", "objective", "max_slowdown", "max_configs", "weights", "tie", "baseline"),
+        *("batch_invariant", "all_devices", "regime", "stability", "operator", "force"),
+    ]
+    assert len(names) == len(dataclasses.fields(FitOptions)) + 4
+
+
+def test_what_is_typed_is_what_a_header_says() -> None:
+    chosen: list[FitOptions] = []
+    app = typer.Typer()
+    app.command()(shown(chosen))
+    for words in (
+        [],
+        ["--leaves", "3", "--tie", "0.25", "--max-configs", "4"],
+        ["--operator", "a", "--operator", "b:c", "--objective", "worst", "--batch-invariant"],
+        ["--max-slowdown", "1.5", "--weights", "mine.csv", "--baseline", "liger", "--regime", "warm"],
+    ):
+        assert CliRunner().invoke(app, words).exit_code == 0
+        assert chosen[-1] == read_options(" ".join(["normtune", "fit", *words]))
+        assert sorted(chosen[-1].words()) == sorted(words)
+    assert CliRunner().invoke(app, ["--leaves", "0"]).exit_code == 2
+    assert CliRunner().invoke(app, ["--no-batch-invariant"]).exit_code == 2

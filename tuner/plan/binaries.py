@@ -1,0 +1,30 @@
+"""Which binaries a plan needs.
+
+In: problems and launches. Out: `Job`s, one a compile class. Compiling them is left to `device.compiling`.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from normtune.kernels.operator import AnyLaunch
+from normtune.kernels.problem import Problem
+
+
+class Job(NamedTuple):
+    """One binary to compile: the problem that represents it and the launch that it serves."""
+
+    problem: Problem
+    launch: AnyLaunch
+
+
+def compile_class(problem: Problem, launch: AnyLaunch) -> tuple[str, str, str, AnyLaunch]:
+    """What one binary serves: operator, variant, dtype and the launch without grid and row count."""
+    return (problem.operator, problem.variant, problem.dtype, launch.binary)
+
+
+def jobs_of(pairs: Iterable[tuple[Problem, AnyLaunch]]) -> list[Job]:
+    """One job a compile class, in the order of first appearance."""
+    jobs: dict[tuple[str, str, str, AnyLaunch], Job] = {}
+    for problem, launch in pairs:
+        jobs.setdefault(compile_class(problem, launch), Job(problem, launch))
+    return list(jobs.values())
