@@ -11,6 +11,7 @@ from normtune.kernels.config import Config
 from normtune.results.database.store import Store
 from normtune.results.records import COPY
 from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.search.registry import search
 from normtune.tuner.sweep import sweep
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -47,9 +48,9 @@ def test_order_and_samples_of_a_sweep_that_is_resumed_stay_as_they_are(opened, t
     path = tmp_path / "store.db"
     whole, told = recorded_plan(), []
     with Store.open(f"sqlite:///{path}") as store:
-        sweep(opened(), store, recorded_plan([config for config in CONFIGS[1:] if config != BROKEN]), strategy)
+        sweep(opened(), store, recorded_plan([config for config in CONFIGS[1:] if config != BROKEN]), search(strategy))
         told.append(digest(path))
-        assert sweep(opened(), store, whole, strategy).problems == len(whole.tasks)
-        assert sweep(opened(), store, whole, strategy, retry_failed=True).problems == len(whole.tasks)
+        assert sweep(opened(), store, whole, search(strategy)).problems == len(whole.tasks)
+        assert sweep(opened(), store, whole, search(strategy), retry_failed=True).problems == len(whole.tasks)
         told.append(digest(path))
     assert told == [first, resumed]

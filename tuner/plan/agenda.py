@@ -64,12 +64,16 @@ class Agenda:
         """All tasks in the order that covers the grid, operators and dtypes in turn."""
         return [task for turn in _turns([group.tasks for group in self._groups.values()]) for task in turn]
 
+    def left(self) -> list[Task]:
+        """The tasks that were not taken, in the order of coverage."""
+        return list(self._left.values())
+
     def choices(self) -> Iterator[Task]:
         """The tasks that are left, the one to measure next first; after it they follow in the order of coverage."""
         best = self._contested()
         if best is not None:
             yield best
-        for task in list(self._left.values()):
+        for task in self.left():
             if best is None or task.problem != best.problem:
                 yield task
 

@@ -197,7 +197,7 @@ def _copy(tensors: Mapping[str, Tensor]) -> None:
 
 
 class CudaSession(Generic[Label]):
-    """One problem being timed in a regime: a `racing.Session`, whatever its launches are labelled with."""
+    """One problem being timed in a regime: a `rounds.Session`, whatever its launches are labelled with."""
 
     def __init__(
         self,
