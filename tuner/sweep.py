@@ -126,8 +126,8 @@ def sweep(
             else:
                 keeper.add(measurements(task, outcomes, keeper.run.id))
                 best = summary.add(task.problem, outcomes)
-                search.tell(task, outcomes)
                 going.measured(task, clock() - start)
+                search.tell(task, outcomes)
             summary.left, summary.left_seconds = len(search.left()), going.left_seconds()
             if progress:
                 progress.measured(task.problem, best, summary, summary.left, summary.left_seconds)
