@@ -199,6 +199,8 @@ class _Going:
     def next(self) -> Task | None:
         """The task to measure now, its binaries compiled and its time expected to be left."""
         now = self._clock()
+        if now >= self._end:
+            return None
         self._bench.prepare(self._choices(now), self._compiling)
         waiting: list[Task] = []
         for task in self._choices(now):
