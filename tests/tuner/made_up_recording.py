@@ -54,3 +54,15 @@ def evidence():
 def engine():
     """A replay of it."""
     return ReplayEngine("made-up", evidence=evidence())
+
+
+class CompiledEngine(ReplayEngine):
+    """A replay that wants its binaries compiled."""
+
+    def identify(self):
+        return super().identify()._replace(compiles=True)
+
+
+def compiled_engine():
+    """It, of the recording."""
+    return CompiledEngine("made-up", evidence=evidence())
