@@ -1,4 +1,4 @@
-"""The sweep: plan against what is stored, measure what is missing, store each problem as it is done.
+"""The sweep: plan against what is stored, measure what is missing, store each task as it is done.
 
 In: a bench, a store, what is wanted and a search. Out: measurements in the store and a `Summary`. Killed at any time it
 loses at most the task in hand; the same call goes on where it was. What is measured next, and how often, is the
@@ -84,10 +84,10 @@ def sweep(
 
     Args:
         bench: the device.
-        store: where measurements go, one transaction a problem.
+        store: where measurements go, one transaction a task.
         plan: what is wanted.
         strategy: says what is measured next, and when a problem is done.
-        budget_seconds: no problem is begun that would end later; None for no limit.
+        budget_seconds: no task is begun that would end later; None for no limit.
         progress: told of each step.
         clock: seconds, for the budget.
         retry_failed: whether what is stored as crashed or timed out is measured again.

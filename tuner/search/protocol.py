@@ -5,16 +5,17 @@ Out: tasks to measure, and for each of them batches of blocks of rounds. A searc
 asked and told. Whoever asks (`sweep`, `recheck`) compiles ahead, gates, keeps the budget, survives configs that crash
 and stores what came back.
 
-To write one, put a class with the methods of `Search` into a file of this folder and its name into `registry`. Then
+To write one, put a class with the methods of `Search` into a file of this folder and one line into `registry`. Then
 
 1. it is made, once a sweep: `Search(tasks, known)`. What `known` says of a config was measured with the present
    kernels; a failure is known like a time. A config that is not in it was never measured, or is to be measured again.
-2. `left()` names the problems that are not done. None: there is nothing to do, now as in a sweep that is resumed.
+2. `left()` names the problems that are not done. None: there is nothing to do. So a sweep that is resumed asks whether
+   it is complete.
 3. Over and over, `ask(seconds)` is iterated for the tasks that are worth measuring now, the best first. Binaries are
    compiled ahead in this order and for no other task. The first task is taken that is compiled and fits into the time
    that is left, so later ones may be taken before it. A task may be a part of a problem's configs, and a problem may
-   come back in a later task, with a config that was timed before beside the new ones: times are compared only within
-   rounds. The sweep ends where nothing is asked for, or nothing fits.
+   come back in a later task. Times are compared only within rounds, so an anchor goes with new configs: the best that
+   was timed before. The sweep ends where nothing is asked for, or nothing fits.
 4. `race(task)` is called for the task that was taken, and is a generator:
 
        def race(self, task):
@@ -27,9 +28,9 @@ To write one, put a class with the methods of `Search` into a file of this folde
 5. `tell(task, outcomes)` says what came of the task. No outcomes: it could not be measured now, and is not to be asked
    for again. Neither is a config that failed.
 
-A search that takes one problem after the other and each of them once is a `by_problem.ByProblem`, and needs only
-`race`. A sampler of configs (ask and tell of a library) asks for tasks of a few configs at a time. A model over all
-shapes asks for tasks of one config and an anchor.
+A search that turns to each problem once is a `by_problem.ByProblem`: `exhaustive` says nothing but its batches. A
+sampler with `ask` and `tell` of its own for each problem asks for tasks of a few configs; while the next ones of one
+problem are compiled, others are measured. A model over all shapes asks for tasks of one config and an anchor.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
