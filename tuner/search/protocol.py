@@ -19,9 +19,11 @@ To write one, put a class with the methods of `Search` into a file of this folde
 4. `race(task)` is called for the task that was taken, and is a generator:
 
        def race(self, task):
-           samples = yield Batch(task.configs, 3)  # three blocks for everybody
-           while len(samples) > 5:  # those without a time, as they failed, are missing
-               samples = yield Batch(fastest_half(samples), 1)
+           alive = task.configs
+           while len(alive) > 4:
+               samples = yield Batch(alive, 1)  # who failed has no samples
+               alive = fastest_half([config for config in alive if config in samples], samples)
+           yield Batch(alive, 5)
 
    It yields a batch of configs of the task, and is sent all samples that the task has by then, those of the copy,
    which is timed beside every batch, included. All of a task is stored at once when the generator ends.
