@@ -20,7 +20,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.tuner.device.open import Outcome
-from normtune.tuner.search.rounds import CLOSE, FIRST_BLOCKS
+from normtune.tuner.search.adaptive import CLOSE, FIRST_BLOCKS
 
 _SIZES = [1 << power for power in range(6, 17)]
 _ROWS = [1 << power for power in range(19)]

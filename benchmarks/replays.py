@@ -4,7 +4,7 @@ In: evidence of one device. Out: a bench that answers a check, and the mean loss
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -27,7 +27,8 @@ from normtune.results.evidence import Evidence
 from normtune.tuner.device.open import Outcome, Phases, Speed
 from normtune.tuner.device.replay import Blocks, ReplayEngine
 from normtune.tuner.plan.plan import Task
-from normtune.tuner.search.rounds import race
+from normtune.tuner.search.protocol import Race
+from normtune.tuner.search.rounds import timed
 
 
 class Truth(NamedTuple):
@@ -85,21 +86,21 @@ class Replay:
         """That of a replay."""
         return self._engine.speed()
 
-    def prepare(self, tasks: Sequence[Task], told: Callable[[int, int], None] | None = None) -> None:
+    def prepare(self, tasks: Iterable[Task], told: Callable[[int], None] | None = None) -> None:
         """Nothing is compiled."""
 
     def compiled(self, task: Task, seconds: float | None = None) -> bool:
         """Whether there is time."""
         return self.races is None or self._done < self.races
 
-    def measure(self, task: Task, strategy: str) -> Mapping[Config, Outcome]:
+    def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
         """Race the candidates that have times."""
         self._done += 1
         configs = [candidate.config for candidate in task.candidates]
         self._engine.begin(task.problem, task.candidates)
         outcomes = dict(self._engine.warm_up(configs))
         alive = [config for config in configs if config not in outcomes]
-        found = race(self, alive, strategy) if alive else {}
+        found = timed(self, alive, race) if alive else {}
         return outcomes | {config: Outcome("ok", "", one.rounds, one.nanoseconds) for config, one in found.items()}
 
     def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:

@@ -139,12 +139,11 @@ def sweep(
     Each problem is committed when it is done: after Ctrl-C, a kill or the end of its budget, the same command resumes.
     """
     from normtune.tuner.plan.plan import SPACES
-    from normtune.tuner.search.rounds import STRATEGIES
+    from normtune.tuner.search.registry import search
 
     begun = time.monotonic()
     chosen = chosen_effort(effort, grid, space, strategy, budget)
-    if chosen.strategy not in STRATEGIES:
-        raise UsageError(f"unknown strategy {chosen.strategy!r}: expected one of {', '.join(STRATEGIES)}")
+    search(chosen.strategy)
     if chosen.space not in SPACES:
         raise UsageError(f"unknown space {chosen.space!r}: expected one of {', '.join(SPACES)}")
     check_regime(regime)
@@ -263,6 +262,7 @@ def _sweep(
     from normtune.tuner.plan.resume import stale_plan
     from normtune.tuner.progress import face_of
     from normtune.tuner.report import device_line, end_lines, plain_sweep
+    from normtune.tuner.search.registry import search
     from normtune.tuner.sweep import sweep as run_sweep
 
     url = resolve_url(store)
@@ -280,7 +280,7 @@ def _sweep(
             chosen = fitting(whole, bench.free_bytes)
             starting = time.monotonic() - begun
             left = None if effort.budget_seconds is None else effort.budget_seconds - starting
-            summary = run_sweep(bench, opened, chosen, effort.strategy, left, face, retry_failed=retry_failed)
+            summary = run_sweep(bench, opened, chosen, search(effort.strategy), left, face, retry_failed=retry_failed)
             summary.starting_seconds += starting
         warn_of_damage(opened)
         face.say(*end_lines(summary, effort.budget_seconds))
@@ -306,6 +306,7 @@ def _dry_run(
     from normtune.tuner.plan.plan import fitting
     from normtune.tuner.progress import face_of
     from normtune.tuner.report import device_line, plain_sweep, plan_lines, pruned_lines
+    from normtune.tuner.search.registry import search
     from normtune.tuner.sweep import look_ahead
 
     url = resolve_url(store)
@@ -316,7 +317,7 @@ def _dry_run(
         with ExitStack() as stack:
             exists = path is None or path.exists()
             opened = stack.enter_context(Store.open(url, create=False)) if exists else None
-            outlook = look_ahead(bench, opened, chosen, effort.strategy, effort.budget_seconds, retry_failed)
+            outlook = look_ahead(bench, opened, chosen, search(effort.strategy), effort.budget_seconds, retry_failed)
         face = face_of(bench.device.label, quiet or as_json)
         face.say(device_line(bench), *plan_lines(outlook), *pruned_lines(chosen), "a dry run: nothing is measured")
         if as_json:

@@ -17,9 +17,8 @@ from normtune.tuner.device.open import Bench, Outcome, SkippedError
 from normtune.tuner.plan.plan import Plan, Task, fitting
 from normtune.tuner.rescue import Keeper
 from normtune.tuner.run_record import begun_run, measurements
+from normtune.tuner.search.adaptive import Adaptive
 
-# 6 rounds for all configs, 16 for those that may be the best.
-STRATEGY = "adaptive"
 # So many tasks may be taken before their turn, if their binaries are there first.
 _AHEAD = 6
 # A task may take so much longer than the longest so far; of the first nothing is known.
@@ -84,16 +83,17 @@ def recheck(
     begun = clock()
     end = math.inf if budget_seconds is None else begun + budget_seconds
     told = Recheck()
-    run = begun_run(bench, STRATEGY)
+    races = Adaptive((), {})  # 6 rounds for all configs, 16 for those that may be the best
+    run = begun_run(bench, races.name)
     keeper = Keeper(store, run) if store else None
     try:
         plan = fitting(Plan(tuple(tasks), {}), bench.free_bytes)
         told.oversized = len(plan.oversized)
         left = list(plan.tasks)
-        bench.prepare(left)
         longest = _FIRST_SECONDS
         # What nobody wants now may be wanted later.
         while waiting := [task for task in left if asker.wants(task)]:
+            bench.prepare(waiting)
             patience = end - clock() - _CAUTION * longest
             task = _next(bench, waiting, patience)
             if task is None:
@@ -102,7 +102,7 @@ def recheck(
             left.remove(task)
             start = clock()
             try:
-                outcomes = bench.measure(task, STRATEGY)
+                outcomes = bench.measure(task, races.batches(task))
             except SkippedError as error:
                 told.skipped[str(error)] += 1
                 continue

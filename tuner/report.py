@@ -192,7 +192,7 @@ def _failure_lines(failures: Counter[tuple[str, str]]) -> list[str]:
 
 def _copy_lines(summary: Summary) -> Sequence[str]:
     told = []
-    for key in sorted(summary.of_copy):
+    for key in summary.operators():
         everywhere, large = summary.near(key), summary.near(key, LARGE_BYTES)
         parts = [f"{100 * large.fraction:.0f} % from {LARGE_BYTES // 1_000_000} MB on"] if large else []
         parts += [f"{100 * everywhere.fraction:.0f} % over all sizes"] if everywhere else []

@@ -45,7 +45,7 @@ class Summary:
     """Counts and times of a sweep.
 
     Attributes:
-        problems: problems measured now.
+        measured: problems measured now, each with the best `Best.of_copy` of its tasks, if there is one.
         known: problems that were complete before.
         left: problems that the budget did not reach.
         left_seconds: expected time of these.
@@ -55,12 +55,11 @@ class Summary:
         statuses: stored measurements by status.
         failures: failed configs by status and reason.
         phases: seconds in compile, gate and timing, and the run's protocol.
-        seconds: wall time from the plan to the end.
-        starting_seconds: wall time before that.
-        of_copy: by operator, bytes and `Best.of_copy` of each measured problem.
+        seconds: seconds on the wall, from the plan to the end.
+        starting_seconds: seconds on the wall before that.
     """
 
-    problems: int = 0
+    measured: dict[Problem, float | None] = field(default_factory=dict)
     known: int = 0
     left: int = 0
     left_seconds: float = 0.0
@@ -72,7 +71,11 @@ class Summary:
     phases: Phases | None = None
     seconds: float = 0.0
     starting_seconds: float = 0.0
-    of_copy: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+
+    @property
+    def problems(self) -> int:
+        """Number of problems measured now."""
+        return len(self.measured)
 
     @property
     def done(self) -> int:
@@ -80,8 +83,7 @@ class Summary:
         return self.problems + sum(self.skipped.values())
 
     def add(self, problem: Problem, outcomes: Mapping[Config, Outcome]) -> Best | None:
-        """Count the outcomes of a problem, and return its best config."""
-        self.problems += 1
+        """Count the outcomes of a task of a problem; its best config."""
         for config, outcome in outcomes.items():
             self.statuses[outcome.status] += 1
             self.timings += len(outcome.nanoseconds)
@@ -90,14 +92,21 @@ class Summary:
             elif config != COPY:
                 self.configs += 1
         best = best_of(outcomes)
-        if best and best.of_copy is not None:
-            moved = operator(problem.operator).bytes_moved(problem)
-            self.of_copy.setdefault(problem.key, []).append((moved, best.of_copy))
+        fractions = [self.measured.get(problem), best and best.of_copy]
+        self.measured[problem] = max((one for one in fractions if one is not None), default=None)
         return best
 
+    def operators(self) -> list[str]:
+        """The operators of which a problem was compared with a copy."""
+        return sorted({problem.key for problem, fraction in self.measured.items() if fraction is not None})
+
     def near(self, key: str, least_bytes: int = 0) -> Near | None:
-        """Speed of an operator's best configs relative to a copy, over problems of this size; None without any."""
-        logs = [math.log(fraction) for moved, fraction in self.of_copy.get(key, ()) if moved >= least_bytes]
+        """How near the best configs of an operator come to a copy, over problems of so many bytes; None without any."""
+        logs = [
+            math.log(fraction)
+            for problem, fraction in self.measured.items()
+            if problem.key == key and fraction is not None and _moved(problem) >= least_bytes
+        ]
         return Near(math.exp(sum(logs) / len(logs)), len(logs)) if logs else None
 
     def to_plain(self) -> dict[str, Any]:
@@ -120,12 +129,16 @@ class Summary:
             ],
             "seconds": {name: round(value, 3) for name, value in seconds.items()},
             "protocol": dict(phases.protocol) if phases else {},
-            "of_copy": {key: self._plain_near(key) for key in sorted(self.of_copy)},
+            "of_copy": {key: self._plain_near(key) for key in self.operators()},
         }
 
     def _plain_near(self, key: str) -> dict[str, float]:
         found = {"all": self.near(key), "large": self.near(key, LARGE_BYTES)}
         return {name: round(near.fraction, 4) for name, near in found.items() if near}
+
+
+def _moved(problem: Problem) -> int:
+    return operator(problem.operator).bytes_moved(problem)
 
 
 def best_of(outcomes: Mapping[Config, Outcome]) -> Best | None:

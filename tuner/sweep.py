@@ -1,27 +1,24 @@
-"""The sweep: plan against what is stored, measure what is missing, store each problem as it is done.
+"""The sweep: plan against what is stored, measure what is missing, store each task as it is done.
 
-In: a bench, a store, what is wanted. Out: measurements in the store and a `Summary`. Killed at any time it loses at
-most the problem in hand; the same call goes on where it was. Which problem is next is the business of `agenda`, how
-long it takes that of `estimate`.
+In: a bench, a store, what is wanted and a search. Out: measurements in the store and a `Summary`. Killed at any time it
+loses at most the task in hand; the same call goes on where it was. What is measured next, and how often, is the
+business of the search, how long it takes that of `estimate`.
 """
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
-from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
-from normtune.tuner.device.open import Bench, Outcome, Phases, SkippedError
-from normtune.tuner.plan.agenda import Agenda
+from normtune.tuner.device.open import Bench, Phases, SkippedError
 from normtune.tuner.plan.estimate import Estimate, Pace, corrected, new_binaries, python_seconds
 from normtune.tuner.plan.plan import Plan, Task
-from normtune.tuner.plan.resume import Stored, known_medians, missing
+from normtune.tuner.plan.resume import known
 from normtune.tuner.rescue import Keeper
 from normtune.tuner.run_record import begun_run, measurements
+from normtune.tuner.search.protocol import Search
 from normtune.tuner.summary import Best, Summary
 
 # Kept of the budget for closing the device and the store.
@@ -37,7 +34,7 @@ class Outlook(NamedTuple):
 
     Attributes:
         plan: what is wanted.
-        tasks: what the store lacks of it, in the order of coverage.
+        tasks: what the search asks for of it, in about the order of asking.
         known: problems that are complete in the store.
         binaries: to be compiled.
         estimate: how long all of it takes.
@@ -77,7 +74,7 @@ def sweep(
     bench: Bench,
     store: Store,
     plan: Plan,
-    strategy: str,
+    strategy: type[Search],
     budget_seconds: float | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -87,10 +84,10 @@ def sweep(
 
     Args:
         bench: the device.
-        store: where measurements go, one transaction a problem.
+        store: where measurements go, one transaction a task.
         plan: what is wanted.
-        strategy: a name of `rounds.STRATEGIES`.
-        budget_seconds: no problem is begun that would end later; None for no limit.
+        strategy: says what is measured next, and when a problem is done.
+        budget_seconds: no task is begun that would end later; None for no limit.
         progress: told of each step.
         clock: seconds, for the budget.
         retry_failed: whether what is stored as crashed or timed out is measured again.
@@ -100,44 +97,43 @@ def sweep(
             is in the store, or in the file that the message names.
     """
     begun = clock()
-    stored = store.coverage(bench.device, bench.regime)
-    tasks = missing(plan, stored, strategy, retry_failed)
+    search = _search(bench, store, plan, strategy, retry_failed)
+    tasks = tuple(search.left())
     summary = Summary(known=len(plan.tasks) - len(tasks))
     if not tasks:
         summary.phases = bench.phases()
         bench.close()
         return summary
-    agenda = Agenda(tasks, known_medians(stored, {task.problem.operator for task in tasks}))
-    pace, machine = _pace(bench, store, strategy)
-    outlook = _outlook(plan, agenda, pace, budget_seconds)
+    pace, machine = _pace(bench, store, search)
+    outlook = _outlook(plan, tasks, pace, budget_seconds)
     if progress:
         progress.planned(outlook)
     planned = clock()
     summary.starting_seconds = planned - begun
-    going = _Going(bench, agenda, pace, outlook.tasks, begun, budget_seconds, clock)
+    going = _Going(bench, search, pace, outlook, begun, clock, progress)
     summary.left, summary.left_seconds = len(tasks), outlook.estimate.seconds
-    keeper = Keeper(store, begun_run(bench, strategy))
+    keeper = Keeper(store, begun_run(bench, search.name))
     try:
-        if going.has_time():
-            bench.prepare(outlook.tasks, progress.compiling if progress else None)
         while task := going.next():
             best = None
             start = clock()
             try:
-                outcomes = bench.measure(task, strategy)
+                outcomes = bench.measure(task, search.race(task))
             except SkippedError as error:
                 summary.skipped[str(error)] += 1
+                search.tell(task, {})
                 going.skipped(task)
             else:
                 keeper.add(measurements(task, outcomes, keeper.run.id))
                 best = summary.add(task.problem, outcomes)
-                going.measured(task, outcomes, clock() - start)
-            summary.left, summary.left_seconds = len(agenda), going.left_seconds()
+                going.measured(task, clock() - start)
+                search.tell(task, outcomes)
+            summary.left, summary.left_seconds = len(search.left()), going.left_seconds()
             if progress:
                 progress.measured(task.problem, best, summary, summary.left, summary.left_seconds)
     finally:
         summary.phases = bench.phases()
-        keeper.end(_protocol(strategy, summary.phases, machine, going.estimated) | bench.close())
+        keeper.end(_protocol(search.name, summary.phases, machine, going.estimated) | bench.close())
         summary.seconds = clock() - planned
     return summary
 
@@ -146,104 +142,110 @@ def look_ahead(
     bench: Bench,
     store: Store | None,
     plan: Plan,
-    strategy: str,
+    strategy: type[Search],
     budget_seconds: float | None = None,
     retry_failed: bool = False,
 ) -> Outlook:
     """What a sweep of the plan would do, by what is in the store, if there is one; measures nothing but the machine."""
-    stored: Stored = store.coverage(bench.device, bench.regime) if store else {}
-    tasks = missing(plan, stored, strategy, retry_failed)
-    agenda = Agenda(tasks, known_medians(stored, {task.problem.operator for task in tasks}))
-    return _outlook(plan, agenda, _pace(bench, store, strategy)[0], budget_seconds)
+    search = _search(bench, store, plan, strategy, retry_failed)
+    return _outlook(plan, tuple(search.left()), _pace(bench, store, search)[0], budget_seconds)
 
 
-def _outlook(plan: Plan, agenda: Agenda, pace: Pace, budget_seconds: float | None) -> Outlook:
-    tasks = tuple(agenda.coverage())
+def _search(bench: Bench, store: Store | None, plan: Plan, strategy: type[Search], retry_failed: bool) -> Search:
+    """A search of the plan that knows what is stored."""
+    stored = store.coverage(bench.device, bench.regime) if store else {}
+    return strategy(plan.tasks, known(stored, {task.problem.operator for task in plan.tasks}, retry_failed))
+
+
+def _outlook(plan: Plan, tasks: tuple[Task, ...], pace: Pace, budget_seconds: float | None) -> Outlook:
     binaries = len(Plan(tasks, {}).jobs())
     return Outlook(plan, tasks, len(plan.tasks) - len(tasks), binaries, pace.estimate(tasks), budget_seconds)
 
 
-def _pace(bench: Bench, store: Store | None, strategy: str) -> tuple[Pace, dict[str, Any]]:
+def _pace(bench: Bench, store: Store | None, search: Search) -> tuple[Pace, dict[str, Any]]:
     """How fast this machine is, and that as a run's protocol keeps it."""
     speed, python = bench.speed(), python_seconds()
     correction = corrected(store.runs(), bench.device, bench.regime) if store else 1.0
     told = {"speed": speed._asdict() | {"python_seconds": round(python, 5)}, "correction": round(correction, 3)}
-    return Pace(speed, bench.target, strategy, python, correction, bench.regime), told
+    return Pace(speed, bench.target, search.expected_blocks, python, correction, bench.regime), told
 
 
 class _Going:
-    """The tasks that are left and the time that is left for them."""
+    """What a search asks for and the time that is left for it."""
 
     def __init__(
         self,
         bench: Bench,
-        agenda: Agenda,
+        search: Search,
         pace: Pace,
-        tasks: Sequence[Task],
+        outlook: Outlook,
         begun: float,
-        budget_seconds: float | None,
         clock: Callable[[], float],
+        progress: Progress | None,
     ) -> None:
         self._bench = bench
-        self._agenda = agenda
+        self._search = search
+        self._pace = pace
         self._clock = clock
-        self._end = math.inf if budget_seconds is None else begun + budget_seconds - _MARGIN_SECONDS
-        seen: set[object] = set()
-        self._expected = {task.problem: pace.measuring(task, new_binaries(task, seen)) for task in tasks}
-        self._turn = {task.problem: turn for turn, task in enumerate(tasks)}
-        self._left = sum(self._expected.values())
+        self._compiling = (lambda done: progress.compiling(done, outlook.binaries)) if progress else None
+        self._end = math.inf if outlook.budget_seconds is None else begun + outlook.budget_seconds - _MARGIN_SECONDS
+        self._seen: set[object] = set()
+        self._expected: dict[Task, float] = {}
+        self._left = sum(self._expects(task) for task in outlook.tasks)
+        self._turn = {task.problem: turn for turn, task in enumerate(outlook.tasks)}
         self._taken = 0.0
         self.estimated = 0.0
 
-    def has_time(self) -> bool:
-        """Whether anything can be begun."""
-        return self._clock() < self._end
-
     def next(self) -> Task | None:
-        """The task to measure now, its binaries compiled and its time expected to be left; it is taken."""
+        """The task to measure now, its binaries compiled and its time expected to be left."""
         now = self._clock()
+        if now >= self._end:
+            return None
+        self._bench.prepare(self._choices(now), self._compiling)
         waiting: list[Task] = []
-        for task in self._agenda.choices():
-            if self._patience(task, now) < 0:
-                continue
+        for task in self._choices(now):
             if self._bench.compiled(task, 0.0):
-                return self._take(task)
+                return task
             waiting.append(task)
             if len(waiting) == 2:  # the most wanted one, and the next in the order of coverage
                 break
         if not waiting:
             return None
-        first = min(waiting, key=lambda task: self._turn[task.problem])
+        first = min(waiting, key=lambda task: self._turn.get(task.problem, math.inf))
         patience = self._patience(first, now)
-        return self._take(first) if self._bench.compiled(first, None if math.isinf(patience) else patience) else None
+        return first if self._bench.compiled(first, None if math.isinf(patience) else patience) else None
 
-    def measured(self, task: Task, outcomes: Mapping[Config, Outcome], seconds: float) -> None:
+    def measured(self, task: Task, seconds: float) -> None:
         """A task took so many seconds."""
-        expected = self._expected[task.problem]
-        self._left -= expected
-        self.estimated += expected
+        self.skipped(task)
+        self.estimated += self._expects(task)
         self._taken += seconds
-        medians = {c: int(np.median(o.nanoseconds)) for c, o in outcomes.items() if len(o.nanoseconds)}
-        self._agenda.learn(task.problem, medians)
 
     def skipped(self, task: Task) -> None:
         """A task was not measured."""
-        self._left -= self._expected[task.problem]
+        self._left -= self._expects(task)
 
     def left_seconds(self) -> float:
         """What the tasks that are left take, by what was seen so far."""
         return max(0.0, self._left) * self._scale()
+
+    def _choices(self, now: float) -> Iterator[Task]:
+        """What is asked for and may begin."""
+        asked = self._search.ask(self._end - now)
+        return (task for task in asked if self._patience(task, now) >= 0)
 
     def _scale(self) -> float:
         return (self._taken + _TRUST_SECONDS) / (self.estimated + _TRUST_SECONDS)
 
     def _patience(self, task: Task, now: float) -> float:
         """How long a task may be waited for and still end in time; negative where it may not begin."""
-        return self._end - now - _CAUTION * self._scale() * self._expected[task.problem]
+        return self._end - now - _CAUTION * self._scale() * self._expects(task)
 
-    def _take(self, task: Task) -> Task:
-        self._agenda.take(task)
-        return task
+    def _expects(self, task: Task) -> float:
+        """Seconds that a task is expected to take on this machine."""
+        if task not in self._expected:
+            self._expected[task] = self._pace.measuring(task, new_binaries(task, self._seen))
+        return self._expected[task]
 
 
 def _protocol(strategy: str, phases: Phases, machine: Mapping[str, Any], estimated: float) -> dict[str, Any]:

@@ -118,11 +118,12 @@ def test_a_log_gets_a_line_for_each_tenth(capsys):
     shown.planned(outlook_of(Plan((), {})))
     capsys.readouterr()
     for number in range(40):
-        measured(shown, summary, SMALL, {FAST: ok(2000), COPY: ok(1500)}, left=39 - number)
+        problem = SMALL._replace(rows=1 + number)
+        measured(shown, summary, problem, {FAST: ok(2000), COPY: ok(1500)}, left=39 - number)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [f"{10 * tenth}" for tenth in range(1, 11)]
     assert "4 of 40 problems" in lines[0] and "about 1.0 s left" in lines[0]
-    assert lines[0].endswith("rms_norm_forward bfloat16 1 x 64: row warps=1 in 2.0 us, 75 % of the copy's speed")
+    assert lines[0].endswith("rms_norm_forward bfloat16 4 x 64: row warps=1 in 2.0 us, 75 % of the copy's speed")
     assert "left" not in lines[-1]
 
 

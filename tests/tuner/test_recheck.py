@@ -10,7 +10,7 @@ from normtune.results.records import Device
 from normtune.tuner.device.open import Outcome, Phases, SkippedError
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.recheck import recheck
-from normtune.tuner.search.rounds import race
+from normtune.tuner.search.rounds import timed
 
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
 SHAPES = [(rows, hidden) for hidden in (64, 4096) for rows in (1, 64, 4096)]
@@ -34,10 +34,10 @@ class Bench:
     def __init__(self, clock=None, free_bytes=None, late=(), skipped=(), broken=()):
         self.clock, self.free_bytes = clock or Clock(), free_bytes
         self.late, self.skipped, self.broken = set(late), set(skipped), set(broken)
-        self.measured, self.patience, self.closed = [], [], 0
+        self.measured, self.patience, self.prepared, self.closed = [], [], [], 0
 
     def prepare(self, tasks, told=None):
-        self.prepared = [task.problem for task in tasks]
+        self.prepared.append([task.problem for task in tasks])
 
     def compiled(self, task, seconds=None):
         if task.problem not in self.late:
@@ -47,7 +47,7 @@ class Bench:
         self.patience.append(seconds)
         return seconds is None
 
-    def measure(self, task, strategy):
+    def measure(self, task, race):
         self.clock.now += 10
         if task.problem in self.skipped:
             raise SkippedError("it does not fit")
@@ -55,7 +55,7 @@ class Bench:
             raise NormtuneError("the device is lost")
         self.measured.append(task.problem)
         session = type("Session", (), {"block": staticmethod(self.block)})()
-        found = race(session, [candidate.config for candidate in task.candidates], strategy)
+        found = timed(session, task.configs, race)
         return {config: Outcome("ok", "", one.rounds, one.nanoseconds) for config, one in found.items()}
 
     @staticmethod
@@ -91,7 +91,9 @@ def tasks():
 def test_tasks_are_measured_in_order_and_what_came_of_them_is_heard(tasks):
     bench, asker = Bench(), Asker()
     told = recheck(bench, tasks, asker)
-    assert bench.prepared == bench.measured == [problem for problem, _ in asker.heard] == [t.problem for t in tasks]
+    wanted = [task.problem for task in tasks]
+    assert bench.measured == [problem for problem, _ in asker.heard] == wanted
+    assert bench.prepared == [wanted[begun:] for begun in range(6)]
     assert (told.measured, told.unfinished, told.skipped, told.oversized) == (6, 0, {}, 0)
     assert told.timings == sum(len(o.nanoseconds) for _, found in asker.heard for o in found.values()) > 6 * 6
     assert set(asker.heard[0][1]) == {COPY, *(candidate.config for candidate in tasks[0].candidates)}

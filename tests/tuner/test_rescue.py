@@ -19,6 +19,7 @@ from normtune.results.database.store import Store
 from normtune.results.parquet_csv import read_parquet
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
+from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.sweep import sweep
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -38,8 +39,8 @@ class Disturbed(MadeUp):
         super().__init__()
         self.problems, self.disturb = problems, disturb
 
-    def measure(self, task, strategy):
-        outcomes = super().measure(task, strategy)
+    def measure(self, task, race):
+        outcomes = super().measure(task, race)
         if len(self.measured) == self.problems:
             self.disturb()
         return outcomes
@@ -68,10 +69,10 @@ def test_a_store_that_goes_away_is_told_and_nothing_is_lost(tmp_path, wide_plan,
     path = folder / "store.db"
     with Store.open(f"sqlite:///{path}") as store:
         with Store.open(f"sqlite:///{path}") as first:  # folds its journal into the file, as a long sweep does
-            sweep(MadeUp(), first, plan(problems([], ["float32"], [(1, 64)]), "default", TARGET), "adaptive")
+            sweep(MadeUp(), first, plan(problems([], ["float32"], [(1, 64)]), "default", TARGET), Adaptive)
         bench = Disturbed(after, lambda: disturb(path))
         with pytest.raises(NormtuneError, match=r"store\.db") as caught:
-            sweep(bench, store, wide_plan, "adaptive")
+            sweep(bench, store, wide_plan, Adaptive)
     assert len(bench.measured) in (after, after + 1)
     file = rescued(caught.value)
     assert file.parent == (working if disturb is folder_removed else folder)
@@ -84,7 +85,7 @@ def test_a_store_that_goes_away_is_told_and_nothing_is_lost(tmp_path, wide_plan,
 def test_a_journal_that_goes_away_costs_nothing(tmp_path, wide_plan):
     path = tmp_path / "store.db"
     with Store.open(f"sqlite:///{path}") as store:
-        summary = sweep(Disturbed(5, Path(f"{path}-wal").unlink), store, wide_plan, "adaptive")
+        summary = sweep(Disturbed(5, Path(f"{path}-wal").unlink), store, wide_plan, Adaptive)
     assert summary.problems == len(wide_plan.tasks)
     with Store.open(f"sqlite:///{path}", create=False) as store:
         assert len(store.load().frame) == wide_plan.cells() + len(wide_plan.tasks)
@@ -109,7 +110,7 @@ def test_a_store_that_is_vacuumed_meanwhile_is_the_same_store(tmp_path, wide_pla
     connection.commit()
     connection.close()
     with Store.open(f"sqlite:///{path}") as store:
-        assert sweep(Disturbed(5, shrink), store, wide_plan, "adaptive").problems == len(wide_plan.tasks)
+        assert sweep(Disturbed(5, shrink), store, wide_plan, Adaptive).problems == len(wide_plan.tasks)
 
 
 def test_rows_that_go_away_are_counted_at_the_end(tmp_path, wide_plan):
@@ -121,7 +122,7 @@ def test_rows_that_go_away_are_counted_at_the_end(tmp_path, wide_plan):
         connection.close()
 
     with Store.open(f"sqlite:///{path}") as store, pytest.raises(NormtuneError, match=r"holds \d+ of the") as caught:
-        sweep(Disturbed(5, delete), store, wide_plan, "adaptive")
+        sweep(Disturbed(5, delete), store, wide_plan, Adaptive)
     held = read_parquet(rescued(caught.value))
     with Store.open(f"sqlite:///{path}") as store:
         assert store.merge(held) == 7
@@ -135,7 +136,7 @@ def test_an_interrupted_sweep_whose_store_is_gone_does_not_say_that_all_is_store
         raise KeyboardInterrupt
 
     with Store.open(f"sqlite:///{path}") as store, pytest.raises(NormtuneError, match="was removed") as caught:
-        sweep(Disturbed(5, disturb), store, wide_plan, "adaptive")
+        sweep(Disturbed(5, disturb), store, wide_plan, Adaptive)
     assert len(read_parquet(rescued(caught.value)).frame)
 
 
@@ -154,7 +155,7 @@ def test_a_table_of_postgresql_that_goes_away_is_told_and_nothing_is_lost(tmp_pa
     schema.metadata.drop_all(engine)
     try:
         with Store.open(server) as store, pytest.raises(NormtuneError) as caught:
-            sweep(Disturbed(5, disturb), store, wide_plan, "adaptive")
+            sweep(Disturbed(5, disturb), store, wide_plan, Adaptive)
     finally:
         schema.metadata.drop_all(engine)
         engine.dispose()

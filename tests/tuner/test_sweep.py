@@ -20,7 +20,9 @@ from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.report import end_lines
-from normtune.tuner.search.rounds import race
+from normtune.tuner.search.adaptive import Adaptive
+from normtune.tuner.search.exhaustive import Exhaustive
+from normtune.tuner.search.rounds import timed
 from normtune.tuner.sweep import look_ahead, sweep
 
 TARGET = TARGETS["sm_90"]
@@ -46,18 +48,18 @@ class MadeUp:
 
     def prepare(self, tasks, told=None):
         if told:
-            told(1, 1)
+            told(1)
 
     def compiled(self, task, seconds=None):
         return True
 
-    def measure(self, task, strategy):
+    def measure(self, task, race):
         time.sleep(self.delay)
         self.measured.append(task)
         outcomes = {c.config: self.broken[c.config] for c in task.candidates if c.config in self.broken}
         session = type("Session", (), {"block": staticmethod(self.block)})()
         configs = [c.config for c in task.candidates if c.config not in outcomes]
-        for config, found in race(session, configs, strategy).items():
+        for config, found in timed(session, configs, race).items():
             outcomes[config] = Outcome("ok", "", found.rounds, found.nanoseconds)
         return outcomes
 
@@ -90,7 +92,7 @@ def small_plan():
 
 
 def test_everything_planned_is_stored_with_its_copy(store, small_plan):
-    summary = sweep(MadeUp(), store, small_plan, "adaptive")
+    summary = sweep(MadeUp(), store, small_plan, Adaptive)
     assert (summary.problems, summary.known, summary.left) == (8, 0, 0)
     frame = store.load().frame
     assert len(frame) == small_plan.cells() + 8
@@ -104,9 +106,9 @@ def test_everything_planned_is_stored_with_its_copy(store, small_plan):
 
 
 def test_the_same_sweep_again_has_nothing_to_do(store, small_plan):
-    sweep(MadeUp(), store, small_plan, "adaptive")
+    sweep(MadeUp(), store, small_plan, Adaptive)
     bench = MadeUp()
-    summary = sweep(bench, store, small_plan, "adaptive")
+    summary = sweep(bench, store, small_plan, Adaptive)
     assert (summary.problems, summary.known, bench.measured) == (0, 8, [])
     assert len(store.runs()) == 1
 
@@ -114,9 +116,9 @@ def test_the_same_sweep_again_has_nothing_to_do(store, small_plan):
 def test_a_wider_sweep_measures_what_is_new_beside_the_incumbent(store, small_plan):
     narrow = plan([task.problem for task in small_plan.tasks], "default", TARGET)
     narrow = narrow._replace(tasks=tuple(t._replace(candidates=t.candidates[1:]) for t in narrow.tasks))
-    sweep(MadeUp(), store, narrow, "adaptive")
+    sweep(MadeUp(), store, narrow, Adaptive)
     bench = MadeUp()
-    sweep(bench, store, small_plan, "adaptive")
+    sweep(bench, store, small_plan, Adaptive)
     assert len(bench.measured) == 8
     for task in bench.measured:
         whole = next(t for t in small_plan.tasks if t.problem == task.problem)
@@ -125,24 +127,24 @@ def test_a_wider_sweep_measures_what_is_new_beside_the_incumbent(store, small_pl
 
 
 def test_exhaustive_goes_on_where_adaptive_stopped(store, small_plan):
-    sweep(MadeUp(), store, small_plan, "adaptive")
+    sweep(MadeUp(), store, small_plan, Adaptive)
     bench = MadeUp()
-    sweep(bench, store, small_plan, "exhaustive")
+    sweep(bench, store, small_plan, Exhaustive)
     assert bench.measured
     coverage = store.coverage(DEVICE)
     cells = [(task.problem, c.config) for task in small_plan.tasks for c in task.candidates]
     assert min(coverage[cell].samples for cell in cells) >= 16
-    assert sweep(MadeUp(), store, small_plan, "exhaustive").problems == 0
+    assert sweep(MadeUp(), store, small_plan, Exhaustive).problems == 0
 
 
 def test_a_failure_is_stored_with_its_reason_and_not_tried_again(store, small_plan):
     bad = small_plan.tasks[0].candidates[0].config
-    sweep(MadeUp({bad: Outcome("compile_error", "no such thing")}), store, small_plan, "adaptive")
+    sweep(MadeUp({bad: Outcome("compile_error", "no such thing")}), store, small_plan, Adaptive)
     frame = store.load().frame
     failed = frame[frame["status"] != "ok"]
     assert set(failed["status"]) == {"compile_error"} and set(failed["reason"]) == {"no such thing"}
     assert all(len(samples) == 0 for samples in failed["samples"])
-    assert sweep(MadeUp(), store, small_plan, "adaptive").problems == 0
+    assert sweep(MadeUp(), store, small_plan, Adaptive).problems == 0
 
 
 class Clocked(MadeUp):
@@ -171,10 +173,10 @@ class Clocked(MadeUp):
         self.compiling -= seconds
         return False
 
-    def measure(self, task, strategy):
-        pace = Pace(self.speed(), TARGET, strategy)
+    def measure(self, task, race):
+        pace = Pace(self.speed(), TARGET, Adaptive.expected_blocks)
         self.now += self.factor * pace.measuring(task, 0)
-        return super().measure(task, strategy)
+        return super().measure(task, race)
 
     def close(self):
         self.closed += 1
@@ -182,7 +184,7 @@ class Clocked(MadeUp):
 
 
 def swept(bench, store, chosen, budget=None):
-    return sweep(bench, store, chosen, "adaptive", budget, clock=bench.clock)
+    return sweep(bench, store, chosen, Adaptive, budget, clock=bench.clock)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
@@ -210,7 +212,7 @@ def test_a_problem_that_would_overrun_gives_way_to_one_that_does_not(store, othe
     chosen = chosen._replace(
         tasks=tuple(t if t.problem == first else t._replace(candidates=t.candidates[:1]) for t in chosen.tasks)
     )
-    costs = {t.problem: Pace(Clocked().speed(), TARGET, "adaptive").measuring(t, 0) for t in chosen.tasks}
+    costs = {t.problem: Pace(Clocked().speed(), TARGET, Adaptive.expected_blocks).measuring(t, 0) for t in chosen.tasks}
     bench = Clocked()
     summary = swept(bench, store, chosen, budget=1.0 + 2 * sum(costs[problem] for problem in others))
     assert {task.problem for task in bench.measured} == set(others)
@@ -235,9 +237,10 @@ def test_a_budget_that_is_spent_before_the_start_stores_nothing(store, small_pla
 
 def test_binaries_are_compiled_in_the_order_of_coverage_and_nobody_waits_for_later_ones(store, small_plan):
     class Compiling(Clocked):
+        order, done = [], 0
+
         def prepare(self, tasks, told=None):
-            self.order = [task.problem for task in tasks]
-            self.done = 0
+            self.order += [task.problem for task in tasks if task.problem not in self.order]
 
         def compiled(self, task, seconds=None):
             place = self.order.index(task.problem)
@@ -259,8 +262,8 @@ def test_what_was_seen_on_this_device_corrects_the_next_estimate(store, small_pl
     swept(first, store, small_plan)
     (run,) = store.runs()
     assert run.protocol["estimated_seconds"] == pytest.approx(first.now / 1.5, rel=0.01)
-    outlook = look_ahead(Slow(), store, small_plan, "exhaustive")
-    naive = look_ahead(Slow(), None, outlook.plan._replace(tasks=outlook.tasks), "exhaustive")
+    outlook = look_ahead(Slow(), store, small_plan, Exhaustive)
+    naive = look_ahead(Slow(), None, outlook.plan._replace(tasks=outlook.tasks), Exhaustive)
     assert outlook.estimate.timing == pytest.approx(1.5 * naive.estimate.timing, rel=0.01)
 
 
@@ -268,27 +271,27 @@ def test_a_problem_that_cannot_be_measured_now_is_told_and_tried_by_the_next_swe
     class Crowded(MadeUp):
         tried = 0
 
-        def measure(self, task, strategy):
+        def measure(self, task, race):
             if task.problem.rows == 64:
                 self.tried += 1
                 raise SkippedError("out of memory")
-            return super().measure(task, strategy)
+            return super().measure(task, race)
 
     bench = Crowded()
-    summary = sweep(bench, store, small_plan, "adaptive")
+    summary = sweep(bench, store, small_plan, Adaptive)
     assert (summary.problems, summary.left, bench.tried) == (4, 0, 4)
     assert summary.skipped == {"out of memory": 4}
     assert "skipped 4 problems, which the next sweep tries again: out of memory" in end_lines(summary, None)
     assert set(store.load().frame["rows"]) == {1}
-    assert sweep(MadeUp(), store, small_plan, "adaptive").problems == 4
+    assert sweep(MadeUp(), store, small_plan, Adaptive).problems == 4
 
 
 def test_a_sweep_that_skips_everything_ends_and_stores_nothing(store, small_plan):
     class Full(MadeUp):
-        def measure(self, task, strategy):
+        def measure(self, task, race):
             raise SkippedError("out of memory")
 
-    summary = sweep(Full(), store, small_plan, "adaptive")
+    summary = sweep(Full(), store, small_plan, Adaptive)
     assert (summary.problems, summary.left, summary.skipped) == (0, 0, {"out of memory": 8})
     assert store.runs() == []
 
@@ -303,7 +306,7 @@ def test_nothing_to_do_closes_the_device(store, small_plan):
 
 def test_stale_measures_again_what_was_stored_under_other_kernels(store, small_plan, monkeypatch):
     assert stale_plan(store.coverage(DEVICE), TARGET).tasks == ()
-    sweep(MadeUp(), store, small_plan, "adaptive")
+    sweep(MadeUp(), store, small_plan, Adaptive)
     assert stale_plan(store.coverage(DEVICE), TARGET).tasks == ()
     forward = operator("rms_norm_forward")
     for module in ("plan.resume", "run_record"):
@@ -316,18 +319,18 @@ def test_stale_measures_again_what_was_stored_under_other_kernels(store, small_p
     assert sum(len(task.candidates) for task in chosen.tasks) == sum(
         len(task.candidates) for task in small_plan.tasks if task.problem.operator == "rms_norm_forward"
     )
-    assert sweep(bench, store, chosen, "adaptive").problems == 4
+    assert sweep(bench, store, chosen, Adaptive).problems == 4
     assert stale_plan(store.coverage(bench.device), TARGET).tasks == ()
 
 
 def test_another_gpu_starts_from_nothing(store, small_plan):
-    sweep(MadeUp(), store, small_plan, "adaptive")
+    sweep(MadeUp(), store, small_plan, Adaptive)
     other = MadeUp()
     other.device = DEVICE._replace(name="Other")
-    assert sweep(other, store, small_plan, "adaptive").problems == 8
+    assert sweep(other, store, small_plan, Adaptive).problems == 8
     replayed = MadeUp()
     replayed.device = DEVICE._replace(uuid="replay:made-up")
-    assert sweep(replayed, store, small_plan, "adaptive").problems == 8
+    assert sweep(replayed, store, small_plan, Adaptive).problems == 8
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
@@ -338,7 +341,7 @@ def test_a_killed_sweep_keeps_whole_problems_and_resumes(tmp_path, small_plan, e
         f"chosen = plan(problems([], ['bfloat16'], shapes('default', [1, 64], [64, 128])), 'default', TARGET)\n"
         f"with Store.open('sqlite:///{tmp_path}/store.db') as opened:\n"
         "    print('ready', flush=True)\n"
-        "    sweep(MadeUp(delay=0.4), opened, chosen, 'adaptive')\n"
+        "    sweep(MadeUp(delay=0.4), opened, chosen, Adaptive)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert child.stdout.readline() == b"ready\n"
@@ -351,7 +354,7 @@ def test_a_killed_sweep_keeps_whole_problems_and_resumes(tmp_path, small_plan, e
         found = frame.groupby(["operator", "rows", "hidden", "dtype"]).size()
         assert 0 < len(found) < 8
         assert all(sizes[name] == size for name, size in found.items())
-        rest = sweep(MadeUp(), store, small_plan, "adaptive")
+        rest = sweep(MadeUp(), store, small_plan, Adaptive)
         assert (rest.known, rest.problems) == (len(found), 8 - len(found))
 
 
@@ -362,13 +365,13 @@ def test_what_may_have_failed_by_chance_is_measured_again_when_asked(store, smal
         timeout: Outcome("timeout", "slept"),
         wrong: Outcome("wrong_result", "y is wrong"),
     }
-    sweep(MadeUp(failures), store, small_plan, "adaptive")
+    sweep(MadeUp(failures), store, small_plan, Adaptive)
     bench = MadeUp()
-    assert sweep(bench, store, small_plan, "adaptive").problems == 0
-    assert look_ahead(bench, store, small_plan, "adaptive", retry_failed=True).cells > 0
-    summary = sweep(bench, store, small_plan, "adaptive", retry_failed=True)
+    assert sweep(bench, store, small_plan, Adaptive).problems == 0
+    assert look_ahead(bench, store, small_plan, Adaptive, retry_failed=True).cells > 0
+    summary = sweep(bench, store, small_plan, Adaptive, retry_failed=True)
     asked = {c.config for task in bench.measured for c in task.candidates}
     assert summary.problems == 4 and {crashed, timeout} <= asked and wrong not in asked
-    assert sweep(MadeUp(), store, small_plan, "adaptive", retry_failed=True).problems == 0
+    assert sweep(MadeUp(), store, small_plan, Adaptive, retry_failed=True).problems == 0
     newest = {config: known.status for (_, config), known in store.coverage(DEVICE).items()}
     assert (newest[crashed], newest[timeout], newest[wrong]) == ("ok", "ok", "wrong_result")

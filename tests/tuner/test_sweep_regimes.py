@@ -19,6 +19,7 @@ from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.report import device_line, end_lines
+from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.sweep import look_ahead, sweep
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -55,19 +56,19 @@ def narrowed(whole):
 
 def test_what_is_known_in_one_regime_is_not_done_in_another(store, small_plan):
     for regime in ("cold", "warm", "eager"):
-        assert len(look_ahead(InRegime(regime), store, small_plan, "adaptive").tasks) == 8
-        assert sweep(InRegime(regime), store, small_plan, "adaptive").problems == 8
-        assert sweep(InRegime(regime), store, small_plan, "adaptive").known == 8
+        assert len(look_ahead(InRegime(regime), store, small_plan, Adaptive).tasks) == 8
+        assert sweep(InRegime(regime), store, small_plan, Adaptive).problems == 8
+        assert sweep(InRegime(regime), store, small_plan, Adaptive).known == 8
     assert [run.regime for run in store.runs()].count("warm") == 1
     sizes = {regime: len(store.load(regime=regime).frame) for regime in ("cold", "warm", "eager")}
     assert set(sizes.values()) == {small_plan.cells() + 8}
 
 
 def test_anchors_are_the_incumbents_of_the_same_regime(store, small_plan):
-    sweep(InRegime("cold"), store, small_plan, "adaptive")
-    sweep(InRegime("warm"), store, narrowed(small_plan), "adaptive")
+    sweep(InRegime("cold"), store, small_plan, Adaptive)
+    sweep(InRegime("warm"), store, narrowed(small_plan), Adaptive)
     bench = InRegime("warm")
-    sweep(bench, store, small_plan, "adaptive")
+    sweep(bench, store, small_plan, Adaptive)
     for task in bench.measured:
         whole = next(t for t in small_plan.tasks if t.problem == task.problem)
         others = [c.config for c in whole.candidates[1:]]
@@ -77,7 +78,7 @@ def test_anchors_are_the_incumbents_of_the_same_regime(store, small_plan):
 
 
 def test_what_is_stale_is_stale_in_its_regime(store, small_plan, monkeypatch):
-    sweep(InRegime("warm"), store, small_plan, "adaptive")
+    sweep(InRegime("warm"), store, small_plan, Adaptive)
     monkeypatch.setattr("normtune.tuner.plan.resume.fingerprint", lambda spec: "sha256:new")
     assert stale_plan(store.coverage(DEVICE), TARGET).tasks == ()
     assert len(stale_plan(store.coverage(DEVICE, "warm"), TARGET).tasks) == 8
@@ -85,22 +86,22 @@ def test_what_is_stale_is_stale_in_its_regime(store, small_plan, monkeypatch):
 
 def test_a_run_that_never_ends_has_its_regime_from_its_beginning(store, small_plan):
     class Killed(InRegime):
-        def measure(self, task, strategy):
+        def measure(self, task, race):
             if self.measured:
                 raise KeyboardInterrupt
-            return super().measure(task, strategy)
+            return super().measure(task, race)
 
         def phases(self):
             raise SystemExit(1)  # nothing is written at the end
 
     with pytest.raises(SystemExit):
-        sweep(Killed("warm"), store, small_plan, "adaptive")
+        sweep(Killed("warm"), store, small_plan, Adaptive)
     assert [run.regime for run in store.runs()] == ["warm"]
     assert store.load().frame.empty and not store.load(regime="warm").frame.empty
 
 
 def test_estimates_learn_from_runs_of_the_same_regime(store, small_plan):
-    sweep(InRegime("warm"), store, small_plan, "adaptive")
+    sweep(InRegime("warm"), store, small_plan, Adaptive)
     (run,) = store.runs()
     slow = run._replace(protocol=run.protocol | {"estimated_seconds": 40.0, "seconds": {"timing": 60.0}})
     assert corrected([slow], DEVICE, "warm") == pytest.approx(1.5)
@@ -109,7 +110,8 @@ def test_estimates_learn_from_runs_of_the_same_regime(store, small_plan):
 
 def test_nothing_is_evicted_warm_and_the_host_is_waited_for_in_eager(small_plan):
     cold, warm, eager = (
-        Pace(H200, TARGET, "adaptive", regime=name).timing(small_plan.tasks[0]) for name in ("cold", "warm", "eager")
+        Pace(H200, TARGET, Adaptive.expected_blocks, regime=name).timing(small_plan.tasks[0])
+        for name in ("cold", "warm", "eager")
     )
     assert warm < cold < eager
 
@@ -117,11 +119,11 @@ def test_nothing_is_evicted_warm_and_the_host_is_waited_for_in_eager(small_plan)
 def test_the_end_names_the_command_that_fits_the_regime(store, small_plan):
     bench = InRegime("warm")
     assert "warm: the same buffers again and again" in device_line(bench)
-    told = end_lines(sweep(bench, store, small_plan, "adaptive"), None)
+    told = end_lines(sweep(bench, store, small_plan, Adaptive), None)
     assert told[-1].startswith("complete: `normtune fit --regime warm` fits the table")
-    again = end_lines(sweep(InRegime("warm"), store, small_plan, "adaptive"), None)
+    again = end_lines(sweep(InRegime("warm"), store, small_plan, Adaptive), None)
     assert again == ["nothing to do: all 8 problems are measured; `normtune fit --regime warm` makes their table"]
-    assert "`normtune fit` fits" in end_lines(sweep(InRegime("cold"), store, small_plan, "adaptive"), None)[-1]
+    assert "`normtune fit` fits" in end_lines(sweep(InRegime("cold"), store, small_plan, Adaptive), None)[-1]
 
 
 def test_the_plan_without_a_gpu_is_of_the_regime():

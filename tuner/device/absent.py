@@ -3,7 +3,7 @@
 In: nothing. Out: a `Bench` with the limits and the speed of an H200 with 16 cores, which measures nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from normtune.kernels.config import Config
 from normtune.kernels.target import TARGETS
@@ -12,6 +12,7 @@ from normtune.results.regimes import COLD
 from normtune.tuner.device.open import Outcome, Phases
 from normtune.tuner.plan.estimate import H200, Speed
 from normtune.tuner.plan.plan import Task
+from normtune.tuner.search.protocol import Race
 
 
 class AbsentBench:
@@ -29,14 +30,14 @@ class AbsentBench:
         """As measured on one."""
         return H200
 
-    def prepare(self, tasks: Sequence[Task], told: Callable[[int, int], None] | None = None) -> None:
+    def prepare(self, tasks: Iterable[Task], told: Callable[[int], None] | None = None) -> None:
         """Nothing is compiled."""
 
     def compiled(self, task: Task, seconds: float | None = None) -> bool:
         """Nothing is."""
         return False
 
-    def measure(self, task: Task, strategy: str) -> Mapping[Config, Outcome]:
+    def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
         """It cannot.
 
         Raises:

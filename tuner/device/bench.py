@@ -2,16 +2,18 @@
 
 In: tasks. Out: an `Outcome` a config. The device is driven by a worker; when that is lost, the config to blame is found
 by asking for the same step one config at a time, gets its outcome, and the others go on with a new worker. How a device
-does a step is left to its `engine.Engine`, which steps there are for how many rounds to `rounds`.
+does a step is left to its `engine.Engine`, which configs have how many rounds to the race of a search.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
+from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.tuner.device.compiling import (
     BESIDE_A_GPU,
     COMPILE_SECONDS,
@@ -25,7 +27,8 @@ from normtune.tuner.device.worker import Opener, Worker, WorkerLostError
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Candidate, Plan, Task
-from normtune.tuner.search.rounds import close_to_best, race
+from normtune.tuner.search.protocol import Race
+from normtune.tuner.search.rounds import close_to_best, timed
 
 # Configs within 3 % of the best have many calls compared: whoever wins here, alone or in a table, is among them.
 LIKELY = 1.03
@@ -36,6 +39,9 @@ STEPS_SECONDS = 60.0
 # operator may be bad.
 MAX_LOST = 3
 MAX_LOST_BY_CONFIGS = 20
+# Binaries of so many tasks are compiled ahead. By the estimate of a default sweep no more is gained from 16 on, beside
+# 2 to 16 cores: 0.0 to 73 s are waited for the compilers, as if all began at the start.
+LOOK_AHEAD = 32
 
 
 class WorkerBench:
@@ -62,6 +68,8 @@ class WorkerBench:
         self._pool: CompilePool | None = None
         self._failed: dict[object, Outcome] = {}
         self._gated: set[object] = set()
+        self._wanted: set[Task] = set()
+        self._blocks: dict[Problem, int] = {}
         self._rounds = self._void_rounds = 0
         self._seconds = {"compile": 0.0, "gate": 0.0, "timing": 0.0}
 
@@ -80,15 +88,19 @@ class WorkerBench:
             ) from None
         return found._replace(cores=default_workers())
 
-    def prepare(self, tasks: Sequence[Task], told: Callable[[int, int], None] | None = None) -> None:
+    def prepare(self, tasks: Iterable[Task], told: Callable[[int], None] | None = None) -> None:
         """Begin to compile, in the order of the tasks; a failure becomes the outcome of the binary's configs."""
-        if self._identity.compiles:
-            jobs = Plan(tuple(tasks), {}).jobs()
-            self._pool = CompilePool(jobs, self.target.name, seconds=COMPILE_SECONDS, told=told, nice=BESIDE_A_GPU)
+        if not self._identity.compiles:
+            return
+        if self._pool is None:
+            self._pool = CompilePool([], self.target.name, seconds=COMPILE_SECONDS, told=told, nice=BESIDE_A_GPU)
+        for task in islice(tasks, LOOK_AHEAD):
+            self._want(task)
 
     def compiled(self, task: Task, seconds: float | None = None) -> bool:
         """Wait for the binaries of a task, at most so long; whether they are there."""
         start = time.perf_counter()
+        self._want(task)
         try:
             for candidate in task.candidates:
                 left = None if seconds is None else max(0.0, seconds - (time.perf_counter() - start))
@@ -98,7 +110,7 @@ class WorkerBench:
         finally:
             self._seconds["compile"] += time.perf_counter() - start
 
-    def measure(self, task: Task, strategy: str) -> Mapping[Config, Outcome]:
+    def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
         """Gate each binary once, time the candidates that pass, compare their outputs again."""
         self.compiled(task)
         start = time.perf_counter()
@@ -113,7 +125,10 @@ class WorkerBench:
         session = _Session(self, task.problem, passed)
         session.step("warm_up", session.alive())
         timing = time.perf_counter()
-        samples = race(session, session.alive(), strategy) if session.alive() else {}
+        first_block = self._blocks.get(task.problem, 0)
+        samples = timed(session, session.alive(), race, first_block) if session.alive() else {}
+        if samples:
+            self._blocks[task.problem] = 1 + max(one.rounds[-1] for one in samples.values()) // ROUNDS_PER_BLOCK
         compare = time.perf_counter()
         session.step("compare", session.alive(), close_to_best(samples, LIKELY))
         outcomes.update(session.failed)
@@ -195,6 +210,12 @@ class WorkerBench:
                 f"the process that drives the device was lost {self._lost} times in a row, the last time because of: "
                 f"{error}; everything measured is stored, `normtune doctor` looks for the cause"
             ) from None
+
+    def _want(self, task: Task) -> None:
+        """Begin to compile the binaries of a task, once."""
+        if self._pool is not None and task not in self._wanted:
+            self._wanted.add(task)
+            self._pool.add(Plan((task,), {}).jobs())
 
     def _compile(self, problem: Problem, candidate: Candidate, seconds: float | None) -> Compiled | bool | None:
         """Whether a candidate's binary was dealt with; None where the time was too short."""

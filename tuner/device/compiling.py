@@ -60,12 +60,12 @@ class CompilePool:
     """Binaries in the making: compiles jobs in the background, about in their order.
 
     Args:
-        jobs: one a compile class.
+        jobs: one a compile class; others may be added.
         target: `sm_90`, `gfx942`, ...
-        workers: processes; default one a core.
+        workers: processes; default one a core, and no more than jobs if there are any.
         keep_assembly: whether `Compiled.binaries` is filled (PTX or AMD assembly, much text).
         seconds: after so many a compile is tried again, or given up.
-        told: called as (done, total) whenever a job is done, from another thread.
+        told: called with the number of jobs that are done whenever one is, from another thread.
         nice: how far the processes stand back behind others, as for `os.nice`.
     """
 
@@ -76,31 +76,32 @@ class CompilePool:
         workers: int | None = None,
         keep_assembly: bool = False,
         seconds: float = COMPILE_SECONDS,
-        told: Callable[[int, int], None] | None = None,
+        told: Callable[[int], None] | None = None,
         nice: int = 0,
     ) -> None:
         self._seconds = seconds
         self._futures: dict[tuple[str, str, str, AnyLaunch], Future[Compiled]] = {}
         self._jobs: dict[Future[Compiled], Job] = {}
         self._done = 0
+        self._told = told
         self._pool: ProcessPool | None = None
-        if not jobs:
-            return
-        workers = min(workers or default_workers(), len(jobs))
-        start_tracker()
-        self._scratch = Scratch()
-        initial = (target, nice, self._scratch.path, loaded())
-        self._pool = ProcessPool(workers, initializer=_activate, initargs=initial, context=SPAWN)
+        self._workers = min(workers or default_workers(), len(jobs) or default_workers())
+        self._initial = target, nice
         self._keep_assembly = keep_assembly
+        self.add(jobs)
 
-        def count(_: object) -> None:
-            self._done += 1
-            if told:
-                told(self._done, len(jobs))
-
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Compile these, too, behind the others; who is among them already is not compiled again."""
         for job in jobs:
+            if compile_class(job.problem, job.launch) in self._futures:
+                continue
+            if self._pool is None:
+                start_tracker()
+                self._scratch = Scratch()
+                initial = (*self._initial, self._scratch.path, loaded())
+                self._pool = ProcessPool(self._workers, initializer=_activate, initargs=initial, context=SPAWN)
             future: Future[Compiled] = Future()
-            future.add_done_callback(count)
+            future.add_done_callback(self._count)
             self._futures[compile_class(job.problem, job.launch)] = future
             self._jobs[future] = job
             self._try(job, future, TRIES)
@@ -134,6 +135,11 @@ class CompilePool:
                 self._pool.join()
             finally:
                 self._scratch.remove()
+
+    def _count(self, _: object) -> None:
+        self._done += 1
+        if self._told:
+            self._told(self._done)
 
     def _try(self, job: Job, future: Future[Compiled], tries: int) -> None:
         """Compile a job, so many times at most; whoever is killed or has no time is tried again behind the others."""

@@ -3,7 +3,7 @@
 In: tasks. Out: an `Outcome` per config. `open_device` is the only place that knows the kinds of device.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from normtune.errors import NormtuneError, UsageError
@@ -14,6 +14,7 @@ from normtune.results.regimes import COLD
 from normtune.tuner.device.engine import Engine, Outcome
 from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Task
+from normtune.tuner.search.protocol import Race
 
 __all__ = ["Bench", "Outcome", "Phases", "SkippedError", "Speed", "open_device", "open_device_to_plan"]
 
@@ -60,16 +61,24 @@ class Bench(Protocol):
         """How fast this machine is."""
         ...
 
-    def prepare(self, tasks: Sequence[Task], told: Callable[[int, int], None] | None = None) -> None:
-        """Begin to compile what the tasks need, in their order; `told` hears (done, total) from another thread."""
+    def prepare(self, tasks: Iterable[Task], told: Callable[[int], None] | None = None) -> None:
+        """Begin to compile what the next of these tasks need, in their order, as far ahead as makes sense.
+
+        Args:
+            tasks: what is wanted now, again and again.
+            told: hears how many binaries are compiled, from another thread.
+        """
         ...
 
     def compiled(self, task: Task, seconds: float | None = None) -> bool:
         """Wait for the binaries of a task, at most so long; whether they are there."""
         ...
 
-    def measure(self, task: Task, strategy: str) -> Mapping[Config, Outcome]:
-        """Gate and time one task; the answer holds every candidate, and the copy if anything was timed.
+    def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
+        """Gate one task and time it in the batches of a race.
+
+        Returns:
+            Every candidate that failed or was timed, and the copy if anything was.
 
         Raises:
             SkippedError: it cannot be measured now.

@@ -52,22 +52,20 @@ class Agenda:
         for problem, medians in (known or {}).items():
             seeds.setdefault(_group(problem), {})[problem.rows, problem.hidden] = medians
         self._groups = {name: _Group(members, seeds.get(name, {})) for name, members in groups.items()}
-        self._left = {task.problem: task for task in self.coverage()}
+        turns = _turns([group.tasks for group in self._groups.values()])
+        self._left = {task.problem: task for turn in turns for task in turn}
         self._taken = 0
 
-    def __len__(self) -> int:
-        return len(self._left)
-
-    def coverage(self) -> list[Task]:
-        """All tasks in the order of coverage, operators and dtypes in turn."""
-        return [task for turn in _turns([group.tasks for group in self._groups.values()]) for task in turn]
+    def left(self) -> list[Task]:
+        """The tasks that were not taken, in the order that covers the grid, operators and dtypes in turn."""
+        return list(self._left.values())
 
     def choices(self) -> Iterator[Task]:
         """The remaining tasks: the next one first, then the order of coverage."""
         best = self._contested()
         if best is not None:
             yield best
-        for task in list(self._left.values()):
+        for task in self.left():
             if best is None or task.problem != best.problem:
                 yield task
 

@@ -1,7 +1,8 @@
 """Estimate the duration of a sweep.
 
-In: tasks, a strategy, and the speed of the machine. Out: an `Estimate` with its parts, and the time of a single task,
-by which a sweep keeps its budget. A replay moves no bytes and compiles nothing: only its blocks count.
+In: tasks, how many blocks a search gives a config, how fast the machine is. Out: an `Estimate` with its parts, and what
+a single task takes, by which a sweep keeps its budget. A replay moves no bytes and compiles nothing: only its blocks
+count.
 
 The constants were fitted to sweeps of an H200 beside 16 cores; what differs from machine to machine is measured:
 `Speed` and the pace of Python. Sweeps of the same device that are stored correct what is left.
@@ -19,7 +20,7 @@ from normtune.results.records import ROUNDS_PER_BLOCK, Device, Run
 from normtune.results.regimes import COLD, EAGER, WARM
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.plan import Task
-from normtune.tuner.search.rounds import ALL_BLOCKS, FIRST_BLOCKS
+from normtune.tuner.search.rounds import ALL_BLOCKS
 from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
 
 
@@ -67,8 +68,6 @@ SLICE_SECONDS = 0.25e-6
 
 # Of a config and block on the CPU, as a multiple of `Speed.block_seconds`.
 BLOCK_FACTOR = 1.0
-# Share of the configs that are within 10 % of the best after the first blocks.
-CLOSE_SHARE = 0.42
 # Sentinel of a round, with the copy that leads in: read and written.
 SENTINEL_MOVED = (1 + SENTINEL_COPIES) * 2 * SENTINEL_BYTES
 
@@ -111,12 +110,12 @@ class Estimate(NamedTuple):
 
 
 class Pace:
-    """Duration of tasks on one machine with one strategy.
+    """What tasks take on one machine by one search.
 
     Args:
         speed: of the machine.
         target: its limits.
-        strategy: a name of `rounds.STRATEGIES`.
+        blocks: that a config gets on average, `Search.expected_blocks`.
         python: seconds that `python_seconds` took here.
         correction: of gate and timing, as `corrected` finds it.
         regime: how times are taken.
@@ -126,14 +125,14 @@ class Pace:
         self,
         speed: Speed,
         target: Target,
-        strategy: str,
+        blocks: float,
         python: float = REFERENCE_PYTHON_SECONDS,
         correction: float = 1.0,
         regime: str = COLD,
     ) -> None:
         self._speed = speed
         self._target = target
-        self._strategy = strategy
+        self._blocks = blocks
         self._correction = correction
         # One core drives the device; the compilers have the others, and by their low priority a part of that one.
         cores = max(speed.cores - 1, 0.5)
@@ -156,9 +155,6 @@ class Pace:
 
     def timing(self, task: Task) -> float:
         """Seconds of all rounds of a task."""
-        blocks = float(ALL_BLOCKS)
-        if self._strategy == "adaptive":
-            blocks = FIRST_BLOCKS + CLOSE_SHARE * (ALL_BLOCKS - FIRST_BLOCKS)
         footprint = operator(task.problem.operator).bytes_moved(task.problem)
         launches = 1 + timed_launches(footprint)
         on_device = 0.0
@@ -167,8 +163,8 @@ class Pace:
             times.append(self._moving(footprint) + LAUNCH_SECONDS)
             times = [max(time, self._least_seconds) for time in times]
             replays = [self._evict_seconds + (launches if time < SLOW_SECONDS else 1) * time for time in times]
-            on_device = ROUNDS_PER_BLOCK * (blocks * sum(replays) + ALL_BLOCKS * self._moving(SENTINEL_MOVED))
-        captured = blocks * (len(task.candidates) + 1) * BLOCK_FACTOR * self._speed.block_seconds
+            on_device = ROUNDS_PER_BLOCK * (self._blocks * sum(replays) + ALL_BLOCKS * self._moving(SENTINEL_MOVED))
+        captured = self._blocks * (len(task.candidates) + 1) * BLOCK_FACTOR * self._speed.block_seconds
         return self._correction * (on_device + captured)
 
     def estimate(self, tasks: Iterable[Task]) -> Estimate:

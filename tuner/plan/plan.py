@@ -38,6 +38,11 @@ class Task(NamedTuple):
     problem: Problem
     candidates: tuple[Candidate, ...]
 
+    @property
+    def configs(self) -> list[Config]:
+        """Of the candidates."""
+        return [candidate.config for candidate in self.candidates]
+
 
 class Plan(NamedTuple):
     """All tasks of a sweep.

@@ -1,27 +1,19 @@
-"""How many rounds each config of a problem gets.
+"""The rounds of one task: the batches of a race, timed block by block.
 
-In: a session (one problem on one device) and its configs. Out: every sample with its round number. Knows neither CUDA
-nor replay: a session times blocks of rounds, a strategy says of which configs.
+In: a session (one problem on one device), its configs and a race. Out: every sample with its round number. Knows
+neither CUDA nor replay: a session times blocks of rounds, a race says of which configs.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from statistics import median
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from normtune.kernels.config import COPY, Config
 from normtune.results.records import ROUNDS_PER_BLOCK
+from normtune.tuner.search.protocol import Race, Samples
 
-STRATEGIES = ("adaptive", "exhaustive")
-FIRST_BLOCKS = 3  # 6 rounds for everybody, on three draws of offsets
-ALL_BLOCKS = 8  # 16 rounds for whoever may be the best
-CLOSE = 1.10  # ... that is, whoever is within 10 % of the best after the first blocks
-
-
-class Samples(NamedTuple):
-    """Times of one config: round numbers, ascending, and nanoseconds."""
-
-    rounds: list[int]
-    nanoseconds: list[int]
+ALL_BLOCKS = 8  # 16 rounds, for whoever may be the best
 
 
 class Session(Protocol):
@@ -35,24 +27,29 @@ class Session(Protocol):
         ...
 
 
-def race(session: Session, configs: Sequence[Config], strategy: str) -> dict[Config, Samples]:
-    """Time the configs, and the copy beside them, by a strategy.
+def timed(session: Session, configs: Sequence[Config], race: Race, first_block: int = 0) -> dict[Config, Samples]:
+    """Time the batches of a race, and the copy beside each.
 
     Args:
         session: of the problem.
-        configs: candidates; the yardstick is added.
-        strategy: `exhaustive` gives 16 rounds to all; `adaptive` 6 to all and 16 to those within 10 % of the best.
+        configs: what can be timed; what else the race asks for is left out.
+        race: says of which configs, and how often.
+        first_block: number of the first block, where the problem had others in this run.
     """
     samples = {config: Samples([], []) for config in (*configs, COPY)}
-    alive = list(samples)
-    for number in range(ALL_BLOCKS):
-        if strategy == "adaptive" and number == FIRST_BLOCKS:
-            alive = [COPY, *close_to_best(samples, CLOSE)]
-        for config, times in session.block(alive).items():
-            first = number * ROUNDS_PER_BLOCK
-            samples[config].rounds.extend(range(first, first + len(times)))
-            samples[config].nanoseconds.extend(times)
-    return {config: found for config, found in samples.items() if found.rounds}
+    block = first_block
+    with suppress(StopIteration):
+        batch = next(race)
+        while True:
+            alive = [config for config in batch.configs if config in samples]
+            for _ in range(batch.blocks):
+                for config, times in session.block([*alive, COPY]).items():
+                    first = block * ROUNDS_PER_BLOCK
+                    samples[config].rounds.extend(range(first, first + len(times)))
+                    samples[config].nanoseconds.extend(times)
+                block += 1
+            batch = race.send(_taken(samples))
+    return _taken(samples)
 
 
 def close_to_best(samples: Mapping[Config, Samples], within: float) -> list[Config]:
@@ -61,3 +58,7 @@ def close_to_best(samples: Mapping[Config, Samples], within: float) -> list[Conf
     medians.pop(COPY, None)
     best = min(medians.values(), default=0)
     return [config for config, time in medians.items() if time <= within * best]
+
+
+def _taken(samples: Mapping[Config, Samples]) -> dict[Config, Samples]:
+    return {config: found for config, found in samples.items() if found.rounds}

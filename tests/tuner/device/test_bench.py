@@ -21,12 +21,18 @@ from normtune.tuner.device import worker as worker_module
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.device.open import SkippedError
 from normtune.tuner.plan.plan import Task, candidates
+from normtune.tuner.search.adaptive import Adaptive
+from normtune.tuner.search.exhaustive import Exhaustive
 
 SPEC = operator("rms_norm_forward")
 PROBLEM = SPEC.problem(64, 4096, "bfloat16")
 # Far enough apart that they never are close to the best, which is the one of two warps.
 CONFIGS = [RMSNormConfig("row", 1, warps) for warps in (2, 4, 8, 16)]
 TASK = Task(PROBLEM, tuple(candidates(SPEC, CONFIGS, PROBLEM, TARGETS["sm_90"])[0]))
+
+
+def adaptive(task=TASK):
+    return Adaptive((), {}).batches(task)
 
 
 @pytest.fixture
@@ -55,7 +61,7 @@ def statuses(outcomes):
 def test_without_faults_everything_is_timed_by_one_worker(opened, tmp_path):
     bench = opened()
     assert bench.device.name == "Made Up" and bench.target == TARGETS["sm_90"]
-    outcomes = bench.measure(TASK, "adaptive")
+    outcomes = bench.measure(TASK, adaptive())
     assert statuses(outcomes) == dict.fromkeys((2, 4, 8, 16), "ok")
     assert len(outcomes[CONFIGS[0]].rounds) == 16 and len(outcomes[CONFIGS[3]].rounds) == 6
     assert outcomes[COPY].nanoseconds == [500] * 16
@@ -83,34 +89,36 @@ STEPS = ("gate", "warm_up", "block", "compare")
 def test_a_config_that_loses_the_worker_is_stored_with_its_reason_and_the_others_go_on(opened, step, fault):
     status, reason = REASONS[fault]
     bench = opened((step, 8, fault))
-    outcomes = bench.measure(TASK, "adaptive")
+    outcomes = bench.measure(TASK, adaptive())
     assert statuses(outcomes) == {2: "ok", 4: "ok", 8: status, 16: "ok"}
     assert reason in outcomes[CONFIGS[2]].reason and step in outcomes[CONFIGS[2]].reason
     assert len(outcomes[CONFIGS[0]].rounds) == 16
     assert 1 <= bench.phases().protocol["worker_restarts"] <= 2
     # A binary that failed in the gate is not tried again.
-    again = bench.measure(TASK, "adaptive") if step == "gate" else None
+    again = bench.measure(TASK, adaptive()) if step == "gate" else None
     assert again is None or statuses(again) == statuses(outcomes)
 
 
 def test_two_configs_may_lose_the_worker_in_one_problem(opened):
-    outcomes = opened(("warm_up", 4, "segfault"), ("block", 16, "lose_device")).measure(TASK, "exhaustive")
+    outcomes = opened(("warm_up", 4, "segfault"), ("block", 16, "lose_device")).measure(
+        TASK, Exhaustive((), {}).batches(TASK)
+    )
     assert statuses(outcomes) == {2: "ok", 4: "crashed", 8: "ok", 16: "crashed"}
 
 
 def test_all_configs_may_fail(opened):
-    outcomes = opened(*(("gate", warps, "lose_device") for warps in (2, 4, 8, 16))).measure(TASK, "adaptive")
+    outcomes = opened(*(("gate", warps, "lose_device") for warps in (2, 4, 8, 16))).measure(TASK, adaptive())
     assert statuses(outcomes) == dict.fromkeys((2, 4, 8, 16), "crashed") and COPY not in outcomes
 
 
 @pytest.mark.parametrize(("step", "warps"), [("gate", 8), ("begin", 0), ("warm_up", 8), ("block", 8), ("compare", 8)])
 def test_a_worker_that_somebody_else_kills_convicts_nobody(opened, step, warps):
-    outcomes = opened((step, warps, "kill"), once=True).measure(TASK, "adaptive")
+    outcomes = opened((step, warps, "kill"), once=True).measure(TASK, adaptive())
     assert statuses(outcomes) == dict.fromkeys((2, 4, 8, 16), "ok")
 
 
 def test_a_wrong_result_after_timing_is_stored_as_one(opened):
-    outcomes = opened(("lie", 2, "")).measure(TASK, "adaptive")
+    outcomes = opened(("lie", 2, "")).measure(TASK, adaptive())
     assert statuses(outcomes) == {2: "wrong_result", 4: "ok", 8: "ok", 16: "ok"}
     assert (outcomes[CONFIGS[0]].reason, outcomes[CONFIGS[0]].rounds) == ("off", ())
 
@@ -119,14 +127,14 @@ def test_a_wrong_result_after_timing_is_stored_as_one(opened):
 def test_a_problem_that_does_not_fit_is_skipped_and_the_worker_stays(opened, tmp_path, step):
     bench = opened((step, 8, "run_out_of_memory"), once=True)
     with pytest.raises(SkippedError, match=r"tried to allocate 16\.00 GiB"):
-        bench.measure(TASK, "adaptive")
-    assert statuses(bench.measure(TASK, "adaptive")) == dict.fromkeys((2, 4, 8, 16), "ok")
+        bench.measure(TASK, adaptive())
+    assert statuses(bench.measure(TASK, adaptive())) == dict.fromkeys((2, 4, 8, 16), "ok")
     assert len((tmp_path / "processes").read_text().split()) == 1
 
 
 def test_a_copy_that_loses_the_worker_skips_the_problem(opened):
     with pytest.raises(SkippedError, match="a plain copy failed"):
-        opened(("block", COPY.num_warps, "segfault")).measure(TASK, "adaptive")
+        opened(("block", COPY.num_warps, "segfault")).measure(TASK, adaptive())
 
 
 @pytest.mark.parametrize(
@@ -146,12 +154,12 @@ def test_an_engine_that_cannot_be_opened_says_why(opened, fault, kind, message):
 def test_a_worker_that_dies_over_and_over_ends_the_sweep(opened, monkeypatch):
     bench = opened(("begin", 0, "segfault"), ("gate", 2, "segfault"), ("gate", 4, "segfault"))
     with pytest.raises(SkippedError, match=r"lost before any config \(the process died \(signal SIGSEGV\)\)"):
-        bench.measure(TASK, "adaptive")
+        bench.measure(TASK, adaptive())
     monkeypatch.setattr(bench_module, "MAX_LOST_BY_CONFIGS", 2)
     wider = SPEC.problem(64, 8192, "bfloat16")
     other = Task(wider, tuple(candidates(SPEC, CONFIGS, wider, TARGETS["sm_90"])[0]))
     with pytest.raises(NormtuneError, match=r"was lost 3 times in a row"):
-        bench.measure(other, "adaptive")
+        bench.measure(other, adaptive(other))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +191,7 @@ def test_an_interrupt_ends_the_worker_at_once(opened, tmp_path):
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        bench.measure(TASK, "adaptive")
+        bench.measure(TASK, adaptive())
     timer.join()
 
 

@@ -13,8 +13,10 @@ from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run
 from normtune.tuner.device import replay
-from normtune.tuner.plan.plan import candidates
-from normtune.tuner.search.rounds import race
+from normtune.tuner.plan.plan import Task, candidates
+from normtune.tuner.search.adaptive import Adaptive
+from normtune.tuner.search.exhaustive import Exhaustive
+from normtune.tuner.search.rounds import timed
 
 TARGET = TARGETS["sm_90"]
 SPEC = operator("rms_norm_forward")
@@ -42,17 +44,19 @@ def engine(monkeypatch):
     return replay.ReplayEngine("made-up")
 
 
-def measure(engine, strategy, configs=(FAST, SLOW, BROKEN, ABSENT), problem=PROBLEM):
+def measure(engine, search, configs=(FAST, SLOW, BROKEN, ABSENT), problem=PROBLEM):
     """Failures and samples, as a bench asks for them."""
     kept, _ = candidates(SPEC, configs, problem, TARGET)
     engine.begin(problem, kept)
     failed = dict(engine.warm_up([candidate.config for candidate in kept]))
     session = SimpleNamespace(block=lambda configs: engine.block(configs).times)
-    return failed | race(session, [c.config for c in kept if c.config not in failed], strategy)
+    return failed | timed(
+        session, [c.config for c in kept if c.config not in failed], search((), {}).batches(Task(problem, tuple(kept)))
+    )
 
 
 def test_samples_are_recorded_ones_and_blocks_stay_paired(engine):
-    found = measure(engine, "exhaustive")
+    found = measure(engine, Exhaustive)
     assert set(found) == {FAST, SLOW, BROKEN, ABSENT, COPY}
     fast, slow = np.array(found[FAST].nanoseconds), np.array(found[SLOW].nanoseconds)
     assert len(fast) == len(slow) == 16
@@ -62,24 +66,22 @@ def test_samples_are_recorded_ones_and_blocks_stay_paired(engine):
 
 
 def test_replay_is_the_same_every_time(engine):
-    assert measure(engine, "adaptive") == measure(engine, "adaptive")
+    assert measure(engine, Adaptive) == measure(engine, Adaptive)
 
 
 def test_failures_are_recorded_ones_and_absent_cells_say_so(engine):
-    found = measure(engine, "adaptive")
+    found = measure(engine, Adaptive)
     assert (found[BROKEN].status, found[BROKEN].reason) == ("wrong_result", "y is off")
     assert (found[ABSENT].status, found[ABSENT].reason) == ("not_recorded", "not in recording made-up")
     other = SPEC.problem(1, 8192, "bfloat16")
-    outcomes = measure(engine, "adaptive", [FAST, ABSENT], other)
+    outcomes = measure(engine, Adaptive, [FAST, ABSENT], other)
     assert {outcome.status for outcome in outcomes.values()} == {"not_recorded"}
 
 
 def test_a_config_of_the_same_launch_is_the_same_measurement(engine):
     alias = RMSNormConfig("block_row", 1, 1)
     assert SPEC.resolve(alias, PROBLEM, TARGET, None) == SPEC.resolve(FAST, PROBLEM, TARGET, None)
-    assert (
-        measure(engine, "adaptive", [alias])[alias].nanoseconds == measure(engine, "adaptive", [FAST])[FAST].nanoseconds
-    )
+    assert measure(engine, Adaptive, [alias])[alias].nanoseconds == measure(engine, Adaptive, [FAST])[FAST].nanoseconds
 
 
 def test_the_device_is_marked_as_a_replay(engine):

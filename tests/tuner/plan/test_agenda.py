@@ -33,7 +33,7 @@ def agenda_of(rows, hidden, known=None, keys=("rms_norm_forward",)):
 def drained(agenda, medians_of):
     """The problems in the order in which they are measured."""
     found = []
-    while len(agenda):
+    while agenda.left():
         task = next(agenda.choices())
         agenda.take(task)
         agenda.learn(task.problem, medians_of(task.problem))
@@ -63,7 +63,7 @@ def test_every_beginning_of_the_coverage_is_even():
 
 def test_operators_and_dtypes_take_turns_over_the_same_shapes():
     agenda = agenda_of((1, 64, 4096), (64, 512, 4096), keys=("rms_norm_forward", "rms_norm_backward"))
-    order = [task.problem for task in agenda.coverage()]
+    order = [task.problem for task in agenda.left()]
     for forward, backward in zip(order[::2], order[1::2], strict=True):
         assert (forward.operator, backward.operator) == ("rms_norm_forward", "rms_norm_backward")
         assert forward[1:] == backward[1:]
@@ -94,10 +94,10 @@ def test_what_an_earlier_sweep_measured_is_not_covered_again():
     left = problems(["rms_norm_forward"], ["bfloat16"], [(row, size) for row in grid[0] for size in grid[1][:2]])
     known = {problem: agreeing(problem) for problem in left}
     agenda = Agenda(
-        [task for task in agenda_of(*grid).coverage() if task.problem not in known],
+        [task for task in agenda_of(*grid).left() if task.problem not in known],
         known,
     )
-    assert len(agenda) == 15
+    assert len(agenda.left()) == 15
     # The hidden sizes farthest from the known ones come first.
     assert next(agenda.choices()).problem.hidden == 8192
     order = drained(agenda, agreeing)

@@ -13,6 +13,8 @@ from normtune.results.records import Device, Run
 from normtune.tuner.plan.estimate import H200, Pace, Speed, corrected, new_binaries
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
+from normtune.tuner.search.adaptive import Adaptive
+from normtune.tuner.search.exhaustive import Exhaustive
 
 TARGET = TARGETS["sm_90"]
 DEVICE = Device("NVIDIA H200", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
@@ -28,7 +30,7 @@ def tasks_of(dtype="bfloat16", grid=(), space="default", keys=()):
 
 def test_the_timing_of_a_known_sweep_is_told_within_a_fifth():
     wanted = problems(VARIANTS, ["bfloat16", "float16", "float32"], shapes("recording", ROWS, HIDDEN))
-    estimate = Pace(H200, TARGET, "exhaustive").estimate(plan(wanted, "default", TARGET).tasks)
+    estimate = Pace(H200, TARGET, Exhaustive.expected_blocks).estimate(plan(wanted, "default", TARGET).tasks)
     assert estimate.timing == pytest.approx(MEASURED_SECONDS, rel=0.2)
     assert estimate.seconds == sum(estimate)
 
@@ -36,7 +38,7 @@ def test_the_timing_of_a_known_sweep_is_told_within_a_fifth():
 @pytest.mark.parametrize("name", ["rms_norm_forward", "rms_norm_backward"])
 def test_launches_of_the_recording_are_told_within_a_quarter(name):
     """All launches of each way together; Liger's backward, too few rows in flight to be told, is left out."""
-    spec, pace = operator(name), Pace(H200, TARGET, "exhaustive")
+    spec, pace = operator(name), Pace(H200, TARGET, Exhaustive.expected_blocks)
     sums = defaultdict(lambda: np.zeros(2))
     for cell in load_recording("nvidia-h200").select([f"{name}:"], ["bfloat16"]).measurements():
         if cell.config == COPY or not len(cell.samples) or cell.config.finish == "reduce":
@@ -50,15 +52,15 @@ def test_launches_of_the_recording_are_told_within_a_quarter(name):
 
 
 def test_the_whole_is_what_its_tasks_take():
-    tasks, pace, seen = tasks_of(), Pace(H200, TARGET, "adaptive"), set()
+    tasks, pace, seen = tasks_of(), Pace(H200, TARGET, Adaptive.expected_blocks), set()
     estimate = pace.estimate(tasks)
     by_task = sum(pace.measuring(task, new_binaries(task, seen)) for task in tasks)
     assert by_task == pytest.approx(estimate.gate + estimate.timing)
 
 
 def test_a_slower_memory_makes_large_problems_slower_and_small_ones_hardly():
-    slow = Pace(H200._replace(bytes_per_second=H200.bytes_per_second / 4), TARGET, "adaptive")
-    fast = Pace(H200, TARGET, "adaptive")
+    slow = Pace(H200._replace(bytes_per_second=H200.bytes_per_second / 4), TARGET, Adaptive.expected_blocks)
+    fast = Pace(H200, TARGET, Adaptive.expected_blocks)
     (small,), (large,) = (
         tasks_of(grid=[(1, 64)], keys=["rms_norm_forward"]),
         tasks_of(grid=[(65536, 4096)], keys=["rms_norm_forward"]),
@@ -69,17 +71,21 @@ def test_a_slower_memory_makes_large_problems_slower_and_small_ones_hardly():
 
 def test_few_and_slow_cores_make_one_wait_for_the_compiler():
     tasks = tasks_of()
-    waits = [Pace(H200._replace(cores=cores), TARGET, "adaptive").estimate(tasks).compile for cores in (64, 16, 2, 1)]
+    waits = [
+        Pace(H200._replace(cores=cores), TARGET, Adaptive.expected_blocks).estimate(tasks).compile
+        for cores in (64, 16, 2, 1)
+    ]
     assert waits == sorted(waits) and waits[-1] > 10 > waits[0]
     usual, slow = (
-        Pace(H200._replace(cores=2), TARGET, "adaptive", python=seconds).estimate(tasks) for seconds in (0.02, 0.04)
+        Pace(H200._replace(cores=2), TARGET, Adaptive.expected_blocks, python=seconds).estimate(tasks)
+        for seconds in (0.02, 0.04)
     )
     assert slow.compile > 1.5 * usual.compile and slow.timing == usual.timing
 
 
 def test_exhaustive_takes_longer_and_the_quick_space_shorter():
     tasks, quick = tasks_of(), tasks_of(space="quick")
-    adaptive, exhaustive = (Pace(H200, TARGET, name) for name in ("adaptive", "exhaustive"))
+    adaptive, exhaustive = (Pace(H200, TARGET, name) for name in (Adaptive.expected_blocks, Exhaustive.expected_blocks))
     long, usual, short = (
         pace.estimate(wanted) for pace, wanted in [(exhaustive, tasks), (adaptive, tasks), (adaptive, quick)]
     )
@@ -87,13 +93,13 @@ def test_exhaustive_takes_longer_and_the_quick_space_shorter():
 
 
 def test_a_replay_compiles_nothing_and_moves_nothing():
-    estimate = Pace(Speed(0.0, 1e-5, 1), TARGET, "adaptive").estimate(tasks_of())
+    estimate = Pace(Speed(0.0, 1e-5, 1), TARGET, Adaptive.expected_blocks).estimate(tasks_of())
     assert (estimate.compile, estimate.gate) == (0.0, 0.0)
     assert 0 < estimate.timing < 2
 
 
 def test_nothing_takes_no_longer_than_to_start():
-    estimate = Pace(H200, TARGET, "adaptive").estimate([])
+    estimate = Pace(H200, TARGET, Adaptive.expected_blocks).estimate([])
     assert estimate.seconds == estimate.start
 
 

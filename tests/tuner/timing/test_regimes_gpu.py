@@ -10,6 +10,7 @@ from normtune.results.database.store import Store
 from normtune.results.regimes import REGIMES
 from normtune.tuner.device.open import open_device
 from normtune.tuner.plan.plan import candidates, plan, problems
+from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.sweep import sweep
 from normtune.tuner.timing.timing import CudaSession
 
@@ -76,7 +77,7 @@ def test_a_sweep_in_each_regime_times_all_that_it_wants(tmp_path, regime):
     try:
         wanted = plan(problems(KEYS, ["bfloat16"], [(64, 1024), (4096, 1024)]), "quick", bench.target)
         with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
-            summary = sweep(bench, store, wanted, "adaptive")
+            summary = sweep(bench, store, wanted, Adaptive)
             assert (summary.problems, summary.left, dict(summary.skipped)) == (8, 0, {})
             found = store.load(regime=regime)
     finally:

@@ -1,0 +1,24 @@
+"""A search of five configs a problem, drawn at random: what a strategy of one file looks like."""
+
+import random
+
+from normtune.tuner.search.by_problem import ByProblem
+from normtune.tuner.search.protocol import Batch
+from normtune.tuner.search.rounds import ALL_BLOCKS
+
+CONFIGS = 5
+
+
+class RandomConfigs(ByProblem):
+    """Done with a problem when those that are drawn for it are known, whatever else is."""
+
+    name = "random"
+    expected_blocks = least_blocks = ALL_BLOCKS
+
+    def wanted(self, task, known):
+        draw = random.Random(str(task.problem))
+        drawn = draw.sample(task.candidates, min(CONFIGS, len(task.candidates)))
+        return super().wanted(task._replace(candidates=tuple(drawn)), known)
+
+    def batches(self, task):
+        yield Batch(task.configs, ALL_BLOCKS)

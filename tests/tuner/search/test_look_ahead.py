@@ -1,0 +1,86 @@
+"""Binaries are compiled ahead of the search, in the order in which it asks, and none that it never asks for."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from normtune.results.database.store import Store
+from normtune.tuner.device import bench as bench_module
+from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.device.compiling import Compiled, compile_class
+from normtune.tuner.plan.plan import Plan
+from normtune.tuner.search.exhaustive import Exhaustive
+from normtune.tuner.sweep import sweep
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import pairs
+from made_up_recording import recorded_plan
+
+
+class Pool:
+    """A pool that compiles at once and remembers what it was asked for."""
+
+    def __init__(self, jobs, target, **options):
+        self.told, self.classes, self.at = options["told"], [], []
+
+    def add(self, jobs):
+        new = [compile_class(*job) for job in jobs if compile_class(*job) not in self.classes]
+        self.classes += new
+        for _ in new:
+            self.told(len(self.classes))
+
+    def result(self, problem, launch, seconds=None):
+        assert compile_class(problem, launch) in self.classes
+        return Compiled(None, "ok")
+
+    def close(self):
+        pass
+
+
+class Told:
+    """Hears of the binaries that are compiled, by the number of problems that are measured."""
+
+    def __init__(self):
+        self.counts, self.total, self.measured_problems = [], 0, 0
+
+    def planned(self, outlook):
+        self.binaries = outlook.binaries
+
+    def compiling(self, done, total):
+        assert total == self.binaries
+        self.counts.append((self.measured_problems, done))
+
+    def measured(self, problem, best, summary, left, seconds):
+        self.measured_problems = summary.problems
+
+
+@pytest.fixture
+def swept(monkeypatch, tmp_path):
+    """Sweeps all problems; the bench and what was heard of the compilers."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    monkeypatch.setattr(bench_module, "CompilePool", Pool)
+    monkeypatch.setattr(bench_module, "LOOK_AHEAD", 4)
+
+    def run(search):
+        bench, told = WorkerBench(("made_up_recording", "compiled_engine", ())), Told()
+        with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
+            sweep(bench, store, recorded_plan(), search, progress=told)
+        return bench, told
+
+    return run
+
+
+def test_the_next_tasks_are_compiled_and_in_the_end_all(swept):
+    bench, told = swept(Exhaustive)
+    order = Exhaustive(recorded_plan().tasks, {}).left()
+    ahead = Plan(tuple(order[:4]), {}).jobs()
+    assert bench._pool.classes[: len(ahead)] == [compile_class(*job) for job in ahead]
+    assert max(done for measured, done in told.counts if not measured) == len(ahead) < told.binaries
+    assert told.counts[-1][1] == len(bench._pool.classes) == told.binaries
+
+
+def test_what_is_never_asked_for_is_never_compiled(swept):
+    bench, told = swept(pairs.Pairs)
+    assert 0 < len(bench._pool.classes) < told.binaries

@@ -1,0 +1,55 @@
+"""What is stored of a replay, in its order, sample for sample: searches may change only on purpose."""
+
+import hashlib
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+
+from normtune.kernels.config import COPY, Config
+from normtune.results.database.store import Store
+from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.search.registry import search
+from normtune.tuner.sweep import sweep
+
+sys.path.insert(0, str(Path(__file__).parent))
+from made_up_recording import BROKEN, CONFIGS, recorded_plan
+
+ROWS = (
+    "SELECT dtype, rows, hidden, config.config, status, reason, rounds, samples FROM measurement "
+    "JOIN problem ON problem.id = problem_id JOIN config ON config.id = config_id ORDER BY measurement.id"
+)
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    return lambda: WorkerBench(("made_up_recording", "engine", ()))
+
+
+def digest(path):
+    """Of all that is stored, in the order in which it was; configs by their number."""
+    numbers = {config: number for number, config in enumerate([*CONFIGS, COPY])}
+    found = hashlib.sha256()
+    with sqlite3.connect(path) as connection:
+        for row in connection.execute(ROWS):
+            found.update(repr((*row[:3], numbers[Config.from_json(row[3])], *row[4:])).encode())
+    return found.hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "first", "resumed"),
+    [("adaptive", "d608fa2320e545c4", "cfb2a2ccdf91bb75"), ("exhaustive", "508f15f04788e24f", "4c3f5bbce9aa338e")],
+)
+def test_order_and_samples_of_a_sweep_that_is_resumed_stay_as_they_are(opened, tmp_path, strategy, first, resumed):
+    """Narrow, then wide beside the best of the narrow one, then what may have failed by chance."""
+    path = tmp_path / "store.db"
+    whole, told = recorded_plan(), []
+    with Store.open(f"sqlite:///{path}") as store:
+        sweep(opened(), store, recorded_plan([config for config in CONFIGS[1:] if config != BROKEN]), search(strategy))
+        told.append(digest(path))
+        assert sweep(opened(), store, whole, search(strategy)).problems == len(whole.tasks)
+        assert sweep(opened(), store, whole, search(strategy), retry_failed=True).problems == len(whole.tasks)
+        told.append(digest(path))
+    assert told == [first, resumed]

@@ -1,0 +1,27 @@
+"""The search that spends most rounds where they matter: 6 for every config, 16 for those that may be the best.
+
+In: see `protocol`. Out: two batches a problem.
+"""
+
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.search.by_problem import ByProblem
+from normtune.tuner.search.protocol import Batch, Race
+from normtune.tuner.search.rounds import ALL_BLOCKS, close_to_best
+
+FIRST_BLOCKS = 3  # 6 rounds for everybody, on three draws of offsets
+CLOSE = 1.10  # who may be the best: whoever is within 10 % of the best after the first blocks
+# Share of the configs of which that is true, in sweeps of an H200.
+CLOSE_SHARE = 0.42
+
+
+class Adaptive(ByProblem):
+    """A `protocol.Search`."""
+
+    name = "adaptive"
+    expected_blocks = FIRST_BLOCKS + CLOSE_SHARE * (ALL_BLOCKS - FIRST_BLOCKS)
+    least_blocks = FIRST_BLOCKS
+
+    def batches(self, task: Task) -> Race:
+        """The first blocks for all, the rest for those that are close to the best."""
+        samples = yield Batch(task.configs, FIRST_BLOCKS)
+        yield Batch(close_to_best(samples, CLOSE), ALL_BLOCKS - FIRST_BLOCKS)

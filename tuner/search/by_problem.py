@@ -1,0 +1,79 @@
+"""Searches that measure one problem after the other, each once, and differ in what they do inside one.
+
+In: see `protocol`. Out: the problems in the order of `agenda`. What a problem lacks and its race are a subclass's.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from normtune.kernels.config import Config
+from normtune.results.database.store import Coverage
+from normtune.results.records import ROUNDS_PER_BLOCK
+from normtune.tuner.device.engine import Outcome
+from normtune.tuner.plan.agenda import Agenda
+from normtune.tuner.plan.plan import Candidate, Task
+from normtune.tuner.search.protocol import Known, Race
+
+
+class ByProblem(ABC):
+    """A `protocol.Search`.
+
+    Attributes:
+        least_blocks: a config that was timed in so many is not measured again.
+    """
+
+    name: str
+    expected_blocks: float
+    least_blocks: int
+
+    def __init__(self, tasks: Sequence[Task], known: Known) -> None:
+        medians = {
+            problem: {config: one.median_ns for config, one in configs.items() if one.median_ns is not None}
+            for problem, configs in known.items()
+        }
+        lacking = (self._lacking(task, known.get(task.problem, {})) for task in tasks)
+        self._agenda = Agenda([task for task in lacking if task], medians)
+
+    @abstractmethod
+    def batches(self, task: Task) -> Race:
+        """The race of a task."""
+
+    def wanted(self, task: Task, known: Mapping[Config, Coverage]) -> Sequence[Candidate]:
+        """The candidates of a problem that are still to be measured; none where it is done."""
+        least = ROUNDS_PER_BLOCK * self.least_blocks
+        done = {config for config, one in known.items() if one.status != "ok" or one.samples >= least}
+        return [candidate for candidate in task.candidates if candidate.config not in done]
+
+    def left(self) -> Sequence[Task]:
+        """The tasks that were not begun, in the order of coverage."""
+        return self._agenda.left()
+
+    def ask(self, seconds: float) -> Iterator[Task]:
+        """The tasks by their worth."""
+        return self._agenda.choices()
+
+    def race(self, task: Task) -> Race:
+        """The batches of a task, which is not asked for again."""
+        self._agenda.take(task)
+        return self.batches(task)
+
+    def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """What the times of a problem say about others."""
+        medians = {c: int(np.median(o.nanoseconds)) for c, o in outcomes.items() if len(o.nanoseconds)}
+        self._agenda.learn(task.problem, medians)
+
+    def _lacking(self, task: Task, known: Mapping[Config, Coverage]) -> Task | None:
+        """What is wanted of a task, and the best config that is known already, timed again as an anchor."""
+        wanted = self.wanted(task, known)
+        if not wanted:
+            return None
+        done = set(task.candidates).difference(wanted)
+        timed = [
+            (known[candidate.config].median_ns, candidate)
+            for candidate in done
+            if candidate.config in known and known[candidate.config].median_ns is not None
+        ]
+        anchors = [min(timed)[1]] if timed else []
+        return Task(task.problem, tuple(sorted([*wanted, *anchors])))

@@ -1,0 +1,21 @@
+"""The search that leaves nothing out: 16 rounds for every config of every problem.
+
+In: see `protocol`. Out: one batch a problem. Recordings are made with it.
+"""
+
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.search.by_problem import ByProblem
+from normtune.tuner.search.protocol import Batch, Race
+from normtune.tuner.search.rounds import ALL_BLOCKS
+
+
+class Exhaustive(ByProblem):
+    """A `protocol.Search`."""
+
+    name = "exhaustive"
+    expected_blocks = ALL_BLOCKS
+    least_blocks = ALL_BLOCKS
+
+    def batches(self, task: Task) -> Race:
+        """All rounds for all."""
+        yield Batch(task.configs, ALL_BLOCKS)
