@@ -14,10 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from normtune.errors import UsageError
-from normtune.kernels.call import KernelCall, StandIn
+from normtune.kernels.call import KernelCall
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
 from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, MAX_ROWS, OUTPUT, ROLES, WEIGHT, Buffer, Problem
+from normtune.kernels.stand_in import StandIn
 from normtune.kernels.target import Target
 
 _SHAPES = {"rows,hidden": ("rows", "hidden"), "rows": ("rows",), "hidden": ("hidden",)}

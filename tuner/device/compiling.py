@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 from pebble import ProcessExpired, ProcessPool
 
 from normtune.errors import NormtuneError
-from normtune.kernels.call import StandIn, warmup
+from normtune.kernels.call import warmup
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, load, loaded, operator
 from normtune.kernels.problem import Problem
+from normtune.kernels.stand_in import StandIn
 from normtune.tuner.device.processes import SPAWN, Scratch, belong_to_parent, start_tracker, told_exit, use_scratch
 from normtune.tuner.plan.binaries import Job, compile_class
 
