@@ -129,7 +129,8 @@ def sweep(
                 summary.skipped[str(error)] += 1
                 going.skipped(task)
             else:
-                keeper.add(measurements(task, outcomes, keeper.run.id))
+                codes = {(task.problem, c): outcome.code for c, outcome in outcomes.items() if outcome.code}
+                keeper.add(measurements(task, outcomes, keeper.run.id), codes)
                 best = summary.add(task.problem, outcomes)
                 going.measured(task, outcomes, clock() - start)
             summary.left, summary.left_seconds = len(agenda), going.left_seconds()
@@ -149,9 +150,14 @@ def look_ahead(
     strategy: str,
     budget_seconds: float | None = None,
     retry_failed: bool = False,
+    stored: Stored | None = None,
 ) -> Outlook:
-    """What a sweep of the plan would do, by what is in the store, if there is one; measures nothing but the machine."""
-    stored: Stored = store.coverage(bench.device, bench.regime) if store else {}
+    """What a sweep of the plan would do, by what is in the store, if there is one; measures nothing but the machine.
+
+    `stored` is what the store is taken to hold, None for what it does; the rest is as of `sweep`.
+    """
+    if stored is None:
+        stored = store.coverage(bench.device, bench.regime) if store else {}
     tasks = missing(plan, stored, strategy, retry_failed)
     agenda = Agenda(tasks, known_medians(stored, {task.problem.operator for task in tasks}))
     return _outlook(plan, agenda, _pace(bench, store, strategy)[0], budget_seconds)

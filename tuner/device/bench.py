@@ -11,8 +11,10 @@ from typing import Any
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
+from normtune.kernels.operator import Launch
 from normtune.kernels.problem import Problem
-from normtune.results.records import COPY
+from normtune.results.records import COPY, TimedCode, launch_digest
+from normtune.tuner.device.code import Code
 from normtune.tuner.device.compiling import (
     BESIDE_A_GPU,
     COMPILE_SECONDS,
@@ -62,6 +64,7 @@ class WorkerBench:
         self._pool: CompilePool | None = None
         self._failed: dict[object, Outcome] = {}
         self._gated: set[object] = set()
+        self._codes: dict[tuple[Problem, Launch], Code] = {}
         self._rounds = self._void_rounds = 0
         self._seconds = {"compile": 0.0, "gate": 0.0, "timing": 0.0}
 
@@ -119,6 +122,9 @@ class WorkerBench:
         outcomes.update(session.failed)
         for config, found in samples.items():
             outcomes.setdefault(config, Outcome("ok", "", found.rounds, found.nanoseconds))
+        for candidate in task.candidates if self._pool else ():
+            outcome = outcomes[candidate.config]
+            outcomes[candidate.config] = outcome._replace(code=self._code(task.problem, candidate.launch))
         self._seconds["gate"] += timing - start + time.perf_counter() - compare
         self._seconds["timing"] += compare - timing
         return outcomes
@@ -208,6 +214,16 @@ class WorkerBench:
             reason = f"{found.shared_bytes} bytes of shared memory exceed {self.target.shared_bytes}"
             self._failed[key] = Outcome("out_of_resources", reason)
         return found
+
+    def _code(self, problem: Problem, launch: Launch) -> TimedCode:
+        """What a compiled candidate launches."""
+        assert self._pool is not None
+        if (problem, launch) not in self._codes:
+            found = self._pool.result(problem, launch)
+            if found is not None:
+                self._codes.update(zip(found.job.serves, found.codes, strict=False))
+        code = self._codes.get((problem, launch), Code(b""))
+        return TimedCode(launch_digest(launch), code.launch, code.machine)
 
     def _gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
         """The failure of a candidate's binary, if any; it is tried once."""

@@ -1,9 +1,9 @@
 """Compiling ahead of the timing, in a pool of processes, for a GPU that need not be there.
 
-In: (problem, launch) pairs, one a binary, and a target. Out: what the compiler reported for each, or why it failed;
-the binaries themselves end up in Triton's disk cache, where the later launch of the same arguments finds them. The
-pool's processes import triton but never torch and open no CUDA context. A compiler that hangs or dies twice costs its
-binary.
+In: (problem, launch) pairs and a target. Out: for each binary what the compiler reported, or why it failed, and the
+digest of the code of each pair; the binaries themselves end up in Triton's disk cache, where the later launch of the
+same arguments finds them. The pool's processes import triton but never torch and open no CUDA context. A compiler that
+hangs or dies twice costs its binary.
 """
 
 import os
@@ -17,24 +17,33 @@ from typing import Any, NamedTuple
 from pebble import ProcessExpired, ProcessPool
 
 from normtune.errors import NormtuneError
-from normtune.kernels.call import warmup
+from normtune.kernels.call import KernelCall, warmup
 from normtune.kernels.operator import Launch, operator
 from normtune.kernels.problem import Problem
+from normtune.tuner.device.code import Code, Frontend, machine_code
 from normtune.tuner.device.processes import SPAWN, Scratch, belong_to_parent, start_tracker, told_exit, use_scratch
 
 # No binary of the full space took more than 6 s on a core of the H200's host.
 COMPILE_SECONDS = 60.0
 # Somebody may have killed the compiler, or the machine may have slept: the second time convicts.
 TRIES = 2
+# Of a process of the pool.
+_FRONTEND = Frontend()
 # What `nice` adds to compilers beside a process that drives a GPU: they take what it leaves.
 BESIDE_A_GPU = 10
 
 
 class Job(NamedTuple):
-    """One binary to compile: the problem that represents it and the launch that it serves."""
+    """One binary to compile.
+
+    Attributes:
+        problem, launch: that represent it.
+        serves: all pairs of problem and launch whose code is asked for.
+    """
 
     problem: Problem
     launch: Launch
+    serves: tuple[tuple[Problem, Launch], ...] = ()
 
 
 class Compiled(NamedTuple):
@@ -47,6 +56,7 @@ class Compiled(NamedTuple):
         shared_bytes: shared memory of the largest of the job's kernels, bytes.
         threads: threads a program, the most of them.
         binaries: names of the compiled kernels with their assembly, only when asked for.
+        codes: of each pair that the job serves; empty where the frontend failed.
     """
 
     job: Job
@@ -55,6 +65,7 @@ class Compiled(NamedTuple):
     shared_bytes: int = 0
     threads: int = 0
     binaries: tuple[tuple[str, str], ...] = ()
+    codes: tuple[Code, ...] = ()
 
 
 def compile_class(problem: Problem, launch: Launch) -> tuple[str, str, str, Launch]:
@@ -64,10 +75,10 @@ def compile_class(problem: Problem, launch: Launch) -> tuple[str, str, str, Laun
 
 def jobs_of(pairs: Iterable[tuple[Problem, Launch]]) -> list[Job]:
     """One job a compile class, in the order of first appearance."""
-    found: dict[tuple[str, str, str, Launch], Job] = {}
+    found: dict[tuple[str, str, str, Launch], dict[tuple[Problem, Launch], None]] = {}
     for problem, launch in pairs:
-        found.setdefault(compile_class(problem, launch), Job(problem, launch))
-    return list(found.values())
+        found.setdefault(compile_class(problem, launch), {})[problem, launch] = None
+    return [Job(*next(iter(served)), tuple(served)) for served in found.values()]
 
 
 def default_workers() -> int:
@@ -86,6 +97,7 @@ class CompilePool:
         seconds: after so many a compile is tried again, or given up.
         told: called as (done, total) whenever a job is done, from another thread.
         nice: how far the processes stand back behind others, as for `os.nice`.
+        only_codes: whether nothing is compiled but for the digests of code.
     """
 
     def __init__(
@@ -97,6 +109,7 @@ class CompilePool:
         seconds: float = COMPILE_SECONDS,
         told: Callable[[int, int], None] | None = None,
         nice: int = 0,
+        only_codes: bool = False,
     ) -> None:
         self._seconds = seconds
         self._futures: dict[tuple[str, str, str, Launch], Future[Compiled]] = {}
@@ -111,6 +124,7 @@ class CompilePool:
         initial = (target, nice, self._scratch.path)
         self._pool = ProcessPool(workers, initializer=_activate, initargs=initial, context=SPAWN)
         self._keep_assembly = keep_assembly
+        self._only_codes = only_codes
 
         def count(_: object) -> None:
             self._done += 1
@@ -169,7 +183,9 @@ class CompilePool:
                 future.set_exception(error)
 
         assert self._pool is not None
-        attempt = self._pool.schedule(_compile, args=(job, self._keep_assembly), timeout=self._seconds)
+        attempt = self._pool.schedule(
+            _compile, args=(job, self._keep_assembly, self._only_codes), timeout=self._seconds
+        )
         attempt.add_done_callback(tried)
 
     def _result(self, future: Future[Compiled]) -> Compiled:
@@ -194,6 +210,24 @@ def compile_all(
     try:
         yield from pool
     finally:  # also where the caller stops listening
+        pool.close()
+
+
+def codes_of(
+    pairs: Iterable[tuple[Problem, Launch]], target: str, workers: int | None = None
+) -> dict[tuple[Problem, Launch], bytes]:
+    """The digest of the code of each pair, by Triton's frontend alone; those that it refuses are left out.
+
+    Raises:
+        NormtuneError: no process of the pool can start.
+    """
+    pool = CompilePool(jobs_of(pairs), target, workers, only_codes=True)
+    try:
+        found: dict[tuple[Problem, Launch], bytes] = {}
+        for done in pool:
+            found.update(zip(done.job.serves, (code.launch for code in done.codes), strict=False))
+        return found
+    finally:
         pool.close()
 
 
@@ -275,27 +309,41 @@ class _Tensor:
         return stride
 
 
-def _compile(job: Job, keep_assembly: bool) -> Compiled:
-    spec = operator(job.problem.operator)
-    tensors = {buffer.name: _Tensor(buffer.dtype, buffer.shape) for buffer in spec.buffers(job.problem)}
-    workspace = _Tensor("float32", (max(1, job.launch.workspace),))
+def _calls(problem: Problem, launch: Launch) -> Sequence[KernelCall]:
+    spec = operator(problem.operator)
+    tensors = {buffer.name: _Tensor(buffer.dtype, buffer.shape) for buffer in spec.buffers(problem)}
+    workspace = _Tensor("float32", (max(1, launch.workspace),))
+    calls: Sequence[KernelCall] = spec.kernels().calls(launch, problem, tensors, workspace, 1e-6, 0.0)
+    return calls
+
+
+def _compile(job: Job, keep_assembly: bool, only_codes: bool = False) -> Compiled:
+    codes: list[Code] = []
     try:
-        kernels = warmup(spec.kernels().calls(job.launch, job.problem, tensors, workspace, 1e-6, 0.0))
+        codes = [Code(_FRONTEND.of_launch(_calls(*pair))) for pair in job.serves]
+        if only_codes:
+            return Compiled(job, "ok", codes=tuple(codes))
+        calls = _calls(job.problem, job.launch)
+        digests = [_FRONTEND.of_call(call) for call in calls]
+        kernels = warmup(calls)
+        _FRONTEND.remember(kernels, digests)
     # Whatever the compiler throws is this config's result.
     except Exception as error:
-        return Compiled(job, "compile_error", _one_line(error))
+        return Compiled(job, "compile_error", _one_line(error), codes=tuple(codes))
     metadata = [kernel.metadata for kernel in kernels]
     warp_size = metadata[0].target.warp_size
-    assembly: tuple[tuple[str, str], ...] = ()
-    if keep_assembly:
-        kind = "ptx" if metadata[0].target.backend == "cuda" else "amdgcn"
-        assembly = tuple((item.name, kernel.asm[kind]) for item, kernel in zip(metadata, kernels, strict=True))
+    text, binary = ("ptx", "cubin") if metadata[0].target.backend == "cuda" else ("amdgcn", "hsaco")
+    machine = machine_code(kernel.asm[binary] for kernel in kernels)
+    # The kernel that sums partial sums depends on how many there are, so that launches of a job differ in it.
+    alike = [[_FRONTEND.of_call(call) for call in _calls(*pair)] == digests for pair in job.serves]
+    assembly = zip((item.name for item in metadata), (kernel.asm[text] for kernel in kernels), strict=True)
     return Compiled(
         job,
         "ok",
         shared_bytes=max(item.shared for item in metadata),
         threads=max(item.num_warps for item in metadata) * warp_size,
-        binaries=assembly,
+        binaries=tuple(assembly) if keep_assembly else (),
+        codes=tuple(code._replace(machine=machine if same else b"") for code, same in zip(codes, alike, strict=True)),
     )
 
 
