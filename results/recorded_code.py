@@ -130,7 +130,8 @@ def read(name: str, evidence: Evidence) -> RecordedCode | None:
         cells: dict[Cell, bytes] = {}
         for cell in sorted({cell_of(*pair) for pair in pairs_of(evidence)}):
             line = _line(cell)
-            cells[cell], texts[line] = texts[line][:_BYTES], texts[line][_BYTES:]
+            digests = texts.get(line, b"")
+            cells[cell], texts[line] = digests[:_BYTES], digests[_BYTES:]
         if any(texts.values()) or not all(len(digest) == _BYTES for digest in cells.values()):
             return None
         return RecordedCode(str(found["triton"]), found["fingerprints"], dict(found["launches"]), cells)

@@ -17,7 +17,7 @@ from normtune.kernels.target import Target
 from normtune.results.database.store import Coverage, Store
 from normtune.results.records import COPY, Device, launch_digest
 from normtune.results.regimes import COLD
-from normtune.tuner.device.compiling import codes_of
+from normtune.tuner.device.compiling import codes_of, jobs_of
 from normtune.tuner.plan.resume import Stored
 
 # Ends the fingerprint of what was timed with other code although its sources, as far as they are hashed, are the same.
@@ -67,8 +67,13 @@ def triton_version() -> str:
     return str(__version__)
 
 
-def compare(stored: Stored, target: Target) -> Comparison:
+def compare(stored: Stored, target: Target, most_binaries: int | None = None) -> Comparison:
     """Compare what was timed with what the present sources launch.
+
+    Args:
+        stored: what was timed.
+        target: for which it is launched.
+        most_binaries: where more would have to be looked at, nothing is compared; None for no limit.
 
     Raises:
         NormtuneError: no process that compiles can start.
@@ -90,7 +95,10 @@ def compare(stored: Stored, target: Target) -> Comparison:
             changed.append((problem, config))
         else:
             asked[problem, config] = launch
-    codes = codes_of(((problem, launch) for (problem, _), launch in asked.items()), target.name)
+    pairs = [(problem, launch) for (problem, _), launch in asked.items()]
+    if most_binaries is not None and (count := len(jobs_of(pairs))) > most_binaries:
+        return Comparison(undecided=undecided + Counter({f"they are of {count} binaries": len(asked)}))
+    codes = codes_of(pairs, target.name)
     same: list[tuple[Problem, Config]] = []
     for pair, launch in asked.items():
         timed = stored[pair].code

@@ -1,16 +1,12 @@
 """A stored timing belongs to the compiled code of its config, wherever its sources lie and whatever they are called."""
 
-import importlib
 import inspect
 import sqlite3
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from normtune.kernels import alignment, fingerprint, operator, rms_norm_forward, rms_norm_launch
+from normtune.kernels import alignment, operator, rms_norm_forward, rms_norm_launch
 from normtune.kernels.config import Config
-from normtune.kernels.rms_norm_spec import rms_norm_forward as forward
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.records import COPY, Device
@@ -24,50 +20,13 @@ from normtune.tuner.sweep import look_ahead, sweep
 TARGET = TARGETS["sm_90"]
 # Of the engine that workers open.
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
-KERNELS = inspect.getsource(rms_norm_forward)
+KERNELS = inspect.getsource(rms_norm_forward)  # what `toy` begins with
 ROW, PERSISTENT, SPLIT = CONFIGS = (
     Config("row", num_warps=4),
     Config("persistent", num_warps=4, programs_per_sm=2),
     Config("split", num_warps=8, programs_per_sm=2, block_col=1024),
 )
 SHAPES = ((64, 2048), (4096, 2048))
-SPEC = """
-from dataclasses import replace
-from normtune.kernels.operator import register
-from normtune.kernels.rms_norm_spec import rms_norm_forward
-register(replace(rms_norm_forward, name="toy", kernel_module="{module}", sources=("{module}",)))
-"""
-
-
-class Toy:
-    """An operator of another distribution, whose kernels are those of the forward or what a test makes of them."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        metadata = folder / "toy-1.0.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
-        (metadata / "entry_points.txt").write_text("[normtune.operators]\ntoy = toy_operator\n")
-
-    def kernels(self, module: str, text: str) -> None:
-        """Let the operator have these kernels in a module of this name."""
-        (self._folder / f"{module}.py").write_text(text)
-        (self._folder / "toy_operator.py").write_text(SPEC.format(module=module))
-        importlib.invalidate_caches()
-        fingerprint._of_modules.cache_clear()
-        operator._OPERATORS["toy"] = replace(forward, name="toy", kernel_module=module, sources=(module,))
-
-
-@pytest.fixture
-def toy(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    operator.operators()
-    monkeypatch.setattr(operator, "_OPERATORS", dict(operator._OPERATORS))
-    made = Toy(tmp_path)
-    made.kernels("toy_kernels", KERNELS)
-    yield made
-    fingerprint._of_modules.cache_clear()
 
 
 @pytest.fixture
