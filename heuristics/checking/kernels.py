@@ -18,6 +18,8 @@ from normtune.kernels.operator import operators
 from normtune.kernels.problem import MAX_ROWS, split_batch_invariant, split_key
 
 if TYPE_CHECKING:
+    from normtune.kernels.config import Config
+    from normtune.kernels.problem import Problem
     from normtune.results.evidence import Evidence
     from normtune.results.recorded_code import Cell, Difference
 
@@ -73,14 +75,17 @@ def _differences(
             }
         else:
             answers = {entry: partial(choose, tree) for entry, tree in trees(text).items()}
+        configs: dict[Problem, set[Config]] = {}
+        for problem, config in pairs_of(evidence):
+            configs.setdefault(problem, set()).add(config)
         cells = set()
         for (key, dtype), answer in answers.items():
             plain, is_batch_invariant = split_batch_invariant(key)
-            operator, variant = split_key(plain)
-            for problem, config in pairs_of(evidence):
-                if (problem.operator, problem.variant, problem.dtype) == (operator, variant, dtype):
-                    rows = MAX_ROWS if is_batch_invariant else problem.rows
-                    if answer(rows=rows, hidden=problem.hidden) == config:
+            kind = (*split_key(plain), dtype)
+            for problem in configs:
+                if (problem.operator, problem.variant, problem.dtype) == kind:
+                    config = answer(rows=MAX_ROWS if is_batch_invariant else problem.rows, hidden=problem.hidden)
+                    if config in configs[problem]:
                         cells.add(cell_of(problem, config))
         yield cells, compare(one, evidence, cells)
 
