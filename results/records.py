@@ -4,6 +4,7 @@ In: nothing. Out: the plain values that the tuner hands to the store, and the st
 their fields. How they are stored is left to the store.
 """
 
+import hashlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from normtune.kernels.config import Config
 from normtune.kernels.gpu_name import plain_name
+from normtune.kernels.operator import AnyLaunch
 from normtune.kernels.problem import Problem
 from normtune.results.regimes import regime_of
 
@@ -87,6 +89,25 @@ class Run(NamedTuple):
     def regime(self) -> str:
         """Regime of its times: one of `regimes.REGIMES`, or a name that is not known here."""
         return regime_of(self.protocol)
+
+
+class TimedCode(NamedTuple):
+    """What a config launched when it was timed.
+
+    Attributes:
+        launch: digest of what `resolve` gave, 8 bytes; see `launch_digest`.
+        code: digest of the compiled code and its arguments, by the run's version of Triton; empty where not known.
+        machine: digest of the instructions; empty where not known.
+    """
+
+    launch: bytes
+    code: bytes = b""
+    machine: bytes = b""
+
+
+def launch_digest(launch: AnyLaunch) -> bytes:
+    """8 bytes that name a launch: no arithmetic of `resolve` changes unnoticed, in whatever module it is."""
+    return hashlib.sha256(repr(launch if not isinstance(launch, tuple) else tuple(launch)).encode()).digest()[:8]
 
 
 class Measurement(NamedTuple):

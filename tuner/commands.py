@@ -258,6 +258,7 @@ def _sweep(
     from normtune.results.database.store import Store, resolve_url
     from normtune.results.source import warn_of_damage
     from normtune.tuner.device.open import open_device
+    from normtune.tuner.plan.identity import renew
     from normtune.tuner.plan.plan import fitting
     from normtune.tuner.plan.resume import stale_plan
     from normtune.tuner.progress import face_of
@@ -269,7 +270,7 @@ def _sweep(
     bench = open_device(device, regime)
     try:
         with Store.open(url) as opened, face_of(bench.device.label, quiet or as_json) as face:
-            face.say(device_line(bench))
+            face.say(device_line(bench), *renew(opened, bench.device, bench.target, regime).lines())
             if stale:
                 whole = stale_plan(opened.coverage(bench.device, regime), bench.target)
                 if not whole.tasks:
@@ -303,6 +304,7 @@ def _dry_run(
     from normtune.results.database.connect import parse, resolve_url, sqlite_path
     from normtune.results.database.store import Store
     from normtune.tuner.device.open import open_device_to_plan
+    from normtune.tuner.plan.identity import compare
     from normtune.tuner.plan.plan import fitting
     from normtune.tuner.progress import face_of
     from normtune.tuner.report import device_line, plain_sweep, plan_lines, pruned_lines
@@ -317,9 +319,20 @@ def _dry_run(
         with ExitStack() as stack:
             exists = path is None or path.exists()
             opened = stack.enter_context(Store.open(url, create=False)) if exists else None
-            outlook = look_ahead(bench, opened, chosen, search(effort.strategy), effort.budget_seconds, retry_failed)
+            held = opened.coverage(bench.device, regime) if opened else {}
+            kernels = compare(held, bench.target)
+            outlook = look_ahead(
+                *(bench, opened, chosen, search(effort.strategy), effort.budget_seconds, retry_failed),
+                stored=kernels.applied(held),
+            )
         face = face_of(bench.device.label, quiet or as_json)
-        face.say(device_line(bench), *plan_lines(outlook), *pruned_lines(chosen), "a dry run: nothing is measured")
+        face.say(
+            device_line(bench),
+            *kernels.lines(),
+            *plan_lines(outlook),
+            *pruned_lines(chosen),
+            "a dry run: nothing is measured",
+        )
         if as_json:
             say(json.dumps(plain_sweep(bench, outlook, None), indent=1))
     finally:

@@ -15,7 +15,7 @@ from normtune.results.database.store import Store
 from normtune.tuner.device.open import Bench, Phases, SkippedError
 from normtune.tuner.plan.estimate import Estimate, Pace, corrected, new_binaries, python_seconds
 from normtune.tuner.plan.plan import Plan, Task
-from normtune.tuner.plan.resume import known
+from normtune.tuner.plan.resume import Stored, known
 from normtune.tuner.rescue import Keeper
 from normtune.tuner.run_record import begun_run, measurements
 from normtune.tuner.search.protocol import Search
@@ -124,7 +124,8 @@ def sweep(
                 search.tell(task, {})
                 going.skipped(task)
             else:
-                keeper.add(measurements(task, outcomes, keeper.run.id))
+                codes = {(task.problem, c): outcome.code for c, outcome in outcomes.items() if outcome.code}
+                keeper.add(measurements(task, outcomes, keeper.run.id), codes)
                 best = summary.add(task.problem, outcomes)
                 going.measured(task, clock() - start)
                 search.tell(task, outcomes)
@@ -145,15 +146,27 @@ def look_ahead(
     strategy: type[Search],
     budget_seconds: float | None = None,
     retry_failed: bool = False,
+    stored: Stored | None = None,
 ) -> Outlook:
-    """What a sweep of the plan would do, by what is in the store, if there is one; measures nothing but the machine."""
-    search = _search(bench, store, plan, strategy, retry_failed)
+    """What a sweep of the plan would do, by what is in the store, if there is one; measures nothing but the machine.
+
+    `stored` is what the store is taken to hold, None for what it does; the rest is as of `sweep`.
+    """
+    search = _search(bench, store, plan, strategy, retry_failed, stored)
     return _outlook(plan, tuple(search.left()), _pace(bench, store, search)[0], budget_seconds)
 
 
-def _search(bench: Bench, store: Store | None, plan: Plan, strategy: type[Search], retry_failed: bool) -> Search:
+def _search(
+    bench: Bench,
+    store: Store | None,
+    plan: Plan,
+    strategy: type[Search],
+    retry_failed: bool,
+    stored: Stored | None = None,
+) -> Search:
     """A search of the plan that knows what is stored."""
-    stored = store.coverage(bench.device, bench.regime) if store else {}
+    if stored is None:
+        stored = store.coverage(bench.device, bench.regime) if store else {}
     return strategy(plan.tasks, known(stored, {task.problem.operator for task in plan.tasks}, retry_failed))
 
 

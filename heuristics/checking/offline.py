@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.checking import named_files
+from normtune.heuristics.checking.kernels import Comparing, changed_kernels
 from normtune.heuristics.fitting.batch_invariant import looks_at_rows
 from normtune.heuristics.fitting.options import MOST_LEAVES, read_options, values
 from normtune.heuristics.fitting.regenerate import is_plain
@@ -23,8 +24,6 @@ from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import FORMAT, Header, is_edited, parse
 from normtune.heuristics.tablefile.parse import normalised_trees, trees
 from normtune.heuristics.tablefile.syntax import statements
-from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_batch_invariant
 from normtune.kernels.target import target_for
 from normtune.results.regimes import COLD
@@ -51,7 +50,12 @@ class Report(NamedTuple):
     notes: tuple[str, ...]
 
 
-def check(path: Path, quick: bool = False, told: Callable[[str], None] = lambda line: None) -> Report:
+def check(
+    path: Path,
+    quick: bool = False,
+    told: Callable[[str], None] = lambda line: None,
+    compare: Comparing | None = None,
+) -> Report:
     """Check one table.
 
     That nobody edited it, that it is what its data give (where they are at hand), that the kernels are those
@@ -61,6 +65,7 @@ def check(path: Path, quick: bool = False, told: Callable[[str], None] = lambda 
         path: of its file.
         quick: whether its data are left alone, and no file is read but it.
         told: is given a line before what takes long.
+        compare: compares compiled code; without it the kernels' sources say whether the kernels changed.
 
     Raises:
         UsageError: the file cannot be read or has no header of a table.
@@ -76,7 +81,8 @@ def check(path: Path, quick: bool = False, told: Callable[[str], None] = lambda 
     else:
         failures += _against_data(header, text, path, notes, told)
     failures += _legality(header, text, notes)
-    return Report(tuple(failures), tuple(_stale(header, notes)), tuple(notes))
+    stale = changed_kernels(header, text, notes, None if quick else compare)
+    return Report(tuple(failures), tuple(stale), tuple(notes))
 
 
 def _again(header: Header) -> str:
@@ -231,14 +237,3 @@ def _legality_anywhere(header: Header, text: str, notes: list[str]) -> list[str]
 
 def _unknown(key: str, dtype: str) -> str:
     return f"{key} {dtype} is not registered here: its configs were not checked"
-
-
-def _stale(header: Header, notes: list[str]) -> list[str]:
-    specs = operators()
-    found = []
-    for name, measured in header.kernels.items():
-        if name in specs and fingerprint(specs[name]) != measured:
-            found.append(f"the kernels of {name} changed since they were measured: `normtune sweep --stale`, then fit")
-    if not found:
-        notes.append("its kernels are those that were measured")
-    return found

@@ -77,12 +77,13 @@ def check(
 
 def _against_data(tables: list[Path], strict: bool, quick: bool) -> None:
     from normtune.heuristics.checking.offline import check as check_table
+    from normtune.tuner.plan.recorded import difference
 
     failed = False
     unusable: list[NormtuneError] = []
     for path in tables:
         try:
-            report = check_table(path, quick, lambda line: say(f"normtune: {line}", error=True))
+            report = check_table(path, quick, lambda line: say(f"normtune: {line}", error=True), difference)
         except NormtuneError as error:  # the other tables are looked at all the same
             unusable.append(error)
             continue

@@ -250,9 +250,10 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
         if not _is_store(connection, name):
             schema.metadata.create_all(connection)
             connection.execute(schema.schema.insert().values(version=schema.SCHEMA_VERSION))
-        elif stored_version(connection) < schema.CHECKSUM_VERSION:
-            column = sa.schema.CreateColumn(schema.measurement.c.checksum).compile(dialect=connection.dialect)
-            connection.exec_driver_sql(f"ALTER TABLE {schema.measurement.name} ADD COLUMN {column}")
+        elif (version := stored_version(connection)) < schema.SCHEMA_VERSION:
+            for name in [name for name, since in schema.ADDED.items() if version < since]:
+                column = sa.schema.CreateColumn(schema.measurement.c[name]).compile(dialect=connection.dialect)
+                connection.exec_driver_sql(f"ALTER TABLE {schema.measurement.name} ADD COLUMN {column}")
             connection.execute(schema.schema.update().values(version=schema.SCHEMA_VERSION))
 
 

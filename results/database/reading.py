@@ -15,7 +15,7 @@ from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
 from normtune.results.database import schema, sql_rows
 from normtune.results.evidence import Evidence
-from normtune.results.records import Run
+from normtune.results.records import Run, TimedCode
 
 # So many problems with damaged measurements are named, the rest is counted.
 _NAMED = 3
@@ -29,12 +29,16 @@ class Coverage(NamedTuple):
         fingerprint: of the kernels of the newest measurement.
         samples: number of samples under that fingerprint, all runs together.
         median_ns: median of the newest `ok` measurement under that fingerprint, ns; None if there is none.
+        code: what the newest measurement launched; None if it is not known.
+        triton: the version of Triton that compiled it; empty if the code is not known.
     """
 
     status: str
     fingerprint: str
     samples: int
     median_ns: int | None
+    code: TimedCode | None = None
+    triton: str = ""
 
 
 class _Row(NamedTuple):
@@ -51,6 +55,14 @@ class _Row(NamedTuple):
     high: int | None
     rounds: bytes
     samples: bytes
+    launch: bytes | None
+    code: bytes | None
+    machine_code: bytes | None
+
+    @property
+    def timed_code(self) -> TimedCode | None:
+        """What was launched, where it is known."""
+        return TimedCode(self.launch, self.code or b"", self.machine_code or b"") if self.launch else None
 
 
 class Snapshot:
@@ -76,17 +88,17 @@ class Snapshot:
             sa.select(
                 *(table.c.run_id, table.c.problem_id, table.c.config_id, table.c.fingerprint, table.c.status),
                 *(table.c.reason, table.c.median, table.c.low, table.c.high, table.c.rounds, table.c.samples),
-                table.c.checksum if version >= schema.CHECKSUM_VERSION else sa.null(),
+                *(table.c[name] if version >= since else sa.null() for name, since in reversed(schema.ADDED.items())),
             )
             .join(schema.run, schema.run.c.id == table.c.run_id)
             .where(table.c.run_id.in_(list(runs)))
             .order_by(schema.run.c.started, table.c.id)
         )
         self._rows: list[_Row] = []
-        for run, problem, config, *values, checksum in found:
+        for run, problem, config, *values, machine, code, launch, checksum in found:
             # What no checksum covers is left to `validate`, and a reference that leads nowhere is an error.
             text = configs[config][0] if checksum is None else configs.get(config, ("",))[0]
-            row = _Row(run, problem, text, *values)
+            row = _Row(run, problem, text, *[*values, launch, code, machine])
             if checksum is None or self._is_whole(row, checksum):
                 self._rows.append(row)
             else:
@@ -115,6 +127,8 @@ class Snapshot:
                 row.fingerprint,
                 samples[problem, text, row.fingerprint],
                 medians.get((problem, text, row.fingerprint)),
+                code := row.timed_code,
+                self._runs[row.run].software.get("triton", "") if code else "",
             )
             for (problem, text), row in newest.items()
         }
@@ -125,7 +139,8 @@ class Snapshot:
         Raises:
             ValueError: it breaks a rule of `validate`.
         """
-        run, problem, config, fingerprint, status, reason, _, _, _, rounds, samples = _transposed(self._rows, 11)
+        columns_of_rows = _transposed(self._rows, len(_Row._fields))
+        run, problem, config, fingerprint, status, reason, _, _, _, rounds, samples, *_ = columns_of_rows
         shapes = _transposed([self._problems[number] for number in problem], len(sql_rows.PROBLEM_FIELDS))
         columns: dict[str, Sequence[Any]] = {
             **dict(zip(sql_rows.PROBLEM_FIELDS, shapes, strict=True)),
@@ -146,7 +161,8 @@ class Snapshot:
     def _is_whole(self, row: _Row, checksum: int) -> bool:
         try:
             values = row[2:9]
-            return sql_rows.checksum(self._runs[row.run].id, self._texts[row.problem], values, *row[9:]) == checksum
+            of = (self._runs[row.run].id, self._texts[row.problem], values, row.rounds, row.samples)
+            return sql_rows.checksum(*of) == checksum
         except (LookupError, TypeError, UnicodeError):
             return False
 

@@ -18,9 +18,14 @@ from sqlalchemy import (
 )
 
 # Raised by whoever changes a table; a store of a greater number is left alone.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # The first version whose measurements have a checksum; an older store is read as it is, and altered to be written.
 CHECKSUM_VERSION = 2
+# The first version whose measurements say what code was timed.
+CODE_VERSION = 3
+
+# The version that brought a column of a table that older stores have, too.
+ADDED = {"checksum": CHECKSUM_VERSION, "launch": CODE_VERSION, "code": CODE_VERSION, "machine_code": CODE_VERSION}
 
 metadata = MetaData()
 
@@ -73,5 +78,10 @@ measurement = Table(
     Column("samples", LargeBinary, nullable=False),  # little-endian int32, ns
     Column("rounds", LargeBinary, nullable=False),  # little-endian int32, one for each sample
     Column("checksum", BigInteger),  # see sql_rows.checksum; null where a store of version 1 was
+    # See records.TimedCode; null where it is not known, as in what was imported, and in no checksum: damage to it costs
+    # a measurement at most.
+    Column("launch", LargeBinary),
+    Column("code", LargeBinary),
+    Column("machine_code", LargeBinary),
     Index("measurement_of_run", "run_id"),
 )

@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from normtune.results.database import schema
 from normtune.results.evidence import first_rounds, split
-from normtune.results.records import Run
+from normtune.results.records import Run, TimedCode
 from normtune.results.runs import check_same, from_plain, plain, to_plain
 from normtune.results.statistics import summary
 
@@ -24,6 +24,9 @@ from normtune.results.statistics import summary
 PROBLEM_FIELDS = ("operator", "rows", "hidden", "dtype", "variant")
 
 Numbers = dict[tuple[Any, ...], int]
+# By the fields of a problem and the JSON of a config.
+Codes = Mapping[tuple[tuple[Any, ...], str], TimedCode]
+Fingerprints = Mapping[tuple[tuple[Any, ...], str], tuple[str, str]]
 
 
 def content_key(run: str, problem: tuple[Any, ...], config: str, first_round: int) -> bytes:
@@ -131,6 +134,7 @@ def add_measurements(
     runs: Mapping[str, int],
     problems: Numbers,
     configs: Numbers,
+    codes: Codes,
 ) -> None:
     """Insert the measurements whose content key is not stored yet.
 
@@ -140,6 +144,7 @@ def add_measurements(
         runs: number of each run by its id.
         problems: number of each problem by its fields.
         configs: number of each config by (canonical JSON,).
+        codes: what was launched, where it is known.
     """
     values = []
     shapes = zip(*(columns[name] for name in PROBLEM_FIELDS), strict=True)
@@ -165,9 +170,46 @@ def add_measurements(
                 "high": high,
                 **blobs,
                 "checksum": checksum(run, problem_text(problem), told, **blobs),
+                **_code_columns(codes.get((problem, config))),
             }
         )
     insert_new(connection, schema.measurement, values)
+
+
+def set_fingerprints(connection: sa.Connection, runs: Mapping[int, Run], fingerprints: Fingerprints) -> None:
+    """Replace the fingerprint of measurements of these problems and configs in these runs.
+
+    Args:
+        connection: in a transaction that writes.
+        runs: by their numbers.
+        fingerprints: (old, new) by the fields of the problem and the config's JSON; another one stays as it is.
+    """
+    table = schema.measurement
+    problems = stored_numbers(connection, schema.problem, PROBLEM_FIELDS)
+    configs = stored_numbers(connection, schema.config, ("config",))
+    values = ("status", "reason", "median", "low", "high", "rounds", "samples", "checksum")
+    chosen = sa.select(table.c.id, table.c.run_id, table.c.problem_id, table.c.config_id, table.c.fingerprint)
+    changes = []
+    for row in connection.execute(chosen.add_columns(*(table.c[name] for name in values))):
+        problem, config = problems.get(row.problem_id, ()), configs.get(row.config_id, ("",))[0]
+        old, new = fingerprints.get((problem, config), ("", ""))
+        if row.fingerprint != old or row.run_id not in runs:
+            continue
+        of, told = (runs[row.run_id].id, problem_text(problem)), (row.status, row.reason, row.median, row.low, row.high)
+        # What is damaged stays so.
+        if row.checksum in (None, checksum(*of, (config, row.fingerprint, *told), row.rounds, row.samples)):
+            again = checksum(*of, (config, new, *told), row.rounds, row.samples)
+            changes.append({"of": row.id, "fingerprint": new, "checksum": None if row.checksum is None else again})
+    if changes:
+        change = sa.update(table).where(table.c.id == sa.bindparam("of"))
+        connection.execute(
+            change.values(fingerprint=sa.bindparam("fingerprint"), checksum=sa.bindparam("checksum")), changes
+        )
+
+
+def _code_columns(code: TimedCode | None) -> dict[str, bytes | None]:
+    launch, digest, machine = code or (None, None, None)
+    return {"launch": launch or None, "code": digest or None, "machine_code": machine or None}
 
 
 def count_measurements(connection: sa.Connection) -> int:

@@ -1,8 +1,9 @@
 """The store: every run and every measurement, in SQLite or PostgreSQL.
 
 In: runs and measurements, one transaction per problem. Out: the state of each config (`coverage`), and all measurements
-(`load`). Only a run's protocol is ever changed, and nothing deleted; a measurement whose content key is stored is
-ignored. A killed process loses at most the current transaction.
+(`load`). Nothing is deleted, and two things alone are ever changed: a run's protocol, and the fingerprint of
+measurements whose sources changed while their compiled code is known to be the same or another. A measurement whose
+content key is stored is ignored. A killed process loses at most the current transaction.
 """
 
 from collections import Counter
@@ -32,11 +33,15 @@ from normtune.results.database.connect import (
 from normtune.results.database.presence import Presence
 from normtune.results.database.reading import Coverage, Snapshot, damage_line, wanted_runs
 from normtune.results.evidence import COLUMNS, Evidence, columns_of
-from normtune.results.records import Device, Measurement, Run
+from normtune.results.records import Device, Measurement, Run, TimedCode
 from normtune.results.regimes import COLD
 from normtune.results.validate import check_columns
 
-__all__ = ["DEFAULT_STORE", "Coverage", "Store", "Tally", "resolve_url"]
+__all__ = ["DEFAULT_STORE", "Codes", "Coverage", "Store", "Tally", "resolve_url"]
+
+
+# What configs launched on problems.
+Codes = Mapping[tuple[Problem, Config], TimedCode]
 
 
 class Tally(NamedTuple):
@@ -126,8 +131,12 @@ class Store:
         with self._writing() as connection:
             sql_rows.set_protocol(connection, run)
 
-    def add(self, measurements: Sequence[Measurement]) -> None:
+    def add(self, measurements: Sequence[Measurement], codes: Codes | None = None) -> None:
         """Store measurements, all or none; those whose content key is stored are ignored.
+
+        Args:
+            measurements: what was measured.
+            codes: what was launched, where it is known.
 
         Raises:
             ValueError: a measurement breaks a rule of `validate`, or its run is not stored.
@@ -136,8 +145,23 @@ class Store:
         columns = columns_of(measurements)
         check_columns(columns)
         with self._writing() as connection:
-            numbers = self._insert(connection, columns)
+            numbers = self._insert(connection, columns, codes or {})
         self._problems, self._configs = numbers
+
+    def set_fingerprints(self, device: Device, fingerprints: Mapping[tuple[Problem, Config], tuple[str, str]]) -> None:
+        """Say to which kernels measurements belong, all of these or none.
+
+        Args:
+            device: those of devices of this kind are meant.
+            fingerprints: the old and the new one; a measurement with another one than the old stays as it is.
+
+        Raises:
+            NormtuneError: the database failed; nothing of this call is stored.
+        """
+        with self._writing() as connection:
+            runs = wanted_runs(connection, device.kind)
+            texts = {(tuple(problem), config.to_json()): new for (problem, config), new in fingerprints.items()}
+            sql_rows.set_fingerprints(connection, runs, texts)
 
     def merge(self, evidence: Evidence) -> int:
         """Store the runs and measurements that are not stored yet, all or none.
@@ -152,7 +176,7 @@ class Store:
         with self._writing() as connection:
             sql_rows.add_runs(connection, evidence.runs)
             before = sql_rows.count_measurements(connection)
-            numbers = self._insert(connection, {name: evidence.frame[name].tolist() for name in COLUMNS})
+            numbers = self._insert(connection, {name: evidence.frame[name].tolist() for name in COLUMNS}, {})
             added = sql_rows.count_measurements(connection) - before
         self._problems, self._configs = numbers
         return added
@@ -225,7 +249,7 @@ class Store:
         return found
 
     def _insert(
-        self, connection: sa.Connection, columns: Mapping[str, Sequence[Any]]
+        self, connection: sa.Connection, columns: Mapping[str, Sequence[Any]], codes: Codes
     ) -> tuple[sql_rows.Numbers, sql_rows.Numbers]:
         """Insert measurements; returns the numbers of problems and configs, to be kept after the commit."""
         known = {run.id: number for number, run in sql_rows.stored_runs(connection)}
@@ -235,7 +259,8 @@ class Store:
         texts = {(text,) for text in columns["config"]}
         problems = sql_rows.numbers_of(connection, schema.problem, sql_rows.PROBLEM_FIELDS, shapes, self._problems)
         configs = sql_rows.numbers_of(connection, schema.config, ("config",), texts, self._configs)
-        sql_rows.add_measurements(connection, columns, known, problems, configs)
+        texts_of = {(tuple(problem), config.to_json()): code for (problem, config), code in codes.items()}
+        sql_rows.add_measurements(connection, columns, known, problems, configs, texts_of)
         return problems, configs
 
     @contextmanager

@@ -12,8 +12,9 @@ from typing import Any
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import COPY, Config
+from normtune.kernels.operator import AnyLaunch, ImplementationLaunch
 from normtune.kernels.problem import Problem
-from normtune.results.records import ROUNDS_PER_BLOCK
+from normtune.results.records import ROUNDS_PER_BLOCK, TimedCode, launch_digest
 from normtune.tuner.device.compiling import (
     BESIDE_A_GPU,
     COMPILE_SECONDS,
@@ -134,6 +135,9 @@ class WorkerBench:
         outcomes.update(session.failed)
         for config, found in samples.items():
             outcomes.setdefault(config, Outcome("ok", "", found.rounds, found.nanoseconds))
+        for candidate in task.candidates if self._pool else ():
+            outcome = outcomes[candidate.config]
+            outcomes[candidate.config] = outcome._replace(code=self._code(task.problem, candidate.launch))
         self._seconds["gate"] += timing - start + time.perf_counter() - compare
         self._seconds["timing"] += compare - timing
         return outcomes
@@ -229,6 +233,14 @@ class WorkerBench:
             reason = f"{found.shared_bytes} bytes of shared memory exceed {self.target.shared_bytes}"
             self._failed[key] = Outcome("out_of_resources", reason)
         return found
+
+    def _code(self, problem: Problem, launch: AnyLaunch) -> TimedCode | None:
+        """What a compiled candidate launches; None of an implementation that is not ours."""
+        assert self._pool is not None
+        if isinstance(launch, ImplementationLaunch):
+            return None
+        code = self._pool.code(problem, launch)
+        return TimedCode(launch_digest(launch), code.launch, code.machine)
 
     def _gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
         """The failure of a candidate's binary, if any; it is tried once."""

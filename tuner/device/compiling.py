@@ -1,14 +1,14 @@
 """Compiling ahead of the timing, in a pool of processes, for a GPU that need not be there.
 
-In: (problem, launch) pairs, one a binary, and a target. Out: what the compiler reported for each, or why it failed;
-the binaries themselves end up in Triton's disk cache, where the later launch of the same arguments finds them. The
-pool's processes import triton but never torch and open no CUDA context. A compiler that hangs or dies twice costs its
-binary.
+In: (problem, launch) pairs and a target. Out: for each binary what the compiler reported, or why it failed, and the
+digest of the code of each pair; the binaries themselves end up in Triton's disk cache, where the later launch of the
+same arguments finds them. The pool's processes import triton but never torch and open no CUDA context. A compiler that
+hangs or dies twice costs its binary.
 """
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -17,17 +17,20 @@ from typing import Any, NamedTuple
 from pebble import ProcessExpired, ProcessPool
 
 from normtune.errors import NormtuneError
-from normtune.kernels.call import warmup
+from normtune.kernels.call import KernelCall, warmup
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, load, loaded, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.stand_in import StandIn
+from normtune.tuner.device.code import Code, Frontend, machine_code
 from normtune.tuner.device.processes import SPAWN, Scratch, belong_to_parent, start_tracker, told_exit, use_scratch
-from normtune.tuner.plan.binaries import Job, compile_class
+from normtune.tuner.plan.binaries import Job, compile_class, jobs_of
 
 # No binary of the full space took more than 6 s on a core of the H200's host.
 COMPILE_SECONDS = 60.0
 # Somebody may have killed the compiler, or the machine may have slept: the second time convicts.
 TRIES = 2
+# Of a process of the pool.
+_FRONTEND = Frontend()
 # What `nice` adds to compilers beside a process that drives a GPU: they take what it leaves.
 BESIDE_A_GPU = 10
 
@@ -42,6 +45,9 @@ class Compiled(NamedTuple):
         shared_bytes: shared memory of the largest of the job's kernels, bytes.
         threads: threads a program, the most of them.
         binaries: names of the compiled kernels with their assembly, only when asked for.
+        codes: of each pair that the job serves; empty where the frontend failed.
+        alike: for each of these, whether it runs the kernels that represent the job.
+        machine: digest of the instructions of these; empty where they were not compiled.
     """
 
     job: Job
@@ -50,6 +56,9 @@ class Compiled(NamedTuple):
     shared_bytes: int = 0
     threads: int = 0
     binaries: tuple[tuple[str, str], ...] = ()
+    codes: tuple[Code, ...] = ()
+    alike: tuple[bool, ...] = ()
+    machine: bytes = b""
 
 
 def default_workers() -> int:
@@ -68,6 +77,7 @@ class CompilePool:
         seconds: after so many a compile is tried again, or given up.
         told: called with the number of jobs that are done whenever one is, from another thread.
         nice: how far the processes stand back behind others, as for `os.nice`.
+        only_codes: whether nothing is compiled but for the digests of code.
     """
 
     def __init__(
@@ -79,22 +89,31 @@ class CompilePool:
         seconds: float = COMPILE_SECONDS,
         told: Callable[[int], None] | None = None,
         nice: int = 0,
+        only_codes: bool = False,
     ) -> None:
         self._seconds = seconds
         self._futures: dict[tuple[str, str, str, AnyLaunch], Future[Compiled]] = {}
         self._jobs: dict[Future[Compiled], Job] = {}
+        # Where the digest of each launch's code comes from: with the binary that serves it, or later.
+        self._of_launch: dict[tuple[Problem, AnyLaunch], Future[Compiled]] = {}
         self._done = 0
         self._told = told
         self._pool: ProcessPool | None = None
         self._workers = min(workers or default_workers(), len(jobs) or default_workers())
         self._initial = target, nice
         self._keep_assembly = keep_assembly
+        self._only_codes = only_codes
         self.add(jobs)
 
     def add(self, jobs: Sequence[Job]) -> None:
-        """Compile these, too, behind the others; who is among them already is not compiled again."""
+        """Compile these, too, behind the others.
+
+        What is among them already is not compiled again; of launches that it did not serve before, code is digested.
+        """
         for job in jobs:
-            if compile_class(job.problem, job.launch) in self._futures:
+            new = tuple(pair for pair in job.serves if pair not in self._of_launch)
+            known = self._futures.get(compile_class(job.problem, job.launch))
+            if known is not None and not new:
                 continue
             if self._pool is None:
                 start_tracker()
@@ -102,10 +121,14 @@ class CompilePool:
                 initial = (*self._initial, self._scratch.path, loaded())
                 self._pool = ProcessPool(self._workers, initializer=_activate, initargs=initial, context=SPAWN)
             future: Future[Compiled] = Future()
+            self._of_launch.update(dict.fromkeys(new, future))
+            if known is not None:
+                self._try(self._jobs[known]._replace(serves=new), future, TRIES, only_codes=True)
+                continue
             future.add_done_callback(self._count)
             self._futures[compile_class(job.problem, job.launch)] = future
             self._jobs[future] = job
-            self._try(job, future, TRIES)
+            self._try(job, future, TRIES, self._only_codes)
 
     def __iter__(self) -> Iterator[Compiled]:
         """All results, as they are done.
@@ -128,6 +151,19 @@ class CompilePool:
         wait([future], seconds)
         return self._result(future) if future.done() else None
 
+    def code(self, problem: Problem, launch: AnyLaunch) -> Code:
+        """The digest of what a launch runs, waited for; empty where the compiler refused it."""
+        binary = self._futures[compile_class(problem, launch)]
+        try:
+            done, of_binary = self._of_launch[problem, launch].result(), binary.result()
+        # Whatever became of the compiler: `result` says it.
+        except Exception:
+            return Code(b"")
+        for pair, code, is_alike in zip(done.job.serves, done.codes, done.alike, strict=False):
+            if pair == (problem, launch):
+                return code._replace(machine=of_binary.machine if is_alike else b"")
+        return Code(b"")
+
     def close(self) -> None:
         """End the processes and remove their temporary files; what is not compiled by then stays so."""
         if self._pool is not None:
@@ -142,7 +178,7 @@ class CompilePool:
         if self._told:
             self._told(self._done)
 
-    def _try(self, job: Job, future: Future[Compiled], tries: int) -> None:
+    def _try(self, job: Job, future: Future[Compiled], tries: int, only_codes: bool) -> None:
         """Compile a job, so many times at most; whoever is killed or has no time is tried again behind the others."""
 
         def tried(attempt: Future[Compiled]) -> None:
@@ -151,13 +187,13 @@ class CompilePool:
             except (ProcessExpired, TimeoutError) as error:
                 if tries > 1:
                     with suppress(RuntimeError):  # the pool ends
-                        return self._try(job, future, tries - 1)
+                        return self._try(job, future, tries - 1, only_codes)
                 future.set_exception(error)
             except BaseException as error:
                 future.set_exception(error)
 
         assert self._pool is not None
-        attempt = self._pool.schedule(_compile, args=(job, self._keep_assembly), timeout=self._seconds)
+        attempt = self._pool.schedule(_compile, args=(job, self._keep_assembly, only_codes), timeout=self._seconds)
         attempt.add_done_callback(tried)
 
     def _result(self, future: Future[Compiled]) -> Compiled:
@@ -182,6 +218,24 @@ def compile_all(
     try:
         yield from pool
     finally:  # also where the caller stops listening
+        pool.close()
+
+
+def codes_of(
+    pairs: Iterable[tuple[Problem, AnyLaunch]], target: str, workers: int | None = None
+) -> dict[tuple[Problem, AnyLaunch], bytes]:
+    """The digest of the code of each pair, by Triton's frontend alone; those that it refuses are left out.
+
+    Raises:
+        NormtuneError: no process of the pool can start.
+    """
+    pool = CompilePool(jobs_of(pairs), target, workers, only_codes=True)
+    try:
+        found: dict[tuple[Problem, AnyLaunch], bytes] = {}
+        for done in pool:
+            found.update(zip(done.job.serves, (code.launch for code in done.codes), strict=False))
+        return found
+    finally:
         pool.close()
 
 
@@ -243,29 +297,47 @@ def _do_without_torch() -> None:
         del sys.modules["torch"]
 
 
-def _compile(job: Job, keep_assembly: bool) -> Compiled:
-    spec = operator(job.problem.operator)
+def _calls(problem: Problem, launch: AnyLaunch) -> Sequence[KernelCall]:
+    spec = operator(problem.operator)
+    tensors = {buffer.name: StandIn(buffer.dtype, buffer.shape) for buffer in spec.buffers(problem)}
+    workspace = StandIn("float32", (max(1, launch.workspace),))
+    return spec.calls(launch, problem, tensors, workspace, spec.scalars)
+
+
+def _compile(job: Job, keep_assembly: bool, only_codes: bool = False) -> Compiled:
     if isinstance(job.launch, ImplementationLaunch):
         return Compiled(job, "ok")  # it has no binary of ours
-    tensors = {buffer.name: StandIn(buffer.dtype, buffer.shape) for buffer in spec.buffers(job.problem)}
-    workspace = StandIn("float32", (max(1, job.launch.workspace),))
+    codes: list[Code] = []
+    alike: list[bool] = []
     try:
-        kernels = warmup(spec.calls(job.launch, job.problem, tensors, workspace, spec.scalars))
+        calls = _calls(job.problem, job.launch)
+        digests = [_FRONTEND.of_call(call) for call in calls]
+        for pair in job.serves:
+            served = _calls(*pair)
+            codes.append(Code(_FRONTEND.of_launch(served)))
+            # The kernel that sums partial sums depends on how many there are, so that launches of a job differ in it.
+            alike.append([_FRONTEND.of_call(call) for call in served] == digests)
+        if only_codes:
+            return Compiled(job, "ok", codes=tuple(codes), alike=tuple(alike))
+        kernels = warmup(calls)
+        _FRONTEND.remember(kernels, digests)
     # Whatever the compiler throws is this config's result.
     except Exception as error:
-        return Compiled(job, "compile_error", _one_line(error))
+        return Compiled(job, "compile_error", _one_line(error), codes=tuple(codes))
     metadata = [kernel.metadata for kernel in kernels]
     warp_size = metadata[0].target.warp_size
-    assembly: tuple[tuple[str, str], ...] = ()
-    if keep_assembly:
-        kind = "ptx" if metadata[0].target.backend == "cuda" else "amdgcn"
-        assembly = tuple((item.name, kernel.asm[kind]) for item, kernel in zip(metadata, kernels, strict=True))
+    text, binary = ("ptx", "cubin") if metadata[0].target.backend == "cuda" else ("amdgcn", "hsaco")
+    machine = machine_code(kernel.asm[binary] for kernel in kernels)
+    assembly = zip((item.name for item in metadata), (kernel.asm[text] for kernel in kernels), strict=True)
     return Compiled(
         job,
         "ok",
         shared_bytes=max(item.shared for item in metadata),
         threads=max(item.num_warps for item in metadata) * warp_size,
-        binaries=assembly,
+        binaries=tuple(assembly) if keep_assembly else (),
+        codes=tuple(codes),
+        alike=tuple(alike),
+        machine=machine,
     )
 
 

@@ -18,11 +18,13 @@ from normtune.results.atomic import unwritable
 from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine
 
 if TYPE_CHECKING:
-    from normtune.results.database.store import Tally
+    from normtune.results.database.store import Store, Tally
 
 # The recording of two operators in one dtype takes 11 MB, a default sweep less.
 _FEW_BYTES = 100 << 20
 _NO_BYTES = 10 << 20
+# Of which the compiled code is compared, in ten seconds or so.
+_FEW_BINARIES = 200
 
 
 def store(machine: Machine) -> Iterable[Finding]:
@@ -48,10 +50,11 @@ def store(machine: Machine) -> Iterable[Finding]:
             tallies = opened.tally()
             opened.load(regime=None)
             damage = opened.damage
+            same = _only_sources_changed(opened)
     except NormtuneError as error:
         yield Finding(PROBLEM, "store", str(error))
         return
-    yield from _held(name, tallies)
+    yield from _held(name, tallies, same)
     if damage:
         advice = "`normtune sweep` measures these again, `normtune data export --regime all` writes what is whole"
         yield Finding(WARNING, "store", damage, advice)
@@ -66,7 +69,21 @@ def _read_only(name: str, why: str) -> Finding:
     return Finding(PROBLEM, "store", f"{name} cannot be written ({why})", advice)
 
 
-def _held(name: str, tallies: "list[Tally]") -> Iterable[Finding]:
+def _only_sources_changed(opened: "Store") -> bool:
+    """Whether the sources of kernels changed since they were measured and their compiled code did not."""
+    from normtune.kernels.target import target_for
+    from normtune.tuner.plan.identity import compare
+
+    runs = {(run.device.kind, run.regime): run for run in opened.runs()}
+    found = [
+        compare(opened.coverage(run.device, run.regime), target_for(run.device.target, run.device.sms), _FEW_BINARIES)
+        for run in runs.values()
+    ]
+    same = any(one.same for one in found)
+    return same and not any(one.changed or one.undecided for one in found)
+
+
+def _held(name: str, tallies: "list[Tally]", same: bool) -> Iterable[Finding]:
     if not tallies:
         yield Finding(OK, "store", f"{name} holds no measurements yet")
         return
@@ -79,7 +96,9 @@ def _held(name: str, tallies: "list[Tally]") -> Iterable[Finding]:
             stale += tally.measurements
     of = ", ".join(f"{count} of {label}" for label, count in sorted(counts.items()))
     yield Finding(OK, "store", f"{name} holds {counts.total()} measurements: {of}")
-    if stale:
+    if stale and same:
+        yield Finding(OK, "store", "the kernels' sources changed since, their compiled code did not: times are kept")
+    elif stale:
         found = f"{stale} of its measurements are of kernels that changed since"
         yield Finding(WARNING, "store", found, "`normtune sweep --stale` measures them again")
 

@@ -11,10 +11,16 @@ from normtune.kernels.problem import Problem
 
 
 class Job(NamedTuple):
-    """One binary to compile: the problem that represents it and the launch that it serves."""
+    """One binary to compile.
+
+    Attributes:
+        problem, launch: that represent it.
+        serves: all pairs of problem and launch whose code is asked for.
+    """
 
     problem: Problem
     launch: AnyLaunch
+    serves: tuple[tuple[Problem, AnyLaunch], ...] = ()
 
 
 def compile_class(problem: Problem, launch: AnyLaunch) -> tuple[str, str, str, AnyLaunch]:
@@ -24,7 +30,7 @@ def compile_class(problem: Problem, launch: AnyLaunch) -> tuple[str, str, str, A
 
 def jobs_of(pairs: Iterable[tuple[Problem, AnyLaunch]]) -> list[Job]:
     """One job a compile class, in the order of first appearance."""
-    jobs: dict[tuple[str, str, str, AnyLaunch], Job] = {}
+    found: dict[tuple[str, str, str, AnyLaunch], dict[tuple[Problem, AnyLaunch], None]] = {}
     for problem, launch in pairs:
-        jobs.setdefault(compile_class(problem, launch), Job(problem, launch))
-    return list(jobs.values())
+        found.setdefault(compile_class(problem, launch), {})[problem, launch] = None
+    return [Job(*next(iter(served)), tuple(served)) for served in found.values()]

@@ -12,8 +12,10 @@ import pytest
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.results.database import schema
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
+from normtune.results.records import TimedCode
 
 # Adds a problem at a time, as a sweep does, in a process that can write files of so many bytes.
 FILLS_THE_DISK = """
@@ -223,19 +225,24 @@ def test_a_flipped_bit_in_a_shape_or_a_config_costs_what_was_measured_there(many
         assert "and of 56 more problems" in store.damage
 
 
-def of_version_1(path: Path) -> None:
-    """Make a store what the first schema made."""
+def of_version(version: int, path: Path) -> None:
+    """Make a store what an older schema made."""
     with sqlite3.connect(path) as connection:
-        connection.execute("ALTER TABLE measurement DROP COLUMN checksum")
-        connection.execute("UPDATE normtune_schema SET version = 1")
+        for column, since in schema.ADDED.items():
+            if since > version:
+                connection.execute(f"ALTER TABLE measurement DROP COLUMN {column}")
+        connection.execute("UPDATE normtune_schema SET version = ?", (version,))
     connection.close()
 
 
-def test_a_store_of_version_1_is_read_as_it_is_and_altered_to_be_written(many, tmp_path, make, make_run):
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_store_of_an_older_version_is_read_as_it_is_and_altered_to_be_written(
+    many, tmp_path, make, make_run, version
+):
     path = tmp_path / "store.db"
     with Store.open(f"sqlite:///{path}") as store:
         store.merge(many)
-    of_version_1(path)
+    of_version(version, path)
     before = path.read_bytes()
     with Store.open(f"sqlite:///{path}", create=False) as store:
         assert store.load().digest() == many.digest() and not store.damage
@@ -244,9 +251,11 @@ def test_a_store_of_version_1_is_read_as_it_is_and_altered_to_be_written(many, t
     with Store.open(f"sqlite:///{path}") as store:
         assert store.load().digest() == many.digest()
         store.begin_run(make_run(9))
-        store.add([make(run=make_run(9))])
+        added = make(run=make_run(9))
+        store.add([added], {(added.problem, added.config): TimedCode(b"launch", b"code")})
     connection = sqlite3.connect(path)
-    query = "SELECT count(*), count(checksum) FROM measurement"
-    assert connection.execute(query).fetchone() == (len(many.frame) + 1, 1)
-    assert connection.execute("SELECT version FROM normtune_schema").fetchall() == [(2,)]
+    query = "SELECT count(*), count(checksum), count(launch), count(code), count(machine_code) FROM measurement"
+    checked = 1 if version == 1 else len(many.frame) + 1
+    assert connection.execute(query).fetchone() == (len(many.frame) + 1, checked, 1, 1, 0)
+    assert connection.execute("SELECT version FROM normtune_schema").fetchall() == [(3,)]
     connection.close()

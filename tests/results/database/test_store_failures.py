@@ -61,7 +61,7 @@ def test_a_store_of_a_newer_schema(stored, create):
         connection.execute("PRAGMA journal_mode = DELETE").fetchone()
     connection.close()
     before = stored.read_bytes()
-    refused(f"sqlite:///{stored}", "schema 99, this normtune knows 2: update normtune", create)
+    refused(f"sqlite:///{stored}", "schema 99, this normtune knows 3: update normtune", create)
     assert stored.read_bytes() == before
 
 

@@ -1,0 +1,112 @@
+"""Did the kernels of a table change since it was measured?
+
+In: a table's header and text, and what compares compiled code. Out: a line for each operator whose kernels changed, and
+notes. The compiled code of the configs that the table answers with decides where it can be compared, else the sources.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from normtune.heuristics.fitting.options import values
+from normtune.heuristics.tablefile.header import Header
+from normtune.heuristics.tablefile.parse import normalised_trees, trees
+from normtune.heuristics.tablefile.relative_tree import choose_on
+from normtune.heuristics.tablefile.tree import choose
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import operators
+from normtune.kernels.problem import MAX_ROWS, split_batch_invariant, split_key
+
+if TYPE_CHECKING:
+    from normtune.kernels.config import Config
+    from normtune.kernels.problem import Problem
+    from normtune.results.evidence import Evidence
+    from normtune.results.recorded_code import Cell, Difference
+
+# Compares the code of cells of a recording with what the present sources launch: (its name, the recording, cells).
+Comparing = Callable[[str, "Evidence", Collection["Cell"]], "Difference"]
+# So many configs whose code changed are named.
+_NAMED = 5
+
+
+def changed_kernels(header: Header, text: str, notes: list[str], compare: Comparing | None) -> list[str]:
+    """A line for each operator whose kernels changed since a table was measured.
+
+    Args:
+        header: of the table.
+        text: of the table.
+        notes: gets a line on what was compared.
+        compare: compares compiled code; without it the kernels' sources decide.
+
+    Raises:
+        NormtuneError: the digests of a recording are damaged, or code cannot be compiled at all.
+    """
+    specs = operators()
+    changed = [name for name, known in header.kernels.items() if name in specs and fingerprint(specs[name]) != known]
+    why = "code is compared without --quick, for tables of a recording"
+    if compare is not None and (name := values(header.regenerate).get("--recording", [""])[-1]):
+        differences = list(_differences(name, header, text, compare))
+        why = "; ".join(dict.fromkeys(one.undecided for _, one in differences if one.undecided))
+        if not why:
+            return _by_code(differences, notes)
+    if not changed:
+        notes.append("its kernels are those that were measured")
+        return []
+    notes.append(f"whether their compiled code changed is not known: {why}")
+    again = "`normtune sweep --stale`, then fit"
+    return [f"the kernels of {name} changed since they were measured: {again}" for name in changed]
+
+
+def _differences(
+    name: str, header: Header, text: str, compare: Comparing
+) -> "Iterator[tuple[Collection[Cell], Difference]]":
+    """The cells of each recording that the table answers with, and what became of their code."""
+    from normtune.results.recorded_code import cell_of, pairs_of
+    from normtune.results.recording import ALL, load_recording, recordings
+
+    for one in recordings() if name == ALL else [name]:
+        evidence = load_recording(one, None)
+        (device,) = evidence.devices()
+        if header.is_for_any_gpu:
+            relative = normalised_trees(text)
+            answers = {
+                entry: partial(choose_on, tree, sms=device.sms, l2_bytes=device.l2_bytes)
+                for entry, tree in relative.items()
+            }
+        else:
+            answers = {entry: partial(choose, tree) for entry, tree in trees(text).items()}
+        configs: dict[Problem, set[Config]] = {}
+        for problem, config in pairs_of(evidence):
+            configs.setdefault(problem, set()).add(config)
+        cells = set()
+        for (key, dtype), answer in answers.items():
+            plain, is_batch_invariant = split_batch_invariant(key)
+            kind = (*split_key(plain), dtype)
+            for problem in configs:
+                if (problem.operator, problem.variant, problem.dtype) == kind:
+                    config = answer(rows=MAX_ROWS if is_batch_invariant else problem.rows, hidden=problem.hidden)
+                    if config in configs[problem]:
+                        cells.add(cell_of(problem, config))
+        yield cells, compare(one, evidence, cells)
+
+
+def _by_code(differences: "list[tuple[Collection[Cell], Difference]]", notes: list[str]) -> list[str]:
+    stale = []
+    suspects = sorted({name for _, one in differences for name in one.suspects})
+    for name in suspects:
+        asked = {cell.config for cells, _ in differences for cell in cells if cell.operator == name}
+        changed = sorted({cell.config for _, one in differences for cell in one.changed if cell.operator == name})
+        if not changed:
+            notes.append(
+                f"the sources of the kernels of {name} changed since they were measured, the compiled code of the "
+                f"table's {len(asked)} configs did not"
+            )
+            continue
+        named = "; ".join(map(str, changed[:_NAMED])) + ("; ..." if len(changed) > _NAMED else "")
+        stale.append(
+            f"the compiled code of {len(changed)} of the table's {len(asked)} configs of {name} changed since they "
+            f"were measured ({named}): `normtune sweep --stale`, then fit"
+        )
+    if not suspects:
+        notes.append("its kernels are those that were measured")
+    return stale

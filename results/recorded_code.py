@@ -1,0 +1,144 @@
+"""The compiled code of a recording: digests in a small file beside it, made of the sources that it was measured with.
+
+In: the measurements of a recording and the digest of the code of each. Out: `RecordedCode`. A file of digests for all
+measurements would be as large as the recording, so there is one for each cell: a config at a hidden size, with all
+numbers of rows. Making digests and comparing them is left to the tuner.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from normtune.errors import NormtuneError
+from normtune.kernels.config import COPY, Config
+from normtune.kernels.operator import AnyLaunch, read_config
+from normtune.kernels.problem import Problem
+from normtune.results import recording
+from normtune.results.atomic import replaced
+from normtune.results.evidence import Evidence
+from normtune.results.records import launch_digest
+
+_FORMAT = 1
+# Two different codes have equal digests once in 3e14.
+_BYTES = 6
+
+
+class Cell(NamedTuple):
+    """A config on all recorded problems that differ in their rows alone."""
+
+    operator: str
+    variant: str
+    dtype: str
+    hidden: int
+    config: Config
+
+
+class RecordedCode(NamedTuple):
+    """What a recording launched.
+
+    Attributes:
+        triton: the version whose frontend made the digests.
+        fingerprints: of the kernels of each operator, as in the recording.
+        launches: digest of all launches of each operator: the quick look at what no fingerprint covers.
+        cells: digest of the code of each cell.
+    """
+
+    triton: str
+    fingerprints: dict[str, str]
+    launches: dict[str, str]
+    cells: dict[Cell, bytes]
+
+
+class Difference(NamedTuple):
+    """What became of the code of a recording.
+
+    Attributes:
+        suspects: operators whose sources or launches changed.
+        changed: of the cells that were asked for, those whose code did.
+        undecided: why code could not be compared; empty where it was, or where nothing is suspect.
+    """
+
+    suspects: tuple[str, ...]
+    changed: tuple[Cell, ...] = ()
+    undecided: str = ""
+
+
+def cell_of(problem: Problem, config: Config) -> Cell:
+    """The cell of a config on a problem."""
+    return Cell(problem.operator, problem.variant, problem.dtype, problem.hidden, config)
+
+
+def pairs_of(evidence: Evidence) -> list[tuple[Problem, Config]]:
+    """The measured problems and configs, ordered; the copy is none."""
+    columns = ["operator", "rows", "hidden", "dtype", "variant", "config"]
+    found = evidence.frame[columns].drop_duplicates().itertuples(index=False, name=None)
+    known = cache(read_config)
+    pairs = [(Problem(*values), known(values[0], text)) for *values, text in found]
+    return sorted(pair for pair in pairs if pair[1] != COPY)
+
+
+def launches_digest(launches: Iterable[AnyLaunch | None]) -> str:
+    """The digest of the launches of an operator, in the order of `pairs_of`; None stands for an illegal one."""
+    return hashlib.sha256(b"".join(launch_digest(one) if one else b"-" for one in launches)).hexdigest()
+
+
+def cell_digest(codes: Iterable[bytes]) -> bytes:
+    """The digest of a cell, of those of its launches by rows."""
+    return hashlib.sha256(b"".join(codes)).digest()[:_BYTES]
+
+
+def path_of(name: str) -> Path:
+    """The file of the digests of a recording."""
+    return recording.FOLDER / f"{name}.code.json"
+
+
+def write(code: RecordedCode, path: Path) -> None:
+    """Write digests; `read` needs the recording besides.
+
+    Raises:
+        NormtuneError: the file cannot be written.
+    """
+    lines: dict[str, bytes] = {}
+    for cell in sorted(code.cells):
+        lines[_line(cell)] = lines.get(_line(cell), b"") + code.cells[cell]
+    cells = {line: base64.b64encode(digests).decode() for line, digests in lines.items()}
+    with replaced(path) as temporary:
+        temporary.write_text(json.dumps({"format": _FORMAT, **code._asdict(), "cells": cells}, indent=0) + "\n")
+
+
+def read(name: str, evidence: Evidence) -> RecordedCode | None:
+    """The digests of a recording; None where it has none that are of these measurements.
+
+    Args:
+        name: of the recording.
+        evidence: the recording.
+
+    Raises:
+        NormtuneError: the file is damaged.
+    """
+    path = path_of(name)
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        texts = {line: base64.b64decode(text, validate=True) for line, text in found["cells"].items()}
+        if found["format"] != _FORMAT or found["fingerprints"] != evidence.fingerprints():
+            return None
+        cells: dict[Cell, bytes] = {}
+        for cell in sorted({cell_of(*pair) for pair in pairs_of(evidence)}):
+            line = _line(cell)
+            digests = texts.get(line, b"")
+            cells[cell], texts[line] = digests[:_BYTES], digests[_BYTES:]
+        if any(texts.values()) or not all(len(digest) == _BYTES for digest in cells.values()):
+            return None
+        return RecordedCode(str(found["triton"]), found["fingerprints"], dict(found["launches"]), cells)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise NormtuneError(f"{path} is damaged ({error}): restore it from the distribution of normtune") from None
+
+
+def _line(cell: Cell) -> str:
+    return " ".join(map(str, filter(None, cell[:4])))

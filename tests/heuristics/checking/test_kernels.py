@@ -1,0 +1,70 @@
+"""What is said of a table whose kernels changed: by the compiled code of its configs, or by their sources."""
+
+from pathlib import Path
+
+import pytest
+
+from normtune.heuristics.checking.offline import check
+from normtune.heuristics.fitting.emit import module_text
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.kernels.fingerprint import fingerprint
+from normtune.results import recording
+from normtune.results.evidence import Evidence
+from normtune.results.recorded_code import Difference
+
+SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
+STALE = "the kernels of toy changed since they were measured: `normtune sweep --stale`, then fit"
+
+
+@pytest.fixture
+def table(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table of a recording whose kernels had other sources."""
+    found = Evidence.from_measurements(measure(penalty, SHAPES, fingerprint="sha256:old"), [run])
+    assert fingerprint(spec) != "sha256:old"
+    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
+    monkeypatch.setattr(recording, "load_recording", lambda name, *_: {"test-gpu": found}[name])
+    path = tmp_path / "table.py"
+    path.write_text(module_text(fit(found), "normtune fit --recording test-gpu --out table.py"))
+    return path
+
+
+def test_equal_code_is_said_and_nothing_is_stale(table: Path) -> None:
+    asked = []
+
+    def compare(name, evidence, cells):
+        asked.extend(cells)
+        return Difference(("toy",))
+
+    report = check(table, compare=compare)
+    assert (report.failures, report.stale) == ((), ())
+    configs = {cell.config for cell in asked}
+    assert len(configs) > 1 and {(cell.operator, cell.dtype) for cell in asked} == {("toy", "bfloat16")}
+    assert (
+        "the sources of the kernels of toy changed since they were measured, the compiled code of the table's "
+        f"{len(configs)} configs did not"
+    ) in report.notes
+
+
+def test_the_configs_whose_code_changed_are_named(table: Path) -> None:
+    changed = []
+
+    def compare(name, evidence, cells):
+        changed.append(min(cells, key=lambda cell: cell.config))
+        return Difference(("toy",), tuple(changed))
+
+    (line,) = check(table, compare=compare).stale
+    assert line.startswith("the compiled code of 1 of the table's ")
+    assert f"({changed[0].config})" in line and line.endswith("`normtune sweep --stale`, then fit")
+
+
+def test_where_code_cannot_be_compared_the_sources_decide(table: Path) -> None:
+    report = check(table, compare=lambda *_: Difference(("toy",), undecided="no triton"))
+    assert report.stale == (STALE,)
+    assert "whether their compiled code changed is not known: no triton" in report.notes
+    report = check(table, quick=True, compare=lambda *_: Difference(("toy",)))
+    assert report.stale == (STALE,)
+
+
+def test_kernels_that_are_the_same_are_said_to_be_so(table: Path) -> None:
+    report = check(table, compare=lambda *_: Difference(()))
+    assert report.stale == () and "its kernels are those that were measured" in report.notes

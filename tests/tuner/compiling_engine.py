@@ -1,0 +1,13 @@
+"""The engine of made-up times on a device whose binaries are compiled; opened by workers in tests."""
+
+import importlib.metadata
+
+from hostile_engine import HostileEngine
+
+
+class CompilingEngine(HostileEngine):
+    """Compiles for its target, as the engine of a GPU does."""
+
+    def identify(self):
+        software = {"triton": importlib.metadata.version("triton")}
+        return super().identify()._replace(compiles=True, software=software)

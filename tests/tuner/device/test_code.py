@@ -1,0 +1,128 @@
+"""The digest of a launch's code: what changes it, and what does not."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.target import TARGETS
+from normtune.tuner.device.code import normalised
+from normtune.tuner.device.compiling import codes_of, compile_all, jobs_of
+
+TARGET = TARGETS["sm_90"]
+
+KERNEL = """
+import triton
+import triton.language as tl
+
+from normtune.kernels.call import KernelCall
+
+@triton.jit
+def _scaled(b_x, FACTOR: tl.constexpr):
+    return b_x * FACTOR
+
+@triton.jit
+def _kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr, FACTOR: tl.constexpr = 2):
+    o_col = tl.arange(0, BLOCK)
+    m_col = o_col < columns
+    b_x = tl.load(x_ptr + o_col, mask=m_col, other=0.0, eviction_policy="evict_first")
+    tl.store(y_ptr + o_col, _scaled(b_x, FACTOR), mask=m_col)
+
+class Tensor:
+    def __init__(self, shape):
+        self.dtype, self.shape = tl.float32, shape
+    def data_ptr(self):
+        return 0
+
+def calls(columns=100, grid=(4,), warps=4):
+    x, y = Tensor((columns,)), Tensor((columns,))
+    return [KernelCall(_kernel, grid, (x, y, columns), {"BLOCK": 128, "num_warps": warps})]
+"""
+
+DIGESTS = """
+import importlib.util, sys
+from normtune.tuner.device import compiling
+from normtune.tuner.device.code import Frontend
+from triton.runtime.driver import driver
+
+driver.set_active(compiling._Driver(compiling.gpu_target(sys.argv[1])))
+compiling._do_without_torch()
+for path in sys.argv[2:]:
+    spec = importlib.util.spec_from_file_location(path.rpartition("/")[2][:-3], path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for options in ({}, {"columns": 96}, {"grid": (5,)}, {"warps": 8}):
+        print(Frontend().of_launch(module.calls(**options)).hex(), end=" ")
+    print()
+"""
+
+SAME = {
+    "moved": KERNEL,
+    "renamed": KERNEL.replace("_kernel", "_other").replace("_scaled", "_times").replace("o_col", "offsets"),
+    "without a function": KERNEL.replace("_scaled(b_x, FACTOR)", "b_x * FACTOR"),
+    "lines moved": KERNEL.replace("@triton.jit", "# a comment\n\n@triton.jit"),
+}
+OTHER = {
+    "operation": KERNEL.replace("b_x * FACTOR", "b_x + FACTOR"),
+    "eviction": KERNEL.replace("evict_first", "evict_last"),
+    "mask": KERNEL.replace("o_col < columns", "o_col <= columns"),
+    "default": KERNEL.replace("tl.constexpr = 2", "tl.constexpr = 3"),
+    "argument": KERNEL.replace("(x, y, columns)", "(x, x, columns)"),
+}
+
+
+def digests(folder: Path, sources: dict[str, str], target: str = "sm_90", seed: str = "0") -> list[list[str]]:
+    """The digests of a module's launches, each module in a file of its own; in another process."""
+    paths = []
+    for name, text in sources.items():
+        paths.append(folder / f"{name.replace(' ', '_')}.py")
+        paths[-1].write_text(text)
+    ran = subprocess.run(
+        [sys.executable, "-c", DIGESTS, target, *map(str, paths)],
+        env={**os.environ, "PYTHONHASHSEED": seed},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return [line.split() for line in ran.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_names_and_places_do_not_count_and_all_that_is_compiled_does(tmp_path, target):
+    plain, *found = digests(tmp_path, {"plain": KERNEL, **SAME, **OTHER}, target)
+    assert len(set(plain)) == len(plain)
+    assert found[: len(SAME)] == [plain] * len(SAME)
+    for name, other in zip(OTHER, found[len(SAME) :], strict=True):
+        assert not set(other) & set(plain), name
+
+
+def test_digests_are_the_same_in_every_process(tmp_path):
+    assert digests(tmp_path, {"plain": KERNEL}, seed="1") == digests(tmp_path, {"plain": KERNEL}, seed="2")
+
+
+def test_functions_are_named_by_their_order_and_assembly_is_left_alone():
+    text = 'tt.func public @k(%arg0: i32) { tt.call @"a.b"(%arg0) } "@first x" tt.func private @"a.b"(%arg0: i32)'
+    expected = 'tt.func public @f0(%arg0: i32) { tt.call @f1(%arg0) } "@first x" tt.func private @f1(%arg0: i32)'
+    assert normalised(text) == expected
+
+
+def test_every_launch_has_a_digest_of_its_own_whatever_job_it_is_compiled_in():
+    spec = operator("rms_norm_backward")
+    pairs = []
+    for rows in (64, 4096):
+        problem = spec.problem(rows, 1024, "bfloat16")
+        config = RMSNormConfig("persistent", num_warps=4, programs_per_sm=2, finish="reduce")
+        pairs.append((problem, spec.resolve(config, problem, TARGET, None)))
+    assert len(jobs_of(pairs)) == 1
+    together = codes_of(pairs, "sm_90", 1)
+    assert len(set(together.values())) == 2
+    assert together == {pair: codes_of([pair], "sm_90", 1)[pair] for pair in pairs}
+    ((_, _, _, _, _, _, (first, second)),) = compile_all(jobs_of(pairs), "sm_90", 1)
+    assert (first.launch, second.launch) == tuple(together[pair] for pair in pairs)
+    # The kernel that sums 64 partial sums is not the one that sums 264.
+    assert len(first.machine) == 16 and not second.machine

@@ -1,0 +1,49 @@
+"""An operator whose kernels a test may move, rename and change, in the processes that compile as well."""
+
+import importlib
+import inspect
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from normtune.kernels import fingerprint, operator, rms_norm_forward
+from normtune.kernels.rms_norm_spec import rms_norm_forward as forward
+
+SPEC = """
+from dataclasses import replace
+from normtune.kernels.operator import register
+from normtune.kernels.rms_norm_spec import rms_norm_forward
+register(replace(rms_norm_forward, name="toy", kernel_module="{module}", sources=("{module}",)))
+"""
+
+
+class Toy:
+    """An operator of another distribution, whose kernels are those of the forward or what a test makes of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        metadata = folder / "toy-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text("[normtune.operators]\ntoy = toy_operator\n")
+
+    def kernels(self, module: str, text: str) -> None:
+        """Let the operator have these kernels in a module of this name."""
+        (self._folder / f"{module}.py").write_text(text)
+        (self._folder / "toy_operator.py").write_text(SPEC.format(module=module))
+        importlib.invalidate_caches()
+        fingerprint._of_modules.cache_clear()
+        operator._OPERATORS["toy"] = replace(forward, name="toy", kernel_module=module, sources=(module,))
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    operator.operators()
+    monkeypatch.setattr(operator, "_OPERATORS", dict(operator._OPERATORS))
+    made = Toy(tmp_path)
+    made.kernels("toy_kernels", inspect.getsource(rms_norm_forward))
+    yield made
+    fingerprint._of_modules.cache_clear()

@@ -1,0 +1,154 @@
+"""A stored timing belongs to the compiled code of its config, wherever its sources lie and whatever they are called."""
+
+import inspect
+import sqlite3
+
+import pytest
+
+from normtune.kernels import alignment, operator, rms_norm_forward, rms_norm_launch
+from normtune.kernels.config import COPY
+from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.target import TARGETS
+from normtune.results.database.store import Store
+from normtune.results.records import Device
+from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.plan import identity
+from normtune.tuner.plan.identity import compare, renew
+from normtune.tuner.plan.plan import Plan, Task, candidates
+from normtune.tuner.plan.resume import missing, stale_plan
+from normtune.tuner.sweep import look_ahead, sweep
+
+TARGET = TARGETS["sm_90"]
+# Of the engine that workers open.
+DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
+KERNELS = inspect.getsource(rms_norm_forward)  # what `toy` begins with
+ROW, PERSISTENT, SPLIT = CONFIGS = (
+    RMSNormConfig("row", num_warps=4),
+    RMSNormConfig("persistent", num_warps=4, programs_per_sm=2),
+    RMSNormConfig("split", num_warps=8, programs_per_sm=2, block_col=1024),
+)
+SHAPES = ((64, 2048), (4096, 2048))
+
+
+@pytest.fixture
+def bench(tmp_path):
+    opened = []
+
+    def make():
+        opened.append(WorkerBench(("compiling_engine", "CompilingEngine", ((), str(tmp_path)))))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def measured(toy, bench, tmp_path):
+    """A store that is complete."""
+    with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
+        assert sweep(bench(), store, whole(), "adaptive").problems == len(SHAPES)
+        assert missing(whole(), store.coverage(DEVICE), "adaptive") == []
+        yield store
+
+
+def whole() -> Plan:
+    spec = operator.operator("toy")
+    problems = [spec.problem(rows, hidden, "bfloat16") for rows, hidden in SHAPES]
+    return Plan(tuple(Task(one, tuple(candidates(spec, CONFIGS, one, TARGET)[0])) for one in problems), {})
+
+
+def asked(tasks) -> set[str]:
+    return {candidate.config.schedule for task in tasks for candidate in task.candidates}
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("toy_kernels_moved", KERNELS),
+        ("toy_kernels", KERNELS.replace("b_square", "b_x_times_b_x").replace("def _rms_norm", "def _plain_norm")),
+    ],
+)
+def test_after_a_refactoring_nothing_is_measured_again(toy, measured, bench, module, text):
+    toy.kernels(module, text.replace("(_rms_norm", "(_plain_norm") if "def _plain_norm" in text else text)
+    before = measured.coverage(DEVICE)
+    assert asked(missing(whole(), before, "adaptive")) == {"row", "persistent", "split"}
+    found = compare(before, TARGET)
+    assert (len(found.same), found.changed, +found.undecided) == (len(SHAPES) * len(CONFIGS), (), {})
+    outlook = look_ahead(bench(), measured, whole(), "adaptive", stored=found.applied(before))
+    assert not outlook.tasks and measured.coverage(DEVICE) == before
+    assert renew(measured, DEVICE, TARGET).lines() == [
+        "the kernels' sources changed, the compiled code of 6 stored measurements did not: kept"
+    ]
+    assert sweep(bench(), measured, whole(), "adaptive").problems == 0
+    assert stale_plan(measured.coverage(DEVICE), TARGET).tasks == ()
+    evidence = measured.load()
+    assert len(evidence.current().frame) == len(evidence.frame) and COPY.to_json() in set(evidence.frame["config"])
+    # Now the sources are known, and nothing is compiled to see it.
+    assert renew(measured, DEVICE, TARGET).lines() == []
+    toy.kernels("toy_kernels", KERNELS)
+    assert len(renew(measured, DEVICE, TARGET).same) == 6
+    assert missing(whole(), measured.coverage(DEVICE), "adaptive") == []
+
+
+def test_what_a_change_of_arithmetic_touches_is_measured_again_and_nothing_else(toy, measured, bench):
+    before, after = "b_square += b_x * b_x", "b_square += b_x * b_x + 1.0"
+    assert KERNELS.count(before) == 1  # in the kernel of split
+    toy.kernels("toy_kernels", KERNELS.replace(before, after))
+    found = renew(measured, DEVICE, TARGET)
+    assert {config for _, config in found.changed} == {SPLIT} and {config for _, config in found.same} == {
+        ROW,
+        PERSISTENT,
+    }
+    assert found.lines()[1] == f"the compiled code of 2 stored measurements changed: {SPLIT}"
+    assert asked(stale_plan(measured.coverage(DEVICE), TARGET).tasks) == {"split"}
+    tasks = missing(whole(), measured.coverage(DEVICE), "adaptive")
+    assert [len(task.candidates) for task in tasks] == [2, 2]  # one more as an anchor
+    assert sweep(bench(), measured, whole(), "adaptive").problems == 2
+    assert missing(whole(), measured.coverage(DEVICE), "adaptive") == []
+    current = measured.load().current().frame
+    assert len(current) == len(measured.load().frame) - 2
+    assert renew(measured, DEVICE, TARGET).lines() == []
+
+
+def test_other_launches_of_the_same_sources_are_noticed(toy, measured, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(rms_norm_launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))
+        found = renew(measured, DEVICE, TARGET)
+        assert (found.same, len(found.changed)) == ((), 6)
+        assert asked(missing(whole(), measured.coverage(DEVICE), "adaptive")) == {"row", "persistent", "split"}
+    assert len(renew(measured, DEVICE, TARGET).same) == 6
+    assert missing(whole(), measured.coverage(DEVICE), "adaptive") == []
+
+
+@pytest.mark.parametrize(
+    ("present", "reason"),
+    [("9.9", "they were compiled by Triton 3.7.1, here is 9.9"), ("", "there is no triton here")],
+)
+def test_where_code_cannot_be_compared_the_sources_decide_and_the_reason_is_told(
+    toy, measured, monkeypatch, present, reason
+):
+    monkeypatch.setattr(identity, "triton_version", lambda: present)
+    assert renew(measured, DEVICE, TARGET).lines() == []
+    toy.kernels("moved", KERNELS)
+    (line,) = renew(measured, DEVICE, TARGET).lines()
+    assert reason.replace("3.7.1", measured.coverage(DEVICE).popitem()[1].triton) in line
+    assert line.startswith("the kernels' sources changed, 6 stored measurements count as stale by them: ")
+    assert asked(missing(whole(), measured.coverage(DEVICE), "adaptive")) == {"row", "persistent", "split"}
+
+
+def test_stores_without_codes_are_judged_by_their_sources(toy, measured, tmp_path):
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        connection.execute("UPDATE measurement SET launch = NULL, code = NULL, machine_code = NULL")
+    connection.close()
+    assert renew(measured, DEVICE, TARGET).lines() == []
+    toy.kernels("moved", KERNELS)
+    (line,) = renew(measured, DEVICE, TARGET).lines()
+    assert line.endswith("they were stored without a digest of their code")
+
+
+def test_a_changed_fingerprint_leaves_measurements_whole(toy, measured):
+    digest = measured.load().frame["samples"].map(bytes).tolist()
+    toy.kernels("moved", KERNELS)
+    renew(measured, DEVICE, TARGET)
+    assert measured.load().frame["samples"].map(bytes).tolist() == digest and not measured.damage

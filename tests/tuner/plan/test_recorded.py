@@ -1,0 +1,85 @@
+"""The digests of a recording tell a refactoring of its kernels from a change of their code."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from normtune.errors import NormtuneError
+from normtune.kernels import alignment, operator, rms_norm_forward, rms_norm_launch
+from normtune.kernels.config import COPY
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.results import recorded_code
+from normtune.results.evidence import Evidence
+from normtune.results.recorded_code import Cell, path_of, read, write
+from normtune.results.records import Device, Measurement, Run
+from normtune.tuner.plan import recorded
+from normtune.tuner.plan.recorded import difference, record
+
+KERNELS = inspect.getsource(rms_norm_forward)
+ROW, SPLIT = RMSNormConfig("row", num_warps=4), RMSNormConfig("split", num_warps=8, programs_per_sm=2, block_col=1024)
+DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
+CELLS = [Cell("toy", "", "bfloat16", 2048, config) for config in (ROW, SPLIT)]
+
+
+@pytest.fixture
+def evidence(toy) -> Evidence:
+    spec = operator.operator("toy")
+    run = Run("r", DEVICE, {"triton": "3.6.0"}, "2026-11-21T10:00:00+00:00", {})
+    times = np.arange(1, 3, dtype=np.int32)
+    cells = [
+        Measurement(spec.problem(rows, 2048, "bfloat16"), config, run.id, fingerprint(spec), "ok", "", times, times)
+        for rows in (64, 4096)
+        for config in (ROW, SPLIT, COPY)
+    ]
+    return Evidence.from_measurements(cells, [run])
+
+
+@pytest.fixture
+def known(evidence, tmp_path, monkeypatch) -> Evidence:
+    """The recording, its digests beside it."""
+    monkeypatch.setattr(recorded_code.recording, "FOLDER", tmp_path)
+    code = record(evidence)
+    assert sorted(code.cells) == CELLS
+    write(code, path_of("made-up"))
+    assert read("made-up", evidence) == code
+    assert difference("made-up", evidence, CELLS) == ((), (), "")
+    return evidence
+
+
+def test_a_moved_kernel_is_suspect_and_did_not_change(toy, known):
+    toy.kernels("moved", KERNELS)
+    assert difference("made-up", known, CELLS) == (("toy",), (), "")
+    with pytest.raises(NormtuneError, match="the kernels of toy changed since they were recorded"):
+        record(known)
+
+
+def test_the_cells_whose_arithmetic_changed_are_named_if_they_were_asked_for(toy, known):
+    toy.kernels("toy_kernels", KERNELS.replace("b_square += b_x * b_x", "b_square += b_x * b_x + 1.0"))
+    assert difference("made-up", known, CELLS) == (("toy",), (CELLS[1],), "")
+    assert difference("made-up", known, CELLS[:1]) == (("toy",), (), "")
+
+
+def test_a_launch_that_changed_outside_of_the_sources_is_noticed(known, monkeypatch):
+    monkeypatch.setattr(rms_norm_launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))
+    assert difference("made-up", known, CELLS).changed == tuple(CELLS)
+
+
+def test_without_this_triton_or_digests_the_sources_decide(toy, known, monkeypatch):
+    toy.kernels("moved", KERNELS)
+    monkeypatch.setattr(recorded, "triton_version", lambda: "9.9")
+    assert difference("made-up", known, CELLS).undecided.endswith("here is 9.9")
+    path_of("made-up").unlink()
+    assert difference("made-up", known, CELLS) == (("toy",), (), "the recording has no digests of its code")
+
+
+def test_digests_of_another_recording_are_none_and_damaged_ones_an_error(known):
+    path = path_of("made-up")
+    text = path.read_text()
+    for other in (("sha256:", "sha256:0"), ("toy bfloat16 2048", "toy bfloat16 4096")):
+        path.write_text(text.replace(*other))
+        assert read("made-up", known) is None
+    path.write_text(text[:-20])
+    with pytest.raises(NormtuneError, match="is damaged"):
+        read("made-up", known)

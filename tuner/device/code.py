@@ -1,0 +1,141 @@
+"""The compiled code that a launch runs, as a digest: equal digests run equal code.
+
+In: kernel calls, in a process whose active Triton driver names the target. Out: 16 bytes a launch. Only Triton's
+frontend runs: no GPU and no assembler. Digests of two versions of Triton do not compare.
+"""
+
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from normtune.kernels.call import KernelCall
+
+_DIGEST_BYTES = 16
+# A function's name is its module's and its own, so that both may change.
+_FUNCTION = re.compile(r"\btt\.func (?:public |private )?@([\w.$]+|\"[^\"]+\")")
+
+
+class Code(NamedTuple):
+    """What a launch runs.
+
+    Attributes:
+        launch: digest of the frontend's code of its kernels, their grids and arguments.
+        machine: digest of the instructions that the assembler made of it; empty where it did not run.
+    """
+
+    launch: bytes
+    machine: bytes = b""
+
+
+class Frontend:
+    """Digests of launches; each specialisation of a kernel goes through Triton's frontend once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], bytes] = {}
+        self._compiled: dict[str, bytes] = {}
+
+    def of_launch(self, calls: Iterable[KernelCall]) -> bytes:
+        """The digest of kernel calls: the code of each, its grid and its arguments.
+
+        Tensors count by dtype, shape and which of them are the same, so that their names and addresses do not.
+        """
+        tensors: dict[int, int] = {}
+        said = [
+            [self.of_call(call).hex(), list(call.grid), [_argument(value, tensors) for value in call.args]]
+            for call in calls
+        ]
+        return _digest(json.dumps(said, separators=(",", ":")))
+
+    def of_call(self, call: KernelCall) -> bytes:
+        """The digest of the specialised kernel: optimised TTIR without names and positions, target and options."""
+        from triton import knobs
+
+        seen: list[bytes] = []
+
+        def stop_before_compiling(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
+            key = (id(fn.jit_function), compile["key"])
+            if key not in self._known:
+                self._known[key] = _digest(_code_text(fn.jit_function, compile))
+            seen.append(self._known[key])
+            return True
+
+        before = knobs.runtime.jit_cache_hook
+        knobs.runtime.jit_cache_hook = stop_before_compiling
+        try:
+            compiled = call.kernel.warmup(*call.args, grid=call.grid, **call.options)
+        finally:
+            knobs.runtime.jit_cache_hook = before
+        return seen[0] if seen else self._compiled[compiled.hash]
+
+    def remember(self, kernels: Sequence[Any], digests: Sequence[bytes]) -> None:
+        """The digests of compiled kernels, which Triton keeps in memory and does not show to its hook again."""
+        self._compiled.update(zip((kernel.hash for kernel in kernels), digests, strict=True))
+
+
+def normalised(text: str) -> str:
+    """TTIR without debug information, its functions named by their order."""
+    for number, name in enumerate(dict.fromkeys(_FUNCTION.findall(text))):
+        text = re.sub(rf"@{re.escape(name)}(?![\w.$])", f"@f{number}", text)
+    return text
+
+
+def _code_text(kernel: Any, compile: dict[str, Any]) -> str:
+    """What decides the machine code of a specialised kernel, given the version of Triton."""
+    from triton._C.libtriton import ir
+    from triton.compiler import ASTSource, make_backend
+    from triton.runtime.driver import driver
+
+    target = driver.active.get_current_target()
+    backend = make_backend(target)
+    given = json.loads(compile["specialization_data"])["options"]
+    options = backend.parse_options({k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    source = ASTSource(kernel, compile["signature"], compile["constants"], compile["configs"][0])
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, options, source.language)
+    implementation = backend.get_codegen_implementation(options)
+    module = source.make_ir(target, options, implementation, backend.get_module_map(), context)
+    # Inlines what the kernel calls and simplifies: how code is cut into functions does not count.
+    module = stages["ttir"](module, {})
+    # Libraries lie where Triton is installed.
+    told = given | {"extern_libs": sorted(name for name, _ in given.get("extern_libs") or ())}
+    head = json.dumps([target.backend, target.arch, target.warp_size, told], sort_keys=True, default=str)
+    return f"{head}\n{normalised(module.str_nodebug())}"
+
+
+def machine_code(binaries: Iterable[bytes]) -> bytes:
+    """The digest of the instructions in cubins or hsacos, without names and debug information."""
+    return hashlib.sha256(b"".join(map(_instructions, binaries))).digest()[:_DIGEST_BYTES]
+
+
+def _instructions(binary: bytes) -> bytes:
+    """The sections `.text*` of an ELF64 file, little-endian.
+
+    ELF64, little-endian: the offset of the section headers is at 0x28, their size, number and that of the one with the
+    names at 0x3A; a header begins with the offset of its name, and holds its section's offset and size at 0x18.
+    """
+    (start,) = struct.unpack_from("<Q", binary, 0x28)
+    size, count, names = struct.unpack_from("<HHH", binary, 0x3A)
+    headers = [start + number * size for number in range(count)]
+    extents = [struct.unpack_from("<QQ", binary, header + 0x18) for header in headers]
+    found = []
+    for header, (offset, length) in zip(headers, extents, strict=True):
+        name = extents[names][0] + struct.unpack_from("<I", binary, header)[0]
+        if binary[name : name + 5] == b".text":
+            found.append(binary[offset : offset + length])
+    return b"".join(found)
+
+
+def _argument(value: Any, tensors: dict[int, int]) -> Any:
+    if hasattr(value, "data_ptr"):
+        return [tensors.setdefault(id(value), len(tensors)), str(value.dtype), list(value.shape)]
+    return value if value is None or isinstance(value, int | float) else str(value)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES]

@@ -1,0 +1,115 @@
+"""Whether a recording's times are of the present kernels, by their compiled code.
+
+In: a recording, its digests, the cells that matter. Out: the cells whose code changed, or why that cannot be decided.
+"""
+
+from collections.abc import Collection, Iterable
+
+from normtune.errors import NormtuneError
+from normtune.kernels.config import Config
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import AnyLaunch, operators
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import Target, target_for
+from normtune.results.evidence import Evidence
+from normtune.results.recorded_code import (
+    Cell,
+    Difference,
+    RecordedCode,
+    cell_digest,
+    cell_of,
+    launches_digest,
+    pairs_of,
+    read,
+)
+from normtune.tuner.device.compiling import codes_of
+from normtune.tuner.plan.identity import triton_version
+
+
+def record(evidence: Evidence) -> RecordedCode:
+    """The digests of a recording, by the present sources, which are to be its own.
+
+    Raises:
+        NormtuneError: the kernels changed since it was measured, or Triton refuses one.
+    """
+    fingerprints, target = evidence.fingerprints(), _target(evidence)
+    known = operators()
+    for name, measured in fingerprints.items():
+        if fingerprint(known[name]) != measured:
+            raise NormtuneError(f"the kernels of {name} changed since they were recorded: take the sources of then")
+    pairs = pairs_of(evidence)
+    cells = _digests(pairs, target)
+    if missing := {cell_of(*pair) for pair in pairs} - cells.keys():
+        raise NormtuneError(f"{len(missing)} cells cannot be launched or compiled, {min(missing)} among them")
+    launches = {name: _launches(name, pairs, target) for name in fingerprints}
+    return RecordedCode(triton_version(), fingerprints, launches, cells)
+
+
+def difference(name: str, evidence: Evidence, asked: Collection[Cell]) -> Difference:
+    """Compare cells of a recording with what the present sources launch.
+
+    Args:
+        name: of the recording.
+        evidence: the recording.
+        asked: the cells that matter.
+
+    Raises:
+        NormtuneError: the file of digests is damaged, or no process that compiles can start.
+    """
+    known, target = operators(), _target(evidence)
+    there = {name: measured for name, measured in evidence.fingerprints().items() if name in known}
+    code = read(name, evidence)
+    pairs = pairs_of(evidence)
+    suspects = tuple(
+        name
+        for name, measured in there.items()
+        if fingerprint(known[name]) != measured or (code and _launches(name, pairs, target) != code.launches.get(name))
+    )
+    if not suspects:
+        return Difference(())
+    if why := _undecidable(code):
+        by_sources = tuple(name for name in suspects if fingerprint(known[name]) != there[name])
+        return Difference(by_sources, undecided=why if by_sources else "")
+    assert code is not None
+    wanted = {cell for cell in asked if cell.operator in suspects and cell in code.cells}
+    found = _digests([pair for pair in pairs if cell_of(*pair) in wanted], target)
+    return Difference(suspects, tuple(sorted(cell for cell in wanted if found.get(cell) != code.cells[cell])))
+
+
+def _undecidable(code: RecordedCode | None) -> str:
+    present = triton_version()
+    if code is None:
+        return "the recording has no digests of its code"
+    if not present:
+        return "there is no triton here to compile what it launches"
+    if present != code.triton:
+        return f"the digests of its code are of Triton {code.triton}, here is {present}"
+    return ""
+
+
+def _target(evidence: Evidence) -> Target:
+    (device,) = evidence.devices()
+    return target_for(device.target, device.sms)
+
+
+def _launches(name: str, pairs: Iterable[tuple[Problem, Config]], target: Target) -> str:
+    launch_of = operators()[name].launch_of
+    return launches_digest(launch_of(config, problem, target) for problem, config in pairs if problem.operator == name)
+
+
+def _digests(pairs: Iterable[tuple[Problem, Config]], target: Target) -> dict[Cell, bytes]:
+    """The digests of cells, of which these are all pairs; without those that cannot be launched or compiled."""
+    known = operators()
+    launches: dict[Cell, list[tuple[Problem, AnyLaunch | None]]] = {}
+    for problem, config in pairs:
+        launch = known[problem.operator].launch_of(config, problem, target)
+        launches.setdefault(cell_of(problem, config), []).append((problem, launch))
+    codes = codes_of(
+        ((problem, launch) for found in launches.values() for problem, launch in found if launch), target.name
+    )
+    cells = {}
+    for cell, found in launches.items():
+        parts = [codes.get((problem, launch)) if launch else None for problem, launch in found]
+        if None not in parts:
+            cells[cell] = cell_digest(part for part in parts if part)
+    return cells
