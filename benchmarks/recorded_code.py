@@ -10,7 +10,7 @@ import time
 
 from normtune.results.recorded_code import path_of, write
 from normtune.results.recording import load_recording, recordings
-from normtune.tuner.plan.recorded import record
+from normtune.tuner.device.recorded import record
 
 
 def main(names: list[str]) -> None:

@@ -257,8 +257,8 @@ def _sweep(
 ) -> None:
     from normtune.results.database.store import Store, resolve_url
     from normtune.results.source import warn_of_damage
+    from normtune.tuner.device.identity import renew
     from normtune.tuner.device.open import open_device
-    from normtune.tuner.plan.identity import renew
     from normtune.tuner.plan.plan import fitting
     from normtune.tuner.plan.resume import stale_plan
     from normtune.tuner.progress import face_of
@@ -303,8 +303,8 @@ def _dry_run(
 ) -> None:
     from normtune.results.database.connect import parse, resolve_url, sqlite_path
     from normtune.results.database.store import Store
+    from normtune.tuner.device.identity import compare
     from normtune.tuner.device.open import open_device_to_plan
-    from normtune.tuner.plan.identity import compare
     from normtune.tuner.plan.plan import fitting
     from normtune.tuner.progress import face_of
     from normtune.tuner.report import device_line, plain_sweep, plan_lines, pruned_lines

@@ -77,7 +77,7 @@ def check(
 
 def _against_data(tables: list[Path], strict: bool, quick: bool) -> None:
     from normtune.heuristics.checking.offline import check as check_table
-    from normtune.tuner.plan.recorded import difference
+    from normtune.tuner.device.recorded import difference
 
     failed = False
     unusable: list[NormtuneError] = []

@@ -25,7 +25,7 @@ class Gpu(NamedTuple):
 
 def gpus_here() -> list[Gpu]:
     """The GPUs that torch can use on this machine; none where it cannot say."""
-    from normtune.tuner.doctor.probe import ask
+    from normtune.tuner.machine.probe import ask
 
     return [Gpu(gpu["name"], gpu["target"], gpu["sms"]) for gpu in ask("torch").get("gpus", [])]
 

@@ -72,16 +72,17 @@ ROOMS = {
         "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/fitting heuristics/showing",
         "numpy scipy",
     ),
-    "tuner/doctor": Room("tuner/doctor/", "light kernels results results/database", "pynvml torch triton typer"),
+    "tuner/machine": Room("tuner/machine/", "kernels", "pynvml torch triton"),
     "tuner/timing": Room("tuner/timing/", "light kernels results", "pynvml torch triton"),
-    "tuner/search": Room("tuner/search/", "light results"),
-    "tuner/plan": Room("tuner/plan/", "light results results/database tuner/timing tuner/search", "numpy"),
+    "tuner/plan": Room("tuner/plan/", "light results results/database tuner/timing", "numpy"),
+    "tuner/search": Room("tuner/search/", "light results results/database tuner/timing tuner/plan"),
     "tuner/device": Room(
         "tuner/device/",
-        "light kernels results results/source tuner/doctor tuner/timing tuner/search tuner/plan",
+        "light kernels results results/database results/source tuner/machine tuner/timing tuner/plan tuner/search",
         "pebble pynvml torch triton",
     ),
-    "tuner": Room(SWEEPS, "light results results/database tuner/plan tuner/device", "numpy rich"),
+    "tuner": Room(SWEEPS, "light results results/database tuner/plan tuner/device tuner/search", "numpy rich"),
+    "tuner/doctor": Room("tuner/doctor/", "light kernels results results/database tuner/machine tuner/device", "typer"),
     "tuner/commands": Room(
         r"tuner/commands\.py",
         "light results results/database results/source tuner/search tuner/plan tuner/device tuner",
@@ -91,7 +92,7 @@ ROOMS = {
         "heuristics/commands/",
         "light heuristics/tablefile heuristics/regret heuristics/fitting heuristics/any_gpu heuristics/checking "
         "heuristics/stability heuristics/showing heuristics/comparing results results/database results/source "
-        "tuner/doctor tuner/plan tuner/device tuner tuner/commands",
+        "tuner/machine tuner/plan tuner/device tuner tuner/commands",
         "pandas rich typer",
     ),
     "heuristics": Room(r"heuristics/__init__\.py", "heuristics/fitting heuristics/checking"),
@@ -222,7 +223,7 @@ def test_only_kernels_tables_and_rules_name_an_operator(modules: dict[str, ast.M
 
 def test_what_is_printed_goes_through_one_place(modules: dict[str, ast.Module], root: Path) -> None:
     """Where control characters of foreign texts end; these print colours, a live display and a child's answer."""
-    own = {"results/terminal.py", "tuner/doctor/command.py", "tuner/progress.py", "tuner/doctor/probe.py"}
+    own = {"results/terminal.py", "tuner/doctor/command.py", "tuner/progress.py", "tuner/machine/probe.py"}
     prints = set()
     for path, tree in {**modules, "cli.py": ast.parse((root / "cli.py").read_text())}.items():
         if path in own:

@@ -22,11 +22,12 @@ from normtune.tuner.device.compiling import (
     CompilePool,
     default_workers,
 )
-from normtune.tuner.device.engine import Block, NoMemoryError, Outcome
+from normtune.tuner.device.engine import Block, NoMemoryError
 from normtune.tuner.device.open import Phases, SkippedError
 from normtune.tuner.device.worker import Opener, Worker, WorkerLostError
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.estimate import Speed
+from normtune.tuner.plan.outcome import Outcome
 from normtune.tuner.plan.plan import Candidate, Plan, Task
 from normtune.tuner.search.protocol import Race
 from normtune.tuner.search.rounds import close_to_best, timed

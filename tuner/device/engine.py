@@ -10,19 +10,10 @@ from typing import NamedTuple, Protocol
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
-from normtune.results.records import Device, TimedCode
+from normtune.results.records import Device
 from normtune.tuner.plan.estimate import Speed
+from normtune.tuner.plan.outcome import Outcome
 from normtune.tuner.plan.plan import Candidate
-
-
-class Outcome(NamedTuple):
-    """Outcome of one config on one problem: see `results.records.Measurement`; `code` is what was launched."""
-
-    status: str
-    reason: str = ""
-    rounds: Sequence[int] = ()
-    nanoseconds: Sequence[int] = ()
-    code: TimedCode | None = None
 
 
 class Identity(NamedTuple):

@@ -11,8 +11,9 @@ from normtune.kernels.config import Config
 from normtune.kernels.target import Target
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
-from normtune.tuner.device.engine import Engine, Outcome
+from normtune.tuner.device.engine import Engine
 from normtune.tuner.plan.estimate import Speed
+from normtune.tuner.plan.outcome import Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.protocol import Race
 
@@ -127,7 +128,7 @@ def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
     Raises:
         NoDeviceError: there is no such GPU.
     """
-    from normtune.tuner.doctor.no_gpu import why_no_gpu
+    from normtune.tuner.machine.no_gpu import why_no_gpu
 
     why = why_no_gpu()
     if why:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import normtune
 from normtune.results.atomic import unwritable
-from normtune.tuner.doctor.no_gpu import without_gpu, without_torch, without_triton
-from normtune.tuner.doctor.probe import Facts, ask
+from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
+from normtune.tuner.machine.probe import Facts, ask
 
 OK, WARNING, PROBLEM = LEVELS = ("ok", "warning", "problem")
 # What a driver and a display hold of a GPU that nobody uses stays below this.

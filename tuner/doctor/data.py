@@ -72,7 +72,7 @@ def _read_only(name: str, why: str) -> Finding:
 def _only_sources_changed(opened: "Store") -> bool:
     """Whether the sources of kernels changed since they were measured and their compiled code did not."""
     from normtune.kernels.target import target_for
-    from normtune.tuner.plan.identity import compare
+    from normtune.tuner.device.identity import compare
 
     runs = {(run.device.kind, run.regime): run for run in opened.runs()}
     found = [

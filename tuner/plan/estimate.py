@@ -20,8 +20,7 @@ from normtune.results.records import ROUNDS_PER_BLOCK, Device, Run
 from normtune.results.regimes import COLD, EAGER, WARM
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.plan import Task
-from normtune.tuner.search.rounds import ALL_BLOCKS
-from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
+from normtune.tuner.timing.protocol import ALL_BLOCKS, SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
 
 
 class Speed(NamedTuple):

@@ -6,7 +6,8 @@ In: see `protocol`. Out: two batches a problem.
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.by_problem import ByProblem
 from normtune.tuner.search.protocol import Batch, Race
-from normtune.tuner.search.rounds import ALL_BLOCKS, close_to_best
+from normtune.tuner.search.rounds import close_to_best
+from normtune.tuner.timing.protocol import ALL_BLOCKS
 
 FIRST_BLOCKS = 3  # 6 rounds for everybody, on three draws of offsets
 CLOSE = 1.10  # who may be the best: whoever is within 10 % of the best after the first blocks

@@ -6,7 +6,7 @@ In: see `protocol`. Out: one batch a problem. Recordings are made with it.
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.by_problem import ByProblem
 from normtune.tuner.search.protocol import Batch, Race
-from normtune.tuner.search.rounds import ALL_BLOCKS
+from normtune.tuner.timing.protocol import ALL_BLOCKS
 
 
 class Exhaustive(ByProblem):

@@ -13,8 +13,6 @@ from normtune.kernels.config import COPY, Config
 from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.tuner.search.protocol import Race, Samples
 
-ALL_BLOCKS = 8  # 16 rounds, for whoever may be the best
-
 
 class Session(Protocol):
     """One problem being timed."""

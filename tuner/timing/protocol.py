@@ -13,3 +13,7 @@ SENTINEL_COPIES = 4
 def timed_launches(footprint: int) -> int:
     """Number of timed launches per replay, for a problem of `footprint` bytes."""
     return 10 if footprint <= 128 << 20 else 5 if footprint <= 512 << 20 else 3
+
+
+# Blocks of a config that is timed to the end: 16 rounds, for whoever may be the best
+ALL_BLOCKS = 8

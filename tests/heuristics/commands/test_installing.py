@@ -152,7 +152,7 @@ def test_a_removal_writes_nothing(store, options: list[str]) -> None:
 
 
 def test_torch_is_asked_for_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normtune.tuner.doctor import probe
+    from normtune.tuner.machine import probe
 
     monkeypatch.undo()
     gpu = {"name": "NVIDIA H200", "target": "sm_90", "sms": 132, "uuid": "1"}

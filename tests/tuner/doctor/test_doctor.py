@@ -23,7 +23,7 @@ from normtune.results.records import Device, Measurement, Run
 from normtune.tuner.doctor import checks
 from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine, examined
 from normtune.tuner.doctor.command import lines
-from normtune.tuner.doctor.probe import PACKAGES
+from normtune.tuner.machine.probe import PACKAGES
 
 ROOT = Path(__file__).parents[3]
 UUID = "5f3a2b10-0000-0000-0000-000000000001"

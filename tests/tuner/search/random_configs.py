@@ -4,7 +4,7 @@ import random
 
 from normtune.tuner.search.by_problem import ByProblem
 from normtune.tuner.search.protocol import Batch
-from normtune.tuner.search.rounds import ALL_BLOCKS
+from normtune.tuner.timing.protocol import ALL_BLOCKS
 
 CONFIGS = 5
 

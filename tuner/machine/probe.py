@@ -126,7 +126,7 @@ def ask(subject: str, timeout: float = TIMEOUT_SECONDS) -> Facts:
     """
     # The child imports what this process would, however it came by its path.
     code = (
-        f"import sys; sys.path[:] = {sys.path!r}; from normtune.tuner.doctor.probe import answer; answer({subject!r})"
+        f"import sys; sys.path[:] = {sys.path!r}; from normtune.tuner.machine.probe import answer; answer({subject!r})"
     )
     try:
         done = subprocess.run(

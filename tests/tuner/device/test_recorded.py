@@ -14,8 +14,8 @@ from normtune.results import recorded_code
 from normtune.results.evidence import Evidence
 from normtune.results.recorded_code import Cell, path_of, read, write
 from normtune.results.records import Device, Measurement, Run
-from normtune.tuner.plan import recorded
-from normtune.tuner.plan.recorded import difference, record
+from normtune.tuner.device import recorded
+from normtune.tuner.device.recorded import difference, record
 
 KERNELS = inspect.getsource(rms_norm_forward)
 ROW, SPLIT = RMSNormConfig("row", num_warps=4), RMSNormConfig("split", num_warps=8, programs_per_sm=2, block_col=1024)

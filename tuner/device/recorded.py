@@ -23,7 +23,7 @@ from normtune.results.recorded_code import (
     read,
 )
 from normtune.tuner.device.compiling import codes_of
-from normtune.tuner.plan.identity import triton_version
+from normtune.tuner.device.identity import triton_version
 
 
 def record(evidence: Evidence) -> RecordedCode:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from normtune.tuner.doctor.no_gpu import without_gpu, without_torch, without_triton
-from normtune.tuner.doctor.probe import ask
+from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
+from normtune.tuner.machine.probe import ask
 
 BUILT = {"version": "2.11.0+cu130", "cuda": "13.0", "hip": None, "error": "", "gpus": []}
 OLD = "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver"
@@ -118,7 +118,7 @@ def test_the_reason_is_one_line_in_the_process_that_asks(fake, torch, triton, sa
     fake("triton", triton)
     folder = fake("torch", torch)
     done = subprocess.run(
-        [sys.executable, "-c", "from normtune.tuner.doctor.no_gpu import why_no_gpu; print(why_no_gpu())"],
+        [sys.executable, "-c", "from normtune.tuner.machine.no_gpu import why_no_gpu; print(why_no_gpu())"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"},
         capture_output=True,
         text=True,

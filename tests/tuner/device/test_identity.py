@@ -11,9 +11,9 @@ from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.records import Device
+from normtune.tuner.device import identity
 from normtune.tuner.device.bench import WorkerBench
-from normtune.tuner.plan import identity
-from normtune.tuner.plan.identity import compare, renew
+from normtune.tuner.device.identity import compare, renew
 from normtune.tuner.plan.plan import Plan, Task, candidates
 from normtune.tuner.plan.resume import missing, stale_plan
 from normtune.tuner.sweep import look_ahead, sweep

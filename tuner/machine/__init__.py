@@ -1,0 +1,1 @@
+"""What this machine has and lacks: torch, Triton, NVML, a GPU."""
