@@ -14,7 +14,7 @@ from normtune import cli
 
 HEAVY = ("numpy", "optuna", "pandas", "pyarrow", "pynvml", "rich", "scipy", "sqlalchemy", "torch", "triton")
 PUBLIC = (
-    *("NormtuneError", "RMSNorm", "UsageError", "__version__"),
+    *("NormtuneError", "RMSNorm", "UsageError", "__version__", "Config", "OperatorSpec", "kernel_operator", "register"),
     *("batch_invariant", "rms_norm", "use_batch_invariant", "use_table", "warmup"),
 )
 
@@ -77,7 +77,16 @@ def test_a_table_is_found_without_numpy_or_torch(run, scratch: Path) -> None:
 
 def test_public_names_are_listed_and_are_what_their_homes_hold() -> None:
     import normtune
-    from normtune.kernels import batch_invariant, dispatch, rms_norm, rms_norm_module, warmup
+    from normtune.kernels import (
+        batch_invariant,
+        config,
+        dispatch,
+        operator,
+        rms_norm,
+        rms_norm_module,
+        short_form,
+        warmup,
+    )
 
     assert sorted(normtune.__all__) == sorted(PUBLIC)
     assert set(PUBLIC) <= set(dir(normtune))
@@ -86,6 +95,8 @@ def test_public_names_are_listed_and_are_what_their_homes_hold() -> None:
     assert normtune.use_batch_invariant is batch_invariant.use_batch_invariant
     assert (normtune.rms_norm, normtune.RMSNorm) == (rms_norm.rms_norm, rms_norm_module.RMSNorm)
     assert normtune.warmup is warmup.warmup
+    assert (normtune.Config, normtune.kernel_operator) == (config.Config, short_form.kernel_operator)
+    assert (normtune.OperatorSpec, normtune.register) == (operator.OperatorSpec, operator.register)
     with pytest.raises(AttributeError, match=r"module 'normtune' has no attribute 'rms_norn'"):
         normtune.rms_norn  # noqa: B018  (the access is what is tested)
 

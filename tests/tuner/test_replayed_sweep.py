@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from normtune.kernels.config import COPY, Config
+from normtune.kernels.config import COPY
+from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.search.registry import search
@@ -34,7 +35,8 @@ def digest(path):
     found = hashlib.sha256()
     with sqlite3.connect(path) as connection:
         for row in connection.execute(ROWS):
-            found.update(repr((*row[:3], numbers[Config.from_json(row[3])], *row[4:])).encode())
+            config = COPY if row[3] == COPY.to_json() else RMSNormConfig.from_json(row[3])
+            found.update(repr((*row[:3], numbers[config], *row[4:])).encode())
     return found.hexdigest()[:16]
 
 

@@ -202,7 +202,7 @@ from pathlib import Path
 from normtune.tuner.device import compiling
 from normtune.tuner.device.compiling import Compiled
 
-def compile_job(job, keep_assembly):
+def compile_job(job, keep_assembly, only_codes):
     attempts = Path({folder!r}) / str(job.problem.hidden)
     with attempts.open("a") as file:
         file.write("x")

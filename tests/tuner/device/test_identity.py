@@ -15,7 +15,8 @@ from normtune.tuner.device import identity
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.device.identity import compare, renew
 from normtune.tuner.plan.plan import Plan, Task, candidates
-from normtune.tuner.plan.resume import missing, stale_plan
+from normtune.tuner.plan.resume import known, stale_plan
+from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.sweep import look_ahead, sweep
 
 TARGET = TARGETS["sm_90"]
@@ -47,8 +48,8 @@ def bench(tmp_path):
 def measured(toy, bench, tmp_path):
     """A store that is complete."""
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
-        assert sweep(bench(), store, whole(), "adaptive").problems == len(SHAPES)
-        assert missing(whole(), store.coverage(DEVICE), "adaptive") == []
+        assert sweep(bench(), store, whole(), Adaptive).problems == len(SHAPES)
+        assert missing(whole(), store.coverage(DEVICE)) == []
         yield store
 
 
@@ -56,6 +57,11 @@ def whole() -> Plan:
     spec = operator.operator("toy")
     problems = [spec.problem(rows, hidden, "bfloat16") for rows, hidden in SHAPES]
     return Plan(tuple(Task(one, tuple(candidates(spec, CONFIGS, one, TARGET)[0])) for one in problems), {})
+
+
+def missing(plan: Plan, stored) -> list[Task]:
+    """What an adaptive search would still measure."""
+    return list(Adaptive(plan.tasks, known(stored, {"toy"})).left())
 
 
 def asked(tasks) -> set[str]:
@@ -72,15 +78,15 @@ def asked(tasks) -> set[str]:
 def test_after_a_refactoring_nothing_is_measured_again(toy, measured, bench, module, text):
     toy.kernels(module, text.replace("(_rms_norm", "(_plain_norm") if "def _plain_norm" in text else text)
     before = measured.coverage(DEVICE)
-    assert asked(missing(whole(), before, "adaptive")) == {"row", "persistent", "split"}
+    assert asked(missing(whole(), before)) == {"row", "persistent", "split"}
     found = compare(before, TARGET)
     assert (len(found.same), found.changed, +found.undecided) == (len(SHAPES) * len(CONFIGS), (), {})
-    outlook = look_ahead(bench(), measured, whole(), "adaptive", stored=found.applied(before))
+    outlook = look_ahead(bench(), measured, whole(), Adaptive, stored=found.applied(before))
     assert not outlook.tasks and measured.coverage(DEVICE) == before
     assert renew(measured, DEVICE, TARGET).lines() == [
         "the kernels' sources changed, the compiled code of 6 stored measurements did not: kept"
     ]
-    assert sweep(bench(), measured, whole(), "adaptive").problems == 0
+    assert sweep(bench(), measured, whole(), Adaptive).problems == 0
     assert stale_plan(measured.coverage(DEVICE), TARGET).tasks == ()
     evidence = measured.load()
     assert len(evidence.current().frame) == len(evidence.frame) and COPY.to_json() in set(evidence.frame["config"])
@@ -88,7 +94,7 @@ def test_after_a_refactoring_nothing_is_measured_again(toy, measured, bench, mod
     assert renew(measured, DEVICE, TARGET).lines() == []
     toy.kernels("toy_kernels", KERNELS)
     assert len(renew(measured, DEVICE, TARGET).same) == 6
-    assert missing(whole(), measured.coverage(DEVICE), "adaptive") == []
+    assert missing(whole(), measured.coverage(DEVICE)) == []
 
 
 def test_what_a_change_of_arithmetic_touches_is_measured_again_and_nothing_else(toy, measured, bench):
@@ -102,10 +108,10 @@ def test_what_a_change_of_arithmetic_touches_is_measured_again_and_nothing_else(
     }
     assert found.lines()[1] == f"the compiled code of 2 stored measurements changed: {SPLIT}"
     assert asked(stale_plan(measured.coverage(DEVICE), TARGET).tasks) == {"split"}
-    tasks = missing(whole(), measured.coverage(DEVICE), "adaptive")
+    tasks = missing(whole(), measured.coverage(DEVICE))
     assert [len(task.candidates) for task in tasks] == [2, 2]  # one more as an anchor
-    assert sweep(bench(), measured, whole(), "adaptive").problems == 2
-    assert missing(whole(), measured.coverage(DEVICE), "adaptive") == []
+    assert sweep(bench(), measured, whole(), Adaptive).problems == 2
+    assert missing(whole(), measured.coverage(DEVICE)) == []
     current = measured.load().current().frame
     assert len(current) == len(measured.load().frame) - 2
     assert renew(measured, DEVICE, TARGET).lines() == []
@@ -116,9 +122,9 @@ def test_other_launches_of_the_same_sources_are_noticed(toy, measured, monkeypat
         patch.setattr(rms_norm_launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))
         found = renew(measured, DEVICE, TARGET)
         assert (found.same, len(found.changed)) == ((), 6)
-        assert asked(missing(whole(), measured.coverage(DEVICE), "adaptive")) == {"row", "persistent", "split"}
+        assert asked(missing(whole(), measured.coverage(DEVICE))) == {"row", "persistent", "split"}
     assert len(renew(measured, DEVICE, TARGET).same) == 6
-    assert missing(whole(), measured.coverage(DEVICE), "adaptive") == []
+    assert missing(whole(), measured.coverage(DEVICE)) == []
 
 
 @pytest.mark.parametrize(
@@ -134,7 +140,7 @@ def test_where_code_cannot_be_compared_the_sources_decide_and_the_reason_is_told
     (line,) = renew(measured, DEVICE, TARGET).lines()
     assert reason.replace("3.7.1", measured.coverage(DEVICE).popitem()[1].triton) in line
     assert line.startswith("the kernels' sources changed, 6 stored measurements count as stale by them: ")
-    assert asked(missing(whole(), measured.coverage(DEVICE), "adaptive")) == {"row", "persistent", "split"}
+    assert asked(missing(whole(), measured.coverage(DEVICE))) == {"row", "persistent", "split"}
 
 
 def test_stores_without_codes_are_judged_by_their_sources(toy, measured, tmp_path):

@@ -47,6 +47,7 @@ register(
         name="hostile",
         flags=(),
         config=RMSNormConfig,
+        scalars={"eps": 1e-6, "offset": 0.25},
         dtypes=("float32",),
         max_hidden=4096,
         buffers=_buffers,

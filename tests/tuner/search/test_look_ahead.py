@@ -8,6 +8,7 @@ import pytest
 from normtune.results.database.store import Store
 from normtune.tuner.device import bench as bench_module
 from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.device.code import Code
 from normtune.tuner.device.compiling import Compiled, compile_class
 from normtune.tuner.plan.plan import Plan
 from normtune.tuner.search.exhaustive import Exhaustive
@@ -26,10 +27,13 @@ class Pool:
         self.told, self.classes, self.at = options["told"], [], []
 
     def add(self, jobs):
-        new = [compile_class(*job) for job in jobs if compile_class(*job) not in self.classes]
+        new = [found for job in jobs if (found := compile_class(job.problem, job.launch)) not in self.classes]
         self.classes += new
         for _ in new:
             self.told(len(self.classes))
+
+    def code(self, problem, launch):
+        return Code(b"")
 
     def result(self, problem, launch, seconds=None):
         assert compile_class(problem, launch) in self.classes
@@ -76,7 +80,7 @@ def test_the_next_tasks_are_compiled_and_in_the_end_all(swept):
     bench, told = swept(Exhaustive)
     order = Exhaustive(recorded_plan().tasks, {}).left()
     ahead = Plan(tuple(order[:4]), {}).jobs()
-    assert bench._pool.classes[: len(ahead)] == [compile_class(*job) for job in ahead]
+    assert bench._pool.classes[: len(ahead)] == [compile_class(job.problem, job.launch) for job in ahead]
     assert max(done for measured, done in told.counts if not measured) == len(ahead) < told.binaries
     assert told.counts[-1][1] == len(bench._pool.classes) == told.binaries
 

@@ -72,7 +72,7 @@ def test_the_copy_copies(timer):
 def test_what_cannot_be_prepared_is_the_outcome_of_its_config(timer, monkeypatch):
     session, (config, *_) = session_of(timer, "rms_norm_forward")
 
-    def calls(*arguments):
+    def calls(*arguments, **scalars):
         raise ValueError("rows are beyond me")
 
     monkeypatch.setattr(session._spec.kernels(), "calls", calls)

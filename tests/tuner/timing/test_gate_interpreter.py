@@ -188,7 +188,7 @@ def test_a_result_that_rounds_differently_now_and_then_is_right(few_calls):
 
 @pytest.mark.parametrize("early", [False, True])
 def test_what_a_launch_throws_is_the_fault_of_its_config(early, few_calls):
-    def refuse(*_):
+    def refuse(*_, **scalars):
         raise ZeroDivisionError("no rows\nat all")
 
     spec = operator("rms_norm_forward")
