@@ -94,7 +94,7 @@ def normtune(
     `normtune sweep && normtune fit` measures this machine's GPU into ./normtune.db and prints the table's figures.
     """
     for file in load or ():
-        from normtune.kernels.operator import load as load_operators
+        from normtune.kernels.load_file import load as load_operators
 
         load_operators(file)
 

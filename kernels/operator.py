@@ -5,23 +5,19 @@ compiling, gate, timing, fit, emitted tables and dispatch reach it; none of them
 define specs import neither torch nor triton: the kernel and its reference are named and imported on first use.
 """
 
-import os
-import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
+from itertools import product
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from normtune.errors import UsageError
 from normtune.kernels.call import ForeignKernel, KernelCall
 from normtune.kernels.config import COPY, Config, Implementation
-from normtune.kernels.problem import IN_OUT, MAX_ROWS, OUTPUT, SCRATCH, Buffer, Problem
+from normtune.kernels.problem import IN_OUT, MAX_ROWS, OUTPUT, SCRATCH, Buffer, Problem, split_sizes, with_sizes
 from normtune.kernels.target import Target
 
 _COPY = COPY.to_json()
@@ -145,6 +141,9 @@ class OperatorSpec:
         wide_buffers: tensors that may be float32 whatever the dtype of the problem, which makes other binaries.
         trial: (config, launch, problem, target) to the problem and launch on which the gate tries the launch's binary;
             None for a number of rows that the gate chooses.
+        sizes: the named integers of a problem besides rows and hidden, with the values that a sweep takes:
+            {"group_size": (64, 128)}. Each combination is an operator of its own, `name.group_size=64`; the problems of
+            it have them in `Problem.sizes`. A table answers for other values with the function of the nearest ones.
         implementations: functions that are not of Triton's making and compute the same, by name, each as
             `module:function` or the function itself: called with the inputs and scalars by name, it returns the
             outputs, in order. They are gated, timed and stored as configs are, so that a table can name them.
@@ -166,6 +165,23 @@ class OperatorSpec:
     scalars: Mapping[str, float] = field(default_factory=dict, hash=False)
     trial: Callable[[Config, Any, Problem, Target], tuple[Problem, AnyLaunch]] | None = None
     implementations: Mapping[str, str | Callable[..., Any]] = field(default_factory=dict, hash=False)
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
+
+    def at(self, **sizes: int) -> Self:
+        """The operator at these named integers, of which it has none left; itself where it has none.
+
+        Raises:
+            UsageError: one is missing or unknown, or no positive integer, a ValueError.
+        """
+        if set(sizes) != set(self.sizes):
+            named = ", ".join(self.sizes) or "none"
+            raise UsageError(f"{self.name} has the named integers {named}: got {', '.join(sizes) or 'none'}")
+        for name, value in sizes.items():
+            if type(value) is not int or value < 1:
+                raise UsageError(f"{name} is {value!r}: expected a positive integer")
+        if not sizes:
+            return self
+        return replace(self, name=with_sizes(self.name, {name: sizes[name] for name in self.sizes}), sizes={})
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -299,30 +315,48 @@ class OperatorSpec:
 
 
 _OPERATORS: dict[str, OperatorSpec] = {}
+_FAMILIES: dict[str, OperatorSpec] = {}
 
 
 def register(spec: OperatorSpec) -> OperatorSpec:
-    """Make an operator known under its name.
+    """Make an operator known under its name; one with named integers, at each combination of their values.
 
     Raises:
+        UsageError: its declaration is at fault, a ValueError; each fault is a line of the text.
         ValueError: another operator has that name.
     """
-    if _OPERATORS.get(spec.name, spec) is not spec:
-        raise ValueError(f"operator {spec.name!r} is registered already: choose another name")
-    _OPERATORS[spec.name] = spec
+    from normtune.kernels.spec_faults import faults
+
+    if lines := [f"operator {spec.name!r}: {fault}" for fault in faults(spec)]:
+        raise UsageError("\n".join(lines))
+    members = [spec.at(**dict(zip(spec.sizes, values, strict=True))) for values in product(*spec.sizes.values())]
+    for one in members:
+        if _OPERATORS.get(one.name, one) != one:
+            raise ValueError(f"operator {one.name!r} is registered already: choose another name")
+    _OPERATORS.update({one.name: one for one in members})
+    if spec.sizes:
+        _FAMILIES[spec.name] = spec
     return spec
 
 
 def operator(name: str) -> OperatorSpec:
-    """The registered operator of that plain name.
+    """The registered operator of that plain name; a member of a family at any named integers.
 
     Raises:
         UsageError: there is none, a ValueError.
     """
     specs = operators()
-    if name not in specs:
-        raise UsageError(f"unknown operator {name!r}: expected one of {', '.join(specs)}, or what brings it installed")
-    return specs[name]
+    if name in specs:
+        return specs[name]
+    family, sizes = split_sizes(name)
+    if family in _FAMILIES and sizes:
+        return _FAMILIES[family].at(**sizes)
+    raise UsageError(f"unknown operator {name!r}: expected one of {', '.join(specs)}, or what brings it installed")
+
+
+def members(name: str) -> list[str]:
+    """The operators that a name stands for: those of a family, or that of the name itself."""
+    return [one for one in operators() if one == name or (name in _FAMILIES and split_sizes(one)[0] == name)] or [name]
 
 
 def operators() -> dict[str, OperatorSpec]:
@@ -345,43 +379,6 @@ def read_config(operator: str, text: str) -> Config:
     if spec is None:
         return COPY if text == _COPY else Config.from_json(text)
     return spec.read_config(text)
-
-
-_FILES: dict[str, ModuleType] = {}
-
-
-def load(path: str | os.PathLike[str]) -> None:
-    """Run a Python file that registers operators, once; processes that the tool starts later load it, too.
-
-    Raises:
-        UsageError: it cannot be read or run, or registers nothing.
-    """
-    place = str(Path(path).resolve())
-    if place in _FILES:
-        return
-    known = set(operators())
-    # By this name what its configs are pickled as is found again in other processes.
-    name = f"normtune_operators_{re.sub(r'[^0-9A-Za-z]', '_', Path(place).stem)}"
-    found = spec_from_file_location(name, place)
-    if found is None or found.loader is None or not Path(place).is_file():
-        raise UsageError(f"cannot load operators from {path}: expected a Python file")
-    module = module_from_spec(found)
-    sys.modules[name] = module
-    try:
-        found.loader.exec_module(module)
-        if set(operators()) == known:
-            raise UsageError("it registers no operator: normtune.register or @normtune.kernel_operator does")
-    # Whatever the file raises.
-    except Exception as error:
-        del sys.modules[name]
-        told = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
-        raise UsageError(f"cannot load operators from {path}: {told}") from error
-    _FILES[place] = module
-
-
-def loaded() -> tuple[str, ...]:
-    """The files that `load` ran, in order."""
-    return tuple(_FILES)
 
 
 @cache

@@ -3,6 +3,9 @@
 In: names and sizes. Out: `Problem`, `Buffer` and the sizes of dtypes. Knows no operator by name.
 """
 
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -35,6 +38,11 @@ class Problem(NamedTuple):
         """The name under which tables hold this operator: `rms_norm_forward` or `rms_norm_forward:no_rstd`."""
         return join_key(self.operator, self.variant)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The named integers of the operator besides rows and hidden: {"group_size": 128}."""
+        return split_sizes(self.operator)[1]
+
     def __str__(self) -> str:
         return f"{self.key} {self.dtype} {self.rows} x {self.hidden}"
 
@@ -65,6 +73,35 @@ class Buffer(NamedTuple):
         for extent in self.shape:
             size *= extent
         return size
+
+
+def with_sizes(family: str, sizes: Mapping[str, int]) -> str:
+    """The name of a family's operator at these named integers: `norm_gated.group_size=128`."""
+    return ".".join((family, *(f"{name}={value}" for name, value in sizes.items())))
+
+
+@lru_cache(4096)
+def split_sizes(operator: str) -> tuple[str, dict[str, int]]:
+    """An operator's name as (family, named integers): `a.n=1` is ("a", {"n": 1}), `a` is ("a", {})."""
+    family, *parts = operator.split(".")
+    sizes = {}
+    for part in parts:
+        name, _, value = part.partition("=")
+        if not value.isascii() or not value.isdecimal():
+            return operator, {}
+        sizes[name] = int(value)
+    return family, sizes
+
+
+def nearest_sizes(operator: str, others: Iterable[str]) -> str | None:
+    """Of the operators of the same family the one whose named integers are nearest, by their ratios; None of none."""
+    family, sizes = split_sizes(operator)
+
+    def distance(other: str) -> float:
+        return sum(abs(math.log(value / sizes[name])) for name, value in split_sizes(other)[1].items())
+
+    alike = {other for other in others if split_sizes(other)[0] == family and set(split_sizes(other)[1]) == set(sizes)}
+    return min(sorted(alike), key=distance, default=None) if sizes and all(sizes.values()) else None
 
 
 def join_key(operator: str, variant: str) -> str:

@@ -17,11 +17,11 @@ from normtune.errors import UsageError
 from normtune.kernels.call import KernelCall
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
-from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, MAX_ROWS, OUTPUT, ROLES, WEIGHT, Buffer, Problem
+from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, MAX_ROWS, ROLES, WEIGHT, Buffer, Problem
 from normtune.kernels.stand_in import StandIn
 from normtune.kernels.target import Target
 
-_SHAPES = {"rows,hidden": ("rows", "hidden"), "rows": ("rows",), "hidden": ("hidden",)}
+_AXES = ("rows", "hidden")
 _OTHERS = ("config", "problem")
 Legal = Callable[[Config, Problem, Target], bool]
 
@@ -51,8 +51,8 @@ class KernelOperator:
         function: the function itself.
     """
 
-    def __init__(self, function: Callable[..., object], spec: OperatorSpec) -> None:
-        self.function, self.spec = function, spec
+    def __init__(self, function: Callable[..., object], spec: OperatorSpec, buffers: Mapping[str, str]) -> None:
+        self.function, self.spec, self._buffers = function, spec, buffers
         self.__doc__, self.__name__ = function.__doc__, spec.name
         self._signature = inspect.signature(function)
 
@@ -73,26 +73,37 @@ class KernelOperator:
             raise TypeError(
                 f"{self.spec.name} takes {', '.join(names)}: got {len(arguments)} values and {sorted(named)}"
             )
-        first = next(given[one.name] for one in self.spec.buffers(_one_row(self.spec)) if one.role in (INPUT, IN_OUT))
-        hidden = first.shape[-1]
-        dtype = str(first.dtype).rpartition(".")[2]
-        problem = self.spec.problem(first.numel() // hidden, hidden, dtype)
+        spec, problem, first = self._problem(given)
         if config is None:
             from normtune.kernels.dispatch import config_for, target_of
 
-            config = config_for(self.spec, problem, target_of(first), first.device.index or 0)
+            config = config_for(spec, problem, target_of(first), first.device.index or 0)
         if isinstance(config, Implementation):
             from normtune.kernels.call import run
 
-            launch = self.spec.launch(config, problem, Target("", 0, 0, 0, 0, 0))
-            scalars = {name: given[name] for name in self.spec.scalars}
-            run(self.spec.calls(launch, problem, given, None, scalars))
+            launch = spec.launch(config, problem, Target("", 0, 0, 0, 0, 0))
+            scalars = {name: given[name] for name in spec.scalars}
+            run(spec.calls(launch, problem, given, None, scalars))
         else:
             _called(self.function, given, config, problem)
 
-
-def _one_row(spec: OperatorSpec) -> Problem:
-    return Problem(spec.name, 1, 1, spec.dtypes[0])
+    def _problem(self, given: Mapping[str, Any]) -> tuple[OperatorSpec, Problem, Any]:
+        """The operator at the named integers of tensors, their problem, and the first that is read."""
+        extents: dict[str, int] = {}
+        first = None
+        for name, text in self._buffers.items():
+            role, axes, _ = _declared(text, tuple(self.spec.sizes))
+            if role not in (INPUT, WEIGHT, IN_OUT):
+                continue
+            tensor = given[name]
+            if axes == _AXES:  # any number of dimensions: rows of the last one
+                tensor = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() > 2 else tensor
+            extents.update(zip(axes, tensor.shape, strict=True))
+            first = tensor if first is None and role != WEIGHT else first
+        assert first is not None, "a declaration has an input"
+        spec = self.spec.at(**{name: extents[name] for name in self.spec.sizes})
+        dtype = str(first.dtype).rpartition(".")[2]
+        return spec, spec.problem(extents["rows"], extents["hidden"], dtype), first
 
 
 def kernel_operator(
@@ -108,6 +119,7 @@ def kernel_operator(
     implementations: Mapping[str, Callable[..., Any] | str] | None = None,
     dtypes: Sequence[str] = tuple(ITEMSIZE),
     max_hidden: int = 65536,
+    sizes: Mapping[str, Sequence[int]] | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[..., object]], KernelOperator]:
     """Make a function that launches Triton kernels an operator, which sweeps time and tables answer for.
@@ -120,7 +132,7 @@ def kernel_operator(
         space: the values of each knob that are tried, all of them with all others.
         buffers: of each tensor its role, shape and dtype, as `input`, `weight`, `output rows float32`: a role is
             `input`, `weight`, `output`, `in-out` or `scratch`; a shape `rows,hidden` (if nothing is said; of a weight
-            `hidden`), `rows` or `hidden`; a dtype that of the problem unless one is named.
+            `hidden`), or other of these and of `sizes`; a dtype that of the problem unless one is named.
         reference: takes the inputs in float64 and the scalars by name, returns the outputs in their order, exactly;
             each as a tensor, from which the rounding to the output's dtype and that of float32 sums may be off, or as
             `normtune.kernels.rounding.Expected` with its own bound.
@@ -132,6 +144,8 @@ def kernel_operator(
         implementations: other functions that do the same, as in `OperatorSpec`.
         dtypes: of the first input: some of bfloat16, float16, float32.
         max_hidden: the longest row.
+        sizes: named integers besides rows and hidden, with the values that a sweep takes, as in `OperatorSpec`; shapes
+            may name them: `input rows,heads,hidden`.
         name: of the operator; that of the function without it.
 
     Raises:
@@ -139,7 +153,7 @@ def kernel_operator(
     """
 
     def made(function: Callable[..., object]) -> KernelOperator:
-        faults = list(_faults(function, config, space, buffers, scalars or {}, dtypes))
+        faults = list(_faults(function, config, space, buffers, scalars or {}, tuple(sizes or ())))
         if faults:
             raise UsageError("\n".join(f"operator {name or function.__name__!r}: {fault}" for fault in faults))
         spec = _Short(
@@ -149,6 +163,7 @@ def kernel_operator(
             dtypes=tuple(dtypes),
             max_hidden=max_hidden,
             buffers=lambda problem: _buffers(buffers, problem),
+            sizes=dict(sizes or {}),
             space=lambda space_name, problem, target: _space(config, space),
             resolve=_Resolver(function, buffers, scalars or {}, legal),
             default_config=_Default(default, config, space, legal),
@@ -161,7 +176,7 @@ def kernel_operator(
             exact=reference,
             make_inputs=inputs,
         )
-        return KernelOperator(function, register(spec))
+        return KernelOperator(function, register(spec), buffers)
 
     return made
 
@@ -281,33 +296,35 @@ def _space(config: type[Config], space: Mapping[str, Sequence[int | str]]) -> li
 
 def _buffers(declared: Mapping[str, str], problem: Problem) -> tuple[Buffer, ...]:
     """The tensors of a problem."""
+    extents = {"rows": problem.rows, "hidden": problem.hidden, **problem.sizes}
     found = []
     for name, text in declared.items():
-        role, shape, dtype = _declared(text)
-        extents = tuple(getattr(problem, axis) for axis in _SHAPES[shape])
-        found.append(Buffer(name, extents, dtype or problem.dtype, role))
+        role, axes, dtype = _declared(text, tuple(problem.sizes))
+        found.append(Buffer(name, tuple(extents[axis] for axis in axes), dtype or problem.dtype, role))
     return tuple(found)
 
 
 @lru_cache(256)
-def _declared(text: str) -> tuple[str, str, str]:
-    """Role, shape and dtype of a tensor as it was declared, the last empty for the problem's.
+def _declared(text: str, sizes: tuple[str, ...]) -> tuple[str, tuple[str, ...], str]:
+    """Role, axes and dtype of a tensor as it was declared, the last empty for the problem's.
 
     Raises:
         ValueError: it is neither of the forms.
     """
-    role, *rest = text.split()
-    shape, dtype = "hidden" if role == WEIGHT else "rows,hidden", ""
+    role, *rest = text.split() or [""]
+    axes: tuple[str, ...] = ("hidden",) if role == WEIGHT else _AXES
+    dtype = ""
     for word in rest:
-        if word in _SHAPES:
-            shape = word
+        if set(word.split(",")) <= {*_AXES, *sizes}:
+            axes = tuple(word.split(","))
         elif word in ITEMSIZE:
             dtype = word
         else:
-            raise ValueError(f"{word!r} is neither a shape ({'; '.join(_SHAPES)}) nor a dtype ({', '.join(ITEMSIZE)})")
+            known = ", ".join((*_AXES, *sizes))
+            raise ValueError(f"{word!r} is neither a shape (of {known}) nor a dtype ({', '.join(ITEMSIZE)})")
     if role not in ROLES:
         raise ValueError(f"role {role!r}: expected one of {', '.join(ROLES)}")
-    return role, shape, dtype
+    return role, axes, dtype
 
 
 def _faults(
@@ -316,38 +333,38 @@ def _faults(
     space: Mapping[str, Sequence[int | str]],
     buffers: Mapping[str, str],
     scalars: Mapping[str, float],
-    dtypes: Sequence[str],
-) -> Sequence[str]:
-    """What is wrong with a declaration."""
-    faults = []
+    sizes: tuple[str, ...],
+) -> list[str]:
+    """Faults of a declaration that its spec would not show; the others are found when that is registered."""
     if not (isinstance(config, type) and issubclass(config, Config) and config.knobs):
         return [f"config is {config!r}: expected a subclass of normtune.Config with a knob or more"]
+    faults = []
     if set(space) != set(config._fields):
         faults.append(f"space has {', '.join(space) or 'nothing'}: expected the knobs {', '.join(config._fields)}")
     for knob in config.knobs:
-        values = space.get(knob.name, ())
-        wrong = [value for value in values if type(value) is not knob.kind]
-        if wrong or (knob.name in space and not values):
+        values = space.get(knob.name)
+        if values is not None and (not values or any(type(value) is not knob.kind for value in values)):
             faults.append(f"space of {knob.name} is {values!r}: expected values of type {knob.kind.__name__}")
-    roles = []
+    declared = {}
     for buffer, text in buffers.items():
         try:
-            roles.append(_declared(text)[0] if text.split() else "")
+            declared[buffer] = _declared(text, sizes)
         except ValueError as error:
             faults.append(f"buffer {buffer!r} is {text!r}: {error}")
-    if not faults and not {INPUT, IN_OUT} & set(roles):
+    reads = [axes for role, axes, _ in declared.values() if role in (INPUT, IN_OUT)]
+    axes = {axis for role, axes, _ in declared.values() if role in (INPUT, WEIGHT, IN_OUT) for axis in axes}
+    if not faults and not reads:
         faults.append("no buffer is an input")
-    if not faults and not {OUTPUT, IN_OUT} & set(roles):
-        faults.append("no buffer is an output")
-    expected = {*buffers, *scalars}
+    faults += [
+        f"no input has the axis {axis!r}" for axis in (*_AXES, *sizes) if reads and not faults and axis not in axes
+    ]
     taken = {*_parameters(function)}
+    expected = {*buffers, *scalars}
     if "config" not in taken:
         faults.append("the function takes no config")
-    for missing in sorted(expected - taken):
-        faults.append(f"the function takes no {missing!r}, which is declared")
-    for unknown in sorted(taken - expected - {*_OTHERS}):
-        faults.append(f"the function takes {unknown!r}: no buffer and no scalar is declared so")
-    for dtype in dtypes:
-        if dtype not in ITEMSIZE:
-            faults.append(f"dtype {dtype!r}: expected some of {', '.join(ITEMSIZE)}")
+    faults += [f"the function takes no {missing!r}, which is declared" for missing in sorted(expected - taken)]
+    faults += [
+        f"the function takes {unknown!r}: no buffer and no scalar is declared so"
+        for unknown in sorted(taken - expected - {*_OTHERS})
+    ]
     return faults

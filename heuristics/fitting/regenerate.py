@@ -10,7 +10,7 @@ from pathlib import Path
 
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions, quoted, seen_from, words_of
-from normtune.kernels.operator import loaded
+from normtune.kernels.load_file import loaded
 
 # A store that is no file: its URL may have a password.
 _STORE_VARIABLE = "$NORMTUNE_STORE"

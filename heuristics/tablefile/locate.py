@@ -24,7 +24,7 @@ from normtune.heuristics.tablefile.syntax import parsed
 from normtune.heuristics.tablefile.tree import Box, regions
 from normtune.kernels.config import Config, Knob, class_of
 from normtune.kernels.gpu_name import plain_name
-from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, split_key
+from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, join_key, nearest_sizes, split_key
 from normtune.kernels.target import Target, target_for
 
 VARIABLE = "NORMTUNE_TABLE"
@@ -69,8 +69,17 @@ class Table(NamedTuple):
         return self._replace(tables=tables, lookup=on_gpu(self.lookup), is_bound=True)
 
     def function(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
-        """Function of an operator; for a variant without one, the plain operator's; None if there is neither."""
-        return self.tables.get((key, dtype)) or self.tables.get((split_key(key)[0], dtype))
+        """Function of an operator; for a variant without one, the plain operator's; None if there is neither.
+
+        Of an operator with named integers that the table does not have, those of the nearest ones.
+        """
+        operator, variant = split_key(key)
+        found = self.tables.get((key, dtype)) or self.tables.get((operator, dtype))
+        if found is None and "=" in operator:
+            near = nearest_sizes(operator, {split_key(name)[0] for name, of in self.tables if of == dtype})
+            if near is not None:
+                return self.tables.get((join_key(near, variant), dtype)) or self.tables.get((near, dtype))
+        return found
 
     def batch_invariant(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
         """As `function`, for batch-invariant functions."""

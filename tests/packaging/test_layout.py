@@ -23,7 +23,7 @@ class Room(NamedTuple):
 
 # What describes operators to planning and fit, which run where there is no GPU and no torch.
 LIGHT = (
-    r"kernels/(__init__|alignment|call|config|fingerprint|gpu_name|operator|problem|target|rms_norm_quick"
+    r"kernels/(__init__|alignment|call|config|fingerprint|gpu_name|load_file|operator|problem|spec_faults|target|rms_norm_quick"
     r"|\w+_(config|launch|trial))\.py"
 )
 SPECS = r"kernels/\w+_spec\.py"

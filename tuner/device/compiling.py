@@ -18,7 +18,8 @@ from pebble import ProcessExpired, ProcessPool
 
 from normtune.errors import NormtuneError
 from normtune.kernels.call import KernelCall, warmup
-from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, load, loaded, operator
+from normtune.kernels.load_file import load, loaded
+from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.stand_in import StandIn
 from normtune.tuner.device.code import Code, Frontend, machine_code

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from normtune.errors import NormtuneError
-from normtune.kernels.operator import load, loaded
+from normtune.kernels.load_file import load, loaded
 from normtune.tuner.device.engine import DeviceLostError, Engine, Identity, NoMemoryError
 from normtune.tuner.device.processes import SPAWN, belong_to_parent, start_tracker, told_exit
 

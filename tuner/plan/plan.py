@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
-from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec, operator, operators
+from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec, members, operator, operators
 from normtune.kernels.problem import Problem, split_key
 from normtune.kernels.target import Target
 from normtune.tuner.plan.binaries import Job, jobs_of
@@ -116,8 +116,8 @@ def problems(keys: Sequence[str], dtypes: Sequence[str], shapes: Sequence[tuple[
     try:
         for key in keys or list(operators()):
             name, variant = split_key(key)
-            spec = operator(name)
-            found += [spec.problem(rows, hidden, dtype, variant) for dtype in dtypes for rows, hidden in shapes]
+            for spec in map(operator, members(name)):
+                found += [spec.problem(rows, hidden, dtype, variant) for dtype in dtypes for rows, hidden in shapes]
     except ValueError as error:
         raise UsageError(str(error)) from None
     return found
