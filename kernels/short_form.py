@@ -19,7 +19,7 @@ from normtune.kernels.config import Config, Implementation
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
 from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, MAX_ROWS, ROLES, WEIGHT, Buffer, Problem
 from normtune.kernels.stand_in import StandIn
-from normtune.kernels.target import Target
+from normtune.kernels.target import TARGETS, Target
 
 _AXES = ("rows", "hidden")
 _OTHERS = ("config", "problem")
@@ -114,6 +114,7 @@ def kernel_operator(
     reference: Callable[..., Any],
     scalars: Mapping[str, float] | None = None,
     legal: Legal | None = None,
+    leaves_out: Legal | None = None,
     default: Config | None = None,
     inputs: Callable[..., Any] | None = None,
     implementations: Mapping[str, Callable[..., Any] | str] | None = None,
@@ -137,7 +138,9 @@ def kernel_operator(
             each as a tensor, from which the rounding to the output's dtype and that of float32 sums may be off, or as
             `normtune.kernels.rounding.Expected` with its own bound.
         scalars: the numbers it takes, with their values for gate and timing.
-        legal: whether a config may run a problem on a target; without it the compiler has the last word.
+        legal: (config, problem, target) to whether it may run: no shared memory or register file is too small. What is
+            illegal stays so for more rows and longer ones. Without it the compiler has the last word.
+        leaves_out: (config, problem, target) to whether a sweep need not time it, although it may run.
         default: the config without a table; where it is illegal, or without it, the first of the space that is not,
             that of the knobs' own defaults before others.
         inputs: (problem, generator, device) to the tensors that are read, by name; normal values without it.
@@ -164,7 +167,9 @@ def kernel_operator(
             max_hidden=max_hidden,
             buffers=lambda problem: _buffers(buffers, problem),
             sizes=dict(sizes or {}),
-            space=lambda space_name, problem, target: _space(config, space),
+            space=lambda space_name, problem, target: [
+                one for one in _space(config, space) if leaves_out is None or not leaves_out(one, problem, target)
+            ],
             resolve=_Resolver(function, buffers, scalars or {}, legal),
             default_config=_Default(default, config, space, legal),
             kernel_module=function.__module__,
@@ -176,6 +181,8 @@ def kernel_operator(
             exact=reference,
             make_inputs=inputs,
         )
+        if legal is not None:
+            _check_legal(legal, spec, _space(config, space))
         return KernelOperator(function, register(spec), buffers)
 
     return made
@@ -271,6 +278,25 @@ class _Resolver:
         if not calls:
             return "the function launches nothing"
         return RecordedLaunch(config, sum(math.prod(call.grid) for call in calls), tuple(map(binary_of, calls)))
+
+
+def _check_legal(legal: Legal, spec: OperatorSpec, configs: Sequence[Config]) -> None:
+    """Refuse a `legal` by which a config that is illegal is legal again for longer rows: regions are judged by theirs.
+
+    Raises:
+        UsageError: it is so for one of these configs.
+    """
+    sizes = [size for size in (1 << power for power in range(17)) if size <= spec.max_hidden]
+    of = spec.at(**{name: values[0] for name, values in spec.sizes.items()})
+    for config in configs:
+        said = [bool(legal(config, of.problem(1, size, of.dtypes[0]), TARGETS["sm_90"])) for size in sizes]
+        if sorted(said, reverse=True) != said:
+            first = said.index(False)
+            raise UsageError(
+                f"operator {spec.name!r}: legal says no to {config} at hidden {sizes[first]} and yes at hidden "
+                f"{sizes[said.index(True, first)]}: what is illegal has to stay so for longer rows; what a sweep need "
+                "not time is said by leaves_out"
+            )
 
 
 def _called(function: Callable[..., object], given: Mapping[str, Any], config: Config, problem: Problem) -> None:

@@ -75,7 +75,11 @@ def test_the_examples_are_short_and_planned_as_any_operator(examples) -> None:
     kept, pruned = candidates(softmax, softmax.configs("default", problem, H200), problem, H200)
     assert [one.config for one in kept if isinstance(one.config, Implementation)] == [Implementation("torch")]
     assert {one.launch.grid for one in kept} == {1, 4096, 2048, 1024, 512, 256, 128}
-    assert sum(pruned.values()) + len(kept) == 37
+    assert pruned == {"illegal: `legal` of the operator says no": 10}
+    assert not softmax.is_legal(softmax.config(32, 1), problem, H200)
+    narrow = softmax.problem(1, 64, "float16")
+    assert softmax.is_legal(softmax.config(1, 32), narrow, H200)
+    assert softmax.config(1, 32) not in softmax.configs("default", narrow, H200)
     assert softmax.bytes_moved(problem) == 2 * 2 * 4096 * 1000
     assert layer_norm.bytes_moved(layer_norm.problem(8, 16, "float16")) == 2 * (2 * 8 * 16 + 2 * 16) + 2 * 4 * 8
     assert layer_norm.default_config(layer_norm.problem(1, 64, "float32"), H200) == (1, 1)
@@ -167,6 +171,13 @@ def test_a_full_spec_is_looked_at_when_it_is_registered(changes, fault) -> None:
     with pytest.raises(UsageError) as caught:
         register(spec)
     assert str(caught.value) == f"operator {spec.name!r}: {fault}"
+
+
+def test_what_is_illegal_stays_so_for_longer_rows() -> None:
+    with pytest.raises(
+        UsageError, match=r"legal says no to block=128 warps=1 at hidden 1 and yes at hidden 128: what is"
+    ):
+        declared(legal=lambda config, problem, target: config.block <= problem.hidden or config.block == 64)
 
 
 def test_a_name_is_taken_once() -> None:

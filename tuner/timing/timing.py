@@ -251,8 +251,25 @@ class CudaSession(Generic[Label]):
                 failed[label] = error
                 continue
             events[label] = begin, end
+        failed |= self._uncapturable([label for label in events if self._is_foreign(label)])
         torch.cuda.synchronize(self._timer.device)
         self._slow = {label for label, pair in events.items() if pair[0].elapsed_time(pair[1]) > 1e3 * SLOW_SECONDS}
+        return failed
+
+    def _is_foreign(self, label: Label) -> bool:
+        return isinstance(self._launches.get(label), ImplementationLaunch)
+
+    def _uncapturable(self, labels: Sequence[Label]) -> dict[Label, LaunchFailedError]:
+        """Those that cannot be captured: what is not ours may wait for the device, or allocate too much at once."""
+        failed = {}
+        for label in labels:
+            try:
+                self._timed(label, self._draw(1 + timed_launches(self._footprint)))
+            except LaunchFailedError as error:
+                failed[label] = error
+            # What the end of a broken capture raises.
+            except RuntimeError as error:
+                failed[label] = failure(error)
         return failed
 
     def block(self, labels: Sequence[Label]) -> dict[Label, list[int]]:
@@ -315,7 +332,7 @@ class CudaSession(Generic[Label]):
             label: of the launch.
             keeps: whether what an implementation returns is kept as it is; else it is copied into the tensors.
         """
-        if self._regime == EAGER and not isinstance(self._launches.get(label), ImplementationLaunch):
+        if self._regime == EAGER and not self._is_foreign(label):
             return self._eager_launcher(label)
         if label == COPY:
             return _copy
