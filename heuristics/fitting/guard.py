@@ -187,17 +187,17 @@ def _divided(
         fitted,
         *(incumbent(*matrix.problems[index]) for index in slow if _holds(in_bins, box, matrix.problems[index])),
     }
-    indices = [index_of_config for index_of_config, config in enumerate(in_bins.configs) if config in kept]
-    configs = tuple(in_bins.configs[index_of_config] for index_of_config in indices)
+    indices = [number for number, config in enumerate(in_bins.configs) if config in kept]
+    configs = tuple(in_bins.configs[number] for number in indices)
     barred = in_bins.barred[indices][:, *within]
     for index, shape in enumerate(matrix.problems):
         if _holds(in_bins, box, shape) and _may_answer(in_bins, shape, incumbent):
             row, column = _bin(in_bins, shape)
             cell = row - box.least_rows, column - box.least_hidden
-            for index_of_config, config in enumerate(configs):
+            for number, config in enumerate(configs):
                 # The fitted config was tested together with all others of the tree; each of the rest is tested alone.
                 refused = index in slow if config == fitted else _is_slower(matrix, index, config, incumbent)
-                barred[index_of_config, *cell] |= refused
+                barred[number, *cell] |= refused
     rows, hidden = in_bins.axes
     axes = (
         rows._replace(tops=rows.tops[within[0]], beyond=False),

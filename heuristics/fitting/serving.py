@@ -88,11 +88,9 @@ def _is_narrower(matrix: TimingMatrix, donor: Function, matrices: Sequence[Timin
     """
     if not matrix.variant or donor.variant:
         return False
-    plain = next(
-        other_matrix for other_matrix in matrices if (other_matrix.variant, other_matrix.dtype) == ("", donor.dtype)
-    )
+    plain = next(candidate for candidate in matrices if (candidate.variant, candidate.dtype) == ("", donor.dtype))
     for axis in (0, 1):
-        own, other = ({shape[axis] for shape in other_matrix.problems} for other_matrix in (matrix, plain))
+        own, other = ({shape[axis] for shape in candidate.problems} for candidate in (matrix, plain))
         if min(own) > min(other) or max(own) < max(other):
             return True
     return False
