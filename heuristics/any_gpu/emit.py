@@ -1,7 +1,7 @@
-"""The shared table as Python: a module whose functions take the GPU's multiprocessors and L2 cache besides the shape.
+"""The table for any GPU as Python: its functions take the GPU's multiprocessors and L2 cache besides the shape.
 
-In: an `AnyGpuFit` and the command that repeats it. Out: the text of the module, and what is printed of it. Names and
-code are made as in `emit`, of which this is the other form.
+In: an `AnyGpuFit` and the command that repeats it. Out: the text of the module, and the output of `fit`. Names and code
+are those of `fitting.emit`, in the other form of the template.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ def module_text(fit: AnyGpuFit, regenerate: str) -> str:
     """The whole module.
 
     Args:
-        fit: what it says.
+        fit: the content.
         regenerate: the command that writes it again, in one line.
 
     Raises:
@@ -32,12 +32,12 @@ def module_text(fit: AnyGpuFit, regenerate: str) -> str:
 
 
 def described(device: Device) -> str:
-    """A GPU by all that a shared table asks of it."""
+    """A GPU by the facts that this table depends on."""
     return f"{device.label}, {device.target}, {device.sms} SMs, {device.l2_bytes >> 20} MB of L2 cache"
 
 
 def told(fit: AnyGpuFit) -> Iterable[str]:
-    """What `fit` prints: what the table loses on each GPU, fitted with it and without it."""
+    """Output of `fit`: the loss of the table on each GPU, fitted with it and without it."""
     yield f"a table for any GPU, fitted to {len(fit.devices)}: {fit.extent}"
     yield from (f"  {described(device)}" for device in fit.devices)
     yield "Slower than the best config of each problem, in percent; left out: where the GPU is not in the fit:"
@@ -45,17 +45,17 @@ def told(fit: AnyGpuFit) -> Iterable[str]:
     yield f"{'operator, dtype, GPU':<44}{'leaves':>8}{'mean':>8}{'worst':>8}{'left out':>10}{'worst':>8}"
     for key, dtype, leaves, figures in _lines(fit):
         yield f"{key} {dtype}"
-        for one in figures:
-            left_out = _cells(one.left_out) if one.left_out else ("-", "-")
-            mean, worst = _cells(one.lost)
-            yield f"{'  ' + one.device:<44}{leaves:>8}{mean:>8}{worst:>8}{left_out[0]:>10}{left_out[1]:>8}"
+        for on_device in figures:
+            left_out = _cells(on_device.left_out) if on_device.left_out else ("-", "-")
+            mean, worst = _cells(on_device.lost)
+            yield f"{'  ' + on_device.device:<44}{leaves:>8}{mean:>8}{worst:>8}{left_out[0]:>10}{left_out[1]:>8}"
     yield ""
     yield from fit.notes
 
 
 def _lines(fit: AnyGpuFit) -> list[tuple[str, str, str, tuple[OnDevice, ...]]]:
-    own = [(one.key, one.dtype, str(one.leaves), one.figures) for one in fit.functions]
-    return sorted(own + [(one.key, one.dtype, "shared", one.figures) for one in fit.shared])
+    own = [(function.key, function.dtype, str(function.leaves), function.figures) for function in fit.functions]
+    return sorted(own + [(function.key, function.dtype, "shared", function.figures) for function in fit.shared])
 
 
 def _cells(lost: Lost) -> tuple[str, str]:
@@ -63,18 +63,18 @@ def _cells(lost: Lost) -> tuple[str, str]:
 
 
 def _regret(fit: AnyGpuFit) -> Iterable[str]:
-    """A line for each function, and one for each that shares it right behind."""
-    for one in fit.functions:
-        yield f"{one.key} {one.dtype}: {counted_leaves(one.leaves)}, {_on_devices(one.figures)}"
-        for other in fit.shared:
-            if other.donor == (one.key, one.dtype):
-                cost = f"sharing costs {percent(other.cost)}"
-                yield f"{other.key} {other.dtype}: as {one.key} {one.dtype}, {cost}, {_on_devices(other.figures)}"
+    """One line per function, each followed by one for every variant or dtype that shares it."""
+    for function in fit.functions:
+        yield f"{function.key} {function.dtype}: {counted_leaves(function.leaves)}, {_on_devices(function.figures)}"
+        for share in fit.shared:
+            if share.donor == (function.key, function.dtype):
+                cost = f"as {function.key} {function.dtype}, sharing costs {percent(share.cost)}"
+                yield f"{share.key} {share.dtype}: {cost}, {_on_devices(share.figures)}"
 
 
 def _on_devices(figures: Sequence[OnDevice]) -> str:
     return ", ".join(
-        f"{one.device} mean {percent(one.lost.mean)} worst {percent(one.lost.worst, 1)} "
-        + (f"(left out {percent(one.left_out.mean)})" if one.left_out else "(left out unknown)")
-        for one in figures
+        f"{figure.device} mean {percent(figure.lost.mean)} worst {percent(figure.lost.worst, 1)} "
+        + (f"(left out {percent(figure.left_out.mean)})" if figure.left_out else "(left out unknown)")
+        for figure in figures
     )

@@ -1,13 +1,13 @@
-"""The tree of normalised sizes that loses least on several GPUs together.
+"""The tree of normalised sizes with the least regret on several GPUs together.
 
 In: the timing matrices of one operator variant and dtype, each of a GPU. Out: `Joint`: the tree of least regret for
-each number of leaves, every GPU with the same weight. The program that proves it is `optimum`, to which rows per
-multiprocessor are just another ordered axis.
+each number of leaves, every GPU with the same weight. `optimum` proves it: rows per multiprocessor are just another
+ordered axis.
 
-Thresholds. Between two neighbouring sizes any cut separates the data alike, so of the middle half of the gap, by ratio,
-the one that reads best is taken: a power of two or one over it, else an integer, or one over an integer, that is round
-by `thresholds`, else the simplest fraction. Bytes per byte of L2 cache are cut at powers of two alone: they take a
-value a problem, more than can be told apart or read.
+Thresholds. Between two neighbouring sizes any threshold separates the data equally well, so the most readable one in
+the middle half of the gap, by ratio, is taken: a power of two or one over it, else an integer, or one over an integer,
+that is round by `thresholds`, else the simplest fraction. Thresholds in bytes per byte of L2 cache are powers of two
+only: there is one value a problem, more than can be told apart or read.
 """
 
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.target import Target
 
-# Normalised sizes as integers: those of GPUs that differ by one multiprocessor or byte stay apart.
+# Scale of normalised sizes as integers, fine enough to separate GPUs that differ by one multiprocessor or byte.
 _SCALE = 1 << 48
 
 
 class Part(NamedTuple):
-    """What one GPU brings.
+    """Data of one GPU.
 
     Attributes:
         target: its limits, with its own multiprocessors and L2 cache.
@@ -55,17 +55,17 @@ class Joint:
 
         Args:
             parts: at least one, all of one operator variant and dtype.
-            legal: where what is chosen is to be legal.
+            legal: legality on all GPUs.
             max_leaves: the most leaves.
-            size: what is cut beside hidden: `rows_per_sm` or `bytes_per_l2`.
+            size: the axis beside hidden: `rows_per_sm` or `bytes_per_l2`.
         """
         self.size = size
         self._itemsize = legal.itemsize
         configs = tuple(sorted({config for part in parts for config in part.matrix.configs}))
         values = sorted({self._scaled(part, shape) for part in parts for shape in part.matrix.problems})
-        found = _neighbours(values) if size == ROWS_PER_SM else _powers(values)
-        starts = [floor(threshold * _SCALE) for threshold in found]
-        self._thresholds = dict(zip(starts, found, strict=True))
+        thresholds = _neighbours(values) if size == ROWS_PER_SM else _powers(values)
+        starts = [floor(threshold * _SCALE) for threshold in thresholds]
+        self._thresholds = dict(zip(starts, thresholds, strict=True))
         rows = Axis("rows", (*(start - 1 for start in starts), MAX_ROWS * _SCALE), True)
         sizes = {hidden for part in parts for _, hidden in part.matrix.problems}
         hidden = axis("hidden", sizes, legal.spec.max_hidden)
@@ -82,12 +82,12 @@ class Joint:
         self._optima = Optima((rows, hidden), configs, cost, barred, np.ones_like(barred), max_leaves)
 
     def least(self, leaves: int) -> int | None:
-        """Mean regret of the best tree of at most so many leaves, millionths; None where there is none."""
+        """Mean regret of the best tree of at most that many leaves, millionths; None if there is none."""
         least = self._optima.least(leaves)
         return None if least is None else least // self._weight
 
     def tree(self, leaves: int) -> NormalisedTree | None:
-        """The best tree of at most so many leaves; None where there is none."""
+        """The best tree of at most that many leaves; None if there is none."""
         tree = self._optima.tree(leaves)
         return None if tree is None else self._normalised(tree)
 
@@ -118,25 +118,25 @@ class Joint:
     ) -> None:
         """Add the problems of a GPU to cost and barred, both (configs, bins of size, bins of hidden)."""
         rows, hidden = axes
-        place = [configs.index(config) for config in part.matrix.configs]
+        columns = [configs.index(config) for config in part.matrix.configs]
         for index, shape in enumerate(part.matrix.problems):
             usable = np.zeros(len(configs), np.bool_)
-            usable[place] = part.matrix.usable[index]
+            usable[columns] = part.matrix.usable[index]
             regret = np.zeros(len(configs), np.int64)
-            regret[place] = part.matrix.regret[index]
+            regret[columns] = part.matrix.regret[index]
             row, column = rows.bin(self._scaled(part, shape)), hidden.bin(shape[1])
             barred[:, row, column] |= ~usable
             cost[:, row, column] += regret * int(weights[index])
-            # Nothing is measured beyond the measured sizes: the nearest problems speak for them, at a weight of 1.
-            told = np.where(usable, regret, regret.max())
+            # Sizes beyond the measured ones have no problems: the nearest ones stand in for them, with a weight of 1.
+            filled = np.where(usable, regret, regret.max())
             for outer in beyond((row, column), rows, hidden):
-                cost[:, *outer] += told
+                cost[:, *outer] += filled
 
 
 def _neighbours(values: Sequence[int]) -> list[Fraction]:
-    """The threshold between each two neighbours of ascending scaled sizes, and one above the last."""
-    found = [between(Fraction(low, _SCALE), Fraction(high, _SCALE)) for low, high in pairwise(values)]
-    return [*found, Fraction(values[-1] // _SCALE + 1)]
+    """Thresholds between neighbours of ascending scaled sizes, and one above the last."""
+    thresholds = [between(Fraction(low, _SCALE), Fraction(high, _SCALE)) for low, high in pairwise(values)]
+    return [*thresholds, Fraction(values[-1] // _SCALE + 1)]
 
 
 def _powers(values: Sequence[int]) -> list[Fraction]:
@@ -146,7 +146,7 @@ def _powers(values: Sequence[int]) -> list[Fraction]:
 
 
 def between(low: Fraction, high: Fraction) -> Fraction:
-    """The threshold above `low` and at most `high`, both positive, that reads best in the middle half of the gap."""
+    """The most readable threshold in the middle half of the gap, above `low` and at most `high`, both positive."""
     least, most = (Fraction(end, _SCALE) for end in middle_half(floor(low * _SCALE), floor(high * _SCALE)))
     powers = [power for bit in range(-48, 49) if least <= (power := Fraction(2) ** bit) <= most]
     if powers:

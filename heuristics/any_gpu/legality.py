@@ -1,13 +1,13 @@
-"""Which configs may answer for a region of normalised sizes: those that are legal there on every GPU in question.
+"""Legality of configs over regions of normalised sizes, on all relevant GPUs.
 
-In: the GPUs that were measured, an operator, the dtypes and variants that a function serves. Out: `EveryGpu`. Since
-legality never returns as rows or hidden grow, the largest shapes of a region speak for it.
+In: the measured GPUs, an operator, and the dtypes and variants that a function serves. Out: `EveryGpu`. An illegal
+config stays illegal as rows or hidden grow, so the largest shapes of a region decide for it.
 
-The GPUs in question are all that are known of the families that were measured (`sm_`, `gfx`), each as if it had as many
-multiprocessors and as much L2 cache as the largest of its family: more of them are more rows at as many rows a
-multiprocessor. What is legal on every NVIDIA GPU costs an H200 0.2 % in its backward, legal on an MI300X as well 2.5 %:
-its 64 KB of shared memory hold no deep pipeline. So a family of which nothing was measured does not narrow the choice;
-where a config is illegal there, dispatch takes the operator's default.
+The relevant GPUs are all known ones of the measured families (`sm_`, `gfx`), each with as many multiprocessors and as
+much L2 cache as the largest of its family: more multiprocessors mean more rows at the same number of rows per
+multiprocessor. Legality on every NVIDIA GPU costs an H200 0.2 % in its backward, legality on an MI300X as well 2.5 %:
+its 64 KB of shared memory hold no deep pipeline. So an unmeasured family does not narrow the choice; if a config is
+illegal there, dispatch launches the operator's default.
 """
 
 from bisect import bisect_left
@@ -25,7 +25,7 @@ from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS
 from normtune.kernels.target import TARGETS, Target
 
-# No NVIDIA GPU that is sold has more multiprocessors; the RTX PRO 6000 has 188.
+# No NVIDIA GPU on sale has more multiprocessors; the RTX PRO 6000 has 188.
 _MOST_SMS = 192
 
 
@@ -33,10 +33,10 @@ def targets_of(names: Sequence[str]) -> list[Target]:
     """The targets on which a table is to be legal, each with the multiprocessors and L2 cache of the largest.
 
     Args:
-        names: of the targets that were measured, such as `sm_90`.
+        names: of the measured targets, such as `sm_90`.
 
     Raises:
-        UsageError: nothing is known of any of them.
+        UsageError: none of their families is known.
     """
     families = {family(name) for name in names}
     known = [target for target in TARGETS.values() if family(target.name) in families]
@@ -58,7 +58,7 @@ class EveryGpu:
     def __init__(
         self, spec: OperatorSpec, targets: Sequence[Target], dtypes: Sequence[str], variants: Sequence[str]
     ) -> None:
-        """Answers are kept, as trees of several functions ask the same again.
+        """Take the targets; results are cached, because trees of several functions repeat the queries.
 
         Args:
             spec: the operator.
@@ -73,42 +73,42 @@ class EveryGpu:
     def over_rows_per_sm(
         self, configs: Sequence[Config], tops: Sequence[int], scale: int, hidden: Sequence[int]
     ) -> NDArray[np.bool_]:
-        """Bool (configs, tops, hidden): whether each config is legal up to so many rows a multiprocessor.
+        """Bool (configs, tops, hidden): legality of each config up to that many rows per multiprocessor.
 
         Args:
             configs: C of them.
-            tops: ascending, `scale` times the rows a multiprocessor.
+            tops: ascending, `scale` times the rows per multiprocessor.
             scale: of `tops`.
             hidden: ascending.
         """
-        found = [
-            one.over(configs, [most_below(top + 1, one.target.sms, scale) for top in tops], hidden)
-            for one in self._legalities
+        by_target = [
+            legality.over(configs, [most_below(top + 1, legality.target.sms, scale) for top in tops], hidden)
+            for legality in self._legalities
         ]
-        return np.logical_and.reduce(found)
+        return np.logical_and.reduce(by_target)
 
     def over_bytes_per_l2(
         self, configs: Sequence[Config], tops: Sequence[int], scale: int, hidden: Sequence[int]
     ) -> NDArray[np.bool_]:
-        """The same for tops of bytes per byte of L2 cache, in each bin of hidden sizes by itself."""
+        """The same for tops of bytes per byte of L2 cache, for each bin of hidden sizes alone."""
         legal = np.zeros((len(configs), len(tops), len(hidden)), np.bool_)
         for index, config in enumerate(configs):
             for column, most_hidden in enumerate(hidden):
                 least_hidden = hidden[column - 1] + 1 if column else 1
                 box = Box(1, MAX_ROWS, least_hidden, most_hidden)
                 reached = len(tops)
-                for one in self._legalities:
-                    reached = _reached(one, config, box, tops[:reached], scale, self.itemsize)
+                for legality in self._legalities:
+                    reached = _reached(legality, config, box, tops[:reached], scale, self.itemsize)
                 legal[index, :reached, column] = True
         return legal
 
     def breaches(self, tree: NormalisedTree) -> Iterator[tuple[Target, Config, Box]]:
-        """The configs of a tree that are illegal on a target at a shape of the box that they answer for."""
+        """Configs of a tree that are illegal on a target somewhere in their box, each with target and box."""
         whole = Box(1, MAX_ROWS, 1, self.spec.max_hidden)
-        for one in self._legalities:
-            for config, box in boxes_on(tree, one.target.sms, one.target.l2_bytes, whole):
-                if not _is_legal(one, config, box):
-                    yield one.target, config, box
+        for legality in self._legalities:
+            for config, box in boxes_on(tree, legality.target.sms, legality.target.l2_bytes, whole):
+                if not _is_legal(legality, config, box):
+                    yield legality.target, config, box
 
 
 def most_below(bound: int, unit: int, scale: int, most: int = MAX_ROWS) -> int:
@@ -117,7 +117,7 @@ def most_below(bound: int, unit: int, scale: int, most: int = MAX_ROWS) -> int:
 
 
 def _reached(legality: Legality, config: Config, box: Box, tops: Sequence[int], scale: int, itemsize: int) -> int:
-    """How many of the tops of bytes per byte of L2 cache a config reaches in a box."""
+    """Number of the tops of bytes per byte of L2 cache that a config reaches in a box."""
     most_bytes = MAX_ROWS * box.most_hidden * itemsize
 
     def fails(top: int) -> bool:
@@ -138,6 +138,6 @@ def _is_legal(legality: Legality, config: Config, box: Box) -> bool:
         return True
     if box.most_elements is None or box.least_hidden == box.most_hidden:
         return False
-    # No shape has the most rows and the most hidden both: each half of the hidden sizes has fewer rows.
+    # No shape has both the most rows and the most hidden: each half of the hidden sizes has fewer rows.
     middle = (box.least_hidden + box.most_hidden) // 2
     return all(_is_legal(legality, config, half) for half in box.cut("hidden", middle + 1))

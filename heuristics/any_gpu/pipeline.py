@@ -1,10 +1,10 @@
-"""From the evidence of several GPUs to one table that serves any GPU.
+"""From the evidence of several GPUs to one table for any GPU.
 
 In: evidence of any number of devices. Out: `AnyGpuFit`: functions of normalised sizes for each operator variant and
-dtype, what they lose on each GPU, and on each GPU when they are fitted without it. How it is written is in `emit`.
+dtype, their loss on each GPU, and the loss on each GPU if they are fitted without it. `emit` writes it.
 
-Each function is chosen as `function` says. A dtype or variant takes the function of another by the same bound
-as in `fitting.serving`, one dtype in its own table.
+`function` chooses each function. A dtype or variant takes the function of another by the same bound as in
+`fitting.serving`, one dtype in its own table.
 """
 
 from collections.abc import Sequence
@@ -37,10 +37,10 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
 
     Args:
         evidence: measurements of any number of devices.
-        options: `leaves`, `operators`, `weights` and `regime` of them are asked for, the others stay at their defaults.
+        options: `leaves`, `operators`, `weights` and `regime` apply, the others stay at their defaults.
 
     Raises:
-        UsageError: another option is set, an operator has no data, or weights are none.
+        UsageError: another option is set, an operator has no data, or weights are invalid.
         NormtuneError: there is no data, only one problem of each, or no legal table of so few leaves.
     """
     options = options or FitOptions()
@@ -69,7 +69,7 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
 
 
 class _Part(NamedTuple):
-    """What is found of one operator: as in `AnyGpuFit`, and the shapes that were measured."""
+    """Result for one operator: as in `AnyGpuFit`, and the measured shapes."""
 
     functions: list[AnyGpuFunction]
     shared: list[AnyGpuShared]
@@ -77,10 +77,10 @@ class _Part(NamedTuple):
 
 
 def _check(options: FitOptions) -> None:
-    """Refuse what a shared table cannot be asked for.
+    """Refuse options that do not apply to a shared table.
 
     Raises:
-        UsageError: an option is set that it does not know.
+        UsageError: such an option is set.
     """
     kept = FitOptions(options.leaves, options.operators, weights=options.weights, regime=options.regime)
     if options != kept:
@@ -97,8 +97,8 @@ def _few(devices: Sequence[Device]) -> list[str]:
 
 
 def _kinds(data: "Evidence", devices: Sequence[Device], spec: OperatorSpec, weighting: Weighting) -> list[Kind]:
-    """What was measured of an operator: plain ones first, bfloat16 first, then as the spec lists dtypes."""
-    found = []
+    """The measured kinds of an operator: plain ones first, bfloat16 first, then dtypes as the spec lists them."""
+    kinds = []
     evidences = [(device, data.of(device)) for device in devices]
     for variant, dtype in donors_first(spec):
         parts, labels = [], []
@@ -109,8 +109,8 @@ def _kinds(data: "Evidence", devices: Sequence[Device], spec: OperatorSpec, weig
                 parts.append(Part(target, weighting.weighted(spec, matrix)))
                 labels.append(device.label)
         if parts:
-            found.append(Kind(spec, variant, dtype, tuple(parts), tuple(labels)))
-    return found
+            kinds.append(Kind(spec, variant, dtype, tuple(parts), tuple(labels)))
+    return kinds
 
 
 def _part(kinds: Sequence[Kind], targets: Sequence[Target], leaves: int | None) -> _Part:
@@ -120,12 +120,12 @@ def _part(kinds: Sequence[Kind], targets: Sequence[Target], leaves: int | None) 
     for kind in kinds:
         taken = _taken(kind, functions, targets, leaves)
         if taken:
-            place, cost = taken
-            donor = functions[place]
-            figures = figures_on(kind, choices[place], donor.figures)
+            index, cost = taken
+            donor = functions[index]
+            figures = figures_on(kind, choices[index], donor.figures)
             shared.append(AnyGpuShared(kind.key, kind.dtype, (donor.key, donor.dtype), cost, figures))
             if donor.variant == kind.variant:
-                functions[place] = replace(donor, dtypes=(*donor.dtypes, kind.dtype))
+                functions[index] = replace(donor, dtypes=(*donor.dtypes, kind.dtype))
             continue
         measured = {other.dtype for other in kinds if other.variant == kind.variant}
         first = not any(function.variant == kind.variant for function in functions)
@@ -142,15 +142,15 @@ def _part(kinds: Sequence[Kind], targets: Sequence[Target], leaves: int | None) 
 def _taken(
     kind: Kind, functions: Sequence[AnyGpuFunction], targets: Sequence[Target], leaves: int | None
 ) -> tuple[int, int] | None:
-    """The index of the first function that does in its place, and what that costs on average, every GPU alike."""
+    """Index of the first function that can be shared, and the mean cost, every GPU with the same weight."""
     legal = EveryGpu(kind.spec, targets, (kind.dtype,), kind.variants)
-    for place in donors(functions, kind.variant, kind.dtype):
-        donor = functions[place]
+    for index in donors(functions, kind.variant, kind.dtype):
+        donor = functions[index]
         if any(legal.breaches(donor.tree)):
             continue
         own = Joint(kind.parts, legal, donor.leaves).least(min(most_leaves(kind, leaves), donor.leaves))
         lost = [lost_on(kind.spec, part, donor.tree).mean for part in kind.parts]
         cost = sum(lost) // len(lost) - own if own is not None else 0
         if cost <= SHARING_COST:
-            return place, cost
+            return index, cost
     return None

@@ -1,7 +1,6 @@
-"""What a fit for any GPU says: the functions of the shared table, what they lose on each GPU, and their data.
+"""Result of a fit for any GPU: the functions of the shared table, their loss on each GPU, and their data.
 
-In: values. Out: `AnyGpuFunction` and `AnyGpuFit`. How they are found is in `pipeline`, how they are written in
-`emit`.
+In: values. Out: `AnyGpuFunction` and `AnyGpuFit`. `pipeline` makes them, `emit` writes them.
 """
 
 from dataclasses import dataclass
@@ -25,12 +24,12 @@ class Lost(NamedTuple):
 
 
 class OnDevice(NamedTuple):
-    """What a function loses on one GPU.
+    """Loss of a function on one GPU.
 
     Attributes:
         device: label of the GPU.
-        lost: of the function, which was fitted to it among others.
-        left_out: of the function that is fitted in the same way without it; None where it is the only one.
+        lost: of the function, which was fitted to this GPU among others.
+        left_out: of the function fitted in the same way without it; None if it is the only GPU.
     """
 
     device: str
@@ -44,7 +43,7 @@ class AnyGpuFunction(TableFunction):
 
     Attributes:
         leaves: of the tree.
-        figures: on each GPU that has data of it.
+        figures: on each GPU that has data for it.
     """
 
     tree: NormalisedTree

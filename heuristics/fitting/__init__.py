@@ -1,1 +1,1 @@
-"""Evidence of one GPU to a table: its functions, what shares them, their figures, and the module as code."""
+"""Evidence of one GPU to a table: its functions, shared functions, figures, and the module as code."""

@@ -1,7 +1,7 @@
-"""A table from Python: measurements in a pandas DataFrame, dataclasses out.
+"""Fit from Python: measurements in a pandas DataFrame, dataclasses out.
 
-In: a DataFrame with one row a measurement or a sample, however it was made, and what the GPU is. Out: `Table`, which is
-looked up, printed and saved. What the fit does is in `pipeline`; a table that is read from a file is `locate.Table`.
+In: a DataFrame with one row per measurement or sample, from any source, and the GPU. Out: `Table`, with lookup, text
+and save. `pipeline` does the fit. A table that is read from a file is `locate.Table`.
 """
 
 import os
@@ -37,12 +37,12 @@ class Table:
 
     Attributes:
         device: the GPU that it is for.
-        options: what it was fitted by.
-        functions: one for each operator, variant and dtype that got one of its own: `tree`, `figures` (slowdowns as
+        options: of the fit.
+        functions: one for each operator, variant and dtype with one of its own: `tree`, `figures` (slowdowns as
             millionths of a logarithm), and the `dtypes` that it serves.
-        shared: what was measured and takes the function of another, with what that costs.
-        notes: what was left out of the data, and why.
-        fit: all that the fit says.
+        shared: measured variants and dtypes that take another's function, with the cost.
+        notes: data left out, and why.
+        fit: the whole result of the fit.
         evidence: the measurements that were used.
     """
 
@@ -63,14 +63,14 @@ class Table:
         if rows < 1 or hidden < 1:
             raise UsageError(f"{rows} rows of {hidden}: expected positive integers")
         for key in (operator, split_key(operator)[0]):
-            for one in self.functions:
-                if one.key == key and dtype in one.dtypes:
-                    return choose(one.tree, rows, hidden)
-        known = ", ".join(f"{one.key} {dtype}" for one in self.functions for dtype in one.dtypes)
+            for function in self.functions:
+                if function.key == key and dtype in function.dtypes:
+                    return choose(function.tree, rows, hidden)
+        known = ", ".join(f"{function.key} {dtype}" for function in self.functions for dtype in function.dtypes)
         raise UsageError(f"no table for {operator!r} in {dtype!r}: expected one of {known}")
 
     def text(self) -> str:
-        """The table as Python, a module that stands alone, with the header that `save` writes."""
+        """The table as Python source, a module that stands alone, with the header that `save` writes."""
         return self._text(Path("heuristics.py"), None)
 
     def _text(self, table: Path, data: Path | None) -> str:
@@ -82,21 +82,21 @@ class Table:
         """Write the table to a file, whole or not at all.
 
         Args:
-            path: of the table; what normtune wrote there before is replaced.
+            path: of the table; a file that normtune wrote there before is replaced.
             evidence: of a `.parquet` file for the measurements: `normtune check` then fits again and compares, and
-                `normtune data import` brings them into a store.
+                `normtune data import` adds them to a store.
             force: whether to replace files that normtune did not write, or that were edited.
 
         Raises:
             UsageError: a file cannot be written there, or should not be replaced.
             NormtuneError: writing failed.
         """
-        place, data = Path(path), None if evidence is None else Path(evidence)
-        check_table(place, force)
+        table, data = Path(path), None if evidence is None else Path(evidence)
+        check_table(table, force)
         if data:
             check_evidence(data, force)
             write_parquet(self.evidence, data)
-        write_table(self._text(place, data), place)
+        write_table(self._text(table, data), table)
 
 
 def fit(
@@ -108,19 +108,19 @@ def fit(
     l2_bytes: int | None = None,
     **options: Any,
 ) -> Table:
-    """The table that loses least on measurements of one GPU.
+    """The table of least regret on measurements of one GPU.
 
     Args:
-        data: a DataFrame as `results.dataframe.evidence_of` takes it, one row a measurement: `operator`, `dtype`,
-            `rows`, `hidden`, `config`, and `samples` or `nanoseconds`; or the evidence of a store or a recording.
-        name: of the GPU, as its driver calls it; required with a DataFrame, as is the target.
+        data: a DataFrame for `results.dataframe.evidence_of`, one row per measurement: `operator`, `dtype`, `rows`,
+            `hidden`, `config`, and `samples` or `nanoseconds`; or the evidence of a store or a recording.
+        name: the driver's name of the GPU; required with a DataFrame, as is the target.
         target: the compiler's name, `sm_90`.
-        sms: multiprocessors; without it those of the best-known GPU of the target.
+        sms: multiprocessors; by default those of the best-known GPU of the target.
         l2_bytes: of the L2 cache, likewise.
         **options: the fields of `FitOptions`: `leaves`, `objective`, `max_slowdown`, `weights`, ...
 
     Raises:
-        UsageError: a column is missing or holds what it may not, an option or the target is unknown, or a value of an
+        UsageError: a column is missing or has invalid values, an option or the target is unknown, or a value of an
             option is out of range.
         NormtuneError: there is nothing to fit, or no table under these conditions.
     """
@@ -136,21 +136,21 @@ def fit(
     names = options.get("operators", ())
     if not isinstance(names, list | tuple) or not all(isinstance(key, str) for key in names):
         raise UsageError(f"operators is {names!r}: expected a sequence of names")
-    asked = FitOptions(**{**options, "operators": tuple(names)})
+    fit_options = FitOptions(**{**options, "operators": tuple(names)})
     if isinstance(data, Evidence) and any(fact is not None for fact in (name, target, sms, l2_bytes)):
         raise UsageError("evidence says what its GPU is: leave name, target, sms and l2_bytes out")
     evidence = data if isinstance(data, Evidence) else evidence_of(data, _device(name, target, sms, l2_bytes))
-    evidence = in_regime(evidence, asked.regime, "the DataFrame" if evidence is not data else "the evidence")
-    in_use = baseline.baseline(asked.baseline, Path()) if asked.baseline is not None else None
-    found = fit_evidence(evidence, asked, incumbents=in_use)
+    evidence = in_regime(evidence, fit_options.regime, "the DataFrame" if evidence is not data else "the evidence")
+    in_use = baseline.baseline(fit_options.baseline, Path()) if fit_options.baseline is not None else None
+    result = fit_evidence(evidence, fit_options, incumbents=in_use)
     return Table(
-        device=found.device,
-        options=asked,
-        functions=found.functions,
-        shared=found.shared,
-        notes=found.notes,
-        fit=found,
-        evidence=used(evidence, asked.operators),
+        device=result.device,
+        options=fit_options,
+        functions=result.functions,
+        shared=result.shared,
+        notes=result.notes,
+        fit=result,
+        evidence=used(evidence, fit_options.operators),
     )
 
 

@@ -1,6 +1,6 @@
-"""What is in use, than which a new table must not be slower.
+"""The baseline: a new table must not regress against it.
 
-In: a table that is replaced, or the baseline that a user names. Out: for each function, its answers and, of a table,
+In: the table that is replaced, or the baseline that a user names. Out: for each function, its answers and, of a table,
 its tree.
 """
 
@@ -22,11 +22,11 @@ from normtune.kernels.target import Target
 
 @dataclass(frozen=True)
 class Incumbent:
-    """What is in use for one operator, variant and dtype.
+    """The baseline of one operator, variant and dtype.
 
     Attributes:
-        choice: (rows, hidden) to a config, None where there is no answer.
-        tree: of a table that is replaced, to which the new one is brought near; None for a mere baseline.
+        choice: (rows, hidden) to a config, None if there is no answer.
+        tree: of the table that is replaced, which the new one stays near to; None for a mere baseline.
     """
 
     choice: Callable[[int, int], Config | None]
@@ -35,12 +35,12 @@ class Incumbent:
 
 @dataclass(frozen=True)
 class Incumbents:
-    """What is in use for all operators.
+    """The baseline of all operators.
 
     Attributes:
-        trees: of a table, by key and dtype; empty where it is a rule.
-        rule: of a library; None where it is a table.
-        replaced: whether the table is to be replaced, and not just compared with.
+        trees: of a table, by key and dtype; empty for a rule.
+        rule: of a library; None for a table.
+        replaced: whether the table is to be replaced, and not only compared with.
     """
 
     trees: dict[tuple[str, str], Tree]
@@ -48,7 +48,7 @@ class Incumbents:
     replaced: bool = False
 
     def of(self, operator: str, variant: str, dtype: str, target: Target) -> Incumbent | None:
-        """What is in use for one of them; None where that has no answer."""
+        """The baseline of one operator, variant and dtype; None if it has no answer there."""
         rule = self.rule
         if rule:
             return Incumbent(
@@ -65,7 +65,7 @@ def of_file(path: str | os.PathLike[str], replaced: bool = False) -> Incumbents:
     """The table in a file.
 
     Raises:
-        UsageError: it cannot be read, or is no table of one GPU.
+        UsageError: it cannot be read, or is not a table of one GPU.
     """
     if locate.load(path).header.is_for_any_gpu:
         raise UsageError(f"{locate.told(path)} is a table for any GPU: expected one of one GPU, or a rule")
@@ -76,8 +76,8 @@ def baseline(name: str, folder: Path) -> Incumbents:
     """The rule of that name, else the table in the file of that name, else the shipped table of that name.
 
     Args:
-        name: as a user gives it.
-        folder: in which a file is looked for.
+        name: the user's.
+        folder: for file names.
 
     Raises:
         UsageError: there is none of them.
@@ -86,12 +86,12 @@ def baseline(name: str, folder: Path) -> Incumbents:
         return Incumbents({}, RULES[name])
     path = folder / name
     if not os.path.lexists(path):
-        named = locate.by_name()
-        if name not in named:
-            of_one_gpu = [stem for stem, place in named.items() if place.name != locate.ANY_GPU]
+        shipped = locate.by_name()
+        if name not in shipped:
+            of_one_gpu = [stem for stem, file in shipped.items() if file.name != locate.ANY_GPU]
             raise UsageError(
                 f"baseline {locate.told(name)} is no rule, file or shipped table: expected a table that `normtune fit` "
                 f"wrote, or one of {', '.join([*RULES, *of_one_gpu])}"
             )
-        path = named[name]
+        path = shipped[name]
     return of_file(path)

@@ -1,18 +1,18 @@
-"""The function of a table that does not look at rows, so that a row gets the same bits in every batch.
+"""The batch-invariant function of a table: it ignores rows, so that a row gets the same bits in every batch.
 
-In: a timing matrix with its times, what is legal, and the function that looks at rows. Out: `Invariant`: the tree on
-hidden alone that loses least, proved by the same program as any other on one bin of rows, and what it costs.
+In: a timing matrix with its times, legality, and the function that depends on rows. Out: `Invariant`: the tree on
+hidden alone of least regret, proved by the same program as any other on one bin of rows, and its cost.
 
-A config may take part if it is legal at any number of rows and its launch works on each row in the same way at all of
-them (`Launch.of_a_row`). The weight gradient sums over rows: it depends on the batch by nature, and how it is summed
-is free.
+A config is a candidate if it is legal at any number of rows and its launch works on each row in the same way at all of
+them (`Launch.of_a_row`). The weight gradient sums over rows: it depends on the batch by nature, and the order of its
+sum is free.
 
-Sweeps do not time every config at every shape: with few rows the backward's fixed grids lose against programs of
-columns and are left out of the default space, but programs of columns cannot serve many rows. So that such a config can
-be chosen all the same, its time at a shape that it was not timed at is bounded by its time at the next larger number of
-rows: less work in the same launch takes no longer. A bound is never below the truth, so what is told is the most that
-the function can lose. On the recorded H200 the backward in bfloat16 loses at most 36 % so, and 60 % by what was timed
-everywhere, with one config a hidden size and all shapes counted alike.
+Sweeps do not time every config at every shape: with few rows the backward's fixed grids lose to programs of columns and
+are left out of the default space, but programs of columns cannot serve many rows. To keep such a config as a candidate,
+its missing time at a shape is bounded by its time at the next larger number of rows: less work in the same launch takes
+no longer. A bound is never below the truth, so the printed figure is the most that the function can lose. On the
+recorded H200 the backward in bfloat16 loses at most 36 % with bounds, and 60 % with the configs that were timed
+everywhere, with one config a hidden size and all shapes weighted equally.
 """
 
 from dataclasses import replace
@@ -33,25 +33,25 @@ from normtune.heuristics.tablefile.tree import Split, Tree
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Problem
 
-# Millionths: leaves that together gain less than a tenth of a percent are left out.
+# Millionths: leaves that together gain less than a tenth of a percent are dropped.
 TOLERANCE = 1000
-# Millionths: 2.7 times. One config for all rows is a compromise, and the mean alone would pay for few rows with many:
-# at hidden 96 of the H200's backward in bfloat16 it took a config that loses 27 times at 262144 rows. Where nothing
-# keeps to it the mean decides.
+# Millionths: 2.7 times. One config for all rows is a compromise, and the mean alone would trade few rows for many: at
+# hidden 96 of the H200's backward in bfloat16 it took a config that loses 27 times at 262144 rows. If no tree stays
+# within the cap, the mean decides.
 CAP = 1_000_000
-# Numbers of rows at which a launch is looked at: the operators of normtune are tested at all of them.
+# Numbers of rows at which launches are compared: the operators of normtune are tested at all of them.
 _ROWS = (1, 2, 16, 100, 4096, 65536, 1 << 24, MAX_ROWS)
 _NEVER = np.iinfo(np.int64).max
 
 
 class Cost(NamedTuple):
-    """What a function that does not look at rows loses more than the usual one.
+    """Cost of a batch-invariant function against the usual one.
 
     Attributes:
         mean: weighted mean over the problems, millionths of a logarithm; as a slowdown it is the geometric mean.
-        worst: on the problem where it is most.
-        problems: how many were compared.
-        bounded: how many of them are bounds, as the config was not timed there.
+        worst: largest cost on one problem.
+        problems: number of problems compared.
+        bounded: number of them with a bound, because the config was not timed there.
     """
 
     mean: int
@@ -61,14 +61,14 @@ class Cost(NamedTuple):
 
 
 class Invariant(NamedTuple):
-    """A function that does not look at rows.
+    """A batch-invariant function.
 
     Attributes:
-        tree: cuts hidden alone.
-        matrix: the timing matrix with bounds in it, on which it was fitted.
+        tree: has thresholds in hidden only.
+        matrix: the timing matrix with bounds, on which it was fitted.
         optima: of all numbers of leaves.
-        cost: against the function that looks at rows.
-        validated: what as many leaves lose on hidden sizes that were left out of the fit.
+        cost: against the function that depends on rows.
+        validated: regret of as many leaves on hidden sizes that were left out of the fit.
     """
 
     tree: Tree
@@ -81,7 +81,7 @@ class Invariant(NamedTuple):
 def fit_batch_invariant(
     matrix: TimingMatrix, times: BestTimes, legality: Legality, usual: Tree, most: int | None = None
 ) -> Invariant | None:
-    """The function of hidden alone that loses least.
+    """The function of hidden alone of least regret.
 
     Args:
         matrix: of one operator variant and dtype, as measured.
@@ -91,7 +91,7 @@ def fit_batch_invariant(
         most: the most leaves; None for as many as there are sizes.
 
     Returns:
-        None where no config that works on rows alike has a time, or a bound, at every size.
+        None if no config that works on rows alike has a time, or a bound, at every size.
     """
     filled = bounded(matrix, times, legality)
     alike = [
@@ -122,26 +122,26 @@ def fit_batch_invariant(
 def _optima(
     allowed: TimingMatrix, legality: Legality, most: int | None, held_out: NDArray[np.bool_] | None = None
 ) -> Optima:
-    """The optima of hidden alone, for as many leaves as there are sizes or at most so many; `held_out` as in `bins`."""
-    found = _of_hidden(bins(allowed, legality, held_out))
-    for place, config in enumerate(found.configs):  # a default config that was not measured
-        if config not in allowed.configs and not works_alike(config, legality, {*found.axes[1].tops}):
-            found.legal[place] = False
-    count = len(found.axes[1].tops)
-    return Optima(*found, min(most or count, count))
+    """The optima of hidden alone, for as many leaves as sizes or at most `most`; `held_out` as in `bins`."""
+    in_bins = _of_hidden(bins(allowed, legality, held_out))
+    for index, config in enumerate(in_bins.configs):  # a default config that was not measured
+        if config not in allowed.configs and not works_alike(config, legality, {*in_bins.axes[1].tops}):
+            in_bins.legal[index] = False
+    count = len(in_bins.axes[1].tops)
+    return Optima(*in_bins, min(most or count, count))
 
 
 def cost_of(matrix: TimingMatrix, filled: TimingMatrix, tree: Tree, usual: Tree) -> Cost:
-    """What a tree loses more than the usual one.
+    """Cost of a tree against the usual one.
 
     Args:
         matrix: as measured.
         filled: the same with bounds.
         tree: the tree.
-        usual: the other tree, which is scored where it was measured.
+        usual: the other tree, scored where it was measured.
     """
     pairs = zip(losses(filled, tree), losses(matrix, usual), strict=True)
-    extra = [None if one is None or other is None else one - other for one, other in pairs]
+    extra = [None if one is None or usual_loss is None else one - usual_loss for one, usual_loss in pairs]
     known = [loss for loss in extra if loss is not None]
     bounds = zip(extra, losses(matrix, tree), strict=True)
     return Cost(
@@ -153,28 +153,28 @@ def cost_of(matrix: TimingMatrix, filled: TimingMatrix, tree: Tree, usual: Tree)
 
 
 def bounded(matrix: TimingMatrix, times: BestTimes, legality: Legality) -> TimingMatrix:
-    """The matrix with bounds where a config was not timed but was with more rows of the same size.
+    """The matrix with bounds for configs without a time but with one at more rows of the same size.
 
-    A config that failed on a problem, or whose launch is that of one that failed, has none there.
+    A config that failed on a problem, or whose launch equals that of a failed one, has no bound there.
     """
     absolute = np.where(matrix.usable, matrix.regret + micrologs(times.best)[:, None], _NEVER)
     regret, usable = matrix.regret.copy(), matrix.usable.copy()
     broken = _broken(matrix, times.failed, legality)
     for size in {hidden for _, hidden in matrix.problems}:
-        places = [place for place, (_, hidden) in enumerate(matrix.problems) if hidden == size]
+        indices = [index for index, (_, hidden) in enumerate(matrix.problems) if hidden == size]
         least = np.full(len(matrix.configs), _NEVER)
-        for place in sorted(places, key=lambda place: -matrix.problems[place][0]):
-            least = np.minimum(least, absolute[place])
-            known = (least < _NEVER) & ~matrix.usable[place] & ~broken[place]
-            # A bound below the best of those that were timed says nothing but that it is as good.
-            above = np.maximum(least - micrologs(times.best[place : place + 1])[0], 0)
-            regret[place, known] = above[known]
-            usable[place] |= known
+        for index in sorted(indices, key=lambda index: -matrix.problems[index][0]):
+            least = np.minimum(least, absolute[index])
+            known = (least < _NEVER) & ~matrix.usable[index] & ~broken[index]
+            # A bound below the best measured config only shows that the config is as good.
+            above = np.maximum(least - micrologs(times.best[index : index + 1])[0], 0)
+            regret[index, known] = above[known]
+            usable[index] |= known
     return replace(matrix, regret=regret, usable=usable)
 
 
 def works_alike(config: Config, legality: Legality, sizes: set[int]) -> bool:
-    """Whether a config's launch works on each row in the same way at every number of rows at which it is legal."""
+    """Whether a config's launch works on each row in the same way at all numbers of rows at which it is legal."""
     for size in sizes:
         for dtype, variant in legality.served:
             ways = set()
@@ -185,35 +185,35 @@ def works_alike(config: Config, legality: Legality, sizes: set[int]) -> bool:
                 if launch is None:
                     break
                 ways.add(getattr(launch, "of_a_row", None))
-                if len(ways) > 1 or None in ways:  # nothing is known of how other launches work on a row
+                if len(ways) > 1 or None in ways:  # the work of other launches on a row is unknown
                     return False
     return True
 
 
 def looks_at_rows(tree: Tree) -> bool:
-    """Whether a tree has a cut between numbers of rows."""
+    """Whether a tree has a threshold in rows."""
     return isinstance(tree, Split) and (tree.axis == "rows" or looks_at_rows(tree.low) or looks_at_rows(tree.high))
 
 
-def _of_hidden(found: Bins) -> Bins:
+def _of_hidden(in_bins: Bins) -> Bins:
     """The bins with all numbers of rows in one."""
-    rows, hidden = found.axes
+    rows, hidden = in_bins.axes
     return Bins(
         (Axis(rows.name, rows.tops[-1:], False), hidden),
-        found.configs,
-        found.cost.sum(axis=1, keepdims=True),
-        np.logical_or.reduce(found.barred, axis=1, keepdims=True),
-        found.legal[:, -1:],
+        in_bins.configs,
+        in_bins.cost.sum(axis=1, keepdims=True),
+        np.logical_or.reduce(in_bins.barred, axis=1, keepdims=True),
+        in_bins.legal[:, -1:],
     )
 
 
 def _broken(matrix: TimingMatrix, failed: NDArray[np.bool_], legality: Legality) -> NDArray[np.bool_]:
-    """Bool (problems, configs): what failed, and what makes the same launch."""
+    """Bool (problems, configs): failed configs, and configs with the same launch."""
     broken = failed.copy()
-    for place in np.flatnonzero(failed.any(axis=1)).tolist():
-        rows, hidden = matrix.problems[place]
+    for index in np.flatnonzero(failed.any(axis=1)).tolist():
+        rows, hidden = matrix.problems[index]
         problem = Problem(matrix.operator, rows, hidden, matrix.dtype, matrix.variant)
         launches = [legality.spec.launch_of(config, problem, legality.target) for config in matrix.configs]
-        wrong = {launches[column] for column in np.flatnonzero(failed[place]).tolist()} - {None}
-        broken[place] |= [launch in wrong for launch in launches]
+        failed_launches = {launches[column] for column in np.flatnonzero(failed[index]).tolist()} - {None}
+        broken[index] |= [launch in failed_launches for launch in launches]
     return broken

@@ -1,7 +1,7 @@
-"""One timing matrix, and all else that its function depends on.
+"""One timing matrix with everything that its function depends on.
 
-In: the matrices of an operator and what is asked of a fit. Out: `Case`, made once a matrix and handed down: what is
-legal, the options, what an earlier fit decided, the baseline, and the solver that all who ask for its optima share.
+In: the matrices of an operator and the arguments of a fit. Out: `Case`, made once a matrix and handed down: legality,
+options, results of an earlier fit, the baseline, and a shared solver.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from normtune.kernels.target import Target
 
 
 class Asked(NamedTuple):
-    """What is asked of a fit, the same for all operators: the arguments of `pipeline.fit`."""
+    """Arguments of `pipeline.fit`, the same for all operators."""
 
     target: Target
     options: FitOptions
@@ -47,11 +47,11 @@ class Case(NamedTuple):
     Attributes:
         matrix: its timing matrix, weighted.
         legality: for all that its function will serve.
-        options: what is asked for.
+        options: of the fit.
         solver: of the matrix.
-        baseline: what its function must not be slower than; None for nothing.
-        known: what an earlier fit decided, which then is not decided again.
-        given: the tree of an earlier fit, which then is judged and not sought.
+        baseline: its function must not be slower; None for no baseline.
+        known: decisions of an earlier fit, which are kept.
+        given: the tree of an earlier fit, which is scored and not fitted again.
     """
 
     matrix: TimingMatrix
@@ -73,6 +73,6 @@ class Case(NamedTuple):
         return self.legality.spec
 
     def serving(self, dtypes: Sequence[str]) -> "Case":
-        """The same for a function that serves other dtypes."""
+        """The case for a function that serves other dtypes."""
         spec, target = self.legality.spec, self.legality.target
         return self._replace(legality=Legality(spec, target, dtypes, served_variants(spec, self.matrix.variant)))

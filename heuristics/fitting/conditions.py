@@ -1,4 +1,4 @@
-"""Under which conditions an optimum is sought, and why there is none.
+"""Conditions on an optimum, and the reason if there is none.
 
 In: a case. Out: `Task`, and the optima under its conditions.
 """
@@ -15,13 +15,13 @@ from normtune.heuristics.tablefile.tree import counted_leaves
 
 
 class Task(NamedTuple):
-    """What an optimum is sought of, under which conditions.
+    """Input of an optimum, with its conditions.
 
     Attributes:
-        matrix: all that was measured; trees are judged on it.
-        allowed: the same without what the conditions exclude.
+        matrix: all measurements; trees are scored on it.
+        allowed: the matrix without entries that the conditions exclude.
         found: `allowed` in bins.
-        few: the configs, where their number is limited.
+        few: the configs, if their number is limited.
         limits: the conditions, in words.
     """
 
@@ -33,10 +33,10 @@ class Task(NamedTuple):
 
 
 def sought(case: Case, enough: int, most: int) -> tuple[Task, Optima, int | None]:
-    """The conditions, the optima under them for up to `most` leaves, and the leaves of the one that sets the mark.
+    """The conditions, the optima under them for up to `most` leaves, and the leaves of the tree that sets the goal.
 
-    None where there is no tree. The least worst regret is that of trees of as many leaves, so that a refit, which knows
-    that number alone, has the same conditions.
+    None for the leaves if there is no tree. The least worst-case regret is that of trees of as many leaves, so that a
+    refit, which only knows that number, has the same conditions.
     """
     while True:
         task = task_of(case, enough)
@@ -48,10 +48,10 @@ def sought(case: Case, enough: int, most: int) -> tuple[Task, Optima, int | None
 
 
 def task_of(case: Case, count: int) -> Task:
-    """The conditions, taken from the options, for trees of so many leaves.
+    """The conditions from the options, for trees of at most `count` leaves.
 
     Raises:
-        NormtuneError: no choice of so few configs is legal everywhere.
+        NormtuneError: no set of so few configs is legal everywhere.
     """
     matrix, legality, options = case.matrix, case.legality, case.options
     allowed, few, limits = matrix, None, ""
@@ -78,7 +78,7 @@ def task_of(case: Case, count: int) -> Task:
 def _mark(optima: Optima, enough: int) -> int | None:
     """The fewest leaves with which a table that is legal at all sizes loses no more than one of `enough`.
 
-    `enough` counts what a tree needs for the measured sizes; what lies beyond them may take further leaves.
+    `enough` is the number of leaves for the measured sizes; larger sizes may need further leaves.
     """
     best = optima.least(optima.most)
     if best is None:
@@ -89,7 +89,7 @@ def _mark(optima: Optima, enough: int) -> int | None:
 
 
 def no_tree(case: Case, task: Task, most: int) -> str:
-    """Why there is no tree, and what to do."""
+    """The reason why there is no tree, with advice."""
     name, count = case.name, counted_leaves(most)
     if case.options.cap is not None:
         free = case.matrix.of_configs(task.few.configs) if task.few else case.matrix

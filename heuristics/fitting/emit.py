@@ -1,8 +1,8 @@
 """A fitted table as Python: a module that stands alone and reads as if it were written by hand.
 
-In: a `Fit` and the command that repeats it. Out: the text of the module: Python 3.9, standard library, nothing done at
-import but naming configs, formatted as black and ruff do at any width from 88 columns on, as far as trees are no deeper
-than that leaves room for. Where it is put is left to the caller.
+In: a `Fit` and the command that repeats it. Out: the text of the module: Python 3.9, standard library, no work at
+import except naming configs. Formatted as black and ruff do at any width from 88 columns on, as far as the depth of
+trees leaves room. The caller writes the file.
 """
 
 import json
@@ -26,7 +26,7 @@ def module_text(fit: Fit, regenerate: str) -> str:
     """The whole module.
 
     Args:
-        fit: what it says.
+        fit: the content.
         regenerate: the command that writes it again.
 
     Raises:
@@ -35,19 +35,19 @@ def module_text(fit: Fit, regenerate: str) -> str:
     body = body_text(fit.functions)
     header = header_of(fit, regenerate, (fit.device.label, fit.device.target, fit.device.sms), _regret(fit), body)
     shared = (f"{key} {dtype}: uses {donor}, as it has no data of its own" for key, dtype, donor in fit.without_data())
-    header = header._replace(shared=tuple(shared), replaced=any(one.replacing for one in fit.functions))
+    header = header._replace(shared=tuple(shared), replaced=any(function.replacing for function in fit.functions))
     return f"{header.text()}\n{body}"
 
 
 def header_of(fit: FromData, regenerate: str, gpu: tuple[str, str, int], regret: Iterable[str], body: str) -> Header:
-    """The header of a table, be it for one GPU or for any, without the lines that one kind alone has.
+    """The header of a table for one GPU or for any, without the lines that only one kind has.
 
     Args:
-        fit: what it says of its data.
+        fit: the facts on its data.
         regenerate: the command that writes the table again.
-        gpu: label, target and multiprocessors of what the table is for.
+        gpu: label, target and multiprocessors of the GPU that the table is for.
         regret: its lines of figures.
-        body: what follows the header.
+        body: the text after the header.
     """
     rows_from, rows_to, hidden_from, hidden_to = fit.measured
     device, target, sms = gpu
@@ -67,50 +67,50 @@ def header_of(fit: FromData, regenerate: str, gpu: tuple[str, str, int], regret:
 
 
 def _regret(fit: Fit) -> Iterable[str]:
-    """A line for each function, and one for each that shares it right behind."""
-    for one in fit.functions:
-        found = one.figures
-        asked = f" (of {found.asked}{f', {found.kept} kept' if found.kept else ''})"
+    """One line per function, each followed by one for every variant or dtype that shares it."""
+    for function in fit.functions:
+        figures = function.figures
+        asked = f" (of {figures.asked}{f', {figures.kept} kept' if figures.kept else ''})"
         parts = [
-            counted_leaves(found.leaves) + (asked if found.kept or found.asked != found.leaves else ""),
-            f"{found.configs} config{'s' * (found.configs != 1)}",
-            *_lost(found),
-            certificate(found),
-            *_percents("cross-validated", found.cross_validated),
-            *_percents("plain cross-validated", found.plain_validated),
-            *_percents("extrapolated", found.extrapolated),
-            *unmeasured(found),
-            *slower(found),
-            *([beside(one.beside, split_batch_invariant(one.key)[0])] if one.beside else []),
+            counted_leaves(figures.leaves) + (asked if figures.kept or figures.asked != figures.leaves else ""),
+            f"{figures.configs} config{'s' * (figures.configs != 1)}",
+            *_lost(figures),
+            certificate(figures),
+            *_percents("cross-validated", figures.cross_validated),
+            *_percents("plain cross-validated", figures.plain_validated),
+            *_percents("extrapolated", figures.extrapolated),
+            *unmeasured(figures),
+            *slower(figures),
+            *([beside(function.beside, split_batch_invariant(function.key)[0])] if function.beside else []),
         ]
-        yield f"{one.key} {one.dtype}: {', '.join(parts)}"
+        yield f"{function.key} {function.dtype}: {', '.join(parts)}"
         for other in fit.shared:
-            if other.donor == (one.key, one.dtype):
+            if other.donor == (function.key, function.dtype):
                 cost = f"sharing costs {percent(other.cost)} on {other.figures.loss.problems} problems"
-                parts = [f"as {one.key} {one.dtype}", *_lost(other.figures), cost]
+                parts = [f"as {function.key} {function.dtype}", *_lost(other.figures), cost]
                 yield f"{other.key} {other.dtype}: {', '.join(parts)}"
 
 
 def certificate(found: Figures) -> str:
-    """What is proved of a tree: `within 0.05 % of the best 8-leaf tree on this grid`."""
+    """The proved gap of a tree: `within 0.05 % of the best 8-leaf tree on this grid`."""
     if found.joined:
         return "its nearest sizes not told apart, so nothing is proved of this grid"
-    told = f"{_within(found.gap)}the best {found.leaves}-leaf tree{found.limits} on this grid"
+    text = f"{_within(found.gap)}the best {found.leaves}-leaf tree{found.limits} on this grid"
     if found.few:
         bound, mean = found.few
-        told += f", these configs {_within(mean - bound)}the best {found.configs}"
-    return told
+        text += f", these configs {_within(mean - bound)}the best {found.configs}"
+    return text
 
 
 def unmeasured(found: Figures) -> list[str]:
-    """Where nothing measured answers: `1 leaf of the default config, where none that was measured is legal`."""
+    """Leaves without a measured config: `1 leaf of the default config, where none that was measured is legal`."""
     if not found.unmeasured:
         return []
     return [f"{counted_leaves(found.unmeasured)} of the default config, where none that was measured is legal"]
 
 
 def slower(found: Figures) -> list[str]:
-    """Where it is slower than what is in use: `3 shapes up to 5.1 % slower than what was in use`."""
+    """Shapes that regress against the baseline: `3 shapes up to 5.1 % slower than what was in use`."""
     if not found.slower:
         return []
     count, most = found.slower
@@ -118,9 +118,9 @@ def slower(found: Figures) -> list[str]:
 
 
 def beside(cost: Cost, usual: str) -> str:
-    """What a function that does not look at rows costs: `costs 1.68 % (worst 13.7 %) beside rms_norm_forward`."""
-    told = f"costs {percent(cost.mean)} (worst {percent(cost.worst, 1)}) beside {usual}"
-    return told + (f", at most, as {cost.bounded} of {cost.problems} shapes are bounds" if cost.bounded else "")
+    """Cost of a batch-invariant function: `costs 1.68 % (worst 13.7 %) beside rms_norm_forward`."""
+    text = f"costs {percent(cost.mean)} (worst {percent(cost.worst, 1)}) beside {usual}"
+    return text + (f", at most, as {cost.bounded} of {cost.problems} shapes are bounds" if cost.bounded else "")
 
 
 def _within(gap: int) -> str:
@@ -138,11 +138,11 @@ def _lost(found: Figures) -> list[str]:
 
 
 def body_text(functions: Sequence[TableFunction], of: template.Form = template.ONE_GPU) -> str:
-    """All that follows the header.
+    """The text after the header.
 
     Args:
         functions: in the order of the code.
-        of: the form of the module, which fits the functions' trees.
+        of: the form of the module, for this kind of trees.
 
     Raises:
         NormtuneError: two operators or configs would get the same name in the code.
@@ -150,23 +150,25 @@ def body_text(functions: Sequence[TableFunction], of: template.Form = template.O
     classes = _classes(functions)
     constants = []
     code = []
-    names_in_code = [_function(one) for one in functions]
+    names_in_code = [_name(function) for function in functions]
     names: dict[tuple[tuple[Knob, ...], Config], str] = {}
     for name, knobs in classes.items():
         prefix = f"{name.removesuffix('Config').upper()}_" if len(classes) > 1 else ""
-        for config in sorted({config for one in functions for config in _configs(one.tree) if config.knobs == knobs}):
+        for config in sorted(
+            {config for function in functions for config in _configs(function.tree) if config.knobs == knobs}
+        ):
             names[knobs, config] = f"{prefix}{config.constant_name()}"
             constants.append(template.in_parentheses(f"{names[knobs, config]} = {name}", _arguments(config), ""))
-    for one in functions:
-        mine = {config.knobs for config in _configs(one.tree)}
-        answer = template.any_of({name: knobs for name, knobs in classes.items() if knobs in mine})
-        code.append("\n".join([of.function(_function(one), answer), *_branches(one.tree, 1, names)]))
+    for function in functions:
+        knobs_used = {config.knobs for config in _configs(function.tree)}
+        answer = template.any_of({name: knobs for name, knobs in classes.items() if knobs in knobs_used})
+        code.append("\n".join([of.function(_name(function), answer), *_branches(function.tree, 1, names)]))
     names_in_code += names.values()
     _check_unique(names_in_code)
     entries = "\n".join(
-        template.in_parentheses("    ", [json.dumps(one.key), json.dumps(dtype)], f": {_function(one)},")
-        for one in functions
-        for dtype in one.dtypes
+        template.in_parentheses("    ", [json.dumps(function.key), json.dumps(dtype)], f": {_name(function)},")
+        for function in functions
+        for dtype in function.dtypes
     )
     parts = [
         of.opening(classes),
@@ -177,7 +179,7 @@ def body_text(functions: Sequence[TableFunction], of: template.Form = template.O
     return "\n\n\n".join(parts)
 
 
-# The name of each config in the code, by its knobs and itself: of two classes configs may be equal as tuples.
+# The name of each config in the code, by its knobs and itself: configs of two classes may be equal as tuples.
 Names = Mapping[tuple[tuple[Knob, ...], Config], str]
 
 
@@ -199,7 +201,7 @@ def _branches(tree: Tree | NormalisedTree, depth: int, names: Names) -> list[str
 
 
 def _returned(indent: str, name: str) -> list[str]:
-    """A leaf; formatters put a name into parentheses where that alone brings it within the width."""
+    """A leaf; formatters put a name into parentheses if only that brings it within the width."""
     gained = len("return ") - len("    ")
     if template.WIDTH < len(f"{indent}return {name}") <= template.WIDTH + gained:
         return [f"{indent}return (", f"{indent}    {name}", f"{indent})"]
@@ -219,31 +221,31 @@ def _configs(tree: Tree | NormalisedTree) -> Iterable[Config]:
 
 
 def _classes(functions: Sequence[TableFunction]) -> dict[str, tuple[Knob, ...]]:
-    """The classes of configs that a table defines: `Config` where one is enough, else each by its own name.
+    """The classes of configs that a table defines: `Config` if one is enough, else each by its own name.
 
     Raises:
-        NormtuneError: two classes with other knobs have one name.
+        NormtuneError: two classes with different knobs have the same name.
     """
-    found: dict[tuple[Knob, ...], str] = {}
-    for one in functions:
-        for config in _configs(one.tree):
-            found.setdefault(config.knobs, type(config).__name__)
-    if len(found) == 1:
-        return {template.ONE_CLASS: next(iter(found))}
-    _check_unique([*found.values()])
-    return {name: knobs for knobs, name in found.items()}
+    names: dict[tuple[Knob, ...], str] = {}
+    for function in functions:
+        for config in _configs(function.tree):
+            names.setdefault(config.knobs, type(config).__name__)
+    if len(names) == 1:
+        return {template.ONE_CLASS: next(iter(names))}
+    _check_unique([*names.values()])
+    return {name: knobs for knobs, name in names.items()}
 
 
 def _arguments(config: Config) -> list[str]:
-    """The values in order, without the last ones that are defaults; warps are always said."""
+    """The values in order, without trailing defaults; num_warps is always written."""
     values, knobs = list(config), config.knobs
     while values and values[-1] == knobs[len(values) - 1].default and knobs[len(values) - 1].name != "num_warps":
         values.pop()
     return [template.literal(value) for value in values]
 
 
-def _function(one: TableFunction) -> str:
-    return "_".join(_identifier(part) for part in (one.operator, one.variant, one.dtype) if part)
+def _name(function: TableFunction) -> str:
+    return "_".join(_identifier(part) for part in (function.operator, function.variant, function.dtype) if part)
 
 
 def _identifier(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a table loses, in numbers.
+"""Figures of a table: its losses in numbers.
 
 In: a timing matrix and a tree, or another library's rule. Out: `Figures` and `Loss`, log-regret in millionths.
 """
@@ -24,11 +24,11 @@ class Loss(NamedTuple):
 
     Attributes:
         mean: over the problems by their weights, rounded down; as a slowdown it is the weighted geometric mean.
-        plain: over the problems as if all weighed the same, rounded down.
-        ninetieth: the least that at least nine tenths of the problems do not exceed.
+        plain: over the problems with equal weights, rounded down.
+        ninetieth: the smallest value that at least nine tenths of the problems do not exceed.
         worst: the largest.
-        problems: how many were scored.
-        luck: by how much the mean may be too low, rounded up: see `TimingMatrix.luck`.
+        problems: number of problems scored.
+        luck: bound on the underestimate of the mean, rounded up: see `TimingMatrix.luck`.
     """
 
     mean: int
@@ -40,14 +40,14 @@ class Loss(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """How much less a table loses than a rule, log-regret in millionths.
+    """Gain of a table over a rule, log-regret in millionths.
 
     Attributes:
-        total: summed over the problems on which both have a time; below 0 where the rule is better.
-        most: on the problem where it is most.
-        problems: how many there are.
-        thresholds: what of `total` the rule would gain by switching without fault between its own launches; the rest
-            is the gain of launches that it does not have.
+        total: summed over the problems on which both have a time; below 0 if the rule is better.
+        most: the largest on one problem.
+        problems: number of these problems.
+        thresholds: part of `total` that the rule would gain by optimal switching between its own launches; the rest is
+            the gain of launches that it does not have.
     """
 
     total: int
@@ -57,26 +57,26 @@ class Gain(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What is printed of one table.
+    """The printed figures of one tree.
 
     Attributes:
         leaves: of the tree.
-        asked: leaves of the optimum that the tree keeps to within the tie, with fewer where that is enough.
-        configs: how many distinct ones it has.
+        asked: leaves of the optimum that the tree matches within the tie, with fewer leaves if that is enough.
+        configs: number of distinct ones.
         loss: of the tree on the problems it was fitted on.
-        gap: no tree of as many leaves under the same conditions loses less by more than this, millionths.
+        gap: optimality gap to the best tree with the same number of leaves under the same conditions, millionths.
         limits: the conditions on that tree, in words that end a sentence: ` of these configs`; else empty.
-        few: what the best choice of as many configs loses at least, and what this one does, millionths; None where
-            their number was free.
-        kept: leaves of the fitted tree that gave way to the incumbent's answers.
-        cross_validated: mean regret between sizes, on problems left out of the fit; None where there are too few sizes.
-        plain_validated: the same as if all problems weighed the same.
-        extrapolated: mean regret beyond the sizes that were fitted, likewise.
-        unmeasured: leaves with the operator's default config, for which there is no time.
-        joined: whether there were more sizes than an optimum is sought of, so that near ones were not told apart.
-        slower: on how many problems it is slower than what is in use, and by how much at most, millionths; None where
-            that could be kept to.
-        rule: what Liger's shipped rule loses on the same kernels; None where it has no config that was measured.
+        few: lower bound for the best set of as many configs, and the regret of this one, millionths; None if their
+            number was free.
+        kept: leaves of the fitted tree that were replaced by the baseline's answers.
+        cross_validated: mean regret between sizes, on problems left out of the fit; None if there are too few sizes.
+        plain_validated: the same with equal weights.
+        extrapolated: mean regret beyond the fitted sizes, likewise.
+        unmeasured: leaves with the operator's default config, which has no time.
+        joined: whether near sizes were merged because there were too many for an optimum.
+        slower: number of problems that regress against the baseline, and the largest regression, millionths; None if
+            there is none.
+        rule: loss of Liger's shipped rule on the same kernels; None if none of its configs was measured.
         gain: of the tree over that rule; None likewise.
     """
 
@@ -103,12 +103,12 @@ def summarise(
     weights: Sequence[int] | NDArray[np.int64] | None = None,
     luck: NDArray[np.int64] | None = None,
 ) -> Loss | None:
-    """The loss over the problems that have a regret; None where none has, or none of those weighs anything.
+    """The loss over the problems that have a regret; None if none has, or their weights are all 0.
 
     Args:
         regrets: of each problem, millionths.
         weights: of each problem; None for equal ones.
-        luck: by how much the regret of each may be too low; None where it is not.
+        luck: bound on the underestimate of each regret; None for 0.
     """
     each = [1] * len(regrets) if weights is None else [int(weight) for weight in weights]
     pairs = sorted((regret, weight) for regret, weight in zip(regrets, each, strict=True) if regret is not None)
@@ -116,8 +116,10 @@ def summarise(
     if not total:
         return None
     count = len(pairs)
-    lucky = [0] * len(each) if luck is None else luck.tolist()
-    too_low = sum(one * weight for regret, weight, one in zip(regrets, each, lucky, strict=True) if regret is not None)
+    lucks = [0] * len(each) if luck is None else luck.tolist()
+    too_low = sum(
+        own_luck * weight for regret, weight, own_luck in zip(regrets, each, lucks, strict=True) if regret is not None
+    )
     return Loss(
         mean=sum(regret * weight for regret, weight in pairs) // total,
         plain=sum(regret for regret, _ in pairs) // count,
@@ -139,22 +141,22 @@ def of_rule(matrix: TimingMatrix, rule: Rule) -> Loss | None:
 
 
 def gain(matrix: TimingMatrix, regrets: Sequence[int | None], rule: Rule, launches: Launches) -> Gain | None:
-    """How much less somebody loses than a rule; None where no problem has a time of both.
+    """Gain of some choices over a rule; None if no problem has a time of both.
 
     Args:
         matrix: of the problems.
-        regrets: of that somebody's choices, millionths; None where one has no time.
+        regrets: of the choices, millionths; None for a choice without a time.
         rule: the rule.
         launches: those between which the rule switches.
     """
-    found, thresholds = [], 0
+    gains, thresholds = [], 0
     for index, (by_rule, own) in enumerate(zip(_losses_of(matrix, rule), regrets, strict=True)):
         if by_rule is None or own is None:
             continue
-        found.append(by_rule - own)
+        gains.append(by_rule - own)
         switched = (matrix.loss(index, config) for config in launches(matrix.operator, *matrix.problems[index]))
         thresholds += by_rule - min(loss for loss in (by_rule, *switched) if loss is not None)
-    return Gain(sum(found), max(found), len(found), thresholds) if found else None
+    return Gain(sum(gains), max(gains), len(gains), thresholds) if gains else None
 
 
 def _losses_of(matrix: TimingMatrix, rule: Rule) -> list[int | None]:

@@ -1,9 +1,9 @@
-"""What a table loses of the time of a forward and its backward together, as a module in training runs them.
+"""Time lost by a forward and its backward together, as a module in training runs them.
 
-In: the timing matrices of both with the times of their best configs, and what chooses. Out: `Together`, and the lines
-that `fit` prints. A mean of ratios counts a launch of 2 us as much as one of 2 ms; here each problem counts by its
-time, besides what it weighs in the mean: sum of w (t_f exp r_f + t_b exp r_b) over sum of w (t_f + t_b), with t the
-time of the best config, r the log-regret of the choice, and w the sum of what the two problems of a shape weigh.
+In: the timing matrices of both with the times of their best configs, and a choice of configs. Out: `Together`, and the
+lines that `fit` prints. A mean of ratios weights a launch of 2 us as much as one of 2 ms. Here each problem is weighted
+by its time, on top of its weight in the mean: sum of w (t_f exp r_f + t_b exp r_b) over sum of w (t_f + t_b), with t
+the time of the best config, r the log-regret of the choice, and w the sum of the weights of a shape's two problems.
 
 An operator `NAME_forward` belongs to `NAME_backward`.
 """
@@ -42,14 +42,14 @@ class Side(NamedTuple):
 
 
 class Together(NamedTuple):
-    """What is lost of a forward and its backward together, log-slowdowns in millionths.
+    """Loss of a forward and its backward together, log-slowdowns in millionths.
 
     Attributes:
-        name: what the two operators have in common.
+        name: common part of the two operators' names.
         dtype: of both.
         loss: of the table.
-        rule: of the rule; None where it has no time on any shape that both were measured at.
-        shapes: how many there are.
+        rule: of the rule; None if it has no time on any shape that both were measured at.
+        shapes: number of shapes.
     """
 
     name: str
@@ -65,9 +65,9 @@ def sides_of(
     """The sides of an operator whose other half was measured, too.
 
     Args:
-        evidence: that the matrices were made of.
+        evidence: the source of the matrices.
         matrices: of one operator.
-        trees: by operator and dtype, what serves the plain operator, where there is a function.
+        trees: by operator and dtype, the function that serves the plain operator, if there is one.
     """
     measured = {name for name, _, _ in evidence.kinds()}
     return [
@@ -78,14 +78,14 @@ def sides_of(
 
 
 def together(sides: Sequence[Side], rule: Rule) -> list[Together]:
-    """The figures of all pairs among these, by name and in the order of the forwards.
+    """The figures of all pairs, by name and in the order of the forwards.
 
     Args:
-        sides: at most one an operator and dtype, plain operators alone.
-        rule: what the table is compared with, on the shapes at which it has times.
+        sides: plain operators only, at most one per operator and dtype.
+        rule: compared with the table on the shapes at which it has times.
     """
     by_key = {(side.matrix.operator, side.matrix.dtype): side for side in sides}
-    found = []
+    pairs = []
     for (operator, dtype), forward in by_key.items():
         backward = by_key.get((_other(operator) or "", dtype))
         if not operator.endswith(FORWARD) or backward is None:
@@ -94,51 +94,51 @@ def together(sides: Sequence[Side], rule: Rule) -> list[Together]:
         loss, shapes = _slowdown(*table)
         by_rule, _ = _slowdown(*(_times(side, rule) for side in (forward, backward)))
         if loss is not None:
-            found.append(Together(operator.removesuffix(FORWARD), dtype, loss, by_rule, shapes))
-    return sorted(found, key=lambda one: one.name)
+            pairs.append(Together(operator.removesuffix(FORWARD), dtype, loss, by_rule, shapes))
+    return sorted(pairs, key=lambda pair: pair.name)
 
 
 def lines(found: Sequence[Together], rule: str) -> Iterable[str]:
-    """What `fit` prints of them; nothing where there is no pair.
+    """Lines that `fit` prints; none without a pair.
 
     Args:
         found: of one table.
-        rule: what the rule is called.
+        rule: name of the rule.
     """
     if found:
         yield f"Forward and backward of one call together, by time lost ({rule}: its rule):"
-    for one in found:
-        shapes = f"{one.shapes} shape{'s' * (one.shapes != 1)}"
-        by_rule = "" if one.rule is None else f", {rule} {percent(one.rule)}"
-        yield f"  {one.name} {one.dtype}: {percent(one.loss)}{by_rule}, on {shapes}"
+    for pair in found:
+        shapes = f"{pair.shapes} shape{'s' * (pair.shapes != 1)}"
+        by_rule = "" if pair.rule is None else f", {rule} {percent(pair.rule)}"
+        yield f"  {pair.name} {pair.dtype}: {percent(pair.loss)}{by_rule}, on {shapes}"
 
 
 def _other(operator: str) -> str | None:
-    """The other half of a forward or a backward; None for what is neither."""
+    """The other half of a forward or a backward; None for any other operator."""
     for suffix, other in ((FORWARD, BACKWARD), (BACKWARD, FORWARD)):
         if operator.endswith(suffix):
             return operator.removesuffix(suffix) + other
     return None
 
 
-# By shape: what it weighs, the best time and that of the choice, ns.
+# By shape: weight, best time, and time of the choice, ns.
 _Times = dict[tuple[int, int], tuple[int, int, float]]
 
 
 def _times(side: Side, chosen: Rule) -> _Times:
     matrix = side.matrix
-    found: _Times = {}
-    for place, shape in enumerate(matrix.problems):
+    times: _Times = {}
+    for index, shape in enumerate(matrix.problems):
         config = chosen(matrix.operator, *shape)
-        regret = None if config is None else matrix.loss(place, config)
+        regret = None if config is None else matrix.loss(index, config)
         if regret is not None:
-            best = int(side.best[place])
-            found[shape] = int(matrix.weight[place]), best, best * math.exp(regret / MILLION)
-    return found
+            best = int(side.best[index])
+            times[shape] = int(matrix.weight[index]), best, best * math.exp(regret / MILLION)
+    return times
 
 
 def _slowdown(forward: _Times, backward: _Times) -> tuple[int | None, int]:
-    """The log-slowdown over the shapes of both, millionths, and how many they are; None where they weigh nothing."""
+    """The log-slowdown over the shapes of both, millionths, and their number; None if their weights are all 0."""
     shapes = sorted(set(forward) & set(backward))
     weights = [forward[shape][0] + backward[shape][0] for shape in shapes]
     best = sum(weight * (forward[s][1] + backward[s][1]) for weight, s in zip(weights, shapes, strict=True))

@@ -1,10 +1,9 @@
-"""The function of a table that loses least on one timing matrix.
+"""The function of least regret on one timing matrix.
 
-In: a case. Out: `Function`. Whether it is
-wanted at all, or another one does as well, is the business of `serving`.
+In: a case. Out: `Function`. `serving` decides whether it is needed, or another function is shared.
 
-The optimum comes first. Of the trees that lose at most the tie more, the simplest is chosen (`simplify`); a leaf that
-is slower than the baseline gives way (`guard`). The loss of that against the optimum is printed.
+The optimum comes first. Of the trees that lose at most the tie more, the simplest is chosen (`simplify`). A leaf that
+is slower than the baseline is replaced (`guard`). The gap of the result to the optimum is printed.
 """
 
 from typing import NamedTuple
@@ -36,7 +35,7 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
 
     Args:
         case: what it is fitted to.
-        bound: the most leaves that it may have beside a baseline; None for any number.
+        bound: the most leaves beside a baseline; None for any number.
 
     Raises:
         NormtuneError: there is no legal tree of so few leaves, or none under the conditions.
@@ -51,7 +50,7 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
         validated = cross_validated(matrix, legality, most, options.max_configs, FEW_FOLDS)
     tried = most
     task, optima, asked = sought(case, enough or most, most)
-    # What nobody bounded may have as many leaves as it needs.
+    # Without a bound from the user, a function may have as many leaves as it needs.
     while asked is None and known is None and options.leaves is None and most < MOST_LEAVES:
         most = min(2 * most, MOST_LEAVES)
         task, optima, asked = sought(case, most, most)
@@ -59,7 +58,7 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
     if best is None or asked is None:
         raise NormtuneError(no_tree(case, task, most))
 
-    # The tree of an earlier fit is only given where it was what it was because of the table before it.
+    # The tree of an earlier fit is only given if the table before it shaped it.
     kept, replacing = 0, case.given is not None
     if case.given is not None:
         tree = case.given
@@ -87,7 +86,7 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
         slower=still_slower(matrix, tree, baseline.choice) if baseline else None,
         plain_validated=validated and validated.plain_inside(shown),
     )
-    found = _figures(task, optima, tree, asked)._replace(
+    figures_found = _figures(task, optima, tree, asked)._replace(
         kept=decided.kept,
         cross_validated=decided.cross_validated,
         plain_validated=decided.plain_validated,
@@ -99,14 +98,14 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
         variant=matrix.variant,
         dtype=matrix.dtype,
         tree=tree,
-        figures=found,
+        figures=figures_found,
         dtypes=legality.dtypes,
         replacing=replacing,
     )
 
 
 class _Within(NamedTuple):
-    """The tree of fewest leaves within the tie of an optimum, its leaves, and the most that a plainer one may cost."""
+    """The tree of fewest leaves within the tie of an optimum, its leaves, and the cost budget of a simpler one."""
 
     tree: Tree
     leaves: int
@@ -114,7 +113,7 @@ class _Within(NamedTuple):
 
 
 def _within_tie(matrix: TimingMatrix, optima: Optima, asked: int | None, options: FitOptions) -> _Within | None:
-    """What is as good as the optimum of so many leaves, as all that is preferred shares one tie; None without one."""
+    """A tree as good as the optimum of `asked` leaves; all preferences share one tie. None without an optimum."""
     best = optima.least(asked) if asked else None
     if best is None:
         return None
@@ -130,10 +129,10 @@ def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = Fa
     """The figures of a tree, beside those of the rule that Liger-Kernel ships.
 
     Args:
-        matrix: that it is judged on.
+        matrix: for scoring.
         tree: fitted on it, or on other data.
         optimum: least mean regret of a tree of as many leaves, millionths.
-        joined: whether that is of trees that do not tell all sizes apart.
+        joined: whether near sizes were merged for that optimum.
     """
     loss = figures.of_tree(matrix, tree)
     if loss is None:
@@ -153,15 +152,15 @@ def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = Fa
 
 
 def least_measured(matrix: TimingMatrix, optima: Optima, count: int) -> int | None:
-    """Mean regret of the best tree of at most so many leaves for the measured sizes alone, millionths."""
+    """Mean regret of the best tree of at most `count` leaves for the measured sizes alone, millionths."""
     least = optima.least_measured(count)
     return None if least is None else least // int(matrix.weight.sum())
 
 
 def _is_beyond(case: Case, baseline: Incumbent, tree: Tree, bound: int | None) -> bool:
-    """Whether a tree that gave way where it was slower than what is in use keeps no longer to what was asked for.
+    """Whether a tree with replaced leaves breaks the bounds on leaves or configs.
 
-    A baseline asks for no more than these bounds; a table that is replaced is brought near to, and may.
+    The bounds hold beside a baseline. A table that is replaced is stayed near to, and may exceed them.
     """
     if baseline.tree is not None:
         return False
@@ -171,7 +170,7 @@ def _is_beyond(case: Case, baseline: Incumbent, tree: Tree, bound: int | None) -
 
 
 def _nowhere_slower(case: Case, baseline: Incumbent, enough: int, most: int) -> tuple[Task, Optima, int, Tree] | None:
-    """The best tree within all bounds of which no config is slower than what is in use; None where there is none."""
+    """The best tree within all bounds with no config slower than the baseline; None if there is none."""
     matrix = case.matrix
     strict = case._replace(matrix=matrix.without(slower_cells(matrix, baseline.choice)), solver=Solver())
     try:
@@ -186,17 +185,17 @@ def _nowhere_slower(case: Case, baseline: Incumbent, enough: int, most: int) -> 
 
 
 def _old(task: Task, legality: Legality, tree: Tree) -> Old:
-    """The tree that is replaced, as `simplify` looks at it."""
-    matrix, found = task.allowed, task.found
-    weights, differs = matrix.weight.tolist(), np.zeros(found.cost.shape, np.int64)
-    places = {config: place for place, config in enumerate(found.configs)}
+    """The tree that is replaced, in the form for `simplify`."""
+    matrix, in_bins = task.allowed, task.found
+    weights, differs = matrix.weight.tolist(), np.zeros(in_bins.cost.shape, np.int64)
+    indices = {config: place for place, config in enumerate(in_bins.configs)}
     cost: int | None = None if any(legality.breaches(tree)) else 0
     for index, shape in enumerate(matrix.problems):
         answer = choose(tree, *shape)
-        row, column = (axis.bin(size) for axis, size in zip(found.axes, shape, strict=True))
+        row, column = (axis.bin(size) for axis, size in zip(in_bins.axes, shape, strict=True))
         differs[:, row, column] += weights[index]
-        if answer in places:
-            differs[places[answer], row, column] -= weights[index]
+        if answer in indices:
+            differs[indices[answer], row, column] -= weights[index]
         loss = matrix.loss(index, answer)
         cost = None if cost is None or loss is None else cost + loss * weights[index]
     return Old(tree, cost, Sums(differs))
@@ -210,8 +209,8 @@ def _figures(task: Task, optima: Optima, tree: Tree, asked: int) -> Figures:
         raise AssertionError("where there is a tree there is a best one")
     joined = task.found.joins(task.matrix.problems)
     found, few = figures_of(task.matrix, tree, optimum, joined), task.few
-    # A tree that has its cuts on the grid is compared with trees that are legal at all sizes, as it is; another with
-    # trees that need not be so beyond the measured ones.
+    # A tree with its cuts on the grid is legal at all sizes, and compared with such trees. Any other tree is compared
+    # with trees that need not be legal beyond the measured sizes.
     cost = cost_of(optima, tree)
     gap = found.gap if cost is None else -((best - cost) // int(task.matrix.weight.sum()))
     return found._replace(

@@ -1,18 +1,19 @@
-"""No leaf worse than what is in use: where measurements say that one is, it keeps what is in use.
+"""Guard against regressions: where a leaf is measured slower than the baseline, the baseline's config is kept.
 
-In: a fitted tree and an incumbent, which is the table that is replaced or the rule of a library. Out: a tree that is on
-no measured problem slower than the incumbent, as far as that can be told.
+In: a fitted tree and an incumbent: the table that is replaced, or the rule of a library. Out: a tree that is on no
+measured problem slower than the incumbent, as far as measurements can show.
 
-The test. On each problem on which the two choose differently, the paired log-ratios of both configs inside the rounds,
-one mean a block (the blocks are the units: rounds of one share their luck), in a one-sided t-test that the tree's
-config is slower; all problems of the function together by Holm's procedure (Holm 1979) at `LEVEL`. Slower means that
-the test says so and the mean ratio is at least `SLOWER`.
+The test. On each problem on which the two choose differently, the paired log-ratios of both configs inside the rounds
+are averaged by block (the unit, because rounds of a block share their noise). A one-sided t-test asks whether the
+tree's config is slower; all problems of the function are tested together by Holm's procedure (Holm 1979) at `LEVEL`. A
+config is slower if the test rejects and the mean ratio is at least `SLOWER`.
 
-What is kept. The region of a leaf that holds such problems is cut anew, with its own config and with those that the
-incumbent has on them: into the fewest parts in which none is slower than the incumbent's and which together lose no
-more than the leaf did, or else, of at most `PARTS`, those that lose least. Where the incumbent's config has no time or
-is not legal, the fitted one stays. (Giving the whole region back to the incumbent would be simpler, and ruinous: a leaf
-that loses 2 % on one of its 40 problems would get a rule that loses up to 765 % on the others.)
+Replacement. The region of a leaf with such problems is divided again, with the leaf's own config and the incumbent's
+configs on those problems as candidates. The result is the fewest parts in which none is slower than the incumbent's and
+which together lose no more than the leaf did, or else, of at most `PARTS`, those of least regret. If the incumbent's
+config has no time or is not legal, the fitted one stays. (Giving the whole region back to the incumbent would be
+simpler, and ruinous: a leaf that loses 2 % on one of its 40 problems would get a rule that loses up to 765 % on the
+others.)
 """
 
 import math
@@ -36,16 +37,16 @@ SLOWER = 9_950  # millionths: 1 %
 PARTS = 4
 _LEAST_BLOCKS = 3
 
-# (rows, hidden) to a config, None where there is no answer.
+# (rows, hidden) to a config, None if there is no answer.
 Choice = Callable[[int, int], Config | None]
 
 
 class Guarded(NamedTuple):
-    """A tree that was compared with an incumbent.
+    """A tree after the comparison with an incumbent.
 
     Attributes:
-        tree: cut anew where it was slower.
-        kept: how many leaves of the fitted tree gave way.
+        tree: divided again where it was slower.
+        kept: number of leaves of the fitted tree that were replaced.
     """
 
     tree: Tree
@@ -53,13 +54,13 @@ class Guarded(NamedTuple):
 
 
 def guarded(matrix: TimingMatrix, found: Bins, tree: Tree, incumbent: Choice) -> Guarded:
-    """The tree, cut anew wherever it is slower than the incumbent.
+    """The tree, divided again wherever it is slower than the incumbent.
 
     Args:
         matrix: of the measurements.
-        found: the bins of its problems, in which the tree has its cuts.
+        found: the bins of its problems, with all cuts of the tree.
         tree: fitted.
-        incumbent: what is in use.
+        incumbent: the baseline.
     """
     slow = slower(matrix, lambda rows, hidden: choose(tree, rows, hidden), incumbent)
     slow = [index for index in slow if _may_answer(found, matrix.problems[index], incumbent)]
@@ -71,14 +72,14 @@ def guarded(matrix: TimingMatrix, found: Bins, tree: Tree, incumbent: Choice) ->
     for box, config in zip(boxes(optima, tree), configs_of(tree), strict=True):
         part = None
         if any(_holds(found, box, matrix.problems[index]) for index in slow):
-            part = _cut_anew(matrix, found, box, config, slow, incumbent)
+            part = _divided(matrix, found, box, config, slow, incumbent)
         kept += part is not None
         parts.append(part or Leaf(config))
     return Guarded(replaced(tree, iter(parts)), kept)
 
 
 def slower(matrix: TimingMatrix, chosen: Choice, incumbent: Choice) -> list[int]:
-    """The problems on which the choice is slower than the incumbent's: by the test, and by at least `SLOWER`."""
+    """Problems on which the choice is slower than the incumbent's: by the test, and by at least `SLOWER`."""
     return [*_slower_by(matrix, chosen, incumbent)]
 
 
@@ -86,18 +87,18 @@ def _slower_by(matrix: TimingMatrix, chosen: Choice, incumbent: Choice) -> dict[
     """The problems of `slower`, in order, with their mean log-ratios, millionths."""
     if matrix.rounds is None:
         return {}
-    places = {config: place for place, config in enumerate(matrix.configs)}
+    indices = {config: place for place, config in enumerate(matrix.configs)}
     tested: list[tuple[int, float, float]] = []
     for index, shape in enumerate(matrix.problems):
-        ours, theirs = places.get(chosen(*shape), -1), places.get(incumbent(*shape), -1)  # type: ignore[arg-type]
+        ours, theirs = indices.get(chosen(*shape), -1), indices.get(incumbent(*shape), -1)  # type: ignore[arg-type]
         if min(ours, theirs) < 0 or ours == theirs:
             continue
         means = block_ratios(matrix.rounds, index, ours, theirs)
         if len(means) >= _LEAST_BLOCKS:
             tested.append((index, float(means.mean()), p_value(means)))
     slow: dict[int, float] = {}
-    for rank, (index, ratio, p) in enumerate(sorted(tested, key=lambda one: (one[2], one[0]))):
-        if p * (len(tested) - rank) > LEVEL:  # Holm: the first that is not rejected ends it
+    for rank, (index, ratio, p) in enumerate(sorted(tested, key=lambda candidate: (candidate[2], candidate[0]))):
+        if p * (len(tested) - rank) > LEVEL:  # Holm's procedure stops at the first that is not rejected
             break
         if ratio >= SLOWER:
             slow[index] = ratio
@@ -105,10 +106,10 @@ def _slower_by(matrix: TimingMatrix, chosen: Choice, incumbent: Choice) -> dict[
 
 
 class Slower(NamedTuple):
-    """Problems on which a tree is slower than what is in use.
+    """Problems on which a tree is slower than the baseline.
 
     Attributes:
-        problems: how many.
+        problems: their number.
         most: mean log-ratio on the worst of them, millionths.
     """
 
@@ -117,13 +118,13 @@ class Slower(NamedTuple):
 
 
 def still_slower(matrix: TimingMatrix, tree: Tree, incumbent: Choice) -> Slower | None:
-    """Where a tree is slower than the incumbent, by the test of `slower`; None where it is nowhere so."""
-    found = _slower_by(matrix, lambda rows, hidden: choose(tree, rows, hidden), incumbent)
-    return Slower(len(found), round(max(found.values()))) if found else None
+    """Problems on which a tree is slower than the incumbent, by the test of `slower`; None if there are none."""
+    slow = _slower_by(matrix, lambda rows, hidden: choose(tree, rows, hidden), incumbent)
+    return Slower(len(slow), round(max(slow.values()))) if slow else None
 
 
 def slower_cells(matrix: TimingMatrix, incumbent: Choice) -> NDArray[np.bool_]:
-    """Bool (problems, configs): where a config is slower than the incumbent's, each tested by itself."""
+    """Bool (problems, configs): the config is slower than the incumbent's, each tested by itself."""
     return np.array(
         [
             [_is_slower(matrix, index, config, incumbent) for config in matrix.configs]
@@ -142,7 +143,7 @@ def block_ratios(rounds: Rounds, problem: int, left: int, right: int) -> NDArray
 
 
 def p_value(means: NDArray[np.float64]) -> float:
-    """How likely a mean so far above 0 is where the true one is not: Student's t with a degree of freedom fewer."""
+    """Probability of a mean at least this far above 0 if the true mean is 0: Student's t, n - 1 degrees of freedom."""
     count = len(means)
     scatter = float(means.std(ddof=1)) / math.sqrt(count)
     if scatter == 0.0:
@@ -160,49 +161,49 @@ def _holds(found: Bins, box: Box, shape: tuple[int, int]) -> bool:
 
 
 def _may_answer(found: Bins, shape: tuple[int, int], incumbent: Choice) -> bool:
-    """Whether the incumbent's config may answer on a problem; where it may not, it is no reason to give way."""
-    config, at = incumbent(*shape), _bin(found, shape)
+    """Whether the incumbent's config may answer on a problem; otherwise the leaf is not replaced for it."""
+    config, cell = incumbent(*shape), _bin(found, shape)
     if config not in found.configs:
         return False
-    place = found.configs.index(config)
-    return bool(found.legal[place, *at]) and not found.barred[place, *at]
+    index = found.configs.index(config)
+    return bool(found.legal[index, *cell]) and not found.barred[index, *cell]
 
 
-def _cut_anew(
-    matrix: TimingMatrix, found: Bins, box: Box, fitted: Config, slow: Sequence[int], incumbent: Choice
+def _divided(
+    matrix: TimingMatrix, in_bins: Bins, box: Box, fitted: Config, slow: Sequence[int], incumbent: Choice
 ) -> Tree | None:
-    """The tree for a rectangle in which no config is slower than the incumbent's; None where there is none.
+    """The tree for a rectangle in which no config is slower than the incumbent's; None if there is none.
 
     Args:
         matrix: of the measurements.
-        found: the bins of its problems.
+        in_bins: its problems in their bins.
         box: of a leaf.
         fitted: the config of the leaf.
         slow: the problems on which that is slower than the incumbent's.
-        incumbent: what is in use.
+        incumbent: the baseline.
     """
     within = slice(box.least_rows, box.most_rows + 1), slice(box.least_hidden, box.most_hidden + 1)
     kept = {
         fitted,
-        *(incumbent(*matrix.problems[index]) for index in slow if _holds(found, box, matrix.problems[index])),
+        *(incumbent(*matrix.problems[index]) for index in slow if _holds(in_bins, box, matrix.problems[index])),
     }
-    places = [place for place, config in enumerate(found.configs) if config in kept]
-    configs = tuple(found.configs[place] for place in places)
-    barred = found.barred[places][:, *within]
+    indices = [number for number, config in enumerate(in_bins.configs) if config in kept]
+    configs = tuple(in_bins.configs[number] for number in indices)
+    barred = in_bins.barred[indices][:, *within]
     for index, shape in enumerate(matrix.problems):
-        if _holds(found, box, shape) and _may_answer(found, shape, incumbent):
-            row, column = _bin(found, shape)
-            at = row - box.least_rows, column - box.least_hidden
-            for place, config in enumerate(configs):
-                # The fitted config was tested together with all others of the tree; the rest is tested one by one.
+        if _holds(in_bins, box, shape) and _may_answer(in_bins, shape, incumbent):
+            row, column = _bin(in_bins, shape)
+            cell = row - box.least_rows, column - box.least_hidden
+            for number, config in enumerate(configs):
+                # The fitted config was tested together with all others of the tree; each of the rest is tested alone.
                 refused = index in slow if config == fitted else _is_slower(matrix, index, config, incumbent)
-                barred[place, *at] |= refused
-    rows, hidden = found.axes
+                barred[number, *cell] |= refused
+    rows, hidden = in_bins.axes
     axes = (
         rows._replace(tops=rows.tops[within[0]], beyond=False),
         hidden._replace(tops=hidden.tops[within[1]], beyond=False),
     )
-    cost, legal = found.cost[places][:, *within], found.legal[places][:, *within]
+    cost, legal = in_bins.cost[indices][:, *within], in_bins.legal[indices][:, *within]
     before = int(cost[configs.index(fitted)].sum())
     most = PARTS
     while True:
@@ -216,7 +217,7 @@ def _cut_anew(
 
 
 def _is_slower(matrix: TimingMatrix, problem: int, config: Config, incumbent: Choice) -> bool:
-    """Whether a config is slower than the incumbent's on one problem, for a test of its own."""
+    """Whether a config is slower than the incumbent's on one problem, in a single test."""
     theirs = incumbent(*matrix.problems[problem])
     if matrix.rounds is None or theirs is None or config == theirs or matrix.loss(problem, config) is None:
         return False

@@ -1,8 +1,8 @@
-"""The functions of a table for the batch-invariant mode: one for each function that looks at rows.
+"""The batch-invariant functions of a table: one for each function that depends on rows.
 
-In: an operator's cases and the functions fitted to them. Out: further `Function`s and `Shared`s, under the
-names that `kernels.problem.batch_invariant_key` gives, which serve the same dtypes and variants as those that look at
-rows. How one is fitted is in `batch_invariant`.
+In: an operator's cases and the functions fitted to them. Out: further `Function`s and `Shared`s, under the names from
+`kernels.problem.batch_invariant_key`. They serve the same dtypes and variants as those that depend on rows.
+`batch_invariant` fits one of them.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from normtune.kernels.problem import batch_invariant_key, split_key
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
-# Ends the sentence that says of which trees one is the best.
+# End of the sentence that names the trees compared.
 LIMITS = " of hidden alone"
 
 
@@ -33,26 +33,26 @@ def invariant_functions(
     shared: Sequence[Shared],
     notes: list[str],
 ) -> tuple[list[Function], list[Shared]]:
-    """The functions that do not look at rows, and what shares them.
+    """The batch-invariant functions, and the variants and dtypes that share them.
 
     Args:
-        evidence: that the matrices were made of.
+        evidence: the source of the matrices.
         cases: of the operator.
-        functions: of the operator, which look at rows.
+        functions: of the operator, which depend on rows.
         shared: variants and dtypes of the operator that take one of these.
-        notes: added to where there is no such function.
+        notes: extended if there is no such function.
     """
     by_key = {(case.matrix.key, case.matrix.dtype): case for case in cases}
-    found: list[Function] = []
+    invariant: list[Function] = []
     takers: list[Shared] = []
-    for one in functions:
-        case = by_key[one.key, one.dtype].serving(one.dtypes)
+    for function in functions:
+        case = by_key[function.key, function.dtype].serving(function.dtypes)
         times = best_times(evidence, case.matrix)
-        # Without a number of leaves there may be as many as there are sizes.
-        fitted = fit_batch_invariant(case.matrix, times, case.legality, one.tree, case.options.leaves)
-        key = batch_invariant_key(one.key)
+        # Without a bound on leaves there may be as many as sizes.
+        fitted = fit_batch_invariant(case.matrix, times, case.legality, function.tree, case.options.leaves)
+        key = batch_invariant_key(function.key)
         if fitted is None:
-            notes.append(f"no config of {one.key} {one.dtype} was measured for all numbers of rows: no {key}")
+            notes.append(f"no config of {function.key} {function.dtype} was measured for all numbers of rows: no {key}")
             continue
         optimum = least_measured(fitted.matrix, fitted.optima, leaves(fitted.tree))
         if optimum is None:
@@ -63,15 +63,19 @@ def invariant_functions(
             plain_validated=fitted.validated.plain_inside(1),
         )
         variant = split_key(key)[1]
-        found.append(Function(one.operator, variant, one.dtype, fitted.tree, one.dtypes, figures, beside=fitted.cost))
-        for other in shared:
-            if other.donor == (one.key, one.dtype):
-                takers += _taker(evidence, by_key[other.key, other.dtype], found[-1])
-    return found, takers
+        invariant.append(
+            Function(
+                function.operator, variant, function.dtype, fitted.tree, function.dtypes, figures, beside=fitted.cost
+            )
+        )
+        for taker in shared:
+            if taker.donor == (function.key, function.dtype):
+                takers += _taker(evidence, by_key[taker.key, taker.dtype], invariant[-1])
+    return invariant, takers
 
 
 def _taker(evidence: "Evidence", case: Case, donor: Function) -> list[Shared]:
-    """What a variant or dtype loses that shares a function; nothing where it has no time of its configs."""
+    """Loss of a variant or dtype that shares a function; empty if its configs have no time."""
     matrix = case.matrix
     times = best_times(evidence, matrix)
     legality = Legality(case.spec, case.legality.target, (matrix.dtype,), (matrix.variant,))

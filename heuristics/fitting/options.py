@@ -1,7 +1,7 @@
-"""What a user may ask of a fit, and how it is told in the command that writes a table again.
+"""Options of a fit, and their form in the command that writes a table again.
 
-In: options, or that command. Out: `FitOptions`, as words and back, so that `check` fits with what the header names.
-What they do is the business of `pipeline`.
+In: options, or that command. Out: `FitOptions`, as words and back, so that `check` fits with the options in the header.
+`pipeline` applies them.
 """
 
 import math
@@ -22,10 +22,10 @@ from normtune.results.regimes import COLD, check_regime
 
 OBJECTIVES = ("mean", "worst")
 TIE_PERCENT = 0.1
-# Nobody reads more, and the program takes 5 MB a leaf on the recording grid and time with their square.
+# Nobody reads more. The program takes 5 MB a leaf on the recording grid, and time with the square of leaves.
 MOST_LEAVES = 128
 
-# What Python may hand over, NumPy's numbers included.
+# Types accepted from Python, NumPy's numbers included.
 _KINDS: dict[type, tuple[type, str]] = {
     int: (Integral, "an integer"),
     float: (Real, "a number"),
@@ -38,11 +38,11 @@ class Option(NamedTuple):
     """An option of the command `fit`, declared with its field of `FitOptions`.
 
     Attributes:
-        help: what `--help` says.
-        metavar: what stands for its value there; None for a flag.
+        help: text for `--help`.
+        metavar: stands for its value there; None for a flag.
         name: as a parameter of the command; empty for that of the field.
         before: the parameter that `--help` lists next.
-        least: the least integer; None for no bound that the command line knows.
+        least: the least integer; None for no bound on the command line.
     """
 
     help: str
@@ -58,20 +58,20 @@ def _option(default: object, *about: Any, **named: Any) -> Any:
 
 @dataclass(frozen=True)
 class FitOptions:
-    """What a fit is asked for. A new option is declared here, and what it does where it does it.
+    """Options of a fit. A new option is declared here, and used where it takes effect.
 
     Attributes:
-        leaves: the most leaves a function may have; None chooses each number by cross-validation.
-        operators: plain names or names with a variant to be fitted; empty means all that were measured.
-        objective: `mean` for the least mean slowdown, `worst` for the least mean of those trees whose worst is least.
-        max_slowdown: no measured problem may take more than so many times its best config's time; None for no bound.
-        tie_percent: trees whose mean slowdown is that near to the least are equally good, and the plainest is taken.
-        weights: what problems count: `decades`, `equal`, or a CSV file with columns rows, hidden and weight.
+        leaves: the most leaves of a function; None chooses each number by cross-validation.
+        operators: plain names or names with a variant; empty for all that were measured.
+        objective: `mean` for the least mean slowdown, `worst` for the least mean among trees of the least worst case.
+        max_slowdown: bound on each measured problem's time over its best config's time; None for no bound.
+        tie_percent: trees within this of the least mean slowdown are equally good, and the simplest is taken.
+        weights: of problems: `decades`, `equal`, or a CSV file with columns rows, hidden and weight.
         max_configs: the most distinct configs of a function; None for no bound.
-        baseline: a rule by name or a table's file, than which no leaf may be slower; None for the table that is
-            replaced, if there is one.
-        batch_invariant: whether the table also gets functions that do not look at rows.
-        regime: of the times that are fitted, a name of `regimes.REGIMES`.
+        baseline: a rule by name or a table's file; no leaf may be slower. None for the table that is replaced, if there
+            is one.
+        batch_invariant: whether the table also gets batch-invariant functions.
+        regime: of the fitted times, a name of `regimes.REGIMES`.
 
     Raises:
         UsageError: a value is out of range.
@@ -115,14 +115,14 @@ class FitOptions:
     regime: str = _option(COLD, "Fit times measured cold, warm or eager.", "NAME", before="stability")
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense, in one place for the command line and for Python."""
+        """Refuse invalid values, in one place for the command line and for Python."""
         for option in fields(self):
             if kind_of(option) is tuple:
                 continue
             kind, expected = _KINDS[kind_of(option)]
             value = getattr(self, option.name)
             optional = value is None and option.default is None
-            # Of Python's types bool alone is another one's subclass: True is an Integral.
+            # bool is the only subclass among these types: True is an Integral.
             if not optional and (isinstance(value, bool) != (kind is bool) or not isinstance(value, kind)):
                 raise UsageError(f"{option.name} is {value!r}: expected {expected}")
         if self.leaves is not None and not 1 <= self.leaves <= MOST_LEAVES:
@@ -144,11 +144,11 @@ class FitOptions:
 
     @property
     def cap(self) -> int | None:
-        """The greatest regret that a problem may have, millionths of log-slowdown; None for no bound."""
+        """The greatest regret of a problem, millionths of log-slowdown; None for no bound."""
         return None if self.max_slowdown is None else round(1e6 * math.log(self.max_slowdown))
 
     def seen_from(self, folder: Path) -> "FitOptions":
-        """The same, with files named from a folder, as the header of a table there does."""
+        """The options with files named relative to a folder, as in the header of a table there."""
         from normtune.heuristics.regret.weights import NAMED
         from normtune.heuristics.rules import RULES
 
@@ -160,7 +160,7 @@ class FitOptions:
         return replace(self, weights=weights, baseline=baseline)
 
     def words(self) -> list[str]:
-        """The options of the command that are not at their defaults: repeated ones, those with a value, flags."""
+        """Options of the command that differ from their defaults: repeated ones, those with a value, flags."""
         repeated, valued, flags = [], [], []
         for option in fields(self):
             flag, kind, value = flag_of(option), kind_of(option), getattr(self, option.name)
@@ -173,7 +173,7 @@ class FitOptions:
 
 
 def kind_of(option: "Field[Any]") -> type:
-    """The type of an option's values: int, float, str, bool, or tuple of those that are repeated."""
+    """The type of an option's values: int, float, str, bool, or tuple for a repeated option."""
     (kind,) = {*(get_args(option.type) if isinstance(option.type, UnionType) else (option.type,))} - {NoneType}
     return get_origin(kind) or kind
 
@@ -189,26 +189,26 @@ def flag_of(option: "Field[Any]") -> str:
 
 
 def seen_from(path: str | os.PathLike[str], folder: Path) -> str:
-    """A file or folder by its path from a folder; links on the way are followed, as `..` follows them."""
+    """A file or folder relative to a folder; links on the way are followed, as `..` follows them."""
     parent, name = os.path.split(path)
     return os.path.relpath(os.path.join(os.path.realpath(parent), name), os.path.realpath(folder))
 
 
-# What may stand in a header besides: where measurements are and files go.
+# Other options in a header: places of measurements and files.
 _PLACES = frozenset(("--store", "--recording", "--out", "--evidence", "--install", "--all-devices", "--load"))
 
 
 def _text(value: object) -> str:
-    """A value as `read_options` reads it, to the last bit of a float."""
+    """A value in the form that `read_options` reads, to the last bit of a float."""
     return str(float(value)).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def read_options(command: str) -> FitOptions:
-    """The options that a command of a table's header names.
+    """Options from the command in a table's header.
 
     Raises:
-        ValueError: a number is none.
-        UsageError: a value is out of range, or the command cannot be taken apart.
+        ValueError: a value is not a number.
+        UsageError: a value is out of range, or the command cannot be parsed.
     """
     given, words = values(command), words_of(command)
     known = {flag_of(option): option for option in fields(FitOptions)}
@@ -228,7 +228,7 @@ def read_options(command: str) -> FitOptions:
 
 
 def quoted(word: str) -> str:
-    """A word of a command as one types it, in printable ASCII: what is none in the $'...' of POSIX shells."""
+    """A word of a command for a shell, in printable ASCII: other characters in the $'...' of POSIX shells."""
     if word.isascii() and word.isprintable() and not _is_escaped(word):
         return shlex.quote(word)
     plain = {*range(32, 127)} - set(b"'\\")
@@ -239,7 +239,7 @@ def words_of(command: str) -> list[str]:
     """The words of a command.
 
     Raises:
-        UsageError: it cannot be taken apart.
+        UsageError: it cannot be parsed.
     """
     try:
         words = shlex.split(command)
@@ -251,7 +251,7 @@ def words_of(command: str) -> list[str]:
 
 
 def _is_escaped(word: str) -> bool:
-    """Whether shlex, which does not know $'...', left this of one."""
+    """Whether the word is the rest of a $'...' after shlex, which does not know that form."""
     return word.startswith("$") and "\\" in word
 
 
@@ -264,10 +264,10 @@ def values(command: str) -> dict[str, Sequence[str]]:
     """The values of each option of a command, in order.
 
     Raises:
-        UsageError: the command cannot be taken apart.
+        UsageError: the command cannot be parsed.
     """
-    found: dict[str, list[str]] = {}
+    lists: dict[str, list[str]] = {}
     for name, value in pairwise(words_of(command)):
         if name.startswith("--"):
-            found.setdefault(name, []).append(value)
-    return {name: tuple(given) for name, given in found.items()}
+            lists.setdefault(name, []).append(value)
+    return {name: tuple(given) for name, given in lists.items()}

@@ -1,8 +1,8 @@
-"""The same work for many items, in processes of its own where that pays.
+"""Map over many items, in separate processes where that pays.
 
-In: a function and items. Out: its results in the order of the items, as if they were made one after another. The
-processes are forked, so that what the function refers to, such as the measurements of a whole fleet, is neither copied
-nor sent; what it returns is sent back. They end with the process that began them.
+In: a function and items. Out: its results in the order of the items, as from a loop. The processes are forked, so data
+that the function refers to, such as the measurements of a whole fleet, are neither copied nor sent; its results are
+sent back. The processes end with their parent.
 """
 
 import gc
@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# More than two would have 2 GB hold less than a million measurements, as what is read is copied page by page.
+# With more than two, 2 GB would hold less than a million measurements, because pages are copied on access.
 MOST_PROCESSES = 2
-# Measurements from which on operators are fitted in processes of their own, which cost a quarter of a second.
+# From this many measurements on, operators are fitted in separate processes, which cost a quarter of a second.
 _MANY = 50_000
 
 
 def processes_for(measurements: int) -> int:
-    """How many processes are worth their start to fit so many measurements."""
+    """Number of processes that pays for so many measurements."""
     return MOST_PROCESSES if measurements >= _MANY else 1
 
 
@@ -33,12 +33,12 @@ def in_order(
     """The results, one after another.
 
     Args:
-        function: of one item; what it changes elsewhere is lost. Its results can be pickled.
-        items: each process takes every so many-th of them.
+        function: of one item; its side effects are lost. Its results can be pickled.
+        items: each process takes every `processes`-th of them.
         processes: at most; one, or a system without fork, does the work in this process.
 
     Raises:
-        Exception: what the function raised, for the first item for which it did.
+        Exception: the function's exception for the first item that failed.
     """
     count = min(processes, len(items), len(os.sched_getaffinity(0))) if sys.platform == "linux" else 1
     if count < 2:
@@ -56,11 +56,11 @@ def in_order(
             child.start()
             theirs.close()
             children.append(child)
-        for place, item in enumerate(items):
+        for index, item in enumerate(items):
             try:
-                failed, result = pipes[place % count].recv()
+                failed, result = pipes[index % count].recv()
             except EOFError:
-                # Killed, for want of memory perhaps: here there is more of it than in a child.
+                # Killed, perhaps for lack of memory: this process has more of it than a child.
                 failed, result = False, function(item)
             if failed:
                 raise result
@@ -75,9 +75,9 @@ def in_order(
 
 
 def _work(function: Callable[[Any], Any], items: Sequence[Any], pipe: Connection, others: Sequence[Connection]) -> None:
-    """A child: sends (False, result) of each item until one fails, of which it sends (True, error)."""
+    """Run a child: send (False, result) of each item until one fails, then (True, error)."""
     for other in others:
-        other.close()  # else the end of this process's parent would not break its pipe
+        other.close()  # otherwise the end of the parent would not break its pipe
     try:
         for item in items:
             pipe.send((False, function(item)))

@@ -1,7 +1,7 @@
-"""From evidence to a table: which functions it has, what they serve, and how good they are.
+"""From evidence to a table: its functions, their dtypes and variants, and their figures.
 
-In: evidence of one device. Out: `Fit`: a tree with figures for each operator variant and dtype that gets a function of
-its own, and what shares another's: `serving` decides that. How it is written down is in `emit`.
+In: evidence of one device. Out: `Fit`: a tree with figures for each operator variant and dtype with a function of its
+own, and those that share another's: `serving` decides that. `emit` writes it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Part = TypeVar("Part")
 
-# No function is fitted to what is left of so few.
+# No function is fitted if more than this share of the measurements is unused.
 MOST_UNUSED = 0.5
 
 
@@ -49,15 +49,15 @@ def fit(
 
     Args:
         evidence: measurements of one device.
-        options: what is asked for; None for the defaults.
-        incumbents: what is in use, than which no leaf may be slower.
-        known: (key, dtype) to what an earlier fit chose, which then is not chosen again.
-        given: (key, dtype) to the trees of an earlier fit, which then are judged and not sought.
+        options: of the fit; None for the defaults.
+        incumbents: the baseline; no leaf may be slower.
+        known: (key, dtype) to decisions of an earlier fit, which are kept.
+        given: (key, dtype) to trees of an earlier fit, which are scored and not fitted again.
 
     Raises:
-        UsageError: there are several devices or regimes in the evidence, an operator has no data, or weights are none.
-        NormtuneError: there is no data, or no legal function under these conditions. One function that there is not
-            costs no other: it is left out, and a note says why.
+        UsageError: the evidence has several devices or regimes, an operator has no data, or weights are invalid.
+        NormtuneError: there is no data, or no legal function under these conditions. If only some functions are
+            missing, they are left out, with a note that says why.
     """
     options = options or FitOptions()
     check_operators(evidence, options.operators)
@@ -88,29 +88,29 @@ def fit(
 def of_operators(
     data: "Evidence", options: FitOptions, part: Callable[[OperatorSpec, Weighting], Part]
 ) -> tuple[list[Part], Weighting]:
-    """What `part` finds of each operator by name, and the weights with what they have met.
+    """The result of `part` for each operator by name, and the weights with a record of matched lines.
 
-    Large data are looked at in processes of their own.
+    Large data are fitted in separate processes.
     """
     weighting = Weighting(options.weights)
 
-    def weighed(name: str) -> tuple[Part, Weighting]:
+    def weighted_part(name: str) -> tuple[Part, Weighting]:
         return part(operator(name), weighting), weighting
 
     names = sorted({name for name, _, _ in data.kinds()})
-    pairs = list(in_order(weighed, names, processes_for(len(data.frame))))
-    for _, met in pairs:
-        weighting.join(met)
-    return [found for found, _ in pairs], weighting
+    pairs = list(in_order(weighted_part, names, processes_for(len(data.frame))))
+    for _, own in pairs:
+        weighting.join(own)
+    return [result for result, _ in pairs], weighting
 
 
 class _Part(NamedTuple):
-    """What is found of one operator.
+    """Result for one operator.
 
     Attributes:
         functions, shared, notes: as in `Fit`.
         sides: for figures of two operators together.
-        shapes: that were measured.
+        shapes: the measured ones.
     """
 
     functions: list[Function]
@@ -125,7 +125,12 @@ def _part(data: "Evidence", spec: OperatorSpec, asked: Asked, weighting: Weighti
     matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, asked.target, notes)]
     cases = [asked.case(spec, matrix) for matrix in matrices]
     functions, shared = functions_of(cases, notes)
-    plain = {(one.operator, dtype): one.tree for one in functions if not one.variant for dtype in one.dtypes}
+    plain = {
+        (function.operator, dtype): function.tree
+        for function in functions
+        if not function.variant
+        for dtype in function.dtypes
+    }
     sides = sides_of(data, matrices, plain)
     if asked.options.batch_invariant:
         invariant = invariant_functions(data, cases, functions, shared, notes)
@@ -140,11 +145,11 @@ def used(evidence: "Evidence", operators: Sequence[str] = ()) -> "Evidence":
 
 
 def check_operators(evidence: "Evidence", operators: Sequence[str]) -> None:
-    """Refuse what a fit is asked for and nobody measured.
+    """Refuse operators without measurements.
 
     Args:
         evidence: of all operators.
-        operators: plain names, or names with a variant, which its plain operator's measurements do for.
+        operators: plain names, or names with a variant, for which measurements of the plain operator suffice.
 
     Raises:
         UsageError: there are no measurements of one of them.
@@ -152,7 +157,7 @@ def check_operators(evidence: "Evidence", operators: Sequence[str]) -> None:
     for key in operators:
         name, variant = split_key(key)
         kinds = evidence.kinds()
-        if not any(name == own and variant in ("", of_it) for own, of_it, _ in kinds):
+        if not any(name == own and variant in ("", own_variant) for own, own_variant, _ in kinds):
             measured = ", ".join(sorted({own for own, _, _ in kinds})) or "none"
             raise UsageError(f"no measurements of operator {key!r}: measured are {measured}")
 
@@ -176,7 +181,7 @@ def _one_regime(regimes: Sequence[str]) -> str:
 def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: list[str]) -> list[TimingMatrix]:
     """The matrices of an operator that have times: plain ones first, dtypes in the spec's order."""
     pairs = {(variant, dtype) for name, variant, dtype in evidence.kinds() if name == spec.name}
-    found = []
+    matrices = []
     for variant, dtype in (pair for pair in donors_first(spec) if pair in pairs):
         matrix = timing_matrix(evidence, spec, variant, dtype, target)
         if matrix is None:
@@ -192,11 +197,11 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
             )
             if too_many:
                 continue
-        found.append(matrix)
-    return found
+        matrices.append(matrix)
+    return matrices
 
 
 def donors_first(spec: OperatorSpec) -> list[tuple[str, str]]:
-    """The variants and dtypes in the order in which they lend: plain first, then bfloat16, then as the spec lists."""
+    """The variants and dtypes in donor order: plain first, then bfloat16, then as the spec lists."""
     dtypes = sorted(spec.dtypes, key=lambda dtype: dtype != "bfloat16")
     return [(variant, dtype) for variant in all_variants(spec) for dtype in dtypes]

@@ -1,7 +1,7 @@
 """The command in a table's header, which writes the table again from the folder of the table.
 
-In: where measurements came from, options, and the places that were asked for. Out: words, in which every file is named
-from that folder, whatever the layout; and those words as one line.
+In: the source of the measurements, options, and the requested files. Out: words, with every file named relative to that
+folder; and those words as one line.
 """
 
 import os
@@ -12,7 +12,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions, quoted, seen_from, words_of
 from normtune.kernels.load_file import loaded
 
-# A store that is no file: its URL may have a password.
+# A store that is not a file: its URL may have a password.
 _STORE_VARIABLE = "$NORMTUNE_STORE"
 
 
@@ -39,7 +39,7 @@ def words(measured: Sequence[str], options: FitOptions, table: Path, place: Sequ
         measured: the options that name the measurements.
         options: of the fit.
         table: the file that it writes.
-        place: the options that say so.
+        place: the options that name this file.
     """
     files = [word for file in loaded() for word in ("--load", seen_from(file, table.parent))]
     return ["normtune", "fit", *files, *measured, *options.seen_from(table.parent).words(), *place]
@@ -50,32 +50,32 @@ def places(table: Path, data: Path | None, in_folders: bool = False) -> list[str
 
     Args:
         table: its file.
-        data: the file of its measurements; None where they are written nowhere.
-        in_folders: whether they are among those of several GPUs, each in the file of its name; then both folders are
-            named, as one file cannot be that of all.
+        data: the file of its measurements; None if they are not written.
+        in_folders: whether these files are among those of several GPUs, each in the file of its name; then both folders
+            are named, because one file cannot serve all.
     """
-    out = ["--out", "./" if in_folders else table.name]
+    options = ["--out", "./" if in_folders else table.name]
     if data is None:
-        return out
+        return options
     if not in_folders:
-        return [*out, "--evidence", seen_from(data, table.parent)]
-    return [*out, "--evidence", os.path.join(seen_from(data.parent, table.parent), "")]
+        return [*options, "--evidence", seen_from(data, table.parent)]
+    return [*options, "--evidence", os.path.join(seen_from(data.parent, table.parent), "")]
 
 
 def line(command: Sequence[str]) -> str:
-    """A command as one types it, in printable ASCII; `options.words_of` takes it apart again."""
+    """A command for a shell, in printable ASCII; `options.words_of` parses it."""
     return " ".join(word if word == _STORE_VARIABLE else quoted(word) for word in command)
 
 
 def is_plain(command: str) -> bool:
-    """Whether a header's command is one that `line` writes: a shell runs `normtune fit` of it and nothing else."""
+    """Whether a header's command is one that `line` writes: a shell runs `normtune fit` and nothing else."""
     try:
-        found = words_of(command)
+        parsed = words_of(command)
     except UsageError:
         return False
-    return found[:2] == ["normtune", "fit"] and line(found) == command
+    return parsed[:2] == ["normtune", "fit"] and line(parsed) == command
 
 
 def without_store(options: FitOptions, table: Path, data: Path | None) -> list[str]:
-    """The command for measurements that are in no store yet: once they are, NORMTUNE_STORE names it."""
+    """The command for measurements that are not in a store yet: NORMTUNE_STORE names the later store."""
     return words(["--store", _STORE_VARIABLE], options, table, places(table, data))

@@ -1,4 +1,4 @@
-"""What `fit` prints: figures, what was gained over the rule that is in use today, and how to use the table.
+"""Output of `fit`: figures, the gain over Liger-Kernel's rule, and the use of the table.
 
 In: fits. Out: lines of at most 80 columns where names allow, the same for a terminal and for a pipe.
 """
@@ -41,85 +41,90 @@ def figures(fit: Fit) -> Iterable[str]:
     for heading in _HEADINGS:
         yield _row(heading)
     rows: dict[str, list[tuple[str, str, Figures]]] = defaultdict(list)
-    for one in fit.functions:
-        rows[one.key].append((one.dtype, str(one.figures.leaves), one.figures))
-    for other in fit.shared:
-        rows[other.key].append((other.dtype, "shared", other.figures))
+    for function in fit.functions:
+        rows[function.key].append((function.dtype, str(function.figures.leaves), function.figures))
+    for share in fit.shared:
+        rows[share.key].append((share.dtype, "shared", share.figures))
     for key in sorted(rows):
         yield key
-        for dtype, leaves, found in sorted(rows[key]):
-            yield _row((f"  {dtype}", leaves, *_cells(found)))
+        for dtype, leaves, own in sorted(rows[key]):
+            yield _row((f"  {dtype}", leaves, *_cells(own)))
     yield ""
     yield "gap: what the best tree of as many leaves on this grid, proved, loses less"
-    for key, dtype in [(one.key, one.dtype) for one in fit.functions if one.figures.joined]:
+    for key, dtype in [(function.key, function.dtype) for function in fit.functions if function.figures.joined]:
         yield f"  {key} {dtype}: more than {MAX_BINS} pairs of sizes; the nearest are not told apart, nothing is proved"
-    lucky = max(found.loss.luck for _, _, found in fit.with_data())
+    lucky = max(own.loss.luck for _, _, own in fit.with_data())
     if lucky:
         yield f"means are low by at most {percent_up(lucky)}, as half of the blocks choose a shape's best and the"
         yield "others score it; a mean below 0 is one of about 0"
     yield from _beyond(fit)
     yield from forward_backward.lines(fit.together, "Liger")
     yield from _batch_invariant(fit)
-    for one in fit.functions:
-        if one.figures.kept:
-            were = "leaf was" if one.figures.kept == 1 else "leaves were"
-            yield f"{one.key} {one.dtype}: {one.figures.kept} {were} slower than what is in use, and gave way there"
-        if one.figures.slower:
-            count, most = one.figures.slower
+    for function in fit.functions:
+        name, own = f"{function.key} {function.dtype}", function.figures
+        if own.kept:
+            were = "leaf was" if own.kept == 1 else "leaves were"
+            yield f"{name}: {own.kept} {were} slower than what is in use, and gave way there"
+        if own.slower:
+            count, most = own.slower
             yield (
-                f"{one.key} {one.dtype}: {count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what "
-                "is in use; no table within the bounds avoids it"
+                f"{name}: {count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what is in use; no "
+                "table within the bounds avoids it"
             )
-    for one in fit.functions:
+    for function in fit.functions:
         takers = [
-            f"{other.key} {other.dtype} {percent(other.cost)}"
-            for other in fit.shared
-            if other.donor == (one.key, one.dtype)
+            f"{share.key} {share.dtype} {percent(share.cost)}"
+            for share in fit.shared
+            if share.donor == (function.key, function.dtype)
         ]
         if takers:
-            yield f"{one.key} {one.dtype} is shared, which costs"
+            yield f"{function.key} {function.dtype} is shared, which costs"
             yield from (f"  {told}" for told in takers)
 
 
 def _beyond(fit: Fit) -> Iterable[str]:
-    """What is lost beyond the sizes that a tree was fitted on, of all functions on lines of their own."""
-    known = [(one, one.figures.extrapolated) for one in fit.functions if one.figures.extrapolated is not None]
+    """Loss of all functions beyond the fitted sizes, on lines of their own."""
+    known = [
+        (function, function.figures.extrapolated)
+        for function in fit.functions
+        if function.figures.extrapolated is not None
+    ]
     if known:
         yield "cross-validated: between sizes; beyond the sizes that a tree was fitted on it loses"
-        yield from (f"  {percent(value):>8} {one.key} {one.dtype}" for one, value in known)
+        yield from (f"  {percent(value):>8} {function.key} {function.dtype}" for function, value in known)
 
 
 def _batch_invariant(fit: Fit) -> Iterable[str]:
-    """What the functions that do not look at rows cost, beside those that do."""
-    found = [(one, one.beside) for one in fit.functions if one.beside]
-    if found:
+    """Cost of the batch-invariant functions, beside those that depend on rows."""
+    pairs = [(function, function.beside) for function in fit.functions if function.beside]
+    if pairs:
         yield "batch-invariant, so the same config for all rows, which costs on average and at worst"
-    for one, cost in found:
+    for function, cost in pairs:
         bounds = f", at most: {cost.bounded} of {cost.problems} shapes are bounds" if cost.bounded else ""
-        yield f"  {percent(cost.mean):>8} {percent(cost.worst, 1):>8} {one.key} {one.dtype}{bounds}"
+        yield f"  {percent(cost.mean):>8} {percent(cost.worst, 1):>8} {function.key} {function.dtype}{bounds}"
 
 
 def gain(fit: Fit) -> Iterable[str]:
-    """How much faster the table makes each operator than the rule that Liger-Kernel ships: see `gain_lines`."""
+    """Speedup of each operator over the rule that Liger-Kernel ships: see `gain_lines`."""
     yield from gain_lines((key, found.gain) for key, _, found in fit.with_data())
 
 
 def gain_lines(gains: Iterable[tuple[str, Gain | None]]) -> Iterable[str]:
-    """How much faster each operator is than by Liger-Kernel's rule, and what of it is due to thresholds.
+    """Speedup of each operator over Liger-Kernel's rule, and the part of it that is due to thresholds.
 
     Args:
-        gains: by key, on the problems of all dtypes on which the rule's config was measured. Variants count only where
-            no plain operator was measured.
+        gains: by key, on the problems of all dtypes on which the rule's config was measured. Variants count only if no
+            plain operator was measured.
     """
-    found: dict[str, list[Gain]] = defaultdict(list)
-    for key, one in gains:
-        if one:
-            found[key].append(one)
-    plain = [key for key in found if not split_key(key)[1]]
-    if found:
+    by_key: dict[str, list[Gain]] = defaultdict(list)
+    for key, own_gain in gains:
+        if own_gain:
+            by_key[key].append(own_gain)
+    plain = [key for key in by_key if not split_key(key)[1]]
+    if by_key:
         yield f"On average, against the rule of {liger.TITLE} on normtune's kernels (its own: docs/results.md):"
-    for key in sorted(plain or found):
-        yield f"  {key}: {_faster(found[key])}"
+    for key in sorted(plain or by_key):
+        yield f"  {key}: {_faster(by_key[key])}"
 
 
 def ways(fit: Fit, out: Path | None) -> Iterable[str]:
@@ -127,7 +132,7 @@ def ways(fit: Fit, out: Path | None) -> Iterable[str]:
 
     Args:
         fit: the table.
-        out: where it was written; None where it was not.
+        out: its file; None if it was not written.
     """
     name = shlex.quote(str(out)) if out else "FILE"
     regime = "" if fit.regime == COLD else f" --regime {fit.regime}"
@@ -167,12 +172,12 @@ def _faster(gains: Sequence[Gain]) -> str:
     most = math.exp(max(one.most for one in gains) / MILLION)
     ratio = math.exp(total / MILLION)
     if ratio >= 2:
-        told = f"{ratio:.1f} times as fast"
+        text = f"{ratio:.1f} times as fast"
     elif round(100 * (ratio - 1)) == 0:
-        told = "as fast"
+        text = "as fast"
     else:
-        told = f"{100 * (ratio - 1):.0f} % faster" if ratio > 1 else f"{100 * (1 / ratio - 1):.0f} % slower"
+        text = f"{100 * (ratio - 1):.0f} % faster" if ratio > 1 else f"{100 * (1 / ratio - 1):.0f} % slower"
     if most >= 1.005:
-        told += f" (up to {most:.1f} times)" if most >= 1.95 else f" (up to {100 * (most - 1):.0f} %)"
+        text += f" (up to {most:.1f} times)" if most >= 1.95 else f" (up to {100 * (most - 1):.0f} %)"
     switch, others = (100 * math.expm1(log / MILLION) for log in (thresholds, total - thresholds))
-    return f"{told}: {switch:+.0f} % by the best switch between Liger's launches, {others:+.0f} % by other launches"
+    return f"{text}: {switch:+.0f} % by the best switch between Liger's launches, {others:+.0f} % by other launches"

@@ -1,7 +1,7 @@
-"""What a fit says: the functions of a table, what shares them, and the data they come from.
+"""Result of a fit: the functions of a table, shared functions, and the data behind them.
 
-In: values. Out: `Function`, `Shared` and `Fit`, and `TableFunction` and `FromData`, which tables for any GPU share. How
-they are found is in `pipeline`, how they are written in `emit`.
+In: values. Out: `Function`, `Shared` and `Fit`, and `TableFunction` and `FromData`, which tables for any GPU share.
+`pipeline` makes them, `emit` writes them.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,11 +25,11 @@ FiguresT = TypeVar("FiguresT")
 
 @dataclass(frozen=True)
 class TableFunction:
-    """One function of a table, be it for one GPU or for any.
+    """One function of a table, for one GPU or for any.
 
     Attributes:
-        operator, variant, dtype: whose data it was fitted on.
-        tree: what it does.
+        operator, variant, dtype: of the data it was fitted on.
+        tree: the tree.
         dtypes: the dtypes that it answers for under its key, its own first.
     """
 
@@ -50,9 +50,9 @@ class Function(TableFunction):
     """One function of the table of one GPU.
 
     Attributes:
-        figures: how good it is.
-        replacing: whether it is what it is because of the table that it replaces.
-        beside: what it costs beside the function that looks at rows; None for one that does.
+        figures: its losses.
+        replacing: whether the table that it replaces shaped it.
+        beside: its cost against the function that depends on rows; None for one that does.
     """
 
     tree: Tree
@@ -62,13 +62,13 @@ class Function(TableFunction):
 
 
 class SharedFunction(NamedTuple, Generic[FiguresT]):
-    """A variant or dtype that has data and takes the function of another all the same.
+    """A variant or dtype that has data, but takes the function of another.
 
     Attributes:
         key, dtype: its name and dtype.
         donor: key and dtype of the function that it takes.
         cost: mean regret that sharing adds on its data, against a function of its own, millionths.
-        figures: how good the function is on its data.
+        figures: losses of the function on its data.
     """
 
     key: str
@@ -83,17 +83,17 @@ Shared = SharedFunction[Figures]
 
 @dataclass(frozen=True, kw_only=True)
 class FromData:
-    """What a table says of its data, be it for one GPU or for any.
+    """The data behind a table, for one GPU or for any.
 
     Attributes:
         software: of the newest run.
         date: of the newest run, YYYY-MM-DD, UTC.
         digest: of the evidence that was used.
-        measurements: how many there are in it.
+        measurements: their number.
         fingerprints: of the kernels, by operator.
         measured: least and largest measured rows, least and largest measured hidden.
-        notes: what the user should know: data left out, and why.
-        regime: in which the times were taken.
+        notes: for the user: data left out, and why.
+        regime: of the times.
     """
 
     software: dict[str, str]
@@ -107,7 +107,7 @@ class FromData:
 
     @classmethod
     def of(cls, data: "Evidence", shapes: Collection[tuple[int, int]], regime: str, notes: Sequence[str]) -> "FromData":
-        """What is said of some data, of which the shapes are (rows, hidden), at least one."""
+        """The facts on some data with these shapes (rows, hidden), at least one."""
         rows, hidden = zip(*shapes, strict=True)
         newest = data.runs[-1]
         return FromData(
@@ -123,7 +123,7 @@ class FromData:
 
     @property
     def extent(self) -> str:
-        """How many measurements, of which date; and how the times were taken, where that is not cold."""
+        """Number and date of the measurements; and their regime, if that is not cold."""
         regime = "" if self.regime == COLD else f", {self.regime}"
         return f"{self.measurements} measurements, {self.date}{regime}"
 
@@ -136,8 +136,8 @@ class Fit(FromData):
         device: of the newest run.
         functions: in the order of the code.
         shared: variants and dtypes that have data and no function of their own.
-        weights: what the problems count, as the user asked for it.
-        together: what forward and backward lose together.
+        weights: of the problems, the user's choice.
+        together: loss of forward and backward together.
     """
 
     device: Device
@@ -147,16 +147,16 @@ class Fit(FromData):
     together: tuple[Together, ...] = ()
 
     def with_data(self) -> list[tuple[str, str, Figures]]:
-        """(key, dtype, figures) of all that was measured, with a function of its own or with another's."""
-        own = [(one.key, one.dtype, one.figures) for one in self.functions]
-        return own + [(one.key, one.dtype, one.figures) for one in self.shared]
+        """(key, dtype, figures) of everything that was measured, with a function of its own or with another's."""
+        own = [(function.key, function.dtype, function.figures) for function in self.functions]
+        return own + [(function.key, function.dtype, function.figures) for function in self.shared]
 
     def without_data(self) -> list[tuple[str, str, str]]:
-        """(key, dtype, dtype of the function it takes) of all that is served without measurements of its own."""
+        """(key, dtype, dtype of the function it takes) of everything that is served without measurements of its own."""
         measured = {(key, dtype) for key, dtype, _ in self.with_data()}
         return [
-            (one.key, dtype, one.dtype)
-            for one in self.functions
-            for dtype in one.dtypes
-            if (one.key, dtype) not in measured
+            (function.key, dtype, function.dtype)
+            for function in self.functions
+            for dtype in function.dtypes
+            if (function.key, dtype) not in measured
         ]

@@ -1,16 +1,16 @@
-"""Which functions an operator gets in a table, and who takes the function of another.
+"""The functions of an operator in a table, and the variants and dtypes that share them.
 
-In: the cases of an operator. Out: `Function` and `Shared`. One function is
-fitted in `function`, what sharing costs is found in `sharing`.
+In: the cases of an operator. Out: `Function` and `Shared`. `function` fits one function, `sharing` finds the cost of
+sharing.
 
-A dtype without data takes the function of bfloat16, else of the first dtype that has data, if at each measured shape
-some measured config is legal for it; else it has none, and the operator's default config is launched. A dtype with data
-takes bfloat16's where that costs at most `SHARING_COST` of mean regret on its own data, against the best tree of as
-many leaves, and is legal for it; else it gets a function of its own. A variant is held to the same bound, first against
-the plain operator's function of its dtype, to which dispatch falls back where the table has no entry, and then against
-the variant's function of bfloat16; one that was measured on a smaller range of sizes than the plain operator takes its
-function whatever that costs. A variant's function also serves the dtypes without data of the variant whose plain
-function is the same as its own dtype's.
+A dtype without data takes the function of bfloat16, else of the first dtype with data, if at each measured shape some
+measured config is legal for it. Else it has none, and the operator's default config is launched. A dtype with data
+takes bfloat16's function if that is legal for it and costs at most `SHARING_COST` of mean regret on its own data,
+against the best tree of as many leaves; else it gets a function of its own. A variant is held to the same bound, first
+against the plain operator's function of its dtype, to which dispatch falls back if the table has no entry, and then
+against the variant's function of bfloat16. A variant measured on a smaller range of sizes than the plain operator takes
+its function at any cost. A variant's function also serves dtypes without data of the variant, if their plain function
+is the same as its own dtype's.
 """
 
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ SHARING_COST = 10_000  # millionths: 1 %
 
 
 def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[Function], list[Shared]]:
-    """The functions of an operator in the order of the code, and who shares them.
+    """The functions of an operator in the order of the code, and the variants and dtypes that share them.
 
     Args:
         cases: its variants and dtypes, plain ones first.
-        notes: added to where there is no legal function under the conditions.
+        notes: extended if there is no legal function under the conditions.
 
     Raises:
         NormtuneError: there is no function where an earlier fit had one.
@@ -44,9 +44,9 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[Function
     matrices = [case.matrix for case in cases]
     for case in cases:
         matrix, decided, options = case.matrix, case.known, case.options
-        tried = {place: offer(case, functions[place]) for place in donors(functions, matrix.variant, matrix.dtype)}
-        offers = [(place, offered.shared) for place, offered in tried.items() if offered.shared]
-        wider = {place for place, _ in offers if not decided and _is_narrower(matrix, functions[place], matrices)}
+        tried = {index: offer(case, functions[index]) for index in donors(functions, matrix.variant, matrix.dtype)}
+        offers = [(index, offered.shared) for index, offered in tried.items() if offered.shared]
+        wider = {index for index, _ in offers if not decided and _is_narrower(matrix, functions[index], matrices)}
         taken = next((pair for pair in offers if pair[0] in wider or _is_taken(pair[1], decided)), None)
         if taken is None and decided and decided.donor:
             raise NormtuneError(f"{case.name} cannot take the function of {' '.join(decided.donor)}")
@@ -64,32 +64,33 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[Function
                     raise
                 notes.append(f"left out {case.name}: {error}")
                 continue
-            # Too few problems to tell leaves apart give trees of few leaves, which may lose more than sharing does.
+            # With too few problems, cross-validation chooses few leaves, and such a tree may lose more than sharing
+            # does.
             if not decided:
                 taken = next((pair for pair in offers if extra(matrix, functions[pair[0]].tree, own.tree) <= 0), None)
             if taken is None:
                 functions.append(own)
                 continue
-        place, share = taken
+        index, share = taken
         shared.append(share)
-        donor = functions[place]
+        donor = functions[index]
         if donor.variant == matrix.variant:
             takers = sorted((*donor.dtypes[1:], matrix.dtype), key=case.spec.dtypes.index)
-            functions[place] = replace(donor, dtypes=(donor.dtype, *takers))
+            functions[index] = replace(donor, dtypes=(donor.dtype, *takers))
     return functions, shared
 
 
 def _is_narrower(matrix: TimingMatrix, donor: Function, matrices: Sequence[TimingMatrix]) -> bool:
     """Whether a variant was measured on a smaller range of sizes than the plain operator, whose function may serve it.
 
-    A function of its own would answer beyond its range with what was never measured there: seen to take 6.5 times as
-    long as the plain one at hidden 32768, measured to 16384.
+    A function of its own would answer beyond its range with configs that were never measured there: one took 6.5 times
+    as long as the plain one at hidden 32768, measured to 16384.
     """
     if not matrix.variant or donor.variant:
         return False
-    plain = next(one for one in matrices if (one.variant, one.dtype) == ("", donor.dtype))
+    plain = next(candidate for candidate in matrices if (candidate.variant, candidate.dtype) == ("", donor.dtype))
     for axis in (0, 1):
-        own, other = ({shape[axis] for shape in one.problems} for one in (matrix, plain))
+        own, other = ({shape[axis] for shape in candidate.problems} for candidate in (matrix, plain))
         if min(own) > min(other) or max(own) < max(other):
             return True
     return False
@@ -100,16 +101,18 @@ def _is_taken(offered: Shared, decided: Known | None) -> bool:
 
 
 def donors(functions: Sequence[TableFunction], variant: str, dtype: str) -> list[int]:
-    """The indices of the functions that a variant and dtype may share, in the order in which they are tried."""
+    """Indices of the functions that a variant and dtype may share, in the order of the attempts."""
     plain = _serving(functions, "", dtype) if variant else None
-    first = next((place for place, one in enumerate(functions) if one.variant == variant), None)
-    return [place for place in (plain, first) if place is not None]
+    first = next((index for index, function in enumerate(functions) if function.variant == variant), None)
+    return [index for index in (plain, first) if index is not None]
 
 
 def _serving(functions: Sequence[TableFunction], variant: str, dtype: str) -> int | None:
-    """The place of the variant's function that serves a dtype."""
-    found = (place for place, one in enumerate(functions) if one.variant == variant and dtype in one.dtypes)
-    return next(found, None)
+    """Index of the variant's function that serves a dtype."""
+    indices = (
+        index for index, function in enumerate(functions) if function.variant == variant and dtype in function.dtypes
+    )
+    return next(indices, None)
 
 
 def _takers(

@@ -1,7 +1,7 @@
-"""What it costs when a variant or a dtype takes a function that was fitted on other data.
+"""Cost of sharing a function with a variant or a dtype that has other data.
 
-In: the case that would share, and a function. Out: `Shared`, or nothing where the function cannot serve.
-Whether the cost is low enough is decided in `serving`.
+In: the case that would share, and a function. Out: `Shared`, or None if the function cannot serve. `serving` decides
+whether the cost is low enough.
 """
 
 from typing import NamedTuple
@@ -18,11 +18,11 @@ from normtune.heuristics.tablefile.tree import Tree, choose
 
 
 class Offer(NamedTuple):
-    """Result of trying to share a function with another dtype or variant.
+    """Result of trying to share a function across dtypes or variants.
 
     Attributes:
-        shared: what that costs; None where it may not.
-        leaves: the most that a function of its own may have beside this one; None where there is no legal one.
+        shared: the function with its cost; None if it may not be shared.
+        leaves: the most leaves of a function of its own beside this one; None if no legal tree exists.
     """
 
     shared: Shared | None
@@ -30,15 +30,15 @@ class Offer(NamedTuple):
 
 
 def offer(case: Case, donor: Function) -> Offer:
-    """What a case loses by a function, against the best tree of as many leaves.
+    """Loss of a case with a function, against the best tree of as many leaves.
 
     Args:
         case: the variant and dtype that would share.
         donor: the function, left as it is.
 
     Returns:
-        Nothing shared where the function is not legal everywhere, has a time on less than half of the problems, or,
-        unless an earlier fit decided, breaks the bound of a problem's slowdown or is slower than the baseline.
+        Nothing shared if the function is not legal everywhere, has a time on less than half of the problems, or, unless
+        an earlier fit decided, exceeds the bound on a problem's slowdown or is slower than the baseline.
     """
     matrix, legality = case.matrix, case.legality
     cap, baseline = (None, None) if case.known else (case.options.cap, case.baseline)
@@ -53,17 +53,17 @@ def offer(case: Case, donor: Function) -> Offer:
     own, optimum = optima.tree(count), least_measured(matrix, optima, count)
     if own is None or optimum is None or 2 * loss.problems < len(matrix.problems):
         return Offer(None, count)
-    found = figures_of(matrix, donor.tree, optimum, in_bins.joins(matrix.problems))
+    own_figures = figures_of(matrix, donor.tree, optimum, in_bins.joins(matrix.problems))
     cost = extra(matrix, donor.tree, own)
-    return Offer(Shared(matrix.key, matrix.dtype, (donor.key, donor.dtype), cost, found), count)
+    return Offer(Shared(matrix.key, matrix.dtype, (donor.key, donor.dtype), cost, own_figures), count)
 
 
 def leaves_of_its_own(matrix: TimingMatrix, donor: Function) -> int:
-    """The leaves that a function of its own may have: for as many problems each as the donor's, or for ten.
+    """Bound on the leaves of a function of its own: as many problems a leaf as the donor's, or ten.
 
     A variant is often measured on fewer shapes than the plain operator. With as many leaves its function would follow
     the noise of each, and answer badly between them: 62 problems in 32 leaves lost up to 22 % against sharing, and 302
-    in 41 leaves 12 % at a hidden size between two that were measured, in 26 leaves nothing.
+    in 41 leaves 12 % at a hidden size between two measured ones, in 26 leaves nothing.
     """
     most, problems = donor.figures.leaves, len(matrix.problems)
     return max(1, min(most, max(most * problems // donor.figures.loss.problems, problems // 10)))
@@ -75,7 +75,9 @@ def least_legal(optima: Optima, count: int, most: int) -> int | None:
 
 
 def extra(matrix: TimingMatrix, left: Tree, right: Tree) -> int:
-    """What one tree loses more than another, millionths: mean over the problems where both have a time, 0 for none."""
+    """Excess of one tree's loss over another's, millionths: mean where both have a time, 0 for none."""
     pairs = zip(losses(matrix, left), losses(matrix, right), strict=True)
-    found = matrix.mean([None if one is None or other is None else one - other for one, other in pairs])
-    return found or 0
+    mean = matrix.mean(
+        [None if left_loss is None or right_loss is None else left_loss - right_loss for left_loss, right_loss in pairs]
+    )
+    return mean or 0

@@ -1,7 +1,7 @@
-"""Where `fit` writes, what it leaves alone, and the files themselves.
+"""Files that `fit` writes, and files that it leaves alone.
 
-In: the options that name a place, and texts. Out: paths that may be written, and tables on disk, replaced whole or not
-at all. What a table says is made in `emit`.
+In: the options that name files or folders, and texts. Out: paths that may be written, and tables on disk, replaced
+whole or not at all. `emit` makes the text of a table.
 """
 
 import os
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def is_folder(place: str) -> bool:
-    """Whether an option names a folder, for a file a device, and not one file."""
+    """Whether an option names a folder, for one file per device, and not one file."""
     return place.endswith(("/", os.sep)) or Path(place).is_dir()
 
 
@@ -29,27 +29,27 @@ def files(place: str, devices: "Sequence[Device]", suffix: str) -> list[Path]:
     """The file of each device.
 
     Args:
-        place: a file, for the one device that there may then be; or a folder, where each has a file of its name.
+        place: a file, for one device only; or a folder, in which each device has a file of its name.
         devices: in order.
         suffix: of the files in a folder, `.py`.
     """
     if not is_folder(place):
         return [Path(place)] * len(devices)
     slugs = [locate.slug(device.label) for device in devices]
-    twice = Counter(slugs)
+    counts = Counter(slugs)
     names = [
-        f"{slug}_{device.sms}_sms" if twice[slug] > 1 else slug for slug, device in zip(slugs, devices, strict=True)
+        f"{slug}_{device.sms}_sms" if counts[slug] > 1 else slug for slug, device in zip(slugs, devices, strict=True)
     ]
     return [Path(place) / f"{name}{suffix}" for name in names]
 
 
 def make_folder(folder: Path, parents: bool = False, advice: str = "name another") -> None:
-    """Make a folder unless it is there; with `parents`, all folders on the way to it as well.
+    """Make a folder unless it exists; with `parents`, also all missing parents.
 
     Args:
         folder: the folder.
-        parents: whether to make those on the way to it.
-        advice: what to do where it cannot be made.
+        parents: whether to make missing parents.
+        advice: for the message if it cannot be made.
 
     Raises:
         UsageError: it cannot be made.
@@ -61,18 +61,18 @@ def make_folder(folder: Path, parents: bool = False, advice: str = "name another
 
 
 def check_table(path: Path, force: bool) -> None:
-    """Refuse to write a table where something else stands that somebody may want to keep.
+    """Refuse to overwrite a file that somebody may want to keep.
 
     Raises:
-        UsageError: there is something else than a file; or a file that normtune did not write, or that was edited
-            since, and `force` is not set.
+        UsageError: the path is not a regular file; or normtune did not write it, or it was edited since, and `force` is
+            not set.
     """
     if _replaceable(path, force) and (why := not_as_written(path)):
         raise UsageError(f"cannot write {path}: {why}; --force overwrites it")
 
 
 def not_as_written(path: Path) -> str:
-    """Why the file of a table is not as normtune wrote it; empty where it is.
+    """Difference of a table's file from one that normtune wrote, as text for a message; empty if there is none.
 
     Raises:
         UsageError: it cannot be read.
@@ -82,7 +82,7 @@ def not_as_written(path: Path) -> str:
         return "it exists and normtune did not write it"
     try:
         header, body = parse(locate.read(path), str(path))
-        # A comment is no edit to `check`, but somebody's, and would be lost.
+        # `check` ignores comments, but somebody wrote them and would lose them.
         edited = is_edited(header, body) or has_comments(body)
     except UsageError:
         edited = True
@@ -90,11 +90,11 @@ def not_as_written(path: Path) -> str:
 
 
 def check_evidence(path: Path, force: bool) -> None:
-    """Refuse to write evidence where something else stands.
+    """Refuse to overwrite a file that is not evidence.
 
     Raises:
-        UsageError: the name does not end in .parquet; there is something else than a file; or a file that is no
-            evidence that normtune wrote, and `force` is not set.
+        UsageError: the name does not end in .parquet; the path is not a regular file; or it is not evidence that
+            normtune wrote, and `force` is not set.
     """
     from normtune.results import parquet_csv
 
@@ -120,10 +120,10 @@ def write_table(text: str, path: Path) -> None:
 
 
 def _replaceable(path: Path, force: bool) -> bool:
-    """Whether there is a file that has to be looked at before it is replaced.
+    """Whether there is a file to inspect before it is replaced.
 
     Raises:
-        UsageError: the folder is missing, or there is something else than a file.
+        UsageError: the folder is missing, or the path is not a regular file.
     """
     check_place(path)
     if os.path.lexists(path) and not path.is_file():

@@ -1,1 +1,1 @@
-"""Stored samples to timing matrices: what each config loses on each problem, and what the problems count."""
+"""Stored samples to timing matrices: the regret of each config on each problem, and the problems' weights."""

@@ -1,7 +1,7 @@
-"""The time of each problem's best config in nanoseconds, and what failed: what a timing matrix leaves out.
+"""The best config's time on each problem in nanoseconds, and failures: absent from a timing matrix.
 
-In: evidence and a timing matrix of it. Out: `BestTimes`. A matrix holds ratios alone, as times of different runs are
-never compared; a time stands here for what a problem weighs beside others, or bounds what nobody measured.
+In: evidence and a timing matrix of it. Out: `BestTimes`. A matrix holds ratios only, because times of different runs
+are never compared. A time here weighs a problem against others, or bounds a time that was not measured.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,8 +21,8 @@ class BestTimes(NamedTuple):
     """Times behind a timing matrix of P problems and C configs.
 
     Attributes:
-        best: int64 (P,), ns, median of the samples of the config of least regret in the newest run that timed it.
-        failed: bool (P, C), whether a measurement of the config on the problem failed in any run.
+        best: int64 (P,), ns: median sample of the config of least regret, from the newest run that timed it.
+        failed: bool (P, C): a measurement of the config on the problem failed, in any run.
     """
 
     best: NDArray[np.int64]
@@ -33,17 +33,17 @@ def best_times(evidence: "Evidence", matrix: TimingMatrix) -> BestTimes:
     """The best times of a matrix's problems.
 
     Args:
-        evidence: that the matrix was made of.
+        evidence: the source of the matrix.
         matrix: of one operator variant and dtype.
     """
-    mine = evidence.part(matrix.operator, matrix.variant, matrix.dtype)
-    mine = mine[mine["status"] != "not_recorded"]
+    part = evidence.part(matrix.operator, matrix.variant, matrix.dtype)
+    part = part[part["status"] != "not_recorded"]
     order = {run.id: number for number, run in enumerate(evidence.runs)}
     problems = {shape: place for place, shape in enumerate(matrix.problems)}
     columns = {config.to_json(): place for place, config in enumerate(matrix.configs) if config != COPY}
     failed = np.zeros(matrix.usable.shape, np.bool_)
     newest: dict[tuple[int, int], tuple[int, list[NDArray[np.int32]]]] = {}
-    fields = (mine[name] for name in ("rows", "hidden", "config", "run", "status", "samples"))
+    fields = (part[name] for name in ("rows", "hidden", "config", "run", "status", "samples"))
     for rows, hidden, config, run, status, samples in zip(*fields, strict=True):
         problem, column = problems.get((rows, hidden)), columns.get(config)
         if problem is None or column is None:
@@ -56,7 +56,7 @@ def best_times(evidence: "Evidence", matrix: TimingMatrix) -> BestTimes:
             newest[problem, column][1].append(samples)
     timed = np.zeros(matrix.usable.shape, np.bool_)
     timed[tuple(np.array(list(newest), np.int64).reshape(-1, 2).T)] = True
-    # A config that makes the same launch as a measured one has its regret and no samples.
+    # An alias, a config with the launch of a measured one, has its regret but no samples.
     regret = np.where(timed & matrix.usable, matrix.regret, np.iinfo(np.int64).max)
     best = [
         summary(np.concatenate(newest[problem, int(column)][1]))[0]

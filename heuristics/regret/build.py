@@ -1,7 +1,7 @@
 """All timing matrices of one device.
 
-In: its measurements. Out: a `TimingMatrix` for each operator, variant and dtype that has times, and what to say of the
-others and of measurements of kernels that changed.
+In: its measurements. Out: a `TimingMatrix` for each operator, variant and dtype with times, and notes: on the others,
+and on measurements of outdated kernels.
 """
 
 from typing import TYPE_CHECKING
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
     from normtune.results.records import Device
 
-# A launch that does nothing takes more than half a microsecond.
+# An empty launch takes more than half a microsecond.
 _LEAST_NANOSECONDS = 200
 
 
 def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatrix], list[str]]:
-    """The timing matrices of all operators, variants and dtypes that have times, and a line for each that has none."""
+    """Timing matrices of all operators, variants and dtypes with times, and a note for each without."""
     target = target_for(device.target, device.sms)
-    found, notes = [], []
+    matrices, notes = [], []
     for name, variant, dtype in current.kinds():
         known = registered(join_key(name, variant), dtype)
         matrix = timing_matrix(current, known.spec, variant, dtype, target) if known else None
         if matrix:
-            found.append(matrix)
+            matrices.append(matrix)
         else:
             why = "no config has times" if known else "it is not registered so, install what brings it"
             notes.append(printable(f"{join_key(name, variant)} {dtype}: {why}"))
-    return found, notes
+    return matrices, notes
 
 
 def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
-    """Refuse times that are no nanoseconds.
+    """Refuse times that cannot be nanoseconds.
 
     Args:
-        current: that the matrix was made of.
-        matrix: its rounds are looked at.
+        current: the source of the matrix.
+        matrix: its rounds are checked.
 
     Raises:
         UsageError: most times are shorter than any launch, or most rounds give all of three or more configs one time.
     """
     part = current.part(matrix.operator, matrix.variant, matrix.dtype)
     typical = np.median(np.concatenate(part["samples"][part["status"] == "ok"].tolist()))
-    told, why = f"times of {matrix.key} {matrix.dtype}", "expected nanoseconds, were microseconds given?"
+    subject, expected = f"times of {matrix.key} {matrix.dtype}", "expected nanoseconds, were microseconds given?"
     if typical < _LEAST_NANOSECONDS:
-        raise UsageError(f"{told} are {typical:g} ns, shorter than any kernel's: {why}")
+        raise UsageError(f"{subject} are {typical:g} ns, shorter than any kernel's: {expected}")
     if matrix.rounds:
         logs = matrix.rounds.logs
         timed = logs != MISSING
@@ -62,23 +62,23 @@ def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
         high, low = np.where(timed, logs, MISSING).max(axis=1), np.where(timed, logs, -MISSING - 1).min(axis=1)
         equal = (many & (high == low)).sum()
         if 2 * equal > many.sum():
-            raise UsageError(f"{told} are the same for all configs in {equal} of {many.sum()} rounds: {why}")
+            raise UsageError(f"{subject} are the same for all configs in {equal} of {many.sum()} rounds: {expected}")
 
 
-def older(all_of_it: "Evidence", current: "Evidence") -> list[str]:
-    """What to say of measurements that are left out, as they are not among those of the newest kernels."""
-    count = len(all_of_it.frame) - len(current.frame)
+def older(everything: "Evidence", current: "Evidence") -> list[str]:
+    """A note on measurements that are left out because newer ones of changed kernels exist."""
+    count = len(everything.frame) - len(current.frame)
     return [f"left out {count} measurements of older kernels: `normtune sweep --stale` repeats them"] if count else []
 
 
-def outdated(all_of_it: "Evidence", current: "Evidence") -> list[str]:
-    """What to say of measurements that are left out, and of kernels that changed since the others.
+def outdated(everything: "Evidence", current: "Evidence") -> list[str]:
+    """Notes on measurements that are left out, and on kernels that changed since the measurements.
 
     Args:
-        all_of_it: the measurements of one device.
+        everything: the measurements of one device.
         current: those of the newest kernels among them.
     """
-    lines = older(all_of_it, current)
+    lines = older(everything, current)
     known = operators()
     for name, measured in current.fingerprints().items():
         if name in known and fingerprint(known[name]) != measured:

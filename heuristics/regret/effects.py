@@ -1,18 +1,18 @@
-"""How fast the configs of one problem are against each other, from samples taken in rounds.
+"""Relative speed of the configs of one problem, from samples taken in rounds.
 
 In: the samples of one problem. Out: a level for each config and half of the blocks, int64 millionths of a logarithm,
-and the rounds behind it; only differences mean anything. Knows neither operators nor trees.
+and the rounds behind it. Only differences of levels have a meaning. Knows neither operators nor trees.
 
-Estimator. Within a run, a round times every config once, so what slows a round slows them all. The reference of a round
-is the median log-time of the anchors: the configs that were timed in the most rounds (all of them, unless some were
-dropped from the race). A config's level in a half is the median, over the rounds of that half, of its log-time less the
-round's reference. Halves are the even and the odd blocks, because rounds of one block share their luck.
+Estimator. Within a run, a round times every config once, so a slow round slows all configs. The reference of a round is
+the median log-time of the anchors: the configs timed in the most rounds (all of them, unless some were dropped from the
+race). A config's level in a half is the median, over the rounds of that half, of its log-time minus the round's
+reference. Halves are the even and the odd blocks, because noise is shared within a block.
 
-Times of different runs are never compared. A later run is shifted onto the earlier ones by the median difference over
-the configs that both have (each run times the incumbent again for that), or by the copy's where they share no config;
-a config in several runs keeps the mean of its levels, weighted by rounds, and the rounds of all of them, shifted
-alike. A run that shares nothing is left out.
-Medians of an even number are the floor of the mean of the middle two, so all of this is arithmetic of integers.
+Times of different runs are never compared. A later run is aligned with the earlier ones by the median difference over
+the shared configs (each run times the incumbent again for this purpose), or by the copy's where no config is shared. A
+config in several runs gets the mean of its levels, weighted by rounds, and the rounds of all of them, aligned alike. A
+run that shares nothing is left out. The median of an even number of values is the floor of the mean of the middle two,
+so all arithmetic is in integers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,13 +34,13 @@ class Samples(NamedTuple):
 
 
 class Level(NamedTuple):
-    """How slow a config is.
+    """Relative slowness of a config.
 
     Attributes:
         even, odd: its level in the even and in the odd blocks, millionths.
-        labels: int32, ascending within a run, a number for each round that tells rounds, blocks and runs apart: see
-            `block_of`. Configs that have a label in common were timed in the same round.
-        logs: int64, of the same length: log-time less that of the round's reference, millionths.
+        labels: int32, ascending within a run: a number for each round, unique across rounds, blocks and runs; see
+            `block_of`. Configs with a common label were timed in the same round.
+        logs: int64, of the same length: log-time minus that of the round's reference, millionths.
     """
 
     even: int
@@ -49,7 +49,7 @@ class Level(NamedTuple):
     logs: NDArray[np.int64]
 
 
-# A label is this many times the number of the run, and the round.
+# Label = this factor x number of the run + round.
 _LABELS = 1 << 16
 
 
@@ -59,16 +59,16 @@ def block_of(labels: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def levels(runs: Sequence[dict[Config, Samples]]) -> dict[Config, Level]:
-    """Levels of the configs of one problem; a config without samples in both halves has none, the copy is left out.
+    """Levels of the configs of one problem, without the copy; a config needs samples in both halves.
 
     Args:
         runs: samples of each run, the earliest first.
     """
-    found = [_of_run(samples, number) for number, samples in enumerate(runs)]
-    # The run with most configs leads: it is the one that compares most of them directly.
-    order = sorted(range(len(found)), key=lambda index: (-len(found[index]), index))
+    by_run = [_of_run(samples, number) for number, samples in enumerate(runs)]
+    # The run with the most configs leads, because it compares most of them directly.
+    order = sorted(range(len(by_run)), key=lambda index: (-len(by_run[index]), index))
     merged: dict[Config, Level] = {}
-    waiting = [found[index] for index in order if found[index]]
+    waiting = [by_run[index] for index in order if by_run[index]]
     while waiting:
         nearest = next((run for run in waiting if not merged or _shared(merged, run)), None)
         if nearest is None:
@@ -79,11 +79,11 @@ def levels(runs: Sequence[dict[Config, Samples]]) -> dict[Config, Level]:
 
 
 def unused(runs: Sequence[dict[Config, Samples]], found: dict[Config, Level]) -> int:
-    """How many times of a config in a run have no part in the levels, as nothing was timed beside them.
+    """Number of (config, run) pairs whose times have no part in the levels, because nothing links them to the others.
 
     Args:
         runs: as for `levels`.
-        found: what that gave.
+        found: the result of `levels`.
     """
     measured = {config: [number for number, run in enumerate(runs) if config in run] for run in runs for config in run}
     measured.pop(COPY, None)
@@ -93,8 +93,8 @@ def unused(runs: Sequence[dict[Config, Samples]], found: dict[Config, Level]) ->
 
 def _of_run(samples: dict[Config, Samples], number: int) -> dict[Config, Level]:
     groups: dict[bytes, list[Config]] = {}
-    for config, found in sorted(samples.items()):
-        groups.setdefault(found.rounds.tobytes(), []).append(config)
+    for config, own in sorted(samples.items()):
+        groups.setdefault(own.rounds.tobytes(), []).append(config)
     anchored = [[config for config in group if config != COPY] for group in groups.values()]
     anchored = [group for group in anchored if group]
     if not anchored:
@@ -106,13 +106,13 @@ def _of_run(samples: dict[Config, Samples], number: int) -> dict[Config, Level]:
     result = {}
     for group in groups.values():
         rounds = samples[group[0]].rounds
-        place = np.minimum(np.searchsorted(anchor_rounds, rounds), len(anchor_rounds) - 1)
-        known = anchor_rounds[place] == rounds
+        index = np.minimum(np.searchsorted(anchor_rounds, rounds), len(anchor_rounds) - 1)
+        known = anchor_rounds[index] == rounds
         even = halves(rounds)
         first, second = known & even, known & ~even
         if not first.any() or not second.any():
             continue
-        relative = np.stack([samples[config].logs for config in group]) - reference[place]
+        relative = np.stack([samples[config].logs for config in group]) - reference[index]
         levels_of = median(relative[:, first], axis=1).tolist(), median(relative[:, second], axis=1).tolist()
         labels = (number * _LABELS + rounds[known] % _LABELS).astype(np.int32)
         for config, low, high, logs in zip(group, *levels_of, relative[:, known], strict=True):
@@ -152,7 +152,7 @@ def _mean(left: Level, right: Level) -> Level:
 
 
 def median(values: NDArray[np.int64], axis: int) -> NDArray[np.int64]:
-    """The median along an axis; of an even number, the floor of the mean of the middle two."""
+    """Median along an axis; of an even number of values, the floor of the mean of the middle two."""
     ordered = np.sort(values, axis=axis)
     count = values.shape[axis]
     low = np.take(ordered, (count - 1) // 2, axis=axis)

@@ -1,7 +1,8 @@
-"""Natural logarithms of times in millionths, as integers that are the same on every processor.
+"""Natural logarithms of times in millionths, as integers that are identical on every processor.
 
-In: positive integers. Out: int64. Only additions, multiplications and divisions of doubles are used, which IEEE 754
-rounds alike everywhere; numpy's own logarithm picks its instructions by processor and may differ in the last bit.
+In: positive integers. Out: int64. The code uses only additions, multiplications and divisions of doubles, which IEEE
+754 rounds identically everywhere. numpy's own logarithm depends on the processor's instructions and may differ in the
+last bit.
 """
 
 import math
@@ -37,18 +38,18 @@ def micrologs(values: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.int64
 
 
 def percent(regret: int, digits: int = 2) -> str:
-    """A log-regret in millionths as the slowdown it is, `1.92 %`."""
+    """A log-regret in millionths as a slowdown, `1.92 %`."""
     value = round(100 * math.expm1(regret / MILLION), digits)
-    return f"{value or 0:.{digits}f} %"  # `or 0` because -0.0 is false, and reads oddly
+    return f"{value or 0:.{digits}f} %"  # -0.0 is false, and would print a sign
 
 
 def ratio(regret: int, up: bool = False) -> str:
-    """A log-regret in millionths as a ratio of times, `1.1`, to four digits behind the point; rounded up if wanted."""
+    """A log-regret in millionths as a ratio of times, `1.1`, with at most four decimals; optionally rounded up."""
     value = math.exp(regret / MILLION)
     return f"{math.ceil(value * 10_000) / 10_000 if up else value:.4f}".rstrip("0").rstrip(".")
 
 
 def percent_up(regret: int, digits: int = 2) -> str:
-    """As `percent`, never less than it is: for what is claimed as a bound."""
+    """As `percent`, rounded up: for claimed bounds."""
     value = math.ceil(round(100 * math.expm1(regret / MILLION) * 10**digits, 6)) / 10**digits
     return f"{value or 0:.{digits}f} %"

@@ -1,7 +1,7 @@
-"""The timing matrix of one operator and dtype: what each config loses on each problem.
+"""The timing matrix of one operator and dtype: the regret of each config on each problem.
 
-In: evidence (measurements at rest). Out: `TimingMatrix`: log-regret in millionths, int64, where there is none, and the
-paired rounds behind it. How samples become levels is in `effects`; what is done with the matrix is the fit's business.
+In: evidence (measurements at rest). Out: `TimingMatrix`: log-regret in millionths, int64, a mask of missing entries,
+and the paired rounds behind it. Module `effects` estimates levels from samples; the fit uses the matrix.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
 
-# What a problem weighs on average, so that weights are integers.
+# Mean weight of a problem, so that weights are integers.
 WEIGHT = 4096
-# Stands in `Rounds` where a config was not timed in a round.
+# Value in `Rounds` for a config that was not timed in a round.
 MISSING = np.iinfo(np.int32).min
 
 
 class Rounds(NamedTuple):
-    """The paired times behind a timing matrix: what is compared inside a round, never across.
+    """The paired times behind a timing matrix; times are compared inside a round only.
 
     Attributes:
-        labels: int32 (problems, N), a number for each round of a problem, -1 behind the last; `levels.block_of` gives
+        labels: int32 (problems, N), a number for each round of a problem, -1 after the last; `effects.block_of` gives
             the block, the unit of statistics.
-        logs: int32 (problems, configs, N), log-time less that of the round's reference, millionths; `MISSING` where the
-            config was not timed in that round. Differences of two configs in one round are what their times say.
+        logs: int32 (problems, configs, N), log-time minus that of the round's reference, millionths; `MISSING` if the
+            config was not timed in that round. The difference of two configs in one round is their log-ratio of times.
     """
 
     labels: NDArray[np.int32]
@@ -50,21 +50,21 @@ class TimingMatrix:
     """Problems x configs of one operator variant and dtype.
 
     Attributes:
-        operator, variant, dtype: whose problems they are.
+        operator, variant, dtype: of the problems.
         problems: (rows, hidden), ordered.
-        configs: candidates, ordered; the copy is none.
-        regret: int64, (problems, configs), millionths of log(time / best time). The best is chosen on one half of the
-            blocks and scored on the other, and the other way round, and the mean of both is taken: a config that was
-            lucky gains nothing from it, and a cell whose best is a near tie may be slightly negative. 0 where unusable.
-        usable: bool, (problems, configs): measured without failure, or the same launch as a config that was.
-        rounds: the paired times that the regret comes from; None for a matrix that was made of regret alone.
-        weights: int64, (problems,), what each problem counts in a mean; None where all count the same.
-        excluded: bool, (problems, configs): measured without failure, and not usable by a condition on the table.
-        luck: int64, (problems,), millionths: by how much the regret of a problem may be too low, as the best of half of
-            the blocks is no better than the best; None where that is not known. With what all blocks say is best,
-            regret would be too high, as that was lucky; the true one lies between.
-        unused: of all times of a config in a run: how many have no part in it, as nothing was timed beside them, and
-            how many there are.
+        configs: candidates, ordered, without the copy.
+        regret: int64 (problems, configs), millionths of log(time / best time). The best is chosen on one half of the
+            blocks and scored on the other, then the other way round, and both are averaged: a lucky config gains
+            nothing, and an entry with a near tie for the best may be slightly negative. 0 where unusable.
+        usable: bool (problems, configs): measured without failure, or the same launch as a config that was.
+        rounds: the paired times behind the regret; None for a matrix made from regret alone.
+        weights: int64 (problems,), weight of each problem in a mean; None for equal weights.
+        excluded: bool (problems, configs): measured without failure, but excluded by a condition on the table.
+        luck: int64 (problems,), millionths: bound on the underestimate of a problem's regret, because the best by half
+            of the blocks is no better than the best; None if unknown. With the best by all blocks, regret would be too
+            high, because that one was lucky; the true regret lies between.
+        unused: (config, run) pairs that have no part in the matrix, because no common round or config links them to the
+            others, and the number of all such pairs.
     """
 
     operator: str
@@ -82,7 +82,7 @@ class TimingMatrix:
 
     @property
     def timed(self) -> NDArray[np.bool_]:
-        """Bool (problems, configs): measured without failure, whether or not a condition excludes it."""
+        """Bool (problems, configs): measured without failure, excluded by a condition or not."""
         return self.usable if self.excluded is None else self.usable | self.excluded
 
     @property
@@ -97,46 +97,46 @@ class TimingMatrix:
 
     @cached_property
     def weight(self) -> NDArray[np.int64]:
-        """Int64 (problems,), what each problem counts: `WEIGHT` on average."""
+        """Int64 (problems,), weight of each problem, `WEIGHT` on average."""
         return np.full(len(self.problems), WEIGHT, np.int64) if self.weights is None else self.weights
 
     def mean(self, losses: Sequence[int | None]) -> int | None:
-        """The weighted mean of what is lost on each problem, rounded down; None where nothing is known that counts."""
+        """Weighted mean of the losses, rounded down; None if no known loss has a weight."""
         known = [(loss, int(weight)) for loss, weight in zip(losses, self.weight, strict=True) if loss is not None]
         total = sum(weight for _, weight in known)
         return sum(loss * weight for loss, weight in known) // total if total else None
 
     def of_configs(self, configs: Collection[Config]) -> "TimingMatrix":
-        """The same with these configs alone; the regret stays that against the best of all."""
-        places = [place for place, config in enumerate(self.configs) if config in configs]
-        rounds = self.rounds and Rounds(self.rounds.labels, self.rounds.logs[:, places])
-        kept = tuple(self.configs[place] for place in places)
-        excluded = None if self.excluded is None else self.excluded[:, places]
-        usable = self.usable[:, places]
+        """The matrix of these configs only; regret stays relative to the best of all."""
+        columns = [column for column, config in enumerate(self.configs) if config in configs]
+        rounds = self.rounds and Rounds(self.rounds.labels, self.rounds.logs[:, columns])
+        kept = tuple(self.configs[column] for column in columns)
+        excluded = None if self.excluded is None else self.excluded[:, columns]
+        usable = self.usable[:, columns]
         return replace(
-            self, configs=kept, regret=self.regret[:, places], usable=usable, rounds=rounds, excluded=excluded
+            self, configs=kept, regret=self.regret[:, columns], usable=usable, rounds=rounds, excluded=excluded
         )
 
     def of_problems(self, places: Sequence[int]) -> "TimingMatrix":
-        """The same with the problems at these places alone, each weighing what it weighs here."""
-        at = list(places)
+        """The matrix of the problems with these indices only, with their weights."""
+        indices = list(places)
         return replace(
             self,
-            problems=tuple(self.problems[place] for place in at),
-            regret=self.regret[at],
-            usable=self.usable[at],
-            rounds=self.rounds and Rounds(self.rounds.labels[at], self.rounds.logs[at]),
-            weights=self.weight[at],
-            excluded=None if self.excluded is None else self.excluded[at],
-            luck=None if self.luck is None else self.luck[at],
+            problems=tuple(self.problems[index] for index in indices),
+            regret=self.regret[indices],
+            usable=self.usable[indices],
+            rounds=self.rounds and Rounds(self.rounds.labels[indices], self.rounds.logs[indices]),
+            weights=self.weight[indices],
+            excluded=None if self.excluded is None else self.excluded[indices],
+            luck=None if self.luck is None else self.luck[indices],
         )
 
     def within(self, cap: int) -> "TimingMatrix":
-        """The same, where a config may not be used on a problem on which its regret exceeds `cap`, millionths."""
+        """The matrix without entries whose regret exceeds `cap`, millionths."""
         return self.without(self.regret > cap)
 
     def without(self, cells: NDArray[np.bool_]) -> "TimingMatrix":
-        """The same, where a config may not be used on a problem that `cells`, bool (problems, configs), says."""
+        """The matrix without the entries that `cells`, bool (problems, configs), marks."""
         return replace(self, usable=self.usable & ~cells, excluded=self.timed & ~(self.usable & ~cells))
 
     @cached_property
@@ -145,9 +145,12 @@ class TimingMatrix:
 
 
 class _Measured(NamedTuple):
-    """What is known of one shape: the levels of the configs that did not fail, and those whose newest attempt did.
+    """Measurements of one shape.
 
-    And how many times have no part in the levels, of how many.
+    Attributes:
+        levels: of the configs that did not fail.
+        failed: configs whose newest attempt failed.
+        unused: see `TimingMatrix.unused`.
     """
 
     levels: dict[Config, Level]
@@ -165,8 +168,8 @@ def timing_matrix(
         spec: of the operator.
         variant: of the operator, empty for the plain one.
         dtype: name of a dtype.
-        target: of the device; configs that make equal launches for a problem are one measurement, and a config that
-            was not measured takes the time of one that was.
+        target: of the device. Configs with equal launches for a problem are one measurement: an unmeasured config takes
+            the time of a measured one.
     """
     measured = _measured(evidence, spec, variant, dtype)
     with_levels = {shape: found for shape, found in sorted(measured.items()) if found.levels}
@@ -182,12 +185,12 @@ def timing_matrix(
         known = _with_aliases(found, configs, spec, problem, target, illegal)
         if not known:
             continue
-        place = list(known)
+        columns = list(known)
         even = np.array([level.even for level in known.values()], np.int64)
         odd = np.array([level.odd for level in known.values()], np.int64)
         best_by_even, best_by_odd = int(np.argmin(even)), int(np.argmin(odd))
-        regret[len(shapes), place] = (odd - odd[best_by_even] + even - even[best_by_odd]) // 2
-        usable[len(shapes), place] = True
+        regret[len(shapes), columns] = (odd - odd[best_by_even] + even - even[best_by_odd]) // 2
+        usable[len(shapes), columns] = True
         by_halves = int(odd[best_by_even] + even[best_by_odd])
         luck.append(-((int((even + odd).min()) - by_halves) // 2))
         shapes.append(shape)
@@ -204,48 +207,48 @@ def timing_matrix(
 
 
 def _rounds(levels_of: Sequence[dict[int, Level]], configs: int) -> Rounds:
-    """The rounds behind the levels of each problem, by the place of the config."""
+    """Rounds behind the levels of each problem, by the config's index."""
     # Configs of one race share one array of labels.
     alike: list[dict[int, list[int]]] = [{} for _ in levels_of]
-    for places, known in zip(alike, levels_of, strict=True):
-        for place, level in known.items():
-            places.setdefault(id(level.labels), []).append(place)
-    found = [
-        np.unique(np.concatenate([known[group[0]].labels for group in places.values()]))
-        for places, known in zip(alike, levels_of, strict=True)
+    for groups, known in zip(alike, levels_of, strict=True):
+        for column, level in known.items():
+            groups.setdefault(id(level.labels), []).append(column)
+    all_labels = [
+        np.unique(np.concatenate([known[group[0]].labels for group in groups.values()]))
+        for groups, known in zip(alike, levels_of, strict=True)
     ]
-    most = max(map(len, found))
-    labels = np.full((len(found), most), -1, np.int32)
-    logs = np.full((len(found), configs, most), MISSING, np.int32)
-    for problem, (places, known, mine) in enumerate(zip(alike, levels_of, found, strict=True)):
-        labels[problem, : len(mine)] = mine
-        for group in places.values():
-            at = np.searchsorted(mine, known[group[0]].labels)
-            logs[problem, np.array(group)[:, None], at] = np.stack([known[place].logs for place in group])
+    most = max(map(len, all_labels))
+    labels = np.full((len(all_labels), most), -1, np.int32)
+    logs = np.full((len(all_labels), configs, most), MISSING, np.int32)
+    for problem, (groups, known, own) in enumerate(zip(alike, levels_of, all_labels, strict=True)):
+        labels[problem, : len(own)] = own
+        for group in groups.values():
+            positions = np.searchsorted(own, known[group[0]].labels)
+            logs[problem, np.array(group)[:, None], positions] = np.stack([known[column].logs for column in group])
     return Rounds(labels, logs)
 
 
 def _measured(evidence: "Evidence", spec: OperatorSpec, variant: str, dtype: str) -> dict[tuple[int, int], _Measured]:
     """The measurements of one operator variant and dtype, by shape."""
-    mine = evidence.part(spec.name, variant, dtype)
-    mine = mine[mine["status"] != "not_recorded"]
-    if mine.empty:
+    part = evidence.part(spec.name, variant, dtype)
+    part = part[part["status"] != "not_recorded"]
+    if part.empty:
         return {}
     order = {run.id: index for index, run in enumerate(evidence.runs)}
-    parsed = {text: spec.read_config(text) for text in mine["config"].unique()}
+    parsed = {text: spec.read_config(text) for text in part["config"].unique()}
     other = [text for text, config in parsed.items() if config != COPY and config._fields != spec.config._fields]
-    if other:  # of an operator that had other knobs then
-        mine = mine[~mine["config"].isin(other)]
-        if mine.empty:
+    if other:  # recorded with other knobs of the operator
+        part = part[~part["config"].isin(other)]
+        if part.empty:
             return {}
-    configs = [parsed[text] for text in mine["config"]]
-    numbers = [order[run] for run in mine["run"]]
-    failed = (mine["status"] != "ok").tolist()
-    rounds = mine["rounds"].tolist()
-    lengths, flat = flatten(mine["samples"].tolist())
+    configs = [parsed[text] for text in part["config"]]
+    numbers = [order[run] for run in part["run"]]
+    failed = (part["status"] != "ok").tolist()
+    rounds = part["rounds"].tolist()
+    lengths, flat = flatten(part["samples"].tolist())
     logs = split(lengths, micrologs(flat))
-    rows, hidden = mine["rows"].to_numpy(), mine["hidden"].to_numpy()
-    # The frame is ordered by hidden and rows: the measurements of a shape stand together.
+    rows, hidden = part["rows"].to_numpy(), part["hidden"].to_numpy()
+    # The frame is ordered by hidden and rows: measurements of a shape are adjacent.
     starts = np.flatnonzero((np.diff(rows, prepend=0) != 0) | (np.diff(hidden, prepend=0) != 0)).tolist()
     return {
         (int(rows[start]), int(hidden[start])): _of_shape(
@@ -265,8 +268,8 @@ def _of_shape(
     runs: dict[int, dict[Config, Samples]] = {number: {} for number in sorted(set(numbers))}
     for config, number, failure, own_rounds, own_logs in zip(configs, numbers, failures, rounds, logs, strict=True):
         if not failure:
-            mine, own = runs[number], Samples(own_rounds, own_logs)
-            mine[config] = _joined(mine[config], own) if config in mine else own
+            by_config, own = runs[number], Samples(own_rounds, own_logs)
+            by_config[config] = _joined(by_config[config], own) if config in by_config else own
     failed: set[Config] = set()
     if any(failures):
         newest: dict[Config, int] = {}
@@ -278,9 +281,9 @@ def _of_shape(
             if failure and number == newest[config]
         }
     filled = [samples for samples in runs.values() if samples]
-    found = levels(filled)
-    counts = unused(filled, found), sum(config != COPY for samples in filled for config in samples)
-    return _Measured({config: level for config, level in found.items() if config not in failed}, failed, counts)
+    known = levels(filled)
+    counts = unused(filled, known), sum(config != COPY for samples in filled for config in samples)
+    return _Measured({config: level for config, level in known.items() if config not in failed}, failed, counts)
 
 
 def _joined(left: Samples, right: Samples) -> Samples:
@@ -297,30 +300,30 @@ def _with_aliases(
     target: Target,
     illegal: dict[int, tuple[int, int]],
 ) -> dict[int, Level]:
-    """The levels of all configs that are legal for the problem and were measured, themselves or as the same launch.
+    """Levels of all legal configs that were measured, themselves or through an equal launch.
 
-    By the places of the configs, ascending. `illegal` holds the rows and hidden from which on the config at a place is
-    known to be illegal, and is added to.
+    By the config's index, ascending. `illegal` is a cache, extended here: the smallest rows and hidden at which the
+    config of an index is known to be illegal.
     """
     rows, hidden, resolve = problem.rows, problem.hidden, spec.resolve
-    own = {place: measured.levels[config] for place, config in enumerate(configs) if config in measured.levels}
-    failed = {place for place, config in enumerate(configs) if config in measured.failed} if measured.failed else ()
+    own = {index: measured.levels[config] for index, config in enumerate(configs) if config in measured.levels}
+    failed = {index for index, config in enumerate(configs) if config in measured.failed} if measured.failed else ()
     launches: dict[int, AnyLaunch] = {}
-    for place, config in enumerate(configs):
-        corner = illegal.get(place)
+    for index, config in enumerate(configs):
+        corner = illegal.get(index)
         if corner and rows >= corner[0] and hidden >= corner[1]:
             continue
         try:
-            launches[place] = resolve(config, problem, target, None)
+            launches[index] = resolve(config, problem, target, None)
         except IllegalConfigError:
-            illegal[place] = rows, hidden
+            illegal[index] = rows, hidden
     levels_of: dict[AnyLaunch, Level] = {}
-    for place, level in own.items():
-        if place in launches:
-            levels_of.setdefault(launches[place], level)
-    found = {}
-    for place, launch in launches.items():
-        known = own.get(place) or levels_of.get(launch)
-        if known is not None and place not in failed:
-            found[place] = known
-    return found
+    for index, level in own.items():
+        if index in launches:
+            levels_of.setdefault(launches[index], level)
+    result = {}
+    for index, launch in launches.items():
+        known = own.get(index) or levels_of.get(launch)
+        if known is not None and index not in failed:
+            result[index] = known
+    return result

@@ -1,10 +1,10 @@
-"""What each problem counts in a mean: by decades of bytes moved, equally, or as a file of the user says.
+"""Weights of problems in a mean: by decades of bytes moved, equal, or from a user's file.
 
-In: a choice, and the problems of an operator variant and dtype. Out: integer weights that sum to `WEIGHT` a problem,
-exactly, so that whatever is computed of them is the same on every processor.
+In: a choice, and the problems of an operator variant and dtype. Out: integer weights that sum exactly to `WEIGHT` a
+problem, so that every result computed from them is identical on every processor.
 
-Every problem weighs at least 1, even one that a file leaves out, and so 1 / 4096 of the average: what the others leave
-open, the data of those that hardly count decide, and not the order of the configs.
+Every problem weighs at least 1, that is 1 / 4096 of the average, even if a file omits it. Ties are then decided by the
+data of such problems, and not by the order of the configs.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ _OPTIONAL = ("operator", "dtype")
 
 
 class _Entry(NamedTuple):
-    """One line of a file; an empty operator or dtype stands for any, an operator without a variant for all of it."""
+    """One line of a file; an empty operator or dtype matches all, an operator without a variant all of its variants."""
 
     place: str
     shape: tuple[int, int]
@@ -40,7 +40,7 @@ class _Entry(NamedTuple):
     dtype: str
 
     def names(self, problem: Problem) -> bool:
-        """Whether the line is about that operator variant and dtype."""
+        """Whether the line is about the operator variant and dtype of a problem."""
         name, variant = split_key(self.operator)
         return (
             self.dtype in ("", problem.dtype)
@@ -50,18 +50,18 @@ class _Entry(NamedTuple):
 
 
 class Weighting:
-    """A choice of weights, and what of it has met no problem so far."""
+    """A choice of weights, with a record of the lines that matched no problem so far."""
 
     def __init__(self, choice: str) -> None:
         """Read the choice.
 
         Args:
-            choice: `decades`: each decade of bytes moved counts the same, and so does each problem inside it; `equal`;
-                or the path of a CSV file with columns rows, hidden, weight and, if wanted, operator and dtype. Lines
-                of one shape add up, and what the file does not list counts next to nothing.
+            choice: `decades`: each decade of bytes moved weighs the same, and so does each problem inside it; `equal`;
+                or the path of a CSV file with columns rows, hidden, weight and optionally operator and dtype. Lines of
+                one shape add up; a shape that the file omits weighs next to nothing.
 
         Raises:
-            UsageError: there is no such file, or a line of it is wrong.
+            UsageError: there is no such file, or one of its lines is wrong.
         """
         self.choice = choice
         self._entries = [] if choice in NAMED else _entries(Path(choice))
@@ -69,15 +69,15 @@ class Weighting:
         self._without: dict[str, None] = {}  # a set in the order of arrival
 
     def of(self, spec: OperatorSpec, variant: str, dtype: str, shapes: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-        """The weight of each problem, at least 1, `WEIGHT` on average.
+        """Weight of each problem, at least 1, `WEIGHT` on average.
 
-        Where a file has no weight for any of the shapes, they count by decades, and `notes` says so.
+        If a file has no weight for any of the shapes, they are weighted by decades, and `notes` says so.
 
         Args:
             spec: of the operator.
             variant: of the operator, empty for the plain one.
             dtype: name of a dtype.
-            shapes: rows and hidden of the problems, each once, at least one.
+            shapes: rows and hidden of the problems, at least one, without duplicates.
         """
         problems = [Problem(spec.name, rows, hidden, dtype, variant) for rows, hidden in shapes]
         if self.choice == EQUAL:
@@ -101,23 +101,23 @@ class Weighting:
         return replace(matrix, weights=self.of(spec, matrix.variant, matrix.dtype, matrix.problems))
 
     def join(self, other: "Weighting") -> None:
-        """Take over what another one of the same choice has met, in another process perhaps."""
+        """Merge the record of another instance of the same choice, perhaps from another process."""
         if other is not self:
             self._unmet = {place: entry for place, entry in self._unmet.items() if place in other._unmet}
             self._without |= other._without
 
     def notes(self) -> list[str]:
-        """After all matrices were weighted: what of a file met none of them.
+        """Notes on the lines of a file that matched no problem, once all matrices are weighted.
 
         Raises:
-            UsageError: nothing of it did.
+            UsageError: no line matched.
         """
         if not self._entries:
             return []
         if len(self._unmet) == len(self._entries):
             first = self._entries[0]
             raise UsageError(
-                f"{self.choice} names no problem that was measured, its first is {_told(first)}: expected measured "
+                f"{self.choice} names no problem that was measured, its first is {_text(first)}: expected measured "
                 "shapes (`normtune sweep --shapes FILE` measures those of a file)"
             )
         notes = []
@@ -125,7 +125,7 @@ class Weighting:
             first = next(iter(self._unmet.values()))
             count = len(self._unmet)
             notes.append(
-                f"{count} line{'s' * (count > 1)} of {self.choice} met no measured problem, the first is {_told(first)}"
+                f"{count} line{'s' * (count > 1)} of {self.choice} met no measured problem, the first is {_text(first)}"
             )
         if self._without:
             notes.append(f"no weight in {self.choice} for {', '.join(self._without)}: shapes count by decades there")
@@ -134,7 +134,7 @@ class Weighting:
 
 def _entries(path: Path) -> list[_Entry]:
     lines = read_lines(path, _REQUIRED, _OPTIONAL)
-    found = [
+    entries = [
         _Entry(
             line.place,
             (positive(line, "rows"), positive(line, "hidden")),
@@ -144,9 +144,9 @@ def _entries(path: Path) -> list[_Entry]:
         )
         for line in lines
     ]
-    if not any(entry.weight for entry in found):
+    if not any(entry.weight for entry in entries):
         raise UsageError(f"{path} has no weight above 0: expected one at least")
-    return found
+    return entries
 
 
 def _weight(line: Line) -> Fraction:
@@ -160,18 +160,18 @@ def _weight(line: Line) -> Fraction:
     return Fraction(value)
 
 
-def _told(entry: _Entry) -> str:
+def _text(entry: _Entry) -> str:
     kind = " ".join(name for name in (entry.operator, entry.dtype) if name)
     return f"{entry.shape[0]} x {entry.shape[1]}{f' of {kind[:40]!r}' if kind else ''} ({entry.place})"
 
 
 def _decade(size: int) -> int:
-    """The power of ten below a positive integer: 0 for 1 to 9, 6 for a million."""
+    """Exponent of the power of ten at or below a positive integer: 0 for 1 to 9, 6 for a million."""
     return len(str(size)) - 1
 
 
 def _apportioned(shares: Sequence[Fraction], least: int = 0) -> NDArray[np.int64]:
-    """Integers that sum to `WEIGHT` a share: `least`, and the rest in proportion to the shares, by largest remainder.
+    """Integers that sum to `WEIGHT` a share: `least` each, the rest in proportion to the shares, by largest remainder.
 
     Equal remainders go to the first.
     """
@@ -180,7 +180,7 @@ def _apportioned(shares: Sequence[Fraction], least: int = 0) -> NDArray[np.int64
     exact = [share * whole / total for share in shares]
     weights = [int(value) for value in exact]
     short = whole - sum(weights)
-    first = sorted(range(len(shares)), key=lambda place: (weights[place] - exact[place], place))[:short]
-    for place in first:
-        weights[place] += 1
+    first = sorted(range(len(shares)), key=lambda index: (weights[index] - exact[index], index))[:short]
+    for index in first:
+        weights[index] += 1
     return np.array(weights, np.int64) + least

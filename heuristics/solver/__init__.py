@@ -1,1 +1,1 @@
-"""Timing matrices to proved threshold trees: bins, the dynamic program, candidates, the number of leaves."""
+"""Timing matrices to proved threshold trees: bins, dynamic program, candidates, number of leaves."""

@@ -1,7 +1,7 @@
-"""The optimum for every number of leaves on one timing matrix, and what a tree loses on it.
+"""The optimum for every number of leaves on one timing matrix, and the regret of a tree on it.
 
-In: a timing matrix, what is legal, and which problems may be looked at. Out: `Optima`. How many leaves a table gets is
-left to `selection`.
+In: a timing matrix, legality, and the held-out problems. Out: `Optima`. `cross_validation` chooses the number of
+leaves.
 """
 
 from bisect import bisect_left
@@ -25,14 +25,14 @@ UNMEASURED = 693_147  # millionths: twice the time
 
 
 class Bins(NamedTuple):
-    """What an optimum is sought of.
+    """Input of an optimum.
 
     Attributes:
         axes: bins of rows and of hidden, R and H of them.
-        configs: C candidates: those that were measured, ordered, then defaults that were not.
+        configs: C candidates: the measured ones, ordered, then defaults that were not measured.
         cost: int64 (C, R, H), weighted regret of each config on the problems of each bin.
-        barred: bool (C, R, H), where a config has no time on a problem.
-        legal: bool (C, R, H), whether a region that reaches up to that bin may have the config.
+        barred: bool (C, R, H): a config has no time on one of the bin's problems.
+        legal: bool (C, R, H): the config is legal for a region that reaches up to that bin.
     """
 
     axes: tuple[Axis, Axis]
@@ -42,23 +42,23 @@ class Bins(NamedTuple):
     legal: NDArray[np.bool_]
 
     def joins(self, problems: Sequence[tuple[int, int]]) -> bool:
-        """Whether two sizes of these problems are in one bin, so that no tree tells them apart."""
-        sizes = [{shape[place] for shape in problems} for place in (0, 1)]
+        """Whether two sizes of these problems share a bin, so that no tree can separate them."""
+        sizes = [{shape[axis_number] for shape in problems} for axis_number in (0, 1)]
         return any(len({axis.bin(size) for size in own}) < len(own) for axis, own in zip(self.axes, sizes, strict=True))
 
 
 def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] | None = None) -> Bins:
-    """The training problems in their bins.
+    """Bins of the training problems.
 
     Args:
         matrix: of one operator and dtype.
-        legality: what a region may have.
-        held_out: bool (problems,), those whose times are not looked at; None for the fit of a table, which then has to
-            be legal at all sizes and not just at those of the matrix.
+        legality: of configs over regions.
+        held_out: bool (problems,), problems whose times are not used; None for the fit of a table, which has to be
+            legal at all sizes and not only at those of the matrix.
     """
     train = np.ones(len(matrix.problems), np.bool_) if held_out is None else ~held_out
     known = [shape for shape, wanted in zip(matrix.problems, train, strict=True) if wanted]
-    most_rows, most_hidden = (max(shape[place] for shape in matrix.problems) for place in (0, 1))
+    most_rows, most_hidden = (max(shape[cell] for shape in matrix.problems) for cell in (0, 1))
     if held_out is None:
         most_rows, most_hidden = MAX_ROWS, legality.spec.max_hidden
     sizes = zip(*known, strict=True)
@@ -69,40 +69,40 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
     cost, barred = np.zeros(legal.shape, np.int64), np.zeros(legal.shape, np.bool_)
     answers = legal.copy()
     for index, (row_count, size) in enumerate(matrix.problems):
-        place = rows.bin(row_count), hidden.bin(size)
+        cell = rows.bin(row_count), hidden.bin(size)
         weight = int(matrix.weight[index])
         if train[index]:
-            barred[:, *place] |= ~matrix.usable[index]
-            answers[:, *place] &= matrix.timed[index]
-            told = np.where(matrix.usable[index], matrix.regret[index], matrix.regret[index].max())
-            cost[:, *place] += matrix.regret[index] * weight
-            # Sizes beyond the measured box have no problems: the nearest ones speak for them, with a weight of 1.
-            for outer in beyond(place, rows, hidden):
-                cost[:, *outer] += told
+            barred[:, *cell] |= ~matrix.usable[index]
+            answers[:, *cell] &= matrix.timed[index]
+            filled = np.where(matrix.usable[index], matrix.regret[index], matrix.regret[index].max())
+            cost[:, *cell] += matrix.regret[index] * weight
+            # Sizes beyond the measured box have no problems: the nearest ones stand in for them, with a weight of 1.
+            for outer in beyond(cell, rows, hidden):
+                cost[:, *outer] += filled
         else:
-            cost[:, *place] += np.where(matrix.usable[index], 0, UNMEASURED * weight)
-    found = Bins((rows, hidden), matrix.configs, cost, barred, legal)
-    return _with_defaults(found, np.logical_not(answers.any(axis=0)), legality)
+            cost[:, *cell] += np.where(matrix.usable[index], 0, UNMEASURED * weight)
+    result = Bins((rows, hidden), matrix.configs, cost, barred, legal)
+    return _with_defaults(result, np.logical_not(answers.any(axis=0)), legality)
 
 
-def _with_defaults(found: Bins, lacking: NDArray[np.bool_], legality: Legality) -> Bins:
-    """The bins with the operator's default configs as candidates wherever there is no other; `lacking` says where."""
-    defaults = default_configs(found.axes, lacking, legality)
-    added = tuple(config for config in defaults if config not in found.configs)
-    configs, shape = (*found.configs, *added), (len(added), *lacking.shape)
-    cost = np.concatenate([found.cost, np.zeros(shape, np.int64)])
-    barred = np.concatenate([found.barred, np.ones(shape, np.bool_)])
-    legal = legality.over(added, *(axis.tops for axis in found.axes))
-    price = np.maximum(found.cost.max(axis=0), UNMEASURED)
+def _with_defaults(measured: Bins, lacking: NDArray[np.bool_], legality: Legality) -> Bins:
+    """Add the operator's default configs as candidates where there is no other; `lacking` marks these bins."""
+    defaults = default_configs(measured.axes, lacking, legality)
+    added = tuple(config for config in defaults if config not in measured.configs)
+    configs, shape = (*measured.configs, *added), (len(added), *lacking.shape)
+    cost = np.concatenate([measured.cost, np.zeros(shape, np.int64)])
+    barred = np.concatenate([measured.barred, np.ones(shape, np.bool_)])
+    legal = legality.over(added, *(axis.tops for axis in measured.axes))
+    price = np.maximum(measured.cost.max(axis=0), UNMEASURED)
     for config in defaults:
-        place = configs.index(config)
-        cost[place] = np.where(lacking, price, cost[place])
-        barred[place] &= ~lacking
-    return Bins(found.axes, configs, cost, barred, np.concatenate([found.legal, legal]))
+        index = configs.index(config)
+        cost[index] = np.where(lacking, price, cost[index])
+        barred[index] &= ~lacking
+    return Bins(measured.axes, configs, cost, barred, np.concatenate([measured.legal, legal]))
 
 
 class Solver:
-    """Optima, of which the last are kept: who might share a function asks for the same as who gets one of its own."""
+    """A cache of the last optima: a fit that tries to share a function needs the same ones as a fit of its own."""
 
     def __init__(self) -> None:
         self._last: tuple[Bins, Optima] | None = None
@@ -119,7 +119,7 @@ class Solver:
 def solve(
     matrix: TimingMatrix, legality: Legality, max_leaves: int, held_out: NDArray[np.bool_] | None = None
 ) -> Optima:
-    """The optima on the training problems for 1 to `max_leaves` leaves; for the other arguments see `bins`."""
+    """The optima on the training problems for 1 to `max_leaves` leaves; see `bins` for the other arguments."""
     return Optima(*bins(matrix, legality, held_out), max_leaves)
 
 
@@ -128,12 +128,12 @@ def _are_equal(left: Bins, right: Bins) -> bool:
 
 
 class Few(NamedTuple):
-    """The few configs that together lose least, each problem having the best of them.
+    """The few configs of least total regret, if each problem may take the best of them.
 
     Attributes:
         configs: ordered.
-        mean: what they lose, millionths.
-        bound: what no as few configs can undercut, millionths; equal to `mean` where they are proved best.
+        mean: their mean regret, millionths.
+        bound: lower bound for any set of as few configs, millionths; equal to `mean` if they are proved best.
     """
 
     configs: tuple[Config, ...]
@@ -144,47 +144,47 @@ class Few(NamedTuple):
 def few_configs(
     matrix: TimingMatrix, legality: Legality, most: int, held_out: NDArray[np.bool_] | None = None
 ) -> Few | None:
-    """The at most `most` configs that lose least on the training problems and are legal wherever a table answers.
+    """The at most `most` configs of least regret on the training problems that are legal wherever a table answers.
 
-    None where no such set was found.
+    None if no such set was found.
     """
-    found = bins(matrix, legality, held_out)
-    count = len(found.configs)
-    barred = found.barred | ~found.legal
-    best = portfolio(found.cost.reshape(count, -1).T, most, barred.reshape(count, -1).T)
+    in_bins = bins(matrix, legality, held_out)
+    count = len(in_bins.configs)
+    barred = in_bins.barred | ~in_bins.legal
+    best = portfolio(in_bins.cost.reshape(count, -1).T, most, barred.reshape(count, -1).T)
     if best is None:
         return None
     total = int(matrix.weight.sum() if held_out is None else matrix.weight[~held_out].sum())
-    return Few(tuple(found.configs[place] for place in best.chosen), best.cost // total, best.bound // total)
+    return Few(tuple(in_bins.configs[index] for index in best.chosen), best.cost // total, best.bound // total)
 
 
 def least_worst(matrix: TimingMatrix, legality: Legality, leaves: int) -> int | None:
-    """The least worst regret of a tree of at most so many leaves, millionths; None where there is no such tree.
+    """The least worst-case regret of a tree of at most `leaves` leaves, millionths; None if there is no such tree.
 
-    Found by bisection over the regrets that there are, as a bound on the worst only takes configs away.
+    Found by bisection over the regrets in the matrix, because a bound on the worst case only removes configs.
     """
     if solve(matrix, legality, leaves).least(leaves) is None:
         return None
     bounds = np.unique(matrix.regret[matrix.usable]).tolist()
-    # No tree is better than the best config of each problem; where there is none, a default config answers.
+    # No tree is better than the best config of each problem; a problem without one gets a default config.
     known = matrix.usable.any(axis=1)
     least = int(np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max)[known].min(axis=1).max())
     bounds = bounds[bisect_left(bounds, least) :]
-    place = bisect_left(
+    index = bisect_left(
         bounds, True, key=lambda cap: solve(matrix.within(cap), legality, leaves).least(leaves) is not None
     )
-    return int(bounds[place])
+    return int(bounds[index])
 
 
 def losses(matrix: TimingMatrix, tree: Tree) -> list[int | None]:
-    """The regret of a tree's choice on each problem, millionths; None where the choice has no time."""
+    """Regret of a tree's choice on each problem, millionths; None if the choice has no time."""
     return [matrix.loss(index, choose(tree, *shape)) for index, shape in enumerate(matrix.problems)]
 
 
 def _trimmed(
     legality: Legality, matrix: TimingMatrix, rows: Axis, hidden: Axis
 ) -> tuple[Axis, Axis, NDArray[np.bool_]]:
-    """The axes without bins beyond the measured sizes that make no difference to what is legal, and what is legal."""
+    """The axes without bins beyond the measured sizes that do not affect legality, and the legality."""
     legal = legality.over(matrix.configs, rows.tops, hidden.tops)
     if rows.beyond and bool((legal[:, -1] == legal[:, -2]).all()):
         rows, legal = rows.without_beyond(), legal[:, :-1]
@@ -194,7 +194,7 @@ def _trimmed(
 
 
 def beyond(place: tuple[int, int], rows: Axis, hidden: Axis) -> list[tuple[int, int]]:
-    """The bins beyond the measured sizes of which the bin at `place` is the nearest measured one."""
+    """Bins beyond the measured sizes whose nearest measured bin is the one at `place`."""
     row_places, hidden_places = [place[0]], [place[1]]
     if rows.beyond and place[0] == len(rows.tops) - 2:
         row_places.append(place[0] + 1)

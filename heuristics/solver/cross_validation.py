@@ -1,24 +1,24 @@
-"""How many leaves a table gets: cross-validation.
+"""The number of leaves of a table, by cross-validation.
 
-In: a timing matrix and what is legal. Out: what trees of each number of leaves lose on problems that they were not
-fitted on, and the number to be taken.
+In: a timing matrix and legality. Out: the regret of trees of each number of leaves on held-out problems, and the chosen
+number.
 
 Cross-validation. Sizes of an axis are left out in turn, with all of their problems: a tree is fitted without them and
-scored on them. The smallest and the largest sizes, each about one in `FOLDS` of them, are left out together; what is
-lost there is extrapolation. A table is fitted on its outer sizes too and never extrapolates to them, so these have a
-figure of their own and decide nothing. The sizes between are interpolated. Each is a group of its own, and as a table
-answers between neighbours that it knows, those left out together are never neighbours: with `FOLDS` folds in all, every
-so many'th. The axes are scored apart; the worse one is the figure.
+scored on them. The smallest and the largest sizes, each about one in `FOLDS`, are left out together; the regret there
+is extrapolation. A table is fitted on its outer sizes too and never extrapolates to them, so they have a figure of
+their own and decide nothing. The sizes between are interpolated. Each is a group of its own. A table answers between
+known neighbours, so sizes left out together are never neighbours: with `FOLDS` folds in all, every (`FOLDS` - 2)th
+inner size. The axes are scored separately; the worse one is the figure.
 
-The number of leaves. On each axis the best number is the one whose mean over the inner groups is least. Its paired
-excess in a group is what another number loses there beyond it; the fewest leaves are taken whose mean excess is at most
-one standard error of that mean, and at most `EXCESS`. The larger number of the two axes is the table's. (The rule of
-one standard error: Breiman, Friedman, Olshen, Stone 1984, section 3.4.3; paired here, as groups differ far more from
-one another than numbers of leaves do.)
+The number of leaves. On each axis the best number has the least mean over the inner groups. The paired excess of
+another number in a group is its regret there minus that of the best. The choice is the fewest leaves whose mean excess
+is at most one standard error of that mean, and at most `EXCESS`. The table takes the larger number of the two axes.
+(The rule of one standard error: Breiman, Friedman, Olshen, Stone 1984, section 3.4.3; paired here, because groups
+differ far more from one another than numbers of leaves do.)
 
-A fold's tree has to be legal at all measured sizes, and is told which configs were measured on the problems left out,
-though not their times: choosing one that was not costs it `UNMEASURED` a problem, so it does so only where nothing else
-is legal. It is then scored as the slowest config that was measured there.
+A fold's tree has to be legal at all measured sizes. It knows which configs were measured on the held-out problems, but
+not their times. Choosing an unmeasured config costs `UNMEASURED` a problem, so a tree does so only if nothing else is
+legal. It is then scored as the slowest config measured there.
 """
 
 import os
@@ -35,24 +35,24 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import few_configs, solve
 from normtune.heuristics.tablefile.tree import Tree, choose
 
-# The most leaves that are tried at first, and then.
+# Most leaves: of the first attempt, and of the second.
 MAX_LEAVES = 24, 40
-# Trees fitted an axis, at most.
+# Most trees fitted per axis.
 FOLDS = 12
-# Where the number of leaves is given, and they only say what it loses.
+# The same if the number of leaves is given, and folds only estimate its regret.
 FEW_FOLDS = 6
 EXCESS = 3000  # millionths: 0.3 %
-# numpy lets go of the interpreter while a fold is solved; each takes 170 MB on the recording grid.
+# numpy releases the GIL while a fold is solved; each takes 170 MB on the recording grid.
 _THREADS = min(4, os.cpu_count() or 1)
 
 
 class Folds(NamedTuple):
-    """What trees lose on the groups of one axis, in ascending order.
+    """Regret of trees on the groups of one axis, in ascending order.
 
     Attributes:
-        weights: of each group's problems together.
-        lost: for each group, for 1, 2, ... leaves: weighted regret summed over the group, millionths; None where the
-            fold has no tree of so few leaves.
+        weights: total weight of each group's problems.
+        lost: for each group, for 1, 2, ... leaves: weighted regret summed over the group, millionths; None if the fold
+            has no tree of so few leaves.
     """
 
     weights: tuple[int, ...]
@@ -60,13 +60,13 @@ class Folds(NamedTuple):
 
     @property
     def inner(self) -> range:
-        """The groups that are interpolated; all of fewer than four."""
+        """The interpolated groups; all of them if there are fewer than four."""
         count = len(self.weights)
         return range(1, count - 1) if count > 3 else range(count)
 
     @property
     def outer(self) -> tuple[int, ...]:
-        """The groups that are extrapolated; none of fewer than four."""
+        """The extrapolated groups; none if there are fewer than four."""
         return tuple(group for group in range(len(self.weights)) if group not in self.inner)
 
     def mean(self, leaves: int, groups: Sequence[int]) -> int | None:
@@ -76,66 +76,66 @@ class Folds(NamedTuple):
         return sum(known) // weight if weight and len(known) == len(groups) else None
 
     def chosen(self) -> int | None:
-        """The number of leaves that this axis asks for; None where no number has a tree in each inner group."""
+        """The number of leaves for this axis; None if no number has a tree in each inner group."""
         means = {
             leaves: [mean for group in self.inner if (mean := self.mean(leaves, [group])) is not None]
             for leaves in range(1, len(self.lost[0]) + 1)
         }
-        complete = {leaves: found for leaves, found in means.items() if len(found) == len(self.inner)}
+        complete = {leaves: own for leaves, own in means.items() if len(own) == len(self.inner)}
         if not complete:
             return None
         best = min(complete, key=lambda leaves: (sum(complete[leaves]), leaves))
-        return min(leaves for leaves, found in complete.items() if _as_good(found, complete[best]))
+        return min(leaves for leaves, own in complete.items() if _as_good(own, complete[best]))
 
 
 class Validated(NamedTuple):
-    """What trees lose on problems left out of their fit, one entry an axis that has at least two sizes.
+    """Regret of trees on held-out problems, one entry for each axis with at least two sizes.
 
     Attributes:
         axes: with the weights of the problems.
-        plain: as if all problems weighed the same.
+        plain: with equal weights.
     """
 
     axes: tuple[Folds, ...]
     plain: tuple[Folds, ...]
 
     def inside(self, leaves: int) -> int | None:
-        """Mean regret between sizes that were fitted, millionths, on the worse axis."""
+        """Mean regret between fitted sizes, millionths, on the worse axis."""
         return _inside(self.axes, leaves)
 
     def plain_inside(self, leaves: int) -> int | None:
-        """The same as if all problems weighed the same."""
+        """As `inside`, with equal weights."""
         return _inside(self.plain, leaves)
 
     def outside(self, leaves: int) -> int | None:
-        """Mean regret beyond the sizes that were fitted, millionths, on the worse axis; None of so few sizes."""
+        """Mean regret beyond the fitted sizes, millionths, on the worse axis; None if there are too few sizes."""
         return _worse([axis.mean(leaves, axis.outer) for axis in self.axes if axis.outer])
 
     def chosen(self) -> int | None:
-        """The number of leaves, by the rule in the module's docstring; None where there are too few sizes."""
+        """The number of leaves, by the rule in the module's docstring; None if there are too few sizes."""
         return _worse([axis.chosen() for axis in self.axes])
 
 
 def selected(matrix: TimingMatrix, legality: Legality, max_configs: int | None = None) -> tuple[Validated, int]:
-    """What trees lose on groups left out, and how many leaves were tried at most.
+    """Regret of trees on held-out groups, and the most leaves that were tried.
 
-    Time grows with the square of leaves, so more are tried only where one of the last four is asked for, on grids with
-    so many problems that a leaf has twenty.
+    Time grows with the square of leaves. So more are tried only if one of the last four is chosen, on grids with at
+    least twenty problems a leaf.
     """
     fewer, more = MAX_LEAVES
-    found = cross_validated(matrix, legality, fewer, max_configs)
-    chosen = found.chosen()
+    validation = cross_validated(matrix, legality, fewer, max_configs)
+    chosen = validation.chosen()
     if chosen is None or chosen < fewer - 4 or len(matrix.problems) < 20 * more:
-        return found, fewer
+        return validation, fewer
     return cross_validated(matrix, legality, more, max_configs), more
 
 
 def cross_validated(
     matrix: TimingMatrix, legality: Legality, max_leaves: int, max_configs: int | None = None, most: int = FOLDS
 ) -> Validated:
-    """What trees of up to `max_leaves` leaves and `max_configs` configs lose on groups left out, in `most` folds."""
+    """Regret of trees of up to `max_leaves` leaves and `max_configs` configs on held-out groups, in `most` folds."""
 
-    def lost(held_out: NDArray[np.bool_]) -> list[Tree | None]:
+    def fitted_trees(held_out: NDArray[np.bool_]) -> list[Tree | None]:
         fitted = matrix
         if max_configs is not None:
             few = few_configs(matrix, legality, max_configs, held_out)
@@ -145,7 +145,7 @@ def cross_validated(
         optima = solve(fitted, legality, max_leaves, held_out)
         return [optima.tree(count) for count in range(1, max_leaves + 1)]
 
-    return validated(matrix, lost, (0, 1), most)
+    return validated(matrix, fitted_trees, (0, 1), most)
 
 
 def validated(
@@ -154,20 +154,21 @@ def validated(
     places: Sequence[int],
     most: int = FOLDS,
 ) -> Validated:
-    """What trees lose on groups that were left out of their fit.
+    """Regret of trees on groups that were left out of their fit.
 
     Args:
-        matrix: on which they are scored.
-        trees: of bool (problems,), which are left out, to the tree of each number of leaves; None where there is none.
+        matrix: for scoring.
+        trees: from the held-out problems, bool (problems,), to the tree of each number of leaves; None if there is
+            none.
         places: the axes, 0 for rows and 1 for hidden.
         most: folds of an axis.
     """
-    found = [folds for place in places if (folds := _folds(matrix, trees, place, most))]
-    return Validated(tuple(folds[0] for folds in found), tuple(folds[1] for folds in found))
+    pairs = [folds for number in places if (folds := _folds(matrix, trees, number, most))]
+    return Validated(tuple(folds[0] for folds in pairs), tuple(folds[1] for folds in pairs))
 
 
 def left_out(sizes: Iterable[int], most: int = FOLDS) -> list[list[tuple[int, ...]]]:
-    """What is left out together: for each of at most `most` folds its groups, of ascending sizes.
+    """Groups that are left out together: for each of at most `most` folds its groups, of ascending sizes.
 
     Args:
         sizes: of an axis, in any order.
@@ -182,19 +183,19 @@ def left_out(sizes: Iterable[int], most: int = FOLDS) -> list[list[tuple[int, ..
     return [[tuple(values[:outer])], *folds, [tuple(values[-outer:])]]
 
 
-def _as_good(found: Sequence[int], best: Sequence[int]) -> bool:
+def _as_good(regrets: Sequence[int], best: Sequence[int]) -> bool:
     """Whether the mean excess over the best is at most one standard error of it, and at most `EXCESS`.
 
-    With n groups of excess e the standard error is sqrt((sum e^2 - (sum e)^2 / n) / (n (n - 1))); the mean is at most
-    that exactly where (sum e)^2 <= sum e^2, or where it is not above 0.
+    With n groups of excess e the standard error is sqrt((sum e^2 - (sum e)^2 / n) / (n (n - 1))). The mean is at most
+    that exactly if (sum e)^2 <= sum e^2, or if it is not above 0.
     """
-    excess = [one - other for one, other in zip(found, best, strict=True)]
+    excess = [own - other for own, other in zip(regrets, best, strict=True)]
     total = sum(excess)
-    return total <= 0 or (total <= EXCESS * len(excess) and total * total <= sum(one * one for one in excess))
+    return total <= 0 or (total <= EXCESS * len(excess) and total * total <= sum(own * own for own in excess))
 
 
 def _worse(figures: Sequence[int | None]) -> int | None:
-    """The larger figure; None where there is none, or one is unknown."""
+    """The larger figure; None if there is none, or one is unknown."""
     known = [figure for figure in figures if figure is not None]
     return max(known) if known and len(known) == len(figures) else None
 
@@ -204,10 +205,10 @@ def _inside(axes: Sequence[Folds], leaves: int) -> int | None:
 
 
 def _folds(
-    matrix: TimingMatrix, trees: Callable[[NDArray[np.bool_]], Sequence[Tree | None]], place: int, most: int
+    matrix: TimingMatrix, trees: Callable[[NDArray[np.bool_]], Sequence[Tree | None]], axis: int, most: int
 ) -> tuple[Folds, Folds] | None:
-    """The folds along one axis, with weights and without; None where it has one size."""
-    sizes = np.array([shape[place] for shape in matrix.problems])
+    """The folds along one axis, with weights and without; None if it has one size."""
+    sizes = np.array([shape[axis] for shape in matrix.problems])
     folds = [{group: np.isin(sizes, group) for group in fold} for fold in left_out(sizes.tolist(), most)]
     if len(folds) < 2:
         return None
@@ -215,12 +216,13 @@ def _folds(
         of_folds = pool.map(lambda fold: trees(np.logical_or.reduce(list(fold.values()))), folds)
         fitted = list(zip(folds, of_folds, strict=True))
     groups = sorted(
-        ((group, problems, found) for fold, found in fitted for group, problems in fold.items()), key=itemgetter(0)
+        ((group, problems, fold_trees) for fold, fold_trees in fitted for group, problems in fold.items()),
+        key=itemgetter(0),
     )
     return tuple(  # type: ignore[return-value]
         Folds(
             tuple(int(weight[problems].sum()) for _, problems, _ in groups),
-            tuple(_lost(matrix, weight, problems, found) for _, problems, found in groups),
+            tuple(_lost(matrix, weight, problems, fold_trees) for _, problems, fold_trees in groups),
         )
         for weight in (matrix.weight, np.ones_like(matrix.weight))
     )
@@ -229,10 +231,10 @@ def _folds(
 def _lost(
     matrix: TimingMatrix, weight: NDArray[np.int64], problems: NDArray[np.bool_], trees: Sequence[Tree | None]
 ) -> tuple[int | None, ...]:
-    """Weighted regret on the problems of a group, for each tree; None where there is no such tree."""
-    places = [int(index) for index in np.flatnonzero(problems)]
+    """Weighted regret of each tree on the problems of a group; None if there is no such tree."""
+    indices = [int(index) for index in np.flatnonzero(problems)]
     scores = {
-        tree: sum(_scored(matrix, index, tree) * int(weight[index]) for index in places)
+        tree: sum(_scored(matrix, index, tree) * int(weight[index]) for index in indices)
         for tree in {*trees}
         if tree is not None
     }

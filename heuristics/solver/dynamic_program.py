@@ -1,16 +1,17 @@
 """Least costs of trees on all rectangles of a grid, by a dynamic program over their cuts.
 
-In: for each rectangle the least cost of one leaf. Out: `Partitions`: for each rectangle and number of leaves about the
-least cost, and the cuts that may attain it. Which of them does is left to `optimum`, which sums exactly.
+In: for each rectangle the least cost of one leaf. Out: `Partitions`: for each rectangle and number of leaves the
+approximate least cost, and the cuts that may attain it. `optimum` sums exactly and picks among them.
 
 Source: least-cost guillotine partitions: D[l](R) is the least D[a](low) + D[l - a](high) over the cuts of R and a from
-1 to l - 1, and D[1](R) the least cost of one config on R. Each side of R that is free (`grid.Ranges`) took a cut, and
-beyond it lies another leaf: of trees of at most L leaves, D[l] is needed where L - l sides or fewer are free.
+1 to l - 1, and D[1](R) the least cost of one config on R. Each free side of R (`grid.Ranges`) took a cut, with another
+leaf on its other side: of trees of at most L leaves, D[l] is needed only for rectangles with at most L - l free sides.
 
-Precision. Costs are integers, not negative, and so is each sum. Singles take half of the time and memory of doubles.
-A sum below 2**24 is exact in them, as all its parts are. Others are rounded once for the leaf and once a sum, each time
-by a factor of at most 1 + u or 1 / (1 + u), u = 2**-24, so D[l] is off by (1 + u)**l at most and a cut that attains it
-has a sum of at most (1 + u)**(2 l) times what is found, for which 1 + 4 l u stands.
+Precision. Costs are non-negative integers, and so are their sums. Singles take half the time and memory of doubles. A
+sum below 2**24 is exact in them, because all its parts are. Larger ones are rounded once for the leaf and once for each
+addition, each time by a factor of at most 1 + u or 1 / (1 + u), u = 2**-24. So D[l] is off by (1 + u)**l at most, and a
+cut that attains it has a sum of at most (1 + u)**(2 l) times the computed minimum. The code uses 1 + 4 l u as an upper
+bound.
 """
 
 from copy import copy
@@ -26,7 +27,7 @@ _EXACT_SINGLE = float(1 << 24)
 
 
 class Cut(NamedTuple):
-    """A rectangle cut in two: the axis, the bin that the high part begins with, and the leaves of the low part."""
+    """A rectangle cut in two: the axis, the first bin of the high part, and the leaves of the low part."""
 
     axis: str
     at: int
@@ -34,7 +35,7 @@ class Cut(NamedTuple):
 
 
 class Partitions:
-    """Least costs of all rectangles for 1 to `most` leaves, as far as anybody asked."""
+    """Least costs of all rectangles for 1 to `most` leaves, computed on demand."""
 
     def __init__(self, rows: Ranges, hidden: Ranges, one_leaf: NDArray[np.float64], most: int) -> None:
         """Take the costs of one leaf.
@@ -42,8 +43,8 @@ class Partitions:
         Args:
             rows: the ranges of that axis.
             hidden: the ranges of that axis.
-            one_leaf: double (row ranges, hidden ranges), integers below 2**50 from 0 on; infinite where there is none.
-            most: the most leaves that are asked for; on all of the grid, or all that was measured.
+            one_leaf: double (row ranges, hidden ranges), integers from 0 to below 2**50; infinite if there is none.
+            most: the most leaves of a query on the whole grid, or on its measured part.
         """
         self._rows, self._hidden = rows, hidden
         self._one_leaf = one_leaf
@@ -51,7 +52,7 @@ class Partitions:
         self._lay_out(np.float32)
 
     def for_more(self, most: int) -> "Partitions":
-        """The same for more leaves; what was solved for all rectangles, with four free sides, stays."""
+        """A copy for more leaves; it keeps tables that are complete, also for rectangles with four free sides."""
         other = copy(self)
         other.most = most
         complete = max(1, self.most - 4)
@@ -59,22 +60,22 @@ class Partitions:
         return other
 
     def in_doubles(self) -> None:
-        """From here on everything is exact, and takes twice the time and memory."""
+        """Restart in doubles: exact, at twice the time and memory."""
         self._lay_out(np.float64)
 
     def is_exact(self, cost: float) -> bool:
-        """Whether a cost that was found is not rounded."""
+        """Whether a computed cost is free of rounding."""
         return cost < _EXACT_SINGLE or self._dtype == np.float64
 
     def least(self, leaves: int, box: Box) -> float:
-        """Least cost of a tree of exactly that many leaves on a rectangle; infinite where there is none."""
+        """Least cost of a tree of exactly that many leaves on a rectangle; infinite if there is none."""
         while len(self._by_rows) < leaves:
             self._solve_next()
         row_range = self._rows.number[box.least_rows, box.most_rows + 1]
         return float(self._by_hidden[leaves - 1][box.least_hidden, box.most_hidden + 1, row_range])
 
     def cuts(self, leaves: int, box: Box) -> list[Cut]:
-        """The cuts that may attain the least cost: hidden before rows, then smaller places, then fewer low leaves."""
+        """Cuts that may attain the least cost: hidden before rows, then by bin, then fewer low leaves."""
         bound = self.least(leaves, box)
         if not self.is_exact(bound):
             bound *= 1 + 4 * leaves / _EXACT_SINGLE
@@ -85,7 +86,7 @@ class Partitions:
             box.most_hidden + 1,
         )
         row_range, hidden_range = self._rows.number[row_from, row_to], self._hidden.number[hidden_from, hidden_to]
-        found = []
+        result = []
         for axis, tables, first, last, other in (
             ("hidden", self._by_hidden, hidden_from, hidden_to, row_range),
             ("rows", self._by_rows, row_from, row_to, hidden_range),
@@ -94,14 +95,14 @@ class Partitions:
             low = np.stack([table[first, first + 1 : last, other] for table in parts], axis=-1)
             high = np.stack([table[first + 1 : last, last, other] for table in reversed(parts)], axis=-1)
             places, fewer = np.nonzero(np.add(low, high, dtype=np.float64) <= bound)
-            found += [Cut(axis, first + 1 + at, 1 + a) for at, a in zip(places.tolist(), fewer.tolist(), strict=True)]
-        return found
+            result += [Cut(axis, first + 1 + at, 1 + a) for at, a in zip(places.tolist(), fewer.tolist(), strict=True)]
+        return result
 
     def _lay_out(self, dtype: DTypeLike) -> None:
         """Begin with the table of one leaf.
 
-        Each table is there in two layouts, the bounds of the axis that is cut in front and the ranges of the other one
-        behind, so that cuts of either axis add and compare whole blocks of memory.
+        Each table is stored in two layouts: the bounds of the cut axis in front, the ranges of the other axis behind.
+        So cuts of either axis add and compare whole blocks of memory.
         """
         self._dtype = dtype
         self._by_hidden: list[NDArray[np.floating]] = []
@@ -109,7 +110,7 @@ class Partitions:
         self._add(self._one_leaf)
 
     def _solve_next(self) -> None:
-        """Add the table of one leaf more."""
+        """Add the table of one more leaf."""
         free = self.most - len(self._by_rows) - 1
         by_hidden = _least_of_cuts(self._by_hidden, self._hidden, self._rows, free)
         by_rows = _least_of_cuts(self._by_rows, self._rows, self._hidden, free)
@@ -138,11 +139,11 @@ def _least_of_cuts(
         free: rectangles with more free sides may be left out.
 
     Returns:
-        (ranges, others), infinite where there is no tree or it is left out.
+        (ranges, others), infinite if there is no tree or the rectangle is left out.
     """
     least = np.full_like(tables[0], np.inf)
     scratch = np.empty(least.size // 2, least.dtype)
-    # Ranges of the other axis have at most two free ends, and leave the rest to the axis that is cut.
+    # Ranges of the other axis have at most two free ends; the remaining free sides belong to the axis that is cut.
     known = 0
     for own in (2, 1, 0):
         count = others.up_to[min(2, free - own)] if free >= own else 0

@@ -1,8 +1,8 @@
-"""The bins in which trees are fitted: every cut between two measured sizes has one fixed threshold.
+"""The bins in which trees are fitted: each cut between two measured sizes has one fixed threshold.
 
-In: measured sizes and the largest size that can occur. Out: `Axis`: the bins of one axis, which cover all integers from
-1 on. Because thresholds are fixed beforehand, the sizes of any `Box` of bins, numbered from 0, are known exactly. And
-`Ranges`: all that an axis can be cut into, numbered.
+In: measured sizes and the largest possible size. Out: `Axis`: the bins of one axis, which cover all integers from 1 on.
+Because thresholds are fixed beforehand, the sizes of any `Box` of bins, numbered from 0, are known exactly. And
+`Ranges`: all intervals of an axis's bins, numbered.
 """
 
 from bisect import bisect_left, bisect_right
@@ -30,7 +30,7 @@ class Axis(NamedTuple):
     beyond: bool
 
     def bin(self, size: int) -> int:
-        """The bin of a size; the last one for what exceeds all tops."""
+        """The bin of a size; the last one if it exceeds all tops."""
         return min(bisect_left(self.tops, size), len(self.tops) - 1)
 
     def threshold(self, cut: int) -> int:
@@ -38,25 +38,25 @@ class Axis(NamedTuple):
         return self.tops[cut - 1] + (self.name == "rows")
 
     def cut(self, threshold: int) -> int:
-        """The cut of a threshold: the inverse of `threshold` for those of the axis, else the nearest cut below it."""
+        """The cut of a threshold: the inverse of `threshold` on this axis, else the nearest cut below it."""
         return bisect_right(self.tops, threshold - (self.name == "rows"))
 
     def without_beyond(self) -> "Axis":
-        """The same bins, where the last measured one answers for everything beyond."""
+        """The axis without the bin beyond: the last measured bin answers for all larger sizes."""
         return Axis(self.name, (*self.tops[:-2], self.tops[-1]), False) if self.beyond else self
 
 
 class Ranges:
-    """The ranges of an axis's bins, as bounds (low, high), numbered from those with fewest free ends on.
+    """The ranges of an axis's bins, as bounds (low, high), numbered by ascending number of free ends.
 
-    An end is free that is neither one of the axis nor of its measured sizes: where a tree has a part that ends there,
-    it has another leaf beyond.
+    An end is free if it is neither an end of the axis nor of its measured sizes: a part of a tree that ends there has
+    another leaf on the other side.
 
     Attributes:
-        size: how many bounds there are.
+        size: number of bounds.
         bounds: the low and the high bound of each range, int64.
         number: of the range (low, high), int64 (size, size).
-        up_to: how many ranges have 0, at most 1, and at most 2 free ends.
+        up_to: number of ranges with 0, at most 1, and at most 2 free ends.
     """
 
     def __init__(self, axis: Axis) -> None:
@@ -72,7 +72,7 @@ class Ranges:
         self.up_to: list[int] = np.searchsorted(free[order], [0, 1, 2], side="right").tolist()
 
     def cuts(self, free: int) -> Iterator[tuple[int, slice, slice]]:
-        """Each cut, with the low and the high bounds of ranges that it cuts: those with so many free ends at most."""
+        """Each cut, with the low and the high bounds of ranges that it divides, with at most `free` free ends."""
         for cut in range(1, self.size - 1):
             low, high = slice(0, cut), slice(cut + 1, self.size)
             first, last = slice(0, 1), slice(max(cut + 1, self._stop), self.size)
@@ -89,8 +89,8 @@ def axis(name: str, sizes: Iterable[int], limit: int) -> Axis:
     Args:
         name: `rows` or `hidden`.
         sizes: measured, in any order, at least one, none above `limit`.
-        limit: the largest size that can occur; where it exceeds the largest measured size, a last bin holds what lies
-            beyond, and its threshold is right at the measured size.
+        limit: the largest possible size; if it exceeds the largest measured size, a last bin holds the sizes beyond,
+            with its threshold right at the measured size.
     """
     values: Sequence[int] = sorted(set(sizes))
     tops = [
@@ -102,15 +102,15 @@ def axis(name: str, sizes: Iterable[int], limit: int) -> Axis:
 
 
 def coarsened(rows: Axis, hidden: Axis, most: int) -> tuple[Axis, Axis]:
-    """The axes with at most `most` pairs of bins: the bins of sizes that are nearest, as ratios, are joined first."""
+    """The axes with at most `most` pairs of bins: bins of the nearest sizes, by ratio, are merged first."""
     axes = {"rows": rows, "hidden": hidden}
     while len(axes["rows"].tops) * len(axes["hidden"].tops) > most:
-        _, name, place = min(
-            (Fraction(tops[place + 1], tops[place]), name, place)
+        _, name, index = min(
+            (Fraction(tops[index + 1], tops[index]), name, index)
             for name, (_, tops, beyond) in axes.items()
-            # What lies beyond stays apart from what was measured.
-            for place in range(len(tops) - 1 - beyond)
+            # The bin beyond is never merged with measured sizes.
+            for index in range(len(tops) - 1 - beyond)
         )
         _, tops, beyond = axes[name]
-        axes[name] = Axis(name, (*tops[:place], *tops[place + 1 :]), beyond)
+        axes[name] = Axis(name, (*tops[:index], *tops[index + 1 :]), beyond)
     return axes["rows"], axes["hidden"]

@@ -6,8 +6,8 @@ the tree of least total cost, among all trees whose cuts lie between bins.
 Ties are broken by a total order: fewer leaves; then, from the root down, the first cut in the order hidden before rows
 and smaller thresholds before larger; then fewer leaves on the low side; in a leaf, the smallest config.
 
-Costs are integers below 2**50. `dynamic_program` finds the trees whose cost is the least but for rounding; their costs
-are then summed exactly, so the best tree is the same on any processor.
+Costs are integers below 2**50. `dynamic_program` finds the trees of least cost up to rounding. Their costs are then
+summed exactly, so the best tree is the same on any processor.
 """
 
 from collections.abc import Iterator
@@ -21,11 +21,12 @@ from normtune.heuristics.solver.grid import Axis, Ranges
 from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree
 from normtune.kernels.config import Config
 
-# The price of what may not be: more than any sum of costs, and as often as there may be bins it still fits an int64.
+# The cost of a barred entry: larger than any sum of costs, and as many of them as there may be bins still fit an int64.
 BARRED = 1 << 50
-# A bound of memory, which grows with the square of the bins: 1947 bins take 0.4 GB and 3 s for 24 leaves.
+# A bound on memory, which grows with the square of the bins: 1947 bins take 0.4 GB and 3 s for 24 leaves.
 MAX_BINS = 2600
-# So many rounded costs are summed anew before all are sought exactly: more only where very many trees cost the same.
+# Limit on rounded costs that are summed again, before all are computed exactly: exceeded only if very many trees cost
+# the same.
 _MANY = 4000
 
 
@@ -61,9 +62,9 @@ class Optima:
         Args:
             axes: bins of rows and of hidden, R and H of them.
             configs: C candidates, ordered.
-            cost: int64 (C, R, H), what each config costs in each bin; 0 in bins without problems.
+            cost: int64 (C, R, H), cost of each config in each bin; 0 in bins without problems.
             barred: bool (C, R, H), bins with a problem on which the config has no time.
-            legal: bool (C, R, H), whether a region that reaches up to that bin may have the config.
+            legal: bool (C, R, H): the config is legal for a region that reaches up to that bin.
             max_leaves: the most leaves.
 
         Raises:
@@ -77,7 +78,7 @@ class Optima:
         self._sums = Sums(np.where(barred, BARRED, cost))
         self._legal = legal
         self.most = min(max_leaves, sizes[0] * sizes[1])
-        # No tree costs less on a rectangle than the best config of each bin. What it costs more is what is partitioned.
+        # No tree costs less on a rectangle than the best config of each bin. The excess over that is partitioned.
         least = np.where(barred, BARRED, cost).min(axis=0, keepdims=True)
         self._floor = Sums(np.where(least >= BARRED // 2, 0, least))
         ranges = Ranges(self.rows), Ranges(self.hidden)
@@ -85,7 +86,7 @@ class Optima:
         self._known: dict[tuple[int, Box], int] = {}
 
     def up_to(self, most: int) -> "Optima":
-        """The same for another number of leaves; where that is no more, what one solves, the other need not."""
+        """The optima for another number of leaves; if that is no larger, both share their solutions."""
         other = copy(self)
         other.most = min(most, len(self.rows.tops) * len(self.hidden.tops))
         if other.most > self._partitions.most:
@@ -93,17 +94,17 @@ class Optima:
         return other
 
     def least(self, leaves: int) -> int | None:
-        """Least total cost of a tree of at most that many leaves; None where there is no such tree."""
+        """Least total cost of a tree of at most that many leaves; None if there is no such tree."""
         return self._least(leaves, self.whole)
 
     def least_measured(self, leaves: int) -> int | None:
-        """The same without the bins beyond the measured sizes, so of trees that need not be legal there."""
+        """As `least`, without the bins beyond the measured sizes: the trees need not be legal there."""
         rows = len(self.rows.tops) - self.rows.beyond
         hidden = len(self.hidden.tops) - self.hidden.beyond
         return self._least(leaves, Box(0, rows - 1, 0, hidden - 1))
 
     def tree(self, leaves: int) -> Tree | None:
-        """The tree of least cost with at most that many leaves, the one with fewest where costs are equal."""
+        """The tree of least cost with at most that many leaves; of equal costs, the one with the fewest leaves."""
         best = self.least(leaves)
         if best is None:
             return None
@@ -113,7 +114,7 @@ class Optima:
         return self._build(self.whole, fewest)
 
     def fewest(self, cost: int) -> int | None:
-        """The fewest leaves of a tree that costs at most that; None where there is no such tree."""
+        """The fewest leaves of a tree that costs at most that; None if there is no such tree."""
         counts = range(1, self.most + 1)
         return next((count for count in counts if (least := self.least(count)) is not None and least <= cost), None)
 
@@ -123,33 +124,33 @@ class Optima:
         return Box(0, len(self.rows.tops) - 1, 0, len(self.hidden.tops) - 1)
 
     def costs(self, box: Box) -> NDArray[np.int64]:
-        """Int64 (C,): what each config costs alone on a rectangle; `BARRED` or more where it may not answer there."""
+        """Int64 (C,): cost of each config alone on a rectangle; `BARRED` or more if it may not answer there."""
         costs = self._sums.over(box)
         return np.where(self._legal[:, box.most_rows, box.most_hidden] & (costs < BARRED // 2), costs, BARRED)
 
     def _one_leaf(self, rows: Ranges, hidden: Ranges) -> NDArray[np.float64]:
-        """Double (row ranges, hidden ranges): what the best single config costs above the floor."""
+        """Double (row ranges, hidden ranges): cost of the best single config above the floor."""
         prefix, barred = self._sums.prefix, np.where(self._legal, 0, BARRED).transpose(1, 2, 0)
         floor = self._floor.prefix[:, :, 0]
         hidden_from, hidden_to = hidden.bounds
-        found = []
+        strips = []
         for row_from, row_to in zip(*(bounds.tolist() for bounds in rows.bounds), strict=True):
             strip = prefix[row_to] - prefix[row_from]
             costs = (strip[1:] + barred[row_to - 1])[hidden_to - 1] - strip[hidden_from]
             least, below = costs.min(axis=1), floor[row_to] - floor[row_from]
-            found.append(np.where(least >= BARRED // 2, np.inf, least - (below[hidden_to] - below[hidden_from])))
-        return np.stack(found)
+            strips.append(np.where(least >= BARRED // 2, np.inf, least - (below[hidden_to] - below[hidden_from])))
+        return np.stack(strips)
 
     def _least(self, leaves: int, box: Box) -> int | None:
         counts = range(1, min(leaves, self.most) + 1)
         return min((cost for count in counts if (cost := self._cost(count, box)) is not None), default=None)
 
     def _cost(self, leaves: int, box: Box) -> int | None:
-        """Least cost of a tree of exactly that many leaves on a rectangle; None where there is none."""
+        """Least cost of a tree of exactly that many leaves on a rectangle; None if there is none."""
         return None if np.isinf(self._partitions.least(leaves, box)) else self._summed(leaves, box)
 
     def _summed(self, leaves: int, box: Box) -> int:
-        """The same where there is a tree."""
+        """As `_cost`, for a tree that exists."""
         about = self._partitions.least(leaves, box)
         if self._partitions.is_exact(about):
             return int(self._floor.over(box)[0]) + int(about)
@@ -163,7 +164,7 @@ class Optima:
         return self._known[leaves, box]
 
     def _cuts(self, leaves: int, box: Box) -> Iterator[tuple[int, Cut]]:
-        """The cuts that may attain the least cost, in their order, with what the best trees on both sides cost."""
+        """Cuts that may attain the least cost, in their order, each with the cost of the best trees on both sides."""
         for cut in self._partitions.cuts(leaves, box):
             low, high = box.cut(cut.axis, cut.at)
             yield self._summed(cut.low_leaves, low) + self._summed(leaves - cut.low_leaves, high), cut

@@ -1,21 +1,21 @@
 """The few candidates that together serve all problems at least cost, proved by branch and bound.
 
-In: what each candidate costs on each problem, where one may not answer, and how many may be chosen. Out: `Portfolio`,
-with a lower bound that no choice of as many can beat. Knows neither configs nor regions; only integers are computed
-with, so that the answer is the same on every processor.
+In: the cost of each candidate on each problem, barred entries, and the size of a set. Out: `Portfolio`, with a lower
+bound on the cost of every set of that size. Knows neither configs nor regions. All arithmetic is in integers, so the
+answer is the same on every processor.
 
-This is the p-median problem: of at most `size` candidates S, find those with the least F(S), the sum over problems of
-the least cost in S. For any price u of each problem, no set costs less than
+This is the p-median problem: of sets S of at most `size` candidates, find the one with the least F(S), the sum over
+problems of the least cost in S. For any price u of each problem, no set costs less than
 
     sum of u  -  the sum of the `size` largest savings,  a candidate's savings being the sum of max(0, u - its cost).
 
-With the prices of a set that is chosen already it is the bound of submodular savings (Nemhauser, Wolsey, Fisher 1978:
-F(S + T) is at least F(S) less the largest marginals of T); prices in between, found by subgradient steps (Cornuejols,
-Fisher, Nemhauser 1977), make it tighter, most often tight. The same prices say which candidates any better set must
-have, or cannot have. What then is open is branched on, the least bound first.
+With the prices of a set that is already chosen, this is the bound of submodular savings (Nemhauser, Wolsey, Fisher
+1978: F(S + T) is at least F(S) less the largest marginals of T). Prices in between, found by subgradient steps
+(Cornuejols, Fisher, Nemhauser 1977), make it tighter, most often tight. The same prices show which candidates any
+better set must have, or cannot have. The remaining sets are branched on, the least bound first.
 
-Ties. A candidate that another one matches or beats on every problem is never chosen; of equals, the first stays. Of the
-sets of equal cost, the one of fewest candidates is taken, and of those the one whose indices are smallest, in order.
+Ties. A candidate that another one matches or beats on every problem is never chosen; of equal candidates, the first
+stays. Of sets of equal cost, the smallest is taken, and of those the one with the smallest indices, in order.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 # 12, 143 of 144 are proved within it, nearly all in 0.1 s; the other one is proved to 0.02 % of its cost.
 MAX_NODES = 2000
 _ROOT_STEPS, _NODE_STEPS = 300, 30
-_PATIENCE = 8  # steps without progress after which steps are halved
+_PATIENCE = 8  # steps without progress before the step size is halved
 
 
 class Portfolio(NamedTuple):
@@ -38,7 +38,7 @@ class Portfolio(NamedTuple):
     Attributes:
         chosen: their indices, ascending.
         cost: the sum over problems of the least cost among them.
-        bound: no choice of at most as many as were allowed costs less; equal to `cost` where that is proved least.
+        bound: lower bound on the cost of any set of the allowed size; equal to `cost` if that is proved least.
     """
 
     chosen: tuple[int, ...]
@@ -52,14 +52,14 @@ def portfolio(
     """The at most `size` candidates of least cost.
 
     Args:
-        cost: int64 (P problems, C candidates), in any unit; may be negative; what barred entries hold is not looked at.
+        cost: int64 (P problems, C candidates), in any unit; may be negative; barred entries are ignored.
         size: the most candidates, at least 1.
-        barred: bool (P, C), where a candidate may not answer; None for nowhere.
-        max_nodes: after so many nodes the best set that was found is returned, with a bound below its cost, or, where
-            the cost is proved by then, without looking for the first of equals.
+        barred: bool (P, C): a candidate may not answer; None for nowhere.
+        max_nodes: most nodes. Then the best set so far is returned, with a bound below its cost, or, if the cost is
+            proved by then, without a search for the first of equal sets.
 
     Returns:
-        None where no such set covers every problem, or none was found within `max_nodes`.
+        None if no such set covers every problem, or none was found within `max_nodes`.
 
     Raises:
         ValueError: `size` is below 1.
@@ -73,31 +73,31 @@ def portfolio(
 def fewest(
     cost: NDArray[np.int64], barred: NDArray[np.bool_] | None, budget: int, max_nodes: int = MAX_NODES
 ) -> Portfolio | None:
-    """The smallest set whose cost is at most `budget`, and of those of that size the one of least cost.
+    """The smallest set whose cost is at most `budget`; among those of its size, the one of least cost.
 
     Args:
         cost: as for `portfolio`.
         barred: as for `portfolio`.
         budget: in the unit of the costs.
-        max_nodes: for each size that is tried.
+        max_nodes: for each size.
 
     Returns:
-        The bound is that of sets of as many candidates. None where even all candidates together cost more, or leave a
-        problem uncovered. A set is the smallest one unless a smaller size ran out of nodes.
+        The bound is that of sets of as many candidates. None if even all candidates together cost more, or leave a
+        problem uncovered. The set is the smallest one unless a smaller size ran out of nodes.
 
     Raises:
         OverflowError: the costs are too large to be summed exactly.
     """
     program = _Program(cost, barred)
     for size in range(1, program.candidates + 1):
-        found = program.solved(size, max_nodes, budget)
-        if found and found.cost <= budget:
-            return found
+        result = program.solved(size, max_nodes, budget)
+        if result and result.cost <= budget:
+            return result
     return None
 
 
 class _Node(NamedTuple):
-    """What is open: sets with all of `included` and some of `free`, by place among the undominated candidates."""
+    """An open part of the search: sets with all of `included` and some of `free`, indices of undominated candidates."""
 
     included: tuple[int, ...]
     free: tuple[int, ...]
@@ -105,7 +105,7 @@ class _Node(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """The best set of a search, None where none costs less than was asked for; a bound on all sets of it; prices."""
+    """Result of a search: the best set, None if none is below the cutoff; a bound on all sets of the search; prices."""
 
     chosen: tuple[int, ...] | None
     cost: int
@@ -114,7 +114,7 @@ class _Found(NamedTuple):
 
 
 class _Program:
-    """Costs less the least of each problem, of undominated candidates alone, a candidate a row."""
+    """Costs above the least of each problem, for undominated candidates only, one candidate per row."""
 
     def __init__(self, cost: NDArray[np.int64], barred: NDArray[np.bool_] | None) -> None:
         """See `portfolio`."""
@@ -127,7 +127,7 @@ class _Program:
         least = np.where(open_to, cost, large).min(axis=1)
         regret = np.where(open_to, cost - least[:, None], 0)
         self._offset = sum(least.tolist())
-        # Above what any set costs that covers everything, so that a set is first of all judged by what it covers.
+        # More than any set costs that covers everything, so coverage decides first.
         self._uncovered = 1 + sum(regret.max(axis=1).tolist())
         if max(self._uncovered * 4 * (len(cost) + 1) * cost.shape[1], abs(self._offset)) >= 1 << 62:
             raise OverflowError(f"costs of {len(cost)} problems are too large to be summed exactly")
@@ -137,7 +137,7 @@ class _Program:
         self.candidates = len(self._index)
 
     def solved(self, size: int, max_nodes: int, budget: int | None = None) -> Portfolio | None:
-        """The best set of at most `size` candidates; with a budget, None as soon as that is proved to be too little."""
+        """The best set of at most `size` candidates; with a budget, None as soon as the budget is proved too small."""
         if not self._coverable:
             return None
         self._nodes = max_nodes
@@ -146,31 +146,31 @@ class _Program:
         cutoff = self._uncovered if budget is None else min(self._uncovered, budget - self._offset + 1)
         greedy = self._greedy(size)
         start = _Node((), every, self._cost[greedy].min(axis=0))
-        found = self._search(start, size, cutoff, greedy)
-        if found.chosen is None:
+        result = self._search(start, size, cutoff, greedy)
+        if result.chosen is None:
             return None
-        chosen = self._needed(found.chosen)
-        if found.cost == found.bound:
-            chosen = self._first_of_equals(chosen, found)
+        chosen = self._needed(result.chosen)
+        if result.cost == result.bound:
+            chosen = self._first_of_equals(chosen, result)
         return Portfolio(
-            tuple(int(self._index[place]) for place in chosen), found.cost + self._offset, found.bound + self._offset
+            tuple(int(self._index[index]) for index in chosen), result.cost + self._offset, result.bound + self._offset
         )
 
     def _of(self, chosen: Sequence[int]) -> int:
-        """What a set costs, uncovered problems included."""
+        """Cost of a set, uncovered problems included."""
         return int(self._cost[list(chosen)].min(axis=0).sum())
 
     def _needed(self, chosen: Sequence[int]) -> tuple[int, ...]:
-        """The set without what it does not need, the last first."""
+        """The set without redundant candidates, the last removed first."""
         kept, cost = sorted(chosen), self._of(chosen)
-        for place in sorted(chosen, reverse=True):
-            fewer = [other for other in kept if other != place]
+        for candidate in sorted(chosen, reverse=True):
+            fewer = [other for other in kept if other != candidate]
             if fewer and self._of(fewer) == cost:
                 kept = fewer
         return tuple(kept)
 
     def _first_of_equals(self, chosen: tuple[int, ...], found: _Found) -> tuple[int, ...]:
-        """Of all sets of the least cost, the first in the order of the module's docstring."""
+        """The first of all sets of the least cost, by the order in the module's docstring."""
         every, cost, prices = tuple(range(self.candidates)), found.cost, found.prices
         while len(chosen) > 1:
             fewer = self._search(_Node((), every, prices), len(chosen) - 1, cost + 1)
@@ -178,20 +178,20 @@ class _Program:
                 break
             chosen = self._needed(fewer.chosen)
         fixed: tuple[int, ...] = ()
-        for place in every:
+        for candidate in every:
             if len(fixed) == len(chosen):
                 break
-            if place not in chosen:
-                later = tuple(other for other in every if other > place)
-                earlier = self._search(_Node((*fixed, place), later, prices), len(chosen), cost + 1)
+            if candidate not in chosen:
+                later = tuple(other for other in every if other > candidate)
+                earlier = self._search(_Node((*fixed, candidate), later, prices), len(chosen), cost + 1)
                 if earlier.chosen is None:
                     continue
                 chosen = tuple(sorted(earlier.chosen))
-            fixed = (*fixed, place)
+            fixed = (*fixed, candidate)
         return chosen
 
     def _greedy(self, size: int) -> list[int]:
-        """One candidate after another, each the one that saves most, and then exchanged while that helps."""
+        """Greedy set: candidates added by largest saving, then exchanged while that helps."""
         chosen: list[int] = []
         present = np.full(self._cost.shape[1], self._uncovered)
         while len(chosen) < size:
@@ -210,14 +210,14 @@ class _Program:
                 rest = chosen[:out] + chosen[out + 1 :]
                 present = self._cost[rest].min(axis=0) if rest else np.full(self._cost.shape[1], self._uncovered)
                 costs = np.minimum(present, self._cost).sum(axis=1)
-                place = int(np.argmin(costs))
-                best = min(best, (int(costs[place]), out, place))
+                candidate = int(np.argmin(costs))
+                best = min(best, (int(costs[candidate]), out, candidate))
             if best[0] >= cost:
                 return chosen
             cost, chosen[best[1]] = best[0], best[2]
 
     def _search(self, start: _Node, size: int, cutoff: int, known: Sequence[int] = ()) -> _Found:
-        """The best set below `cutoff`, beginning with one that is known; without one, the first that is found."""
+        """The best set below `cutoff`, starting from a known one; without one, the first set found."""
         best: tuple[int, ...] | None = None
         if known and (cost := self._of(known)) < cutoff:
             best, cutoff = tuple(known), cost
@@ -232,11 +232,11 @@ class _Program:
                 return _Found(best, cutoff, bound, prices)
             self._nodes -= 1
             relaxed = _Relaxation(self._cost, self._uncovered, node, size, cutoff)
-            tried = relaxed.tighten(steps)
+            candidate = relaxed.tighten(steps)
             if not serial:
                 prices, steps = relaxed.prices, _NODE_STEPS
-            if tried[0] < cutoff:
-                cutoff, best = tried
+            if candidate[0] < cutoff:
+                cutoff, best = candidate
             bound = max(bound, relaxed.bound)
             if bound >= cutoff:
                 continue
@@ -249,7 +249,7 @@ class _Program:
                     best, cutoff = chosen, cost
                 continue
             first = relaxed.most_saving(node.free)
-            rest = tuple(place for place in node.free if place != first)
+            rest = tuple(index for index in node.free if index != first)
             for child in (node._replace(included=(*node.included, first), free=rest), node._replace(free=rest)):
                 serial += 1
                 heappush(queue, (bound, serial, child))
@@ -257,10 +257,10 @@ class _Program:
 
 
 class _Relaxation:
-    """The bound of a node, by prices of the problems that are made better step by step."""
+    """The bound of a node, from prices of the problems that are improved step by step."""
 
     def __init__(self, cost: NDArray[np.int64], uncovered: int, node: _Node, size: int, cutoff: int) -> None:
-        """The bound at the node's own prices is not computed yet."""
+        """Take the node; the bound at its own prices is not computed yet."""
         self._all = cost
         self._node = node
         self._left = size - len(node.included)
@@ -274,7 +274,7 @@ class _Relaxation:
         self._savings: NDArray[np.int64] = np.zeros(len(node.free), np.int64)
 
     def tighten(self, steps: int) -> tuple[int, tuple[int, ...]]:
-        """Raise the bound by at most so many steps; the cost of the best set of most savings on the way, and the set.
+        """Raise the bound by at most `steps` steps; return the best set of largest savings on the way, with its cost.
 
         Polyak's steps: the gap to the cutoff over the squared length of the subgradient, scaled by `scale` / 1024.
         """
@@ -312,38 +312,38 @@ class _Relaxation:
         return best
 
     def _tried(self, chosen: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-        members = (*self._node.included, *(self._node.free[place] for place in chosen))
+        members = (*self._node.included, *(self._node.free[index] for index in chosen))
         if not members:
             return self._cutoff, ()
         return int(self._all[list(members)].min(axis=0).sum()), members
 
     def reduced(self, cutoff: int) -> _Node:
-        """The node with what any set below the cutoff must have included, and without what none can have."""
+        """The node with the candidates that every set below the cutoff needs, and without those that none can have."""
         order = np.argsort(-self._savings, kind="stable")
         free = self._node.free
         if len(order) <= self._left or not self._left:
             return self._node._replace(prices=self.prices)
         last, next_one = int(self._savings[order[self._left - 1]]), int(self._savings[order[self._left]])
         forced, kept = [], []
-        for number, place in enumerate(order.tolist()):
-            saved = int(self._savings[place])
-            if number < self._left and self.bound + saved - next_one >= cutoff:
-                forced.append(free[place])
-            elif number < self._left or self.bound + last - saved < cutoff:
-                kept.append(free[place])
+        for rank, index in enumerate(order.tolist()):
+            saved = int(self._savings[index])
+            if rank < self._left and self.bound + saved - next_one >= cutoff:
+                forced.append(free[index])
+            elif rank < self._left or self.bound + last - saved < cutoff:
+                kept.append(free[index])
         return _Node((*self._node.included, *sorted(forced)), tuple(sorted(kept)), self.prices)
 
     def most_saving(self, among: Sequence[int]) -> int:
-        """The candidate that saves most at the best prices, the first of equals."""
+        """The candidate of largest saving at the best prices, the first of equals."""
         saved = dict(zip(self._node.free, self._savings.tolist(), strict=True))
-        return max(among, key=lambda place: (saved[place], -place))
+        return max(among, key=lambda candidate: (saved[candidate], -candidate))
 
 
 def _undominated(cost: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The rows that no other one matches or beats everywhere; of equal rows, the first."""
+    """Rows that no other row matches or beats everywhere; of equal rows, the first."""
     kept = np.ones(len(cost), np.bool_)
-    for place, own in enumerate(cost):
+    for row, own in enumerate(cost):
         matched = (cost <= own).all(axis=1)
         equal = matched & (cost == own).all(axis=1)
-        kept[place] = not (matched & ~equal).any() and not equal[:place].any()
+        kept[row] = not (matched & ~equal).any() and not equal[:row].any()
     return np.flatnonzero(kept)

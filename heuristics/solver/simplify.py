@@ -1,14 +1,14 @@
-"""The plainest of the trees that are as good as the best one.
+"""The simplest of the trees that are as good as the best one.
 
-In: the optima of a grid, one of their trees, and how much more a tree may cost. Out: a tree within that budget, chosen
-by what people prefer who read and compile a table, in this order: fewer leaves, fewer distinct configs (each is a
-binary that users compile), rounder thresholds, and nearer to the table that it replaces.
+In: the optima of a grid, one of their trees, and a budget for its cost. Out: a tree within that budget, chosen for
+people who read and compile a table, in this order: fewer leaves, fewer distinct configs (each is a binary that users
+compile), rounder thresholds, and thresholds nearer to the table that is replaced.
 
-The partition stays that of the optimum but for the moves below, so the preferences are met as far as single moves
-reach; what is proved is the cost, as the budget is never left. Fewest configs: exact for the partition at hand.
-Thresholds: a cut moves to another one of the grid that is rounder. Nearer: a leaf takes a config of the old table's, or
-a cut moves to one of the old thresholds, as long as configs do not grow in number and thresholds stay as round; at last
-the old tree itself, where it is as plain.
+The partition stays that of the optimum except for the moves below, so the preferences are met as far as single moves
+reach. The cost is proved, because the budget is never exceeded. Fewest configs: exact for the given partition.
+Thresholds: a cut moves to a rounder one of the grid. Nearer: a leaf takes a config of the old table, or a cut moves to
+one of the old thresholds, as long as the number of configs does not grow and thresholds stay as round. Finally the old
+tree itself is taken if it is as simple.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -29,8 +29,8 @@ class Old(NamedTuple):
     """The tree that is replaced.
 
     Attributes:
-        tree: what it does.
-        cost: of the tree, as `Optima` counts it; None where it may not answer everywhere.
+        tree: the tree.
+        cost: of the tree, as `Optima` counts it; None if it may not answer everywhere.
         differs: over the bins of the optima, the weight of the problems on which each config differs from its answer.
     """
 
@@ -40,13 +40,13 @@ class Old(NamedTuple):
 
 
 def tidied(optima: Optima, tree: Tree, budget: int, old: Old | None = None) -> Tree:
-    """The plainest tree that is found.
+    """The simplest tree found.
 
     Args:
         optima: of the grid.
         tree: of the optima; it costs at most `budget`.
         budget: the most that the result may cost.
-        old: what is replaced.
+        old: the tree that is replaced.
     """
     tree = _fewer_configs(optima, tree, budget)
     tree = _rounder(optima, tree, budget)
@@ -54,14 +54,14 @@ def tidied(optima: Optima, tree: Tree, budget: int, old: Old | None = None) -> T
 
 
 def cost_of(optima: Optima, tree: Tree) -> int | None:
-    """What a tree costs; None where a config may not answer, or a cut is none of the grid or cuts nothing."""
+    """Cost of a tree; None if a config may not answer, or a cut is not on the grid or divides nothing."""
     total = 0
     for node, box in walk(tree, optima.whole, partial(_halves, optima)):
         if isinstance(node, Leaf):
             if node.config not in optima.configs:
                 return None
             total += int(optima.costs(box)[optima.configs.index(node.config)])
-        # Of a threshold off the grid it is not known on which side of it the sizes of its bin are.
+        # For a threshold off the grid, the side of the sizes in its bin is unknown.
         elif (
             _axis(optima, node).threshold(_cut(optima, node)) != node.threshold or _halves(optima, node, box)[0] == box
         ):
@@ -80,7 +80,7 @@ def _cut(optima: Optima, split: Split) -> int:
 
 
 def _halves(optima: Optima, split: Split, box: Box) -> tuple[Box, Box]:
-    """What is low and what is high of a cut in a box of bins; all of the box is both where the cut is not inside."""
+    """Low and high part of a box of bins at a cut; the whole box twice if the cut is not inside."""
     low, high = box.cut(split.axis, _cut(optima, split))
     return (box, box) if low.is_empty or high.is_empty else (low, high)
 
@@ -98,7 +98,7 @@ def replaced(tree: Tree, parts: Iterator[Tree]) -> Tree:
 
 
 def _with_configs(tree: Tree, configs: Iterable[Config]) -> Tree:
-    """The tree with other configs in its leaves, low before high; a cut between equal ones goes."""
+    """The tree with other configs in its leaves, low before high; a cut between equal ones is removed."""
     return _merged(replaced(tree, map(Leaf, configs)))
 
 
@@ -111,16 +111,16 @@ def _merged(tree: Tree) -> Tree:
 
 def _fewer_configs(optima: Optima, tree: Tree, budget: int) -> Tree:
     costs = np.stack([optima.costs(box) for box in boxes(optima, tree)])
-    found = fewest(costs, costs >= BARRED, budget)
-    if found is None or len(found.chosen) >= len(distinct(tree)):
+    few = fewest(costs, costs >= BARRED, budget)
+    if few is None or len(few.chosen) >= len(distinct(tree)):
         return tree
-    chosen = np.array(found.chosen)
+    chosen = np.array(few.chosen)
     best = chosen[np.argmin(costs[:, chosen], axis=1)]
-    return _with_configs(tree, [optima.configs[place] for place in best.tolist()])
+    return _with_configs(tree, [optima.configs[index] for index in best.tolist()])
 
 
 def _variants(tree: Tree, changed: Callable[[Tree], Iterator[Tree]]) -> Iterator[Tree]:
-    """The trees in which one part was exchanged for one of `changed`, from the root down."""
+    """The trees with one part replaced by one of `changed`, from the root down."""
     yield from changed(tree)
     if isinstance(tree, Split):
         for low in _variants(tree.low, changed):
@@ -130,12 +130,12 @@ def _variants(tree: Tree, changed: Callable[[Tree], Iterator[Tree]]) -> Iterator
 
 
 def _roughness(tree: Tree) -> int:
-    """The sum of how little round its thresholds are."""
+    """Sum of the roundness of its thresholds; 0 if all are powers of two."""
     return 0 if isinstance(tree, Leaf) else roundness(tree.threshold) + _roughness(tree.low) + _roughness(tree.high)
 
 
 def _rounder(optima: Optima, tree: Tree, budget: int) -> Tree:
-    """Single cuts are moved, the move that gains most roundness first, of these the one that costs least."""
+    """Move single cuts, largest gain of roundness first, then least cost."""
 
     def moved(part: Tree) -> Iterator[Tree]:
         if isinstance(part, Split):
@@ -157,7 +157,7 @@ def _rounder(optima: Optima, tree: Tree, budget: int) -> Tree:
 
 
 def _nearer(optima: Optima, tree: Tree, budget: int, old: Old) -> Tree:
-    """Leaves and cuts are brought to those of the old tree, the move that brings it nearest first."""
+    """Move leaves and cuts towards those of the old tree, largest approach first."""
     configs = sorted(distinct(old.tree))
     thresholds = sorted(set(_thresholds(old.tree)))
 
