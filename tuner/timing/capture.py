@@ -1,6 +1,6 @@
-"""CUDA graphs without what `torch.cuda.graph` does around a capture: it empties the allocator's cache, each time.
+"""Capture of a CUDA graph. `torch.cuda.graph` empties the allocator's cache each time; this does not.
 
-In: work to be captured. Out: a graph. Nothing may be allocated by the work that outlives it.
+In: work to be captured. Out: a graph. No allocation inside the work may outlive it.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 
 
 def capture(stream: torch.cuda.Stream, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """The graph of what `work` enqueues on the current stream, which is `stream` for its time."""
+    """Graph of the work that `work` enqueues. `stream` is the current stream meanwhile."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         graph.capture_begin(capture_error_mode="thread_local")
