@@ -1,1 +1,1 @@
-"""Planning, compiling, gate and timing: everything between a problem and its stored measurements."""
+"""From a problem to its stored measurements: plan, compilation, gate, timing."""

@@ -1,7 +1,7 @@
 """`normtune sweep`.
 
-In: options. Out: measurements in a store, and on the terminal what is planned, what is going on and what came of it.
-Everything heavy is imported once the options are known to make sense.
+In: options. Out: measurements in a store, and text on the terminal: plan, progress, outcome. Heavy modules are imported
+after the options are checked.
 """
 
 import json
@@ -27,7 +27,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Effort(NamedTuple):
-    """What options are where they are not given."""
+    """Defaults of options under one `--effort`."""
 
     grid: str
     space: str
@@ -161,7 +161,7 @@ def sweep(
 
 
 class _Wanted(NamedTuple):
-    """The problems that were asked for, and how many were left out of what else they stand for: see `plan.Plan`."""
+    """The requested problems, and the numbers of those left out: see `plan.Plan`."""
 
     problems: "list[Problem]"
     reduced: int = 0
@@ -186,19 +186,19 @@ def _wanted(
 
     if file is not None:
         pairs, larger = shapes_of(file)
-        found = problems(keys, dtypes, pairs)
-        return _Wanted(found, beyond=len(larger) * (len(found) // len(pairs)))
-    found = problems(keys, dtypes, shapes(grid, *sizes))
+        wanted = problems(keys, dtypes, pairs)
+        return _Wanted(wanted, beyond=len(larger) * (len(wanted) // len(pairs)))
+    wanted = problems(keys, dtypes, shapes(grid, *sizes))
     if grid != "quick":
-        return _Wanted(found)
-    return _Wanted(found, len(problems(keys, dtypes, shapes("default", *sizes))) - len(found))
+        return _Wanted(wanted)
+    return _Wanted(wanted, len(problems(keys, dtypes, shapes("default", *sizes))) - len(wanted))
 
 
 def chosen_effort(effort: str, grid: str | None, space: str | None, strategy: str | None, budget: str | None) -> Effort:
-    """What an effort stands for, with the options that were given in its place.
+    """The defaults of an effort, overridden by the given options.
 
     Raises:
-        UsageError: the effort is unknown, or the budget is no time.
+        UsageError: the effort is unknown, or the budget is not a time.
     """
     if effort not in EFFORTS:
         raise UsageError(f"unknown effort {effort!r}: expected one of {', '.join(EFFORTS)}")
@@ -216,12 +216,12 @@ def parse_budget(text: str | None) -> float | None:
     """Seconds of `90s`, `8m`, `1.5h` or a plain number of seconds.
 
     Raises:
-        UsageError: it is none of these, or not positive.
+        UsageError: another form, or not positive.
     """
     if text is None:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    seconds = float(found[1]) * _UNITS[found[2] or "s"] if found else 0.0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    seconds = float(match[1]) * _UNITS[match[2] or "s"] if match else 0.0
     if seconds <= 0:
         raise UsageError(f"--budget is {text!r}: expected a positive time such as 90s, 8m or 1h")
     return seconds
@@ -231,7 +231,7 @@ def parse_sizes(name: str, text: str | None) -> list[int] | None:
     """The positive integers of `1,64,4096`.
 
     Raises:
-        UsageError: there is none, or something else is among them.
+        UsageError: the list is empty, or holds anything else.
     """
     if text is None:
         return None

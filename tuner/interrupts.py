@@ -1,6 +1,6 @@
-"""Signals that end a sweep: where they take effect, and where they wait.
+"""Signals that end a sweep: SIGTERM as an exception, and blocks that defer signals.
 
-In: a block of code. Out: SIGTERM as an exception, and blocks that no signal interrupts. The sweep and the command line
+In: a block of code. Out: SIGTERM as an exception, and blocks without interruption. The sweep and the command line
 handle the end.
 """
 
@@ -21,7 +21,7 @@ def terminable() -> Iterator[None]:
     """
 
     def end(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the second one finds everything ending already
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would interrupt the cleanup
         raise Terminated
 
     before = signal.signal(signal.SIGTERM, end)
@@ -37,7 +37,7 @@ def shielded() -> Iterator[None]:
 
     An exception inside a database transaction may leave its lock behind, and the next transaction would wait for it.
     """
-    if threading.current_thread() is not threading.main_thread():  # signals come to the main one only
+    if threading.current_thread() is not threading.main_thread():  # signals reach only the main thread
         yield
         return
     noted: list[int] = []

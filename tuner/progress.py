@@ -1,6 +1,6 @@
 """Progress of a sweep: a live display in a terminal, plain lines in a log, or nothing.
 
-In: the events of a sweep. Out: text on stdout. The text before and after a sweep is made by `report`.
+In: the events of a sweep. Out: text on stdout. `report` makes the text before and after a sweep.
 """
 
 import os
@@ -17,9 +17,9 @@ from normtune.tuner.sweep import Outlook
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-# A log gets a line for each tenth of the problems, and one if nothing was said for so long.
+# A log gets a line per tenth of the problems, and one after this many seconds without a line.
 _SILENCE_SECONDS = 30.0
-# Columns of the bar.
+# Least and greatest width of the bar, columns.
 _LEAST_BAR, _MOST_BAR = 8, 40
 
 
@@ -38,18 +38,18 @@ class Silent:
     def __exit__(self, *_: object) -> None: ...
 
     def say(self, *lines: str) -> None:
-        """Lines that stay."""
+        """Print permanent lines."""
 
     def planned(self, outlook: Outlook) -> None:
-        """This is about to be done: said once."""
+        """Print the plan, once."""
         self.outlook = outlook
         self.say(*plan_lines(outlook))
 
     def compiling(self, done: int, total: int) -> None:
-        """So many binaries of so many are compiled; called from another thread."""
+        """`done` of `total` binaries are compiled; called from another thread."""
 
     def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
-        """A problem was measured, so many are left and take about so many seconds."""
+        """A problem was measured; `left` problems remain, for about `seconds`."""
 
 
 class Lines(Silent):
@@ -62,26 +62,26 @@ class Lines(Silent):
         self._broken = False
 
     def say(self, *lines: str) -> None:
-        """Print."""
+        """Print lines."""
         for line in lines:
             terminal.say(line)
 
     def planned(self, outlook: Outlook) -> None:
-        """The clock of the timings begins."""
+        """Print the plan and start the clock of the rate."""
         super().planned(outlook)
         self._begun = self._last = time.monotonic()
 
     def compiling(self, done: int, total: int) -> None:
-        """A line now and then, as long as nothing else is said."""
+        """Print a line after a silence, until the first problem is measured."""
         if self._waiting and not self._broken and time.monotonic() - self._last > _SILENCE_SECONDS:
             self._last = time.monotonic()
             try:
                 self.say(f"compiled {done} of {total} binaries")
-            except OSError:  # nobody reads any more: the sweep's own thread finds out and ends
+            except OSError:  # stdout is closed: the sweep's own thread meets the same error and ends
                 self._broken = True
 
     def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
-        """A line for each tenth, or after a silence."""
+        """Print a line at each tenth of the problems, or after a silence."""
         self._waiting = False
         done = summary.done
         tenths, now = 10 * done // (done + left), time.monotonic()
@@ -97,7 +97,7 @@ class Lines(Silent):
 
 
 class Screen(Silent):
-    """A live display, redrawn in place and gone at the end."""
+    """A live display, redrawn in place and removed at the end."""
 
     def __init__(self, console: "Console", title: str) -> None:
         from rich.live import Live
@@ -122,7 +122,7 @@ class Screen(Silent):
             self._console.print(terminal.printable(line), markup=False, highlight=False)
 
     def planned(self, outlook: Outlook) -> None:
-        """The display begins."""
+        """Print the plan and start the display."""
         super().planned(outlook)
         self._begun = time.monotonic()
         self._left, self._seconds = len(outlook.tasks), outlook.estimate.seconds
@@ -130,11 +130,11 @@ class Screen(Silent):
         self._shown = True
 
     def compiling(self, done: int, total: int) -> None:
-        """Shown at the next redraw."""
+        """Note the counts for the next redraw."""
         self._compiled = done, total
 
     def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
-        """Shown at the next redraw."""
+        """Note the counts for the next redraw."""
         self._done, self._left, self._timings = summary.done, left, summary.timings
         self._seconds = seconds
         self._best = best_text(problem, best)
@@ -147,14 +147,14 @@ class Screen(Silent):
 
         total = self._done + self._left
         rate = self._timings / max(1e-3, time.monotonic() - self._begun)
-        told = f"{self._done} of {total}, {rate:.0f} timings/s, {about(self._seconds)} left"
+        status = f"{self._done} of {total}, {rate:.0f} timings/s, {about(self._seconds)} left"
         title = Text(self._title, style="bold")
-        title.truncate(max(8, self._console.width - len(told) - _LEAST_BAR - 2), overflow="ellipsis")
+        title.truncate(max(8, self._console.width - len(status) - _LEAST_BAR - 2), overflow="ellipsis")
         bars = Table.grid(padding=(0, 1))
         bars.add_column(no_wrap=True)
-        bars.add_column(width=min(_MOST_BAR, max(_LEAST_BAR, self._console.width - len(told) - len(title) - 2)))
+        bars.add_column(width=min(_MOST_BAR, max(_LEAST_BAR, self._console.width - len(status) - len(title) - 2)))
         bars.add_column(no_wrap=True)
-        bars.add_row(title, ProgressBar(max(1, total), self._done), Text(told))
+        bars.add_row(title, ProgressBar(max(1, total), self._done), Text(status))
         compiled, binaries = self._compiled
         if compiled < binaries:
             bars.add_row(Text("compiling"), ProgressBar(binaries, compiled), Text(f"{compiled} of {binaries} binaries"))
@@ -167,7 +167,7 @@ def face_of(title: str, quiet: bool) -> Silent:
 
     Args:
         title: the device's name.
-        quiet: whether nothing is shown.
+        quiet: show nothing.
     """
     if quiet:
         return Silent()

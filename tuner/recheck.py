@@ -1,7 +1,7 @@
-"""Measure tasks within a budget, most useful first, as long as a caller wants them.
+"""Measure tasks within a budget, most useful first, while a caller wants them.
 
-In: a bench, tasks, and an `Asker` that says which are still wanted and receives the outcomes. Out: `Recheck`, counts of
-the work done. Configs are gated and timed as in a sweep. Nothing is stored without a store. Knows nothing of tables.
+In: a bench, tasks, and an `Asker` that chooses among them and receives the outcomes. Out: `Recheck`, counts of the work
+done. Configs are gated and timed as in a sweep. Without a store nothing is stored. Knows nothing of tables.
 """
 
 import math
@@ -19,9 +19,9 @@ from normtune.tuner.rescue import Keeper
 from normtune.tuner.run_record import begun_run, measurements
 from normtune.tuner.search.adaptive import Adaptive
 
-# So many tasks may be taken before their turn, if their binaries are there first.
+# Number of tasks that may be taken out of order, if their binaries are compiled first.
 _AHEAD = 6
-# A task may take so much longer than the longest so far; of the first nothing is known.
+# Allowed duration of a task, relative to the longest so far; a constant for the first one.
 _CAUTION = 1.2
 _FIRST_SECONDS = 1.0
 
@@ -67,13 +67,13 @@ def recheck(
     store: Store | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Recheck:
-    """Measure tasks while they are wanted and time is left; the bench is closed at the end.
+    """Measure tasks while they are wanted and time is left; closes the bench at the end.
 
     Args:
         bench: the device.
         tasks: most useful first.
         asker: called before and after each task.
-        budget_seconds: no task begins that is likely to end later; None for no limit.
+        budget_seconds: no task begins that would probably end later; None for no limit.
         store: for the measurements, one transaction per task; None to keep none.
         clock: seconds.
 
@@ -82,47 +82,47 @@ def recheck(
     """
     begun = clock()
     end = math.inf if budget_seconds is None else begun + budget_seconds
-    told = Recheck()
-    races = Adaptive((), {})  # 6 rounds for all configs, 16 for those that may be the best
+    counts = Recheck()
+    races = Adaptive((), {})  # 6 rounds for all configs, 16 for candidates for the best
     run = begun_run(bench, races.name)
     keeper = Keeper(store, run) if store else None
     try:
         plan = fitting(Plan(tuple(tasks), {}), bench.free_bytes)
-        told.oversized = len(plan.oversized)
+        counts.oversized = len(plan.oversized)
         left = list(plan.tasks)
         longest = _FIRST_SECONDS
-        # What nobody wants now may be wanted later.
+        # A task that is unwanted now may be wanted later.
         while waiting := [task for task in left if asker.wants(task)]:
             bench.prepare(waiting)
             patience = end - clock() - _CAUTION * longest
             task = _next(bench, waiting, patience)
             if task is None:
-                told.unfinished = len(waiting)
+                counts.unfinished = len(waiting)
                 break
             left.remove(task)
             start = clock()
             try:
                 outcomes = bench.measure(task, races.batches(task))
             except SkippedError as error:
-                told.skipped[str(error)] += 1
+                counts.skipped[str(error)] += 1
                 continue
             if keeper:
                 keeper.add(measurements(task, outcomes, run.id))
-            longest = max(longest if told.measured else 0.0, clock() - start)
-            told.measured += 1
-            told.timings += sum(len(outcome.nanoseconds) for outcome in outcomes.values())
+            longest = max(longest if counts.measured else 0.0, clock() - start)
+            counts.measured += 1
+            counts.timings += sum(len(outcome.nanoseconds) for outcome in outcomes.values())
             asker.learn(task, outcomes)
     finally:
         phases = bench.phases()
         protocol = {**run.protocol, **phases.protocol} | bench.close()
         if keeper:
             keeper.end(protocol)
-        told.seconds = clock() - begun
-    return told
+        counts.seconds = clock() - begun
+    return counts
 
 
 def _next(bench: Bench, waiting: Sequence[Task], patience: float) -> Task | None:
-    """The next task: the first of the next few whose binaries are compiled, else the first, after waiting for them."""
+    """The first of the next `_AHEAD` tasks with compiled binaries, else the first, after waiting for its binaries."""
     if patience < 0:
         return None
     for task in waiting[:_AHEAD]:

@@ -1,7 +1,7 @@
 """Text of a sweep: the device, the plan, the end.
 
-In: plans, outlooks and summaries. Out: lines of text, and the same as plain JSON. `progress` and the command print
-them.
+In: plans, outlooks and summaries. Out: lines of text, and plain JSON of the same content. `progress` and the command
+print them.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ _REGIMES = {
     EAGER: "; eager: cold, launched from Python without a graph",
 }
 
-# So many reasons of failures are told, the rest is counted.
+# Number of reasons of failures that are printed; the rest is counted.
 REASONS = 5
 
 
@@ -38,7 +38,7 @@ def device_line(bench: Bench) -> str:
 
 
 def plan_lines(outlook: Outlook) -> list[str]:
-    """Lines with the plan: what is measured, what is left out, and the expected time."""
+    """Lines with the plan: problems to measure, problems left out, and the expected time."""
     plan = outlook.plan
     problems = len(outlook.tasks)
     if not problems:
@@ -97,11 +97,11 @@ def best_text(problem: object, best: Best | None) -> str:
 
 
 def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
-    """Lines with the outcome of a sweep; the last one says what to do next.
+    """Lines with the outcome of a sweep; the last one names the next command.
 
     Args:
         summary: of the sweep.
-        budget_seconds: as given, for the message if it was too short for any problem.
+        budget_seconds: the given budget, for the message if it was too short for any problem.
     """
     fit = _fit(summary)
     if not summary.problems and not summary.left and not summary.skipped:
@@ -153,9 +153,9 @@ def plain_sweep(bench: Bench, outlook: Outlook | None, summary: Summary | None) 
         outlook: the plan; None if there was nothing to do.
         summary: of the sweep; None for a dry run.
     """
-    told: dict[str, Any] = {"device": bench.device._asdict(), "plan": None, "sweep": None}
+    plain: dict[str, Any] = {"device": bench.device._asdict(), "plan": None, "sweep": None}
     if outlook:
-        told["plan"] = {
+        plain["plan"] = {
             "problems": len(outlook.tasks),
             "problems_known": outlook.known,
             "configs": outlook.cells,
@@ -167,8 +167,8 @@ def plain_sweep(bench: Bench, outlook: Outlook | None, summary: Summary | None) 
             "expected_parts": {name: round(value, 2) for name, value in outlook.estimate._asdict().items()},
         }
     if summary:
-        told["sweep"] = summary.to_plain()
-    return told
+        plain["sweep"] = summary.to_plain()
+    return plain
 
 
 def about(seconds: float) -> str:
@@ -191,13 +191,13 @@ def _failure_lines(failures: Counter[tuple[str, str]]) -> list[str]:
 
 
 def _copy_lines(summary: Summary) -> Sequence[str]:
-    told = []
+    texts = []
     for key in summary.operators():
         everywhere, large = summary.near(key), summary.near(key, LARGE_BYTES)
         parts = [f"{100 * large.fraction:.0f} % from {LARGE_BYTES // 1_000_000} MB on"] if large else []
         parts += [f"{100 * everywhere.fraction:.0f} % over all sizes"] if everywhere else []
-        told.append(f"{key} {', '.join(parts)}")
-    return [f"best configs, of the speed of a copy of as many bytes: {'; '.join(told)}"] if told else []
+        texts.append(f"{key} {', '.join(parts)}")
+    return [f"best configs, of the speed of a copy of as many bytes: {'; '.join(texts)}"] if texts else []
 
 
 def _counted(count: int, noun: str) -> str:

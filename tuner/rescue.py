@@ -50,19 +50,19 @@ class Keeper:
         """Store the protocol of the run, if anything was measured, and verify that the store holds the whole run.
 
         Raises:
-            NormtuneError: it does not; the whole run is in the file that the message names.
+            NormtuneError: the store does not hold it; the whole run is in the file that the message names.
         """
         if not self._held or self._failed:
             return
         with shielded():
             try:
                 self._store.update_run(self.run._replace(protocol=dict(protocol)))
-                found = self._store.recount(self.run.id)
-                if found != len(self._held):
+                stored = self._store.recount(self.run.id)
+                if stored != len(self._held):
                     raise NormtuneError(
-                        f"the store {self._store.name} holds {found} of the {len(self._held)} measurements of this run"
+                        f"the store {self._store.name} holds {stored} of the {len(self._held)} measurements of this run"
                     )
-            # A run that the store does not know any more is a ValueError.
+            # `update_run` raises ValueError for a run that is no longer in the store.
             except (NormtuneError, ValueError) as error:
                 raise self._rescued(error) from None
 
@@ -82,10 +82,10 @@ class Keeper:
         return NormtuneError(f"{error}; {count} could be written nowhere and are lost")
 
     def _folders(self) -> list[Path]:
-        """Folders for the file, best first."""
-        found = [self._store.folder] if self._store.folder else []
+        """Candidate folders for the file, best first."""
+        folders = [self._store.folder] if self._store.folder else []
         with suppress(OSError):  # the working folder may be gone, too
-            found.append(Path.cwd())
+            folders.append(Path.cwd())
         with suppress(OSError):
-            found.append(Path(tempfile.gettempdir()))
-        return found
+            folders.append(Path(tempfile.gettempdir()))
+        return folders

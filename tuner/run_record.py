@@ -1,4 +1,4 @@
-"""Convert outcomes to the records of the store.
+"""Records of the store, made of outcomes.
 
 In: a bench, a task and its outcomes. Out: a `Run` and `Measurement`s. The caller stores them.
 """
@@ -25,7 +25,7 @@ def begun_run(bench: Bench, strategy: str) -> Run:
         device=bench.device,
         software={"python": platform.python_version(), **bench.software},
         started=datetime.now(UTC).isoformat(timespec="seconds"),
-        # Whoever is killed leaves no more behind than this.
+        # A killed sweep leaves only these entries.
         protocol={"strategy": strategy, "regime": bench.regime},
     )
 

@@ -1,6 +1,6 @@
 """Summary of a sweep: counts, seconds, and the speed of the best configs relative to a copy.
 
-In: outcomes, problem by problem. Out: `Summary`, as values and as plain JSON. `report` writes it as text.
+In: outcomes, problem by problem. Out: `Summary`, as values and as plain JSON. `report` makes the text.
 """
 
 import math
@@ -15,7 +15,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.tuner.device.open import Outcome, Phases
 
-# From here on a problem is about the memory, not about the launch: caches hold less on every GPU there is.
+# From this size on memory speed limits a problem, not launch time: no GPU's caches hold so much.
 LARGE_BYTES = 16_000_000
 
 
@@ -25,7 +25,7 @@ class Best(NamedTuple):
     Attributes:
         config: the config.
         nanoseconds: its median time.
-        of_copy: the time of a copy of as many bytes over that; None if the copy has no time.
+        of_copy: time of a copy of as many bytes, divided by that; None if the copy has no time.
     """
 
     config: Config
@@ -45,18 +45,18 @@ class Summary:
     """Counts and times of a sweep.
 
     Attributes:
-        measured: problems measured now, each with the best `Best.of_copy` of its tasks, if there is one.
+        measured: problems measured now, each with the greatest `Best.of_copy` of its tasks, if any has one.
         known: problems that were complete before.
-        left: problems that the budget did not reach.
+        left: problems beyond the budget.
         left_seconds: expected time of these.
         configs: (problem, config) pairs timed now.
-        timings: samples taken now, those of the copy included.
-        skipped: problems that could not be measured now, by reason.
-        statuses: stored measurements by status.
-        failures: failed configs by status and reason.
+        timings: samples taken now, including those of the copy.
+        skipped: number of problems that could not be measured now, by reason.
+        statuses: number of stored measurements, by status.
+        failures: number of failed configs, by status and reason.
         phases: seconds in compile, gate and timing, and the run's protocol.
-        seconds: seconds on the wall, from the plan to the end.
-        starting_seconds: seconds on the wall before that.
+        seconds: wall time, from the plan to the end.
+        starting_seconds: wall time before the plan.
     """
 
     measured: dict[Problem, float | None] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Summary:
         return self.problems + sum(self.skipped.values())
 
     def add(self, problem: Problem, outcomes: Mapping[Config, Outcome]) -> Best | None:
-        """Count the outcomes of a task of a problem; its best config."""
+        """Count the outcomes of a task of a problem; returns its best config."""
         for config, outcome in outcomes.items():
             self.statuses[outcome.status] += 1
             self.timings += len(outcome.nanoseconds)
@@ -93,15 +93,15 @@ class Summary:
                 self.configs += 1
         best = best_of(outcomes)
         fractions = [self.measured.get(problem), best and best.of_copy]
-        self.measured[problem] = max((one for one in fractions if one is not None), default=None)
+        self.measured[problem] = max((value for value in fractions if value is not None), default=None)
         return best
 
     def operators(self) -> list[str]:
-        """The operators of which a problem was compared with a copy."""
+        """Operators with a problem that was compared with a copy."""
         return sorted({problem.key for problem, fraction in self.measured.items() if fraction is not None})
 
     def near(self, key: str, least_bytes: int = 0) -> Near | None:
-        """How near the best configs of an operator come to a copy, over problems of so many bytes; None without any."""
+        """Speed of the best configs relative to a copy, over problems of at least `least_bytes`; None without any."""
         logs = [
             math.log(fraction)
             for problem, fraction in self.measured.items()
@@ -110,7 +110,7 @@ class Summary:
         return Near(math.exp(sum(logs) / len(logs)), len(logs)) if logs else None
 
     def to_plain(self) -> dict[str, Any]:
-        """All of it as JSON values; the keys are part of the command line, and docs/commands.md describes them."""
+        """The summary as JSON values. The keys are an interface; docs/commands.md describes them."""
         phases = self.phases
         seconds = {"wall": self.starting_seconds + self.seconds, "starting": self.starting_seconds}
         if phases:
@@ -133,8 +133,8 @@ class Summary:
         }
 
     def _plain_near(self, key: str) -> dict[str, float]:
-        found = {"all": self.near(key), "large": self.near(key, LARGE_BYTES)}
-        return {name: round(near.fraction, 4) for name, near in found.items() if near}
+        by_size = {"all": self.near(key), "large": self.near(key, LARGE_BYTES)}
+        return {name: round(near.fraction, 4) for name, near in by_size.items() if near}
 
 
 def _moved(problem: Problem) -> int:

@@ -1,8 +1,8 @@
-"""The sweep: plan against what is stored, measure what is missing, store each task as it is done.
+"""The sweep: plans, measures what is missing in the store, stores each task at its end.
 
-In: a bench, a store, what is wanted and a search. Out: measurements in the store and a `Summary`. Killed at any time it
-loses at most the task in hand; the same call goes on where it was. What is measured next, and how often, is the
-business of the search, how long it takes that of `estimate`.
+In: a bench, a store, a plan and a search. Out: measurements in the store, and a `Summary`. A kill loses at most the
+current task; the same call resumes. The search chooses the next task and its number of rounds; `estimate` gives the
+time.
 """
 
 import math
@@ -21,24 +21,24 @@ from normtune.tuner.run_record import begun_run, measurements
 from normtune.tuner.search.protocol import Search
 from normtune.tuner.summary import Best, Summary
 
-# Kept of the budget for closing the device and the store.
+# Part of the budget for closing the device and the store.
 _MARGIN_SECONDS = 1.0
-# A problem may take so much longer than expected without overrunning the budget.
+# Allowed duration of a problem relative to the expected one, within the budget.
 _CAUTION = 1.2
-# So many seconds of estimate count as having come true before anything was measured.
+# Seconds of estimate that count as confirmed before the first measurement.
 _TRUST_SECONDS = 0.5
 
 
 class Outlook(NamedTuple):
-    """What a sweep is about to do.
+    """The work ahead of a sweep.
 
     Attributes:
-        plan: what is wanted.
-        tasks: what the search asks for of it, in about the order of asking.
-        known: problems that are complete in the store.
-        binaries: to be compiled.
-        estimate: how long all of it takes.
-        budget_seconds: what is left of the budget; None for no limit.
+        plan: the wanted problems and configs.
+        tasks: the tasks that the search asks for, in about that order.
+        known: number of problems that are complete in the store.
+        binaries: number of binaries to compile.
+        estimate: expected duration of all tasks.
+        budget_seconds: rest of the budget; None for no limit.
     """
 
     plan: Plan
@@ -55,18 +55,18 @@ class Outlook(NamedTuple):
 
 
 class Progress(Protocol):
-    """Hears what a sweep is doing."""
+    """Receives the events of a sweep."""
 
     def planned(self, outlook: Outlook) -> None:
-        """This is about to be done; nothing is compiled yet."""
+        """The plan is ready; nothing is compiled yet."""
         ...
 
     def compiling(self, done: int, total: int) -> None:
-        """So many binaries of so many are compiled; called from another thread."""
+        """`done` of `total` binaries are compiled; called from another thread."""
         ...
 
     def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
-        """A problem was measured and stored, or skipped; so many are left, which take about so many seconds."""
+        """A problem was stored or skipped; `left` problems remain, for about `seconds`."""
         ...
 
 
@@ -80,21 +80,21 @@ def sweep(
     clock: Callable[[], float] = time.monotonic,
     retry_failed: bool = False,
 ) -> Summary:
-    """Measure what the plan wants and the store lacks; the bench is closed at the end.
+    """Measure the part of the plan that the store lacks; closes the bench at the end.
 
     Args:
         bench: the device.
-        store: where measurements go, one transaction a task.
-        plan: what is wanted.
-        strategy: says what is measured next, and when a problem is done.
-        budget_seconds: no task is begun that would end later; None for no limit.
-        progress: told of each step.
+        store: for the measurements, one transaction per task.
+        plan: the wanted problems and configs.
+        strategy: chooses the next task, and decides when a problem is done.
+        budget_seconds: no task begins that would probably end later; None for no limit.
+        progress: receives each step.
         clock: seconds, for the budget.
-        retry_failed: whether what is stored as crashed or timed out is measured again.
+        retry_failed: measure configs again that are stored as crashed or timed out.
 
     Raises:
-        NormtuneError: the device or the store failed, or the store does not hold what it was given; what was measured
-            is in the store, or in the file that the message names.
+        NormtuneError: the device or the store failed, or the store lacks measurements that it was given. All
+            measurements are in the store, or in the file that the message names.
     """
     begun = clock()
     search = _search(bench, store, plan, strategy, retry_failed)
@@ -148,9 +148,9 @@ def look_ahead(
     retry_failed: bool = False,
     stored: Stored | None = None,
 ) -> Outlook:
-    """What a sweep of the plan would do, by what is in the store, if there is one; measures nothing but the machine.
+    """The outlook of a sweep of the plan, given the store, if there is one. Measures only the speed of the machine.
 
-    `stored` is what the store is taken to hold, None for what it does; the rest is as of `sweep`.
+    `stored` replaces the coverage of the store; None keeps it. Other arguments as in `sweep`.
     """
     search = _search(bench, store, plan, strategy, retry_failed, stored)
     return _outlook(plan, tuple(search.left()), _pace(bench, store, search)[0], budget_seconds)
@@ -164,7 +164,7 @@ def _search(
     retry_failed: bool,
     stored: Stored | None = None,
 ) -> Search:
-    """A search of the plan that knows what is stored."""
+    """A search of the plan that knows the stored measurements."""
     if stored is None:
         stored = store.coverage(bench.device, bench.regime) if store else {}
     return strategy(plan.tasks, known(stored, {task.problem.operator for task in plan.tasks}, retry_failed))
@@ -176,15 +176,15 @@ def _outlook(plan: Plan, tasks: tuple[Task, ...], pace: Pace, budget_seconds: fl
 
 
 def _pace(bench: Bench, store: Store | None, search: Search) -> tuple[Pace, dict[str, Any]]:
-    """How fast this machine is, and that as a run's protocol keeps it."""
+    """Speed of this machine, and the same as entries of a run's protocol."""
     speed, python = bench.speed(), python_seconds()
     correction = corrected(store.runs(), bench.device, bench.regime) if store else 1.0
-    told = {"speed": speed._asdict() | {"python_seconds": round(python, 5)}, "correction": round(correction, 3)}
-    return Pace(speed, bench.target, search.expected_blocks, python, correction, bench.regime), told
+    recorded = {"speed": speed._asdict() | {"python_seconds": round(python, 5)}, "correction": round(correction, 3)}
+    return Pace(speed, bench.target, search.expected_blocks, python, correction, bench.regime), recorded
 
 
 class _Going:
-    """What a search asks for and the time that is left for it."""
+    """The tasks of a search, and the time left for them."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class _Going:
         self.estimated = 0.0
 
     def next(self) -> Task | None:
-        """The task to measure now, its binaries compiled and its time expected to be left."""
+        """The next task: its binaries are compiled and its expected time is left."""
         now = self._clock()
         if now >= self._end:
             return None
@@ -220,7 +220,7 @@ class _Going:
             if self._bench.compiled(task, 0.0):
                 return task
             waiting.append(task)
-            if len(waiting) == 2:  # the most wanted one, and the next in the order of coverage
+            if len(waiting) == 2:  # the most useful task, and the next in the order of coverage
                 break
         if not waiting:
             return None
@@ -229,21 +229,21 @@ class _Going:
         return first if self._bench.compiled(first, None if math.isinf(patience) else patience) else None
 
     def measured(self, task: Task, seconds: float) -> None:
-        """A task took so many seconds."""
+        """Record the duration of a task."""
         self.skipped(task)
         self.estimated += self._expects(task)
         self._taken += seconds
 
     def skipped(self, task: Task) -> None:
-        """A task was not measured."""
+        """Subtract the expected time of a task, measured or not."""
         self._left -= self._expects(task)
 
     def left_seconds(self) -> float:
-        """What the tasks that are left take, by what was seen so far."""
+        """Expected time of the remaining tasks, scaled by the durations so far."""
         return max(0.0, self._left) * self._scale()
 
     def _choices(self, now: float) -> Iterator[Task]:
-        """What is asked for and may begin."""
+        """The tasks that the search asks for and that may begin."""
         asked = self._search.ask(self._end - now)
         return (task for task in asked if self._patience(task, now) >= 0)
 
@@ -251,18 +251,18 @@ class _Going:
         return (self._taken + _TRUST_SECONDS) / (self.estimated + _TRUST_SECONDS)
 
     def _patience(self, task: Task, now: float) -> float:
-        """How long a task may be waited for and still end in time; negative where it may not begin."""
+        """Seconds that a task may be waited for and still end in time; negative if it may not begin."""
         return self._end - now - _CAUTION * self._scale() * self._expects(task)
 
     def _expects(self, task: Task) -> float:
-        """Seconds that a task is expected to take on this machine."""
+        """Expected seconds of a task on this machine."""
         if task not in self._expected:
             self._expected[task] = self._pace.measuring(task, new_binaries(task, self._seen))
         return self._expected[task]
 
 
 def _protocol(strategy: str, phases: Phases, machine: Mapping[str, Any], estimated: float) -> dict[str, Any]:
-    """What a run says about how its times were taken; `estimated_seconds` are those of gate and timing."""
+    """Protocol of a run; `estimated_seconds` are those of gate and timing."""
     seconds = {name: round(getattr(phases, name), 3) for name in ("compile", "gate", "timing")}
-    told = {"strategy": strategy, **phases.protocol, "seconds": seconds, "estimated_seconds": round(estimated, 3)}
-    return told | dict(machine)
+    protocol = {"strategy": strategy, **phases.protocol, "seconds": seconds, "estimated_seconds": round(estimated, 3)}
+    return protocol | dict(machine)

@@ -1,7 +1,6 @@
 """Reasons why a sweep finds no GPU, with advice.
 
-In: facts of `probe`, or nothing, to collect them now. Out: a reason in one line. The caller decides whether that is a
-failure.
+In: facts of `probe`, or nothing, to collect them now. Out: a reason in one line. The caller decides if it is a failure.
 """
 
 import os
@@ -15,7 +14,7 @@ _TORCH_BUILD = "install a build of torch with CUDA, as pytorch.org/get-started s
 
 
 def why_no_gpu() -> str:
-    """Why this process cannot measure a GPU, and what to do, in one line; loads torch and starts CUDA.
+    """Reason why this process cannot measure a GPU, with advice, in one line. Loads torch and starts CUDA.
 
     Empty if torch sees a GPU and Triton is installed.
     """
@@ -24,12 +23,12 @@ def why_no_gpu() -> str:
 
 
 def without_torch(facts: Facts) -> str:
-    """Why torch cannot be used; empty if it can."""
+    """Reason why torch cannot be used; empty if it can."""
     return _unusable("torch", facts, _TORCH_BUILD)
 
 
 def without_triton(facts: Facts) -> str:
-    """Why Triton cannot be used; empty if it can."""
+    """Reason why Triton cannot be used; empty if it can."""
     return _unusable("triton", facts, "`pip install triton` (it runs on Linux)")
 
 
@@ -43,7 +42,7 @@ def _unusable(name: str, facts: Facts, install: str) -> str:
 
 
 def without_gpu(facts: Facts, environment: Mapping[str, str] = os.environ) -> str:
-    """Why an importable torch sees no GPU; empty if it sees one.
+    """Reason why an importable torch sees no GPU; empty if it sees one.
 
     Args:
         facts: of `probe.torch_facts`, without `missing`.
@@ -69,8 +68,8 @@ def without_gpu(facts: Facts, environment: Mapping[str, str] = os.environ) -> st
 
 
 def _old_driver(version: str, cuda: str, error: str) -> str:
-    found = re.search(r"found version (\d+)", error)
-    number = int(found[1]) if found else 0
+    match = re.search(r"found version (\d+)", error)
+    number = int(match[1]) if match else 0
     served = f"{number // 1000}.{number % 1000 // 10}" if number else "of an older version"
     return (
         f"the NVIDIA driver is too old: it serves CUDA {served}, torch {version} is built for CUDA {cuda}; update the "

@@ -1,7 +1,7 @@
 """Facts about this machine from torch, Triton, NVML and other packages, each queried in its own process.
 
-In: a subject. Out: plain facts, as a JSON dictionary. A broken library may raise anything, end its process or never
-return; none of that reaches the caller. `no_gpu` and `checks` interpret the facts.
+In: a subject. Out: plain facts, as a JSON dictionary. A broken library may raise anything, end its process or hang; the
+caller is safe from all three. `no_gpu` and `checks` interpret the facts.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any
 # torch loads in 2 to 20 s, from a slow disk in up to a minute.
 TIMEOUT_SECONDS = 120.0
 
-# What normtune needs beside torch, Triton and NVML; the distributions are called as their modules.
+# Dependencies beside torch, Triton and NVML. Each distribution has the name of its module.
 PACKAGES = ("numpy", "pandas", "pebble", "pyarrow", "rich", "scipy", "sqlalchemy", "typer")
 
 Facts = dict[str, Any]
@@ -26,28 +26,28 @@ def torch_facts() -> Facts:
     """Version of torch and the GPUs that it can use; starts CUDA in this process.
 
     Returns:
-        `missing` (why it cannot be imported, with the error's name) or `version`, `cuda` (that it was built for, None
-        for a build without), `hip`, `error` (why CUDA does not start, empty where it does) and `gpus`, each with
-        `name`, `target`, `sms` and `uuid`.
+        `missing` (reason why the import fails, with the error's name), or `version`, `cuda` (version of the build, None
+        for a build without CUDA), `hip`, `error` (reason why CUDA does not start; empty if it does) and `gpus`, each
+        with `name`, `target`, `sms` and `uuid`.
     """
     try:
         import torch
 
         from normtune.kernels.device import describe
     except (Exception, SystemExit) as error:
-        return {"missing": _told(error)}
+        return {"missing": _message(error)}
     facts: Facts = {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
     try:
-        # By NVML, torch counts GPUs that a driver too old for its CUDA does not let it use.
+        # NVML also counts GPUs whose driver is too old for torch's CUDA.
         torch.cuda.init()
         gpus = []
         for index in range(torch.cuda.device_count()):
             properties, target = torch.cuda.get_device_properties(index), describe(index)
-            found = {"name": properties.name, "uuid": str(properties.uuid)}
-            gpus.append(found | {"target": target.name, "sms": target.sms})
-    # A build without CUDA fails an assertion.
+            named = {"name": properties.name, "uuid": str(properties.uuid)}
+            gpus.append(named | {"target": target.name, "sms": target.sms})
+    # A build without CUDA raises AssertionError.
     except Exception as error:
-        return facts | {"error": _told(error), "gpus": []}
+        return facts | {"error": _message(error), "gpus": []}
     return facts | {"error": "", "gpus": gpus}
 
 
@@ -59,21 +59,21 @@ def triton_facts() -> Facts:
 
         return {"version": triton.__version__, "cache": str(knobs.cache.dir)}
     except (Exception, SystemExit) as error:
-        return {"missing": _told(error)}
+        return {"missing": _message(error)}
 
 
 def nvml_facts() -> Facts:
     """GPUs according to the driver, including those hidden by CUDA_VISIBLE_DEVICES.
 
     Returns:
-        `missing` (pynvml cannot be imported), `error` (NVML does not start), or `driver`, `cuda` (the newest version
-        that the driver serves, as 13000) and `gpus`, each with `name`, `uuid`, `free_bytes`, `total_bytes`,
-        `clock_mhz`, `most_mhz`, `mig` and `processes`, which is a list of process ids; None where it does not say.
+        `missing` (pynvml cannot be imported), `error` (NVML does not start), or `driver`, `cuda` (newest version that
+        the driver supports, as 13000) and `gpus`, each with `name`, `uuid`, `free_bytes`, `total_bytes`, `clock_mhz`,
+        `most_mhz`, `mig` and `processes`, a list of process ids. None for a value that NVML does not give.
     """
     try:
         import pynvml
     except Exception as error:
-        return {"missing": _told(error)}
+        return {"missing": _message(error)}
     try:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
@@ -84,7 +84,7 @@ def nvml_facts() -> Facts:
             "gpus": gpus,
         }
     except Exception as error:
-        return {"error": _told(error)}
+        return {"error": _message(error)}
 
 
 def _nvml_gpu(nvml: Any, handle: Any) -> Facts:
@@ -97,17 +97,17 @@ def _nvml_gpu(nvml: Any, handle: Any) -> Facts:
         "clock_mhz": _maybe(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
         "most_mhz": _maybe(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
         "mig": _maybe(lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0])),
-        "processes": _maybe(lambda: [one.pid for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]),
+        "processes": _maybe(lambda: [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]),
     }
 
 
 def package_facts() -> Facts:
-    """Each of `PACKAGES` with its version, or why it is `missing`."""
-    found: Facts = {}
+    """Version of each of `PACKAGES`, or the reason why it is `missing`."""
+    facts: Facts = {}
     for name in PACKAGES:
-        why = _importable(name)
-        found[name] = {"missing": why} if why else {"version": metadata.version(name)}
-    return found
+        reason = _importable(name)
+        facts[name] = {"missing": reason} if reason else {"version": metadata.version(name)}
+    return facts
 
 
 _SUBJECTS: dict[str, Callable[[], Facts]] = {
@@ -122,9 +122,9 @@ def ask(subject: str, timeout: float = TIMEOUT_SECONDS) -> Facts:
     """Facts about `torch`, `triton`, `nvml` or `packages`, collected in a child process.
 
     Returns:
-        As the function of that name; `missing` if the process died, never returned, or printed nothing.
+        Result of the function of that name; `missing` if the process died, hung or printed nothing.
     """
-    # The child imports what this process would, however it came by its path.
+    # The child gets the import path of this process.
     code = (
         f"import sys; sys.path[:] = {sys.path!r}; from normtune.tuner.machine.probe import answer; answer({subject!r})"
     )
@@ -140,9 +140,9 @@ def ask(subject: str, timeout: float = TIMEOUT_SECONDS) -> Facts:
         facts = json.loads(done.stdout.decode("utf-8", "replace").splitlines()[-1])
         if isinstance(facts, dict):
             return facts
-    said = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+    errors = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
     ended = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-    return {"missing": f"loading it ended its process with {ended}" + (f": {said[-1]}" if said else "")}
+    return {"missing": f"loading it ended its process with {ended}" + (f": {errors[-1]}" if errors else "")}
 
 
 def answer(subject: str) -> None:
@@ -150,22 +150,22 @@ def answer(subject: str) -> None:
     facts = _SUBJECTS[subject]()
     sys.stdout.write("\n" + json.dumps(facts) + "\n")
     sys.stdout.flush()
-    # What a broken library does while it is unloaded says nothing more.
+    # Skips the unloading of libraries: a broken one may crash there.
     os._exit(0)
 
 
 def _importable(name: str) -> str:
-    """Why a package cannot be imported or has no metadata; empty if it can."""
+    """Reason why a package cannot be imported or has no metadata; empty if it can and has."""
     try:
         metadata.version(name)
         import_module(name)
     except (Exception, SystemExit) as error:
-        return _told(error)
+        return _message(error)
     return ""
 
 
-def _told(error: BaseException) -> str:
-    """An error as one line, with its name."""
+def _message(error: BaseException) -> str:
+    """Message of an error in one line, with its name."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
@@ -175,7 +175,7 @@ def _text(value: Any) -> str:
 
 
 def _maybe(asked: Callable[[], Any]) -> Any:
-    """A value from NVML; None if this driver or GPU does not know it."""
+    """A value from NVML; None if this driver or GPU does not have it."""
     try:
         return asked()
     except Exception:

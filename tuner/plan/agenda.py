@@ -1,13 +1,13 @@
-"""The order of a sweep, so that its data are worth most whenever it is stopped.
+"""Order of the tasks of a sweep, so that its data are most useful whenever it stops.
 
 In: the tasks, and the median times of measured problems. Out: the tasks, most useful first. Knows neither device nor
 store, nor how tables are fitted.
 
-Coverage first: the shapes of each operator and dtype in an order whose every prefix is spread evenly over rows x
-hidden, over the numbers of rows, and over the hidden sizes. After a fifth of the shapes, every second one is taken
-where the grid is contested: where the config that is best for the nearest measured neighbours of a measured shape loses
-against the best of that shape. The worth of a shape is that loss around it, times the square of its distance to the
-nearest measured shape: high where neighbours disagree and little is known.
+Coverage comes first: the shapes of each operator and dtype in an order whose every prefix is spread evenly over rows x
+hidden, over rows, and over hidden. After a fifth of the shapes, every second one is taken where the grid is contested:
+where the best config of the nearest measured neighbours of a measured shape loses against the best of that shape. The
+worth of a shape is that loss around it, times the square of its distance to the nearest measured shape: high where
+neighbours disagree and little is known.
 """
 
 import math
@@ -22,17 +22,17 @@ from normtune.tuner.plan.plan import Task
 
 Medians = Mapping[Config, int]
 
-# Of the shapes of an operator and dtype this share is measured for coverage alone, and at least so many.
+# Share of the shapes of an operator and dtype that is measured for coverage alone, and their least number.
 _COVERAGE_SHARE = 0.2
 _COVERAGE_LEAST = 8
 _NEIGHBOURS = 4
-# Log time. More is a cliff, as where registers run out: known to be one, it is no place to look closer.
+# Log time. A greater loss is a known cliff, as where registers run out: no reason to look closer.
 _MOST_LOSS = 0.1
-# Log time that is at stake even where all neighbours agree.
+# Log time: the loss assumed where all neighbours agree.
 _LEAST_LOSS = 0.002
-# Crowding of shapes with the same row count or hidden size, as a share of that of shapes nearby.
+# Crowding of shapes with the same rows or hidden, as a share of that of shapes nearby.
 _AXIS_SHARE = 0.2
-_NEAR = 1e-3  # square of the distance, in shares of the grid, below which nearer makes no difference
+_NEAR = 1e-3  # square of the distance, in shares of the grid, below which closer shapes crowd hardly more
 _NEAR_ON_AXIS = 3e-3
 
 
@@ -57,7 +57,7 @@ class Agenda:
         self._taken = 0
 
     def left(self) -> list[Task]:
-        """The tasks that were not taken, in the order that covers the grid, operators and dtypes in turn."""
+        """The tasks not yet taken, in the order of coverage, operators and dtypes in turn."""
         return list(self._left.values())
 
     def choices(self) -> Iterator[Task]:
@@ -70,7 +70,7 @@ class Agenda:
                 yield task
 
     def take(self, task: Task) -> None:
-        """Remove a task, which is being measured."""
+        """Remove a task, as its measurement begins."""
         del self._left[task.problem]
         self._taken += 1
         self._groups[_group(task.problem)].take(task.problem)
@@ -80,11 +80,11 @@ class Agenda:
         self._groups[_group(problem)].learn(problem, medians)
 
     def _contested(self) -> Task | None:
-        """The task of most worth; None if it is the turn of coverage, or nothing is known."""
+        """The task of most worth; None if it is the turn of coverage, or if nothing is known."""
         if self._taken % 2 == 0 or any(group.uncovered() for group in self._groups.values()):
             return None
-        found = [group.best() for group in self._groups.values()]
-        return max((pair for pair in found if pair), key=lambda pair: pair[0], default=(0.0, None))[1]
+        best_tasks = [group.best() for group in self._groups.values()]
+        return max((pair for pair in best_tasks if pair), key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
 class _Group:
@@ -95,10 +95,10 @@ class _Group:
         known = {shape: medians for shape, medians in known.items() if any(c != COPY for c in medians)}
         shapes = sorted({*by_shape, *known})
         order = covering(shapes, [shape for shape in shapes if shape in known and shape not in by_shape])
-        shapes = [shapes[place] for place in order]
+        shapes = [shapes[index] for index in order]
         self.tasks = [by_shape[shape] for shape in shapes if shape in by_shape]
         self._task_of = [by_shape.get(shape) for shape in shapes]
-        self._place = {shape: place for place, shape in enumerate(shapes)}
+        self._index = {shape: index for index, shape in enumerate(shapes)}
         self._points = _points(shapes)
         self._cover = min(len(shapes), max(_COVERAGE_LEAST, math.ceil(_COVERAGE_SHARE * len(shapes))))
         self._waiting = np.array([task is not None for task in self._task_of])
@@ -108,63 +108,63 @@ class _Group:
         self._near = np.full((len(shapes), _NEIGHBOURS), -1)
         self._distance = np.full((len(shapes), _NEIGHBOURS), np.inf)
         for shape, medians in known.items():
-            self._learn(self._place[shape], medians)
+            self._learn(self._index[shape], medians)
 
     def uncovered(self) -> bool:
         """Whether too few shapes were begun to know what is contested."""
         return bool(self._waiting.any()) and int((~self._waiting).sum()) < self._cover
 
     def best(self) -> tuple[float, Task] | None:
-        """The task of most worth, and its worth."""
+        """The task of most worth, with its worth."""
         if not self._waiting.any() or not self._measured.any():
             return None
-        places = np.flatnonzero(self._waiting)
-        near, distance = self._near[places], self._distance[places]
+        indices = np.flatnonzero(self._waiting)
+        near, distance = self._near[indices], self._distance[indices]
         weights = np.where(near >= 0, 1.0 / (distance + 0.03), 0.0)
         around = (weights * self._ill_advised[near]).sum(axis=1) / weights.sum(axis=1)
         worth = (around + _LEAST_LOSS) * distance[:, 0] ** 2
         most = int(np.argmax(worth))
-        task = self._task_of[int(places[most])]
+        task = self._task_of[int(indices[most])]
         return None if task is None else (float(worth[most]), task)
 
     def take(self, problem: Problem) -> None:
-        self._waiting[self._place[problem.rows, problem.hidden]] = False
+        self._waiting[self._index[problem.rows, problem.hidden]] = False
 
     def learn(self, problem: Problem, medians: Medians) -> None:
-        self._learn(self._place[problem.rows, problem.hidden], medians)
+        self._learn(self._index[problem.rows, problem.hidden], medians)
 
-    def _learn(self, place: int, medians: Medians) -> None:
+    def _learn(self, index: int, medians: Medians) -> None:
         logs = {config: math.log(time) for config, time in medians.items() if config != COPY}
         if not logs:
             return
         least = min(logs.values())
-        self._losses[place] = {config: min(log - least, _MOST_LOSS) for config, log in logs.items()}
-        changed = [place]
-        if not self._measured[place]:
-            self._measured[place] = True
-            distance = np.hypot(*(self._points - self._points[place]).T)
-            distance[place] = np.inf  # no neighbour of its own
+        self._losses[index] = {config: min(log - least, _MOST_LOSS) for config, log in logs.items()}
+        changed = [index]
+        if not self._measured[index]:
+            self._measured[index] = True
+            distance = np.hypot(*(self._points - self._points[index]).T)
+            distance[index] = np.inf  # no neighbour of its own
             closer = np.flatnonzero(distance < self._distance[:, -1])
             distances = np.column_stack([self._distance[closer], distance[closer]])
-            places = np.column_stack([self._near[closer], np.full(len(closer), place)])
+            indices = np.column_stack([self._near[closer], np.full(len(closer), index)])
             order = np.argsort(distances, axis=1, kind="stable")[:, :_NEIGHBOURS]
             self._distance[closer] = np.take_along_axis(distances, order, axis=1)
-            self._near[closer] = np.take_along_axis(places, order, axis=1)
+            self._near[closer] = np.take_along_axis(indices, order, axis=1)
             changed += [int(other) for other in closer if self._measured[other]]
         for other in changed:
             self._ill_advised[other] = self._advised(other)
 
-    def _advised(self, place: int) -> float:
+    def _advised(self, index: int) -> float:
         """Loss at a shape of the config that is best for its neighbours; unknown cells count as agreeing."""
         near = [
-            (int(n), 1.0 / (d + 0.03)) for n, d in zip(self._near[place], self._distance[place], strict=True) if n >= 0
+            (int(n), 1.0 / (d + 0.03)) for n, d in zip(self._near[index], self._distance[index], strict=True) if n >= 0
         ]
         served: dict[Config, float] = {}
         for config in {config for neighbour, _ in near for config in self._losses[neighbour]}:
             served[config] = sum(weight * self._losses[n].get(config, _MOST_LOSS) for n, weight in near)
         if not served:
             return 0.0
-        return self._losses[place].get(min(served, key=lambda config: (served[config], config)), 0.0)
+        return self._losses[index].get(min(served, key=lambda config: (served[config], config)), 0.0)
 
 
 def covering(shapes: Sequence[tuple[int, int]], given: Sequence[tuple[int, int]] = ()) -> list[int]:
@@ -183,10 +183,10 @@ def covering(shapes: Sequence[tuple[int, int]], given: Sequence[tuple[int, int]]
     first = [shapes.index(shape) for shape in given]
     order: list[int] = []
     while len(order) < len(shapes):
-        place = first[len(order)] if len(order) < len(first) else int(np.argmin(np.where(free, crowded, np.inf)))
-        order.append(place)
-        free[place] = False
-        square = (points - points[place]) ** 2
+        index = first[len(order)] if len(order) < len(first) else int(np.argmin(np.where(free, crowded, np.inf)))
+        order.append(index)
+        free[index] = False
+        square = (points - points[index]) ** 2
         crowded += 1.0 / (square.sum(axis=1) + _NEAR)
         crowded += _AXIS_SHARE * (1.0 / (square + _NEAR_ON_AXIS)).sum(axis=1)
     return order

@@ -1,6 +1,6 @@
-"""Which binaries a plan needs.
+"""The binaries that a plan needs.
 
-In: problems and launches. Out: `Job`s, one a compile class. Compiling them is left to `device.compiling`.
+In: problems and launches. Out: `Job`s, one per compile class. `device.compiling` compiles them.
 """
 
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ class Job(NamedTuple):
     """One binary to compile.
 
     Attributes:
-        problem, launch: that represent it.
-        serves: all pairs of problem and launch whose code is asked for.
+        problem, launch: representatives of the compile class.
+        serves: all pairs of problem and launch of the class whose code is wanted.
     """
 
     problem: Problem
@@ -24,13 +24,13 @@ class Job(NamedTuple):
 
 
 def compile_class(problem: Problem, launch: AnyLaunch) -> tuple[str, str, str, AnyLaunch]:
-    """What one binary serves: operator, variant, dtype and the launch without grid and row count."""
+    """Compile class of a launch: operator, variant, dtype and the launch without grid and rows."""
     return (problem.operator, problem.variant, problem.dtype, launch.binary)
 
 
 def jobs_of(pairs: Iterable[tuple[Problem, AnyLaunch]]) -> list[Job]:
-    """One job a compile class, in the order of first appearance."""
-    found: dict[tuple[str, str, str, AnyLaunch], dict[tuple[Problem, AnyLaunch], None]] = {}
+    """One job per compile class, in the order of first appearance."""
+    classes: dict[tuple[str, str, str, AnyLaunch], dict[tuple[Problem, AnyLaunch], None]] = {}
     for problem, launch in pairs:
-        found.setdefault(compile_class(problem, launch), {})[problem, launch] = None
-    return [Job(*next(iter(served)), tuple(served)) for served in found.values()]
+        classes.setdefault(compile_class(problem, launch), {})[problem, launch] = None
+    return [Job(*next(iter(served)), tuple(served)) for served in classes.values()]

@@ -1,11 +1,11 @@
 """Estimate the duration of a sweep.
 
-In: tasks, how many blocks a search gives a config, how fast the machine is. Out: an `Estimate` with its parts, and what
-a single task takes, by which a sweep keeps its budget. A replay moves no bytes and compiles nothing: only its blocks
-count.
+In: tasks, the number of blocks that a search gives a config, the speed of the machine. Out: an `Estimate` with its
+parts, and the expected time of a single task, for the budget of a sweep. A replay moves no bytes and compiles nothing:
+only its blocks count.
 
-The constants were fitted to sweeps of an H200 beside 16 cores; what differs from machine to machine is measured:
-`Speed` and the pace of Python. Sweeps of the same device that are stored correct what is left.
+The constants were fitted to sweeps of an H200 beside 16 cores. `Speed` and the speed of Python are measured, as they
+differ between machines. Stored sweeps of the same device correct the rest.
 """
 
 import time
@@ -24,12 +24,12 @@ from normtune.tuner.timing.protocol import ALL_BLOCKS, SENTINEL_BYTES, SENTINEL_
 
 
 class Speed(NamedTuple):
-    """How fast this machine is, for the estimate of a sweep; measured before anything is compiled.
+    """Speed of this machine, for the estimate of a sweep; measured before anything is compiled.
 
     Attributes:
-        bytes_per_second: of a copy of 64 MB, bytes read and bytes written; 0 for a replay.
-        block_seconds: wall time of capturing a graph of eleven small copies and replaying it twice: what a config costs
-            a block where the GPU is not the limit.
+        bytes_per_second: of a copy of 64 MB, bytes read plus bytes written; 0 for a replay.
+        block_seconds: wall time of capturing a graph of eleven small copies and replaying it twice: the cost of a
+            config per block where the GPU is not the limit.
         cores: processes of the compile pool.
     """
 
@@ -38,24 +38,24 @@ class Speed(NamedTuple):
     cores: int
 
 
-# What is assumed where a sweep is planned for a GPU that is not here.
+# The assumed speed for a plan without a GPU.
 H200 = Speed(4.0e12, 3.0e-4, 16)
 
-# Start, seconds: the processes of the compile pool with triton; what the first gate and the first captures load on a
-# GPU; and everything else until the first problem.
+# Start, seconds: the processes of the compile pool with triton; loading on the GPU at the first gate and the first
+# captures; everything else until the first problem.
 POOL_SECONDS = 3.0
 FIRST_SECONDS = 1.8
 START_SECONDS = 0.5
-# Of one core of the reference machine for one binary, and of the piece of Python that `python_seconds` runs there.
+# Seconds of one core of the reference machine: one binary; the piece of Python in `python_seconds`.
 BINARY_SECONDS = 0.147
 REFERENCE_PYTHON_SECONDS = 0.010
-# Of storing one problem.
+# Seconds of storing one problem.
 STORE_SECONDS = 0.004
 
-# Time of a launch: seconds before it moves anything, of one kernel and of one with a second that ends partial sums;
-# then its bytes at the speed of the copy, and for each element as much time as so many bytes take. A row of more
-# elements a thread than fit in registers beside partial sums takes longer. Programs of columns read everything once
-# more, and each goes down through all rows, a tile at a time.
+# Time of a launch. Fixed seconds, for one kernel and for one followed by a second kernel that sums partial sums. Its
+# bytes at the speed of the copy. For each element the time of this many bytes: more if partial sums leave too few
+# registers for a row's elements per thread. Programs of columns read everything once more, and each walks through all
+# rows, a tile at a time.
 LAUNCH_SECONDS = 2.6e-6
 TWO_LAUNCHES_SECONDS = 5.0e-6
 ELEMENT_BYTES = 0.8
@@ -65,23 +65,23 @@ SPILLED_ELEMENTS = 64
 COLUMNS_ELEMENT_BYTES = 3.7
 SLICE_SECONDS = 0.25e-6
 
-# Of a config and block on the CPU, as a multiple of `Speed.block_seconds`.
+# CPU time of a config and block, as a multiple of `Speed.block_seconds`.
 BLOCK_FACTOR = 1.0
-# Sentinel of a round, with the copy that leads in: read and written.
+# Bytes read and written by the sentinel of a round, with the untimed copy.
 SENTINEL_MOVED = (1 + SENTINEL_COPIES) * 2 * SENTINEL_BYTES
 
-# Of a launch from Python on the host, for the regime `eager`; capturing a graph takes about as long as what an eager
-# batch waits for. Not fitted: the first sweep of that regime corrects the second.
+# Host seconds of a launch from Python, for the regime `eager`. A graph's capture takes about as long as the waiting of
+# an eager batch. Not fitted: the first sweep of that regime corrects the second.
 EAGER_SECONDS = 8.0e-6
 
-# The gate, seconds: of a binary on the gate's own problem; of a config on each problem (warm-up, comparison); and of
-# the reference and each comparison at the problem's size, as bytes an element at the speed of the copy.
+# The gate. Seconds: of a binary on the gate's own problem; of a config on each problem (warm-up, comparison). Bytes per
+# element at the speed of the copy: of the reference, and of each comparison, at the problem's size.
 BINARY_GATE_SECONDS = 4.0e-3
 CONFIG_GATE_SECONDS = 0.57e-3
 REFERENCE_BYTES = 400.0
 COMPARE_BYTES = 40.0
 
-# Stored runs that were shorter say little; what they say is trusted within these bounds.
+# Least duration of a stored run that corrects the estimate, and the bounds of the correction.
 _SHORTEST_RUN_SECONDS = 5.0
 _TRUSTED = (0.5, 2.0)
 
@@ -104,20 +104,20 @@ class Estimate(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Sum of all parts."""
         return sum(self)
 
 
 class Pace:
-    """What tasks take on one machine by one search.
+    """Expected times of tasks on one machine under one search.
 
     Args:
         speed: of the machine.
         target: its limits.
-        blocks: that a config gets on average, `Search.expected_blocks`.
-        python: seconds that `python_seconds` took here.
-        correction: of gate and timing, as `corrected` finds it.
-        regime: how times are taken.
+        blocks: mean number of blocks per config, `Search.expected_blocks`.
+        python: result of `python_seconds` on this machine.
+        correction: factor for gate and timing, see `corrected`.
+        regime: of the timing.
     """
 
     def __init__(
@@ -133,18 +133,18 @@ class Pace:
         self._target = target
         self._blocks = blocks
         self._correction = correction
-        # One core drives the device; the compilers have the others, and by their low priority a part of that one.
+        # One core drives the device. The compilers have the others, and at low priority a part of that one.
         cores = max(speed.cores - 1, 0.5)
         self._binary_seconds = BINARY_SECONDS * python / REFERENCE_PYTHON_SECONDS / cores
         self._evict_seconds = 0.0 if regime == WARM else self._moving(2 * target.l2_bytes)
         self._least_seconds = EAGER_SECONDS if regime == EAGER else 0.0
 
     def measuring(self, task: Task, binaries: int) -> float:
-        """Seconds of gate and timing of a task that is the first to need so many binaries."""
+        """Seconds of gate and timing of a task that needs `binaries` new binaries."""
         return self.gate(task, binaries) + self.timing(task)
 
     def gate(self, task: Task, binaries: int) -> float:
-        """Seconds of comparing the binaries that no task before had, and all configs at the problem's size."""
+        """Seconds of checking new binaries, and of all configs at the problem's size."""
         if not self._speed.bytes_per_second:
             return 0.0
         elements = task.problem.rows * task.problem.hidden
@@ -167,7 +167,7 @@ class Pace:
         return self._correction * (on_device + captured)
 
     def estimate(self, tasks: Iterable[Task]) -> Estimate:
-        """Seconds that tasks take in this order, binaries being compiled in the order in which they are needed."""
+        """Expected time of tasks in this order; binaries are compiled in the order of need."""
         compiles = self._speed.bytes_per_second > 0
         gate = timing = store = waited = 0.0
         start = START_SECONDS + (POOL_SECONDS + FIRST_SECONDS if compiles else 0.0)
@@ -184,7 +184,7 @@ class Pace:
         return Estimate(start, waited, gate, timing, store)
 
     def launch_seconds(self, problem: Problem, footprint: int, launch: AnyLaunch) -> float:
-        """Seconds of one launch, whose perfect kernel would move `footprint` bytes."""
+        """Seconds of one launch; a perfect kernel would move `footprint` bytes."""
         elements = problem.rows * problem.hidden
         if not isinstance(launch, Launch):
             return LAUNCH_SECONDS + self._moving(footprint + ELEMENT_BYTES * elements)
@@ -199,20 +199,20 @@ class Pace:
         return TWO_LAUNCHES_SECONDS + self._moving(footprint + element_bytes * elements)
 
     def _moving(self, count: float) -> float:
-        """Seconds of so many bytes at the speed of the copy."""
+        """Seconds of moving `count` bytes at the speed of the copy."""
         return count / self._speed.bytes_per_second if self._speed.bytes_per_second else 0.0
 
 
 def new_binaries(task: Task, seen: set[object]) -> int:
-    """How many binaries of a task are not in `seen`, to which they are added."""
+    """Number of binaries of a task that are not in `seen`; adds them to it."""
     needed = {compile_class(task.problem, candidate.launch) for candidate in task.candidates}
-    found = len(needed - seen)
+    count = len(needed - seen)
     seen |= needed
-    return found
+    return count
 
 
 def python_seconds() -> float:
-    """Seconds of a fixed piece of Python, the median of three: how fast a core compiles."""
+    """Seconds of a fixed piece of Python, median of three: a measure of the compile speed of a core."""
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
@@ -224,12 +224,10 @@ def python_seconds() -> float:
 
 
 def corrected(runs: Sequence[Run], device: Device, regime: str = COLD) -> float:
-    """What gate and timing of the newest run on this device took, over what was estimated for them; 1 without any.
+    """Measured over estimated time of gate and timing, of the newest run on this device in this regime; 1 without one.
 
-    Only runs in this regime count.
-
-    A run's protocol holds both: `seconds` of each phase, and `estimated_seconds` of gate and timing of what was done,
-    with the `correction` that was made then.
+    A run's protocol holds both: `seconds` of each phase, and `estimated_seconds` of gate and timing of the finished
+    tasks, which include the `correction` of that run.
     """
     for run in reversed(runs):
         estimated, seconds = run.protocol.get("estimated_seconds"), run.protocol.get("seconds")

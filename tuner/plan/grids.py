@@ -1,7 +1,6 @@
-"""Which shapes are measured.
+"""The shapes to measure.
 
-In: the name of a grid, or lists of rows and hidden sizes, or a file of shapes. Out: (rows, hidden) pairs. Knows no
-operator.
+In: name of a grid, lists of rows and hidden sizes, or a file of shapes. Out: (rows, hidden) pairs. Knows no operator.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,13 +10,13 @@ from pathlib import Path
 from normtune.errors import UsageError
 from normtune.results.csv_file import positive, read_lines
 
-# A problem of more elements than this is left out of the grids: its time is the memory's, at every config worth having.
+# Most elements of a problem of a grid: beyond, memory speed determines the time of every useful config.
 MAX_ELEMENTS = 2**28
 
 _DEFAULT_ROWS = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 262144)
 _DEFAULT_HIDDEN = (64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 5120, 7168, 8192, 12288, 16384, 32768)
-# Between the powers of two, which on 132 multiprocessors all end just below whole waves, and at hidden sizes that no
-# chunk of columns divides: where tables of the powers of two lost most on an H200, at shapes off the grid.
+# Rows between the powers of two, which on 132 multiprocessors all end just below whole waves, and hidden sizes that no
+# chunk of columns divides: tables of the powers of two lost most there on an H200, at shapes off the grid.
 _RECORDING_ROWS = tuple(sorted({*(2**power for power in range(19)), 192, 320, 576, 768}))
 _RECORDING_HIDDEN = tuple(
     sorted(
@@ -25,7 +24,7 @@ _RECORDING_HIDDEN = tuple(
         | {10240, 12800, 14336, 15872, 18432, 20480, 22016, 24576, 25600, 28672, 29568}
     )
 )
-# Corners, edges and middle: where all of the full space is tried, to see which knobs the default space needs.
+# Corners, edges and middle: the full space is tried on these, to see which knobs the default space needs.
 _PROBE = (
     *((1, 64), (1, 4096), (1, 32768), (64, 128), (64, 4096), (128, 32768), (512, 2048), (1024, 5120), (1024, 8192)),
     *((4096, 128), (4096, 1536), (4096, 4096), (4096, 8192), (4096, 16384), (8192, 32768), (32768, 256)),
@@ -36,9 +35,9 @@ _DEFAULT = tuple((rows, hidden) for hidden in _DEFAULT_HIDDEN for rows in _DEFAU
 
 GRIDS: dict[str, tuple[tuple[int, int], ...]] = {
     "default": _DEFAULT,
-    # Every third shape along each axis, shifted from one hidden size to the next, so that each row count and each
-    # hidden size is there: both tables of the recorded H200 lose less on the whole grid than with 7 x 9 fixed sizes.
-    # The corners are of the third.
+    # Every third shape along each axis, shifted from one hidden size to the next, so that each of the rows and hidden
+    # sizes occurs: both tables of the recorded H200 lose less on the whole grid than with 7 x 9 fixed sizes. The
+    # corners are included.
     "quick": tuple(
         shape for shape in _DEFAULT if (_DEFAULT_ROWS.index(shape[0]) + _DEFAULT_HIDDEN.index(shape[1])) % 3 == 0
     ),
@@ -52,11 +51,11 @@ def shapes(grid: str, rows: Sequence[int] | None = None, hidden: Sequence[int] |
 
     Args:
         grid: a key of `GRIDS`.
-        rows: these row counts instead of the grid's.
-        hidden: these hidden sizes instead of the grid's.
+        rows: replace the grid's rows.
+        hidden: replace the grid's hidden sizes.
 
     Raises:
-        UsageError: the grid is unknown, a size is no positive integer, or nothing is left.
+        UsageError: the grid is unknown, a size is not a positive integer, or no shape is left.
     """
     if grid not in GRIDS:
         raise UsageError(f"unknown grid {grid!r}: expected one of {', '.join(GRIDS)}")
@@ -75,7 +74,7 @@ def shapes(grid: str, rows: Sequence[int] | None = None, hidden: Sequence[int] |
 
 
 def shapes_of(path: Path) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """The shapes of a CSV file with the columns rows and hidden, each once: measured ones, and those left out.
+    """The shapes of a CSV file with the columns rows and hidden, each once: those to measure, and those left out.
 
     Args:
         path: of the file; further columns are ignored.
@@ -84,7 +83,7 @@ def shapes_of(path: Path) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]
         (rows, hidden) pairs of at most `MAX_ELEMENTS` elements, and larger ones, both ordered.
 
     Raises:
-        UsageError: the file cannot be read, lacks a column or has no lines, a size is no positive integer, or all
+        UsageError: the file cannot be read, lacks a column or has no lines, a size is not a positive integer, or all
             shapes are too large.
     """
     lines = read_lines(path, ("rows", "hidden"))
@@ -99,7 +98,7 @@ def shapes_of(path: Path) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]
 
 
 def _within(chosen: Collection[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """The shapes that are small enough and those that are not, each once, by hidden and rows."""
+    """Shapes up to `MAX_ELEMENTS` and larger ones, each once, by hidden and rows."""
     ordered = sorted(set(chosen), key=lambda pair: (pair[1], pair[0]))
     pairs = [pair for pair in ordered if pair[0] * pair[1] <= MAX_ELEMENTS]
     return pairs, [pair for pair in ordered if pair[0] * pair[1] > MAX_ELEMENTS]

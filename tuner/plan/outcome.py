@@ -1,4 +1,4 @@
-"""What came of measuring a config.
+"""Outcome of measuring a config.
 
 In: nothing. Out: `Outcome`.
 """
@@ -10,7 +10,7 @@ from normtune.results.records import TimedCode
 
 
 class Outcome(NamedTuple):
-    """Outcome of one config on one problem: see `results.records.Measurement`; `code` is what was launched."""
+    """Outcome of one config on one problem: see `results.records.Measurement`; `code` is the launched code."""
 
     status: str
     reason: str = ""

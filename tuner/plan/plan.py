@@ -1,7 +1,7 @@
-"""What a sweep will measure, worked out before anything is compiled.
+"""The plan of a sweep, made before anything is compiled.
 
-In: operator keys, dtypes, shapes, a space and a target. Out: a `Plan`: for each problem the configs that make different
-launches, and what was left out with the reason. Pure; needs neither a GPU nor torch.
+In: operator keys, dtypes, shapes, a space and a target. Out: a `Plan`: for each problem the configs with different
+launches, and the number of those left out, by reason. Pure; needs neither a GPU nor torch.
 """
 
 from collections import Counter
@@ -17,30 +17,30 @@ from normtune.tuner.plan.binaries import Job, jobs_of
 from normtune.tuner.plan.footprint import peak_bytes
 
 SPACES = ("default", "full", "quick")
-# A plan of the space `quick` takes at most so many configs a problem.
+# Most configs per problem in the space `quick`.
 QUICK_CONFIGS = 12
-# Why it leaves out the others, a key of `Plan.pruned`.
+# Reason for leaving out the others, a key of `Plan.pruned`.
 QUICK_REASON = "only in the default space"
-# Others may take some of the free memory while the sweep runs.
+# Usable share of the free memory: other processes may take some during the sweep.
 _SHARE_OF_FREE = 0.95
 
 
 class Candidate(NamedTuple):
-    """A config and the launch it resolves to for the problem at hand."""
+    """A config, and its launch on the problem."""
 
     config: Config
     launch: AnyLaunch
 
 
 class Task(NamedTuple):
-    """One problem and what is to be tried on it."""
+    """One problem and its candidates."""
 
     problem: Problem
     candidates: tuple[Candidate, ...]
 
     @property
     def configs(self) -> list[Config]:
-        """Of the candidates."""
+        """Configs of the candidates."""
         return [candidate.config for candidate in self.candidates]
 
 
@@ -48,11 +48,11 @@ class Plan(NamedTuple):
     """All tasks of a sweep.
 
     Attributes:
-        tasks: in the order in which they were wanted.
-        pruned: how many (problem, config) pairs were left out, by reason.
-        oversized: problems left out because the device's free memory does not hold them.
-        reduced: how many problems of the default grid were not wanted, for less effort.
-        beyond: how many problems of the user's shapes are larger than any grid's, and not wanted therefore.
+        tasks: in the order of the request.
+        pruned: number of (problem, config) pairs left out, by reason.
+        oversized: problems left out because they exceed the device's free memory.
+        reduced: number of problems of the default grid left out for less effort.
+        beyond: number of problems of the user's shapes left out because they are larger than those of any grid.
     """
 
     tasks: tuple[Task, ...]
@@ -73,9 +73,9 @@ class Plan(NamedTuple):
 def candidates(
     spec: OperatorSpec, configs: Iterable[Config], problem: Problem, target: Target
 ) -> tuple[list[Candidate], dict[str, int]]:
-    """The configs of `configs` that are legal for a problem, one for each different launch, and why others are not.
+    """The legal configs of `configs` for a problem, one per distinct launch, and the number of others, by reason.
 
-    Among configs of one launch the least is kept: they are the same measurement.
+    Of configs with the same launch, the least is kept: they are the same measurement.
     """
     kept: dict[AnyLaunch, Candidate] = {}
     pruned: Counter[str] = Counter()
@@ -93,11 +93,11 @@ def candidates(
 
 
 def quick_candidates(spec: OperatorSpec, problem: Problem, target: Target) -> tuple[list[Candidate], dict[str, int]]:
-    """As `candidates`, of the quick space: thinned evenly where it has more than `QUICK_CONFIGS`."""
+    """Candidates of the quick space, thinned evenly to `QUICK_CONFIGS`, and the number of others, by reason."""
     kept, pruned = candidates(spec, spec.configs("quick", problem, target), problem, target)
     if len(kept) > QUICK_CONFIGS:
         last = len(kept) - 1
-        kept = [kept[round(place * last / (QUICK_CONFIGS - 1))] for place in range(QUICK_CONFIGS)]
+        kept = [kept[round(index * last / (QUICK_CONFIGS - 1))] for index in range(QUICK_CONFIGS)]
     return kept, pruned
 
 
@@ -112,19 +112,19 @@ def problems(keys: Sequence[str], dtypes: Sequence[str], shapes: Sequence[tuple[
     Raises:
         UsageError: a key, dtype or shape is unknown or out of range.
     """
-    found = []
+    result = []
     try:
         for key in keys or list(operators()):
             name, variant = split_key(key)
             for spec in map(operator, members(name)):
-                found += [spec.problem(rows, hidden, dtype, variant) for dtype in dtypes for rows, hidden in shapes]
+                result += [spec.problem(rows, hidden, dtype, variant) for dtype in dtypes for rows, hidden in shapes]
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return found
+    return result
 
 
 def plan(wanted: Sequence[Problem], space: str, target: Target) -> Plan:
-    """The plan that tries the space on these problems.
+    """The plan of a space on these problems.
 
     Raises:
         UsageError: the space is unknown.
@@ -150,11 +150,11 @@ def plan(wanted: Sequence[Problem], space: str, target: Target) -> Plan:
 
 
 def fitting(plan: Plan, free_bytes: int | None) -> Plan:
-    """The plan without what needs more device memory than is free.
+    """The plan without problems that exceed the free device memory.
 
     Args:
-        plan: what is wanted.
-        free_bytes: device memory that is free; None for no limit.
+        plan: the whole plan.
+        free_bytes: free device memory; None for no limit.
 
     Raises:
         NormtuneError: nothing fits.
@@ -173,5 +173,5 @@ def fitting(plan: Plan, free_bytes: int | None) -> Plan:
 
 
 def _kind(reason: str) -> str:
-    """A reason without its numbers, so that reasons can be counted."""
+    """A reason without its numbers, for counting."""
     return "illegal: " + " ".join(word for word in reason.split() if not word.isdigit())

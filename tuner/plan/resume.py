@@ -1,7 +1,7 @@
-"""What a store knows of the problems of a plan, and what of it is stale.
+"""Stored measurements of the problems of a plan, under the present kernels and stale ones.
 
-In: the coverage of a store. Out: what of it counts under the present kernels, and a plan of the rest. Pure; when a
-problem is done is said by the search.
+In: the coverage of a store. Out: the part of it under the present kernels, and a plan of the stale part. Pure. The
+search decides when a problem is done.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,25 +16,27 @@ from normtune.tuner.plan.plan import Plan, Task, candidates
 
 Stored = Mapping[tuple[Problem, Config], Coverage]
 
-# Failures that somebody else may have caused: who kills processes, or lets the machine sleep.
+# Failures that another process may have caused: by a kill, or by suspending the machine.
 _MAY_PASS = ("crashed", "timeout")
 
 
 def known(stored: Stored, names: Collection[str], retry_failed: bool = False) -> dict[Problem, dict[Config, Coverage]]:
-    """What is stored under the present kernels of the operators of these names.
+    """Stored measurements under the present kernels of the operators of these names.
 
-    With `retry_failed` without what failed because its process died or took too long, which others may have caused.
+    `retry_failed` leaves out crashes and timeouts, which other processes may have caused.
     """
     current = {name: fingerprint(operator(name)) for name in names}
-    found: dict[Problem, dict[Config, Coverage]] = {}
-    for (problem, config), one in stored.items():
-        if one.fingerprint == current.get(problem.operator) and not (retry_failed and one.status in _MAY_PASS):
-            found.setdefault(problem, {})[config] = one
-    return found
+    result: dict[Problem, dict[Config, Coverage]] = {}
+    for (problem, config), coverage in stored.items():
+        if coverage.fingerprint == current.get(problem.operator) and not (
+            retry_failed and coverage.status in _MAY_PASS
+        ):
+            result.setdefault(problem, {})[config] = coverage
+    return result
 
 
 def stale_plan(stored: Stored, target: Target) -> Plan:
-    """A plan of just what is stored under kernels that have changed since."""
+    """A plan of the configs whose stored measurements are of changed kernels."""
     wanted: dict[Problem, list[Config]] = {}
     for (problem, config), known in stored.items():
         if config != COPY and known.fingerprint != fingerprint(operator(problem.operator)):

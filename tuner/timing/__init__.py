@@ -1,1 +1,1 @@
-"""Correct, then timed: the gate, the timing protocol and the kernels and memory of the tuner's own."""
+"""The gate, the timing protocol, and the tuner's own kernels and memory."""

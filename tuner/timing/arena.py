@@ -1,7 +1,8 @@
 """Device memory for timing: disjoint slices at fresh offsets, so that no launch finds its data in the cache.
 
-In: buffers of a problem. Out: tensors in pools of device memory, at offsets redrawn at every call. Inputs lie in pools
-that are only read (normal random values), outputs in one that is only written. Pools grow to the largest problem.
+In: buffers of a problem. Out: tensors in pools of device memory, at offsets redrawn at every call. Inputs lie in
+read-only pools (normal random values), outputs in a write-only one, tensors that are both in pools of their own. Pools
+grow to the largest problem.
 """
 
 import random
@@ -12,9 +13,9 @@ from torch import Tensor
 
 from normtune.kernels.problem import IN_OUT, ITEMSIZE, OUTPUT, SCRATCH, WEIGHT, Buffer
 
-# Slices start at multiples of this many bytes, as the caching allocator's blocks do.
+# Slices start at multiples of this many bytes, like the blocks of the caching allocator.
 _GRANULE = 512
-# Before each slice lies a random gap of fewer granules than this.
+# A random gap of fewer granules than this precedes each slice.
 _GAP = 512
 
 
@@ -28,9 +29,9 @@ class Arena:
         self._pools: dict[str, Tensor] = {}
 
     def slices(self, buffers: Sequence[Buffer], count: int) -> list[dict[str, Tensor]]:
-        """`count` sets of tensors for `buffers`, disjoint but for the weight, which all sets share.
+        """`count` sets of tensors for `buffers`, disjoint except for the weight, which all sets share.
 
-        Inputs hold normal values, outputs whatever was there, and what is both whatever a launch left in it.
+        Inputs hold normal values. Outputs hold old contents; tensors that are read and written hold the last launch's.
         """
         self._reserve(buffers, count)
         cursor = dict.fromkeys(self._pools, 0)
@@ -39,7 +40,7 @@ class Arena:
         return [shared | {buffer.name: self._take(buffer, cursor) for buffer in own} for _ in range(count)]
 
     def clear(self) -> None:
-        """Give all pools back."""
+        """Free all pools."""
         self._pools.clear()
 
     def _reserve(self, buffers: Sequence[Buffer], count: int) -> None:
@@ -68,7 +69,7 @@ class Arena:
 
 
 def _pool_of(buffer: Buffer) -> str:
-    """What is written lies apart from what is read, and what is both apart from either."""
+    """Pool of a buffer. Outputs, inputs and tensors that are both lie apart."""
     if buffer.role in (OUTPUT, SCRATCH):
         return OUTPUT
     return f"{IN_OUT}:{buffer.dtype}" if buffer.role == IN_OUT else buffer.dtype

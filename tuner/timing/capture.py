@@ -1,7 +1,7 @@
-"""CUDA graphs without what `torch.cuda.graph` does around a capture: it empties the allocator's cache, each time.
+"""Capture of a CUDA graph. `torch.cuda.graph` empties the allocator's cache each time; this does not.
 
-In: work to be captured. Out: a graph. Only the outputs of functions that are not ours are allocated by the work: all
-graphs take such memory from one pool, or else each would hold its own until the cache is emptied.
+In: work to be captured. Out: a graph. Only implementations that are not normtune's allocate inside the work; all graphs
+take this memory from one pool, or each would hold its own until the cache is emptied.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def _pool() -> Any:
 
 
 def capture(stream: torch.cuda.Stream, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """The graph of what `work` enqueues on the current stream, which is `stream` for its time."""
+    """Graph of the work that `work` enqueues. `stream` is the current stream meanwhile."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         graph.capture_begin(pool=_pool(), capture_error_mode="thread_local")

@@ -1,7 +1,7 @@
-"""What the GPU's clocks did while times were taken.
+"""Clocks of the GPU during the timing.
 
 In: a device's UUID. Out: a summary for the run's protocol. It explains void rounds and decides nothing: in a virtual
-machine NVML sees nothing of the neighbours.
+machine NVML does not see the neighbours.
 """
 
 import threading
@@ -22,16 +22,16 @@ class ClockWatch:
         self._thread = threading.Thread(target=self._watch, daemon=True, name="normtune-clocks")
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start sampling."""
         self._thread.start()
 
     @property
     def latest(self) -> int | None:
-        """The SM clock as it was sampled last, MHz; None before the first sample, or where NVML does not answer."""
+        """The last sample of the SM clock, MHz; None before the first sample or without NVML."""
         return self._clocks[-1] if self._clocks else None
 
     def stop(self) -> dict[str, Any]:
-        """End sampling: least, median and greatest SM clock (MHz), greatest temperature (C), or the error."""
+        """Stop sampling; least, median and greatest SM clock (MHz) and greatest temperature (C), or the error."""
         self._stop.set()
         self._thread.join()
         if not self._clocks:
@@ -52,6 +52,6 @@ class ClockWatch:
             while not self._stop.wait(_PERIOD_SECONDS):
                 self._clocks.append(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
                 self._temperatures.append(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
-        # No NVML, no explanation: the times stand.
+        # Times stay valid without NVML.
         except Exception as error:
             self._error = f"{type(error).__name__}: {error}"

@@ -1,11 +1,11 @@
-"""Launches as a model makes them in eager mode: from Python, one after another, without a graph.
+"""Launches as in a model's eager mode: from Python, one after another, without a graph.
 
 In: a launcher, and slices to launch on. Out: `Streamed`, which a round replays and times like a captured graph.
 `timing` chooses the launch; `kernels.launcher` repeats it at the least cost.
 
-The stream is drained before the batch. Otherwise the launches would queue behind the evicting read and run without a
-gap, whatever their host time. So the time of a launch is that of the host if it is larger, else that of the kernel; the
-lead-in launch settles which before the first event.
+The stream is drained before the batch. Otherwise the launches would queue behind the evicting read and run without
+gaps, whatever their host time. So the time of a launch is the larger of host time and kernel time. The lead-in launch
+reaches this state before the first event.
 """
 
 import gc
@@ -34,9 +34,9 @@ class Streamed:
     Args:
         timer: of the device.
         launch: makes one launch on the current stream.
-        slices: what it is launched on, in order.
-        lead_in: how many of them are not timed.
-        restore: makes good, before all that, what launches on a slice have changed of what they read.
+        slices: sets of tensors for the launches, in order.
+        lead_in: number of untimed launches at the beginning.
+        restore: resets tensors that a launch reads and writes; called for each slice before the batch.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Streamed:
         self._lead_in = lead_in
         self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for event in (self._begin, self._end):
-            event.record()  # the first time it is made, which would fall between the launches and the end
+            event.record()  # creates it; at the first replay this would fall into the timed span
 
     def replay(self) -> None:
-        """Launch the batch on the current stream; waits for what was enqueued before, not for the batch."""
+        """Launch the batch on the current stream. Waits for earlier work, not for the batch."""
         launch, slices, lead_in = self._launch, self._slices, self._lead_in
-        collected = gc.isenabled()
+        was_enabled = gc.isenabled()
         gc.disable()  # a collection takes as long as hundreds of launches
         try:
             if self._restore:
@@ -74,9 +74,9 @@ class Streamed:
                 launch(tensors)
             self._end.record()
         finally:
-            if collected:
+            if was_enabled:
                 gc.enable()
 
     def nanoseconds(self) -> int:
-        """Mean time of the timed launches of the last replay, which must have ended."""
+        """Mean time of the timed launches in the last replay, which must be complete."""
         return round(1e6 * self._begin.elapsed_time(self._end) / (len(self._slices) - self._lead_in))

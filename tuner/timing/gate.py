@@ -1,8 +1,8 @@
-"""Correct before fast: a launch is compared with the float64 reference before it is timed.
+"""The gate: a launch is compared with the float64 reference before it is timed.
 
-In: problem and launch on a device. Out: nothing, or `WrongResultError` with the output and the error. One binary
-passes once: the shapes here are chosen so that its loop runs several times, the last tile is cut, and rows of zeros,
-tiny, huge and outlying values are among them. It is launched many times over, as a race may be lost only now and then.
+In: problem and launch on a device. Out: nothing, or `WrongResultError` with the output and the error. One pass per
+binary. The shapes are chosen so that its loop runs several times and its last tile is cut; the inputs have rows of
+zeros, tiny, huge and outlying values. A binary is launched many times, as a race shows only now and then.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,25 +22,24 @@ from normtune.tuner.timing import memory
 from normtune.tuner.timing.capture import capture
 
 WORKSPACE = "workspace"
-# Numbers of rows on which a binary is tried where the operator names none: the first one that has the same binary.
-# Many programs and a last tile that is cut, whether or not the compiler is told that 16 divides the rows.
+# Rows of the trial problem where the operator names none: the first number that gives the same binary. They make many
+# programs and a cut last tile, with and without a number of rows that 16 divides.
 _TRIAL_ROWS = (1031, 1040, 61, 48, 1)
-# Launches of a binary, and of each config that may be the best, whose outputs are compared: a result that is wrong in
-# one call of fifty shows.
+# Compared launches per binary, and per config that may be the best. A result that is wrong in one call of fifty shows.
 CALLS = 64
-# The launches of a large problem move at most so many bytes; each has thousands of programs.
+# Most bytes of traffic of the launches of a large problem; each has thousands of programs.
 CALLS_BYTES = 8 << 30
-# A kernel whose bits differ now and then is launched up to so many times as often.
+# A kernel whose bits differ now and then is launched up to this many times as often.
 _PATIENCE = 20
 _GUARD_BYTES = 512
 _GUARD_VALUE = 0xA5
 
 
 class LaunchFailedError(RuntimeError):
-    """A launch fails by itself, whatever else the device does.
+    """A launch fails for a reason of its own, in any state of the device.
 
     Attributes:
-        status: what is stored: `wrong_result`, `out_of_resources` or `crashed`.
+        status: the stored status: `wrong_result`, `out_of_resources` or `crashed`.
     """
 
     status = "crashed"
@@ -51,7 +50,7 @@ class LaunchFailedError(RuntimeError):
 
 
 class WrongResultError(LaunchFailedError):
-    """A kernel's output differs from the reference by more than rounding, or lies where it should not."""
+    """An output differs from the reference by more than rounding, or a kernel writes outside of its outputs."""
 
     status = "wrong_result"
 
@@ -60,17 +59,17 @@ def launch(calls: Callable[[], Iterable[KernelCall]]) -> None:
     """Make the calls of one config and launch them.
 
     Raises:
-        LaunchFailedError: it cannot be launched.
+        LaunchFailedError: the launch fails.
     """
     try:
         run(calls())
-    # Whatever an operator's code throws is this config's result.
+    # Any exception in an operator's code is this config's outcome.
     except Exception as error:
         raise failure(error) from None
 
 
 def failure(error: Exception) -> LaunchFailedError:
-    """What a launch threw, as the outcome of its config."""
+    """The outcome of a config whose launch raised `error`."""
     if isinstance(error, OutOfResources):
         return LaunchFailedError(one_line(error), "out_of_resources")
     if isinstance(error, torch.OutOfMemoryError):
@@ -79,14 +78,14 @@ def failure(error: Exception) -> LaunchFailedError:
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error's text."""
+    """First line of an error's text, at most 200 characters."""
     return (str(error).strip().splitlines() or ["no reason given"])[0][:200]
 
 
 def gate_launch(
     spec: OperatorSpec, problem: Problem, candidate: tuple[Config, AnyLaunch], target: Target
 ) -> tuple[Problem, AnyLaunch]:
-    """The problem and launch on which a candidate's binary is tried: same binary, rows and grid of the gate's own."""
+    """Trial problem and launch for a candidate's binary: same binary, with rows and grid of the gate's own."""
     config, launch = candidate
     if spec.trial is not None and not isinstance(launch, ImplementationLaunch):
         return spec.trial(config, launch, problem, target)
@@ -106,24 +105,24 @@ def gate(
     device: torch.device,
     wide: bool = False,
 ) -> None:
-    """Try the binary of a candidate.
+    """Check the binary of a candidate.
 
     Args:
         spec: the operator.
-        problem: what the candidate was resolved for.
+        problem: the candidate's.
         candidate: config and launch.
         target: limits of the GPU.
         device: the GPU.
-        wide: whether the operator's `wide_buffers` are float32, which is another binary.
+        wide: the operator's `wide_buffers` are float32, which gives another binary.
 
     Raises:
-        LaunchFailedError: it cannot be launched.
-        WrongResultError: an output is off, was left unwritten, or something else was written.
+        LaunchFailedError: the launch fails.
+        WrongResultError: an output is wrong or unwritten, or other memory was written.
     """
     problem, resolved = gate_launch(spec, problem, candidate, target)
     inputs, expected = _case(spec, problem, device, wide)
-    given = {name: tensor.clone() for name, tensor in inputs.items()}  # what others are compared with stays as it is
-    both = {one.name for one in spec.buffers(problem) if one.role == IN_OUT}
+    given = {name: tensor.clone() for name, tensor in inputs.items()}  # the originals stay for comparison
+    both = {buffer.name for buffer in spec.buffers(problem) if buffer.role == IN_OUT}
     buffers = [buffer for buffer in spec.buffers(problem) if buffer.role in (OUTPUT, SCRATCH, IN_OUT)]
     if wide:
         buffers = [b._replace(dtype="float32") if b.name in spec.wide_buffers else b for b in buffers]
@@ -136,8 +135,8 @@ def gate(
     once = partial(launch, partial(spec.calls, resolved, problem, tensors, workspace, spec.scalars))
     outputs = {name: written[name] for name in expected}
     check_calls(once, outputs, expected, CALLS, {name: inputs[name] for name in both})
-    for name, (place, _) in guarded.items():
-        if not _untouched(place):
+    for name, (padded, _) in guarded.items():
+        if not _untouched(padded):
             raise WrongResultError(f"{name}: wrote outside of its memory")
     mark = torch.zeros(1, dtype=torch.int32, device=device)
     for name, tensor in inputs.items():
@@ -155,22 +154,22 @@ def check_calls(
     calls: int,
     before: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Launch so many times and check the outputs each time.
+    """Launch `calls` times and check the outputs each time.
 
-    The first outputs are compared with the reference, the others with the first, bit by bit. A kernel that gives other
-    bits in some call, which it may where the order of its sums differs, is launched on, and each time it does so its
-    outputs are compared with the reference.
+    The first outputs are compared with the reference, the others bit by bit with the first. If bits differ, which they
+    may if the order of sums does, launches go on, and the outputs of each differing call are compared with the
+    reference.
 
     Args:
         once: makes one launch on the current stream.
-        outputs: what it writes; poisoned before each launch.
+        outputs: its outputs; poisoned before each launch.
         expected: `Expected` values by name.
-        calls: how many launches.
-        before: what those of the outputs hold before a launch that it reads, too.
+        calls: number of launches.
+        before: values before each launch of those outputs that it also reads.
 
     Raises:
-        LaunchFailedError: it cannot be launched.
-        WrongResultError: an output of a call is off or was left unwritten.
+        LaunchFailedError: the launch fails.
+        WrongResultError: an output of a call is wrong or unwritten.
     """
     before = before or {}
     _poison(outputs, before)
@@ -206,12 +205,12 @@ def check_calls(
 
 
 def _repeat(work: Callable[[], None], count: int, device: torch.device) -> None:
-    """Do work so many times, on a GPU in a graph, as its launches are short."""
+    """Repeat work `count` times; on a GPU in a graph, as its launches are short."""
     if device.type != "cuda" or count < 3:
         for _ in range(count):
             work()
         return
-    work()  # compiled before it is captured
+    work()  # compiles, which a capture must not
     torch.cuda.synchronize(device)
     graph = capture(torch.cuda.Stream(device), work)
     for _ in range(count - 1):
@@ -222,7 +221,7 @@ def compare(outputs: Mapping[str, Tensor], expected: Mapping[str, Any]) -> None:
     """Check outputs against `Expected` values.
 
     Raises:
-        WrongResultError: naming the first output that is off, and by how much.
+        WrongResultError: an output is wrong; names the first one and its error.
     """
     mark = torch.zeros(1, dtype=torch.int32, device=next(iter(outputs.values())).device)
     for name, (value, allowed) in expected.items():
@@ -232,9 +231,9 @@ def compare(outputs: Mapping[str, Tensor], expected: Mapping[str, Any]) -> None:
 
 
 def _name_excess(outputs: Mapping[str, Tensor], expected: Mapping[str, Any]) -> None:
-    """Say which output is off, and by how much."""
-    # In pieces, as a float64 copy of the largest outputs would not fit beside the reference. `max` keeps NaN, and a NaN
-    # is not below anything.
+    """Raise an error that names the first wrong output and its error."""
+    # In pieces: a float64 copy of the largest outputs would not fit beside the reference. `max` keeps NaN, and no
+    # comparison with NaN holds.
     excess = {
         name: torch.stack(
             [
@@ -254,7 +253,7 @@ def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 def _poison(outputs: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
-    """Fill outputs with NaN, so that what is not written shows, and restore those that are read."""
+    """Fill outputs with NaN, so that unwritten values show; restore outputs that are also inputs."""
     for name, tensor in outputs.items():
         if name in before:
             tensor.copy_(before[name])
@@ -266,23 +265,23 @@ def _poison(outputs: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None
 def _case(
     spec: OperatorSpec, problem: Problem, device: torch.device, wide: bool
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Hostile inputs of a problem and what comes of them."""
+    """Hostile inputs of a problem, and their reference results."""
     generator = torch.Generator(device).manual_seed(20_000 + problem.hidden)
     references = spec.references()
     inputs = references.inputs(problem, generator, device, True)
     for name in spec.wide_buffers if wide else ():
         if name in inputs:
-            inputs[name] = inputs[name].float() * (1 + 2**-12)  # values that the narrow dtype does not have
+            inputs[name] = inputs[name].float() * (1 + 2**-12)  # values outside of the narrow dtype
     return inputs, references.reference(problem, inputs, **spec.scalars)
 
 
 def _guarded(buffer: Buffer, device: torch.device) -> tuple[Tensor, Tensor]:
     """Memory with guard bytes on both sides, and the poisoned tensor between them."""
-    place = torch.full((buffer.nbytes + 2 * _GUARD_BYTES,), _GUARD_VALUE, dtype=torch.uint8, device=device)
-    inner = place[_GUARD_BYTES : _GUARD_BYTES + buffer.nbytes].view(getattr(torch, buffer.dtype)).view(buffer.shape)
+    padded = torch.full((buffer.nbytes + 2 * _GUARD_BYTES,), _GUARD_VALUE, dtype=torch.uint8, device=device)
+    inner = padded[_GUARD_BYTES : _GUARD_BYTES + buffer.nbytes].view(getattr(torch, buffer.dtype)).view(buffer.shape)
     inner.fill_(float("nan"))
-    return place, inner
+    return padded, inner
 
 
-def _untouched(place: Tensor) -> bool:
-    return bool((place[:_GUARD_BYTES] == _GUARD_VALUE).all() and (place[-_GUARD_BYTES:] == _GUARD_VALUE).all())
+def _untouched(padded: Tensor) -> bool:
+    return bool((padded[:_GUARD_BYTES] == _GUARD_VALUE).all() and (padded[-_GUARD_BYTES:] == _GUARD_VALUE).all())

@@ -1,8 +1,8 @@
 """Kernels of the tuner: the evicting read, the reference copy, and comparisons.
 
-In: buffers. Out: nothing, the copy, or a mark. The read leaves nothing else in the L2; it does not write, because
-written lines would be flushed later, inside the next timing. The copy is a kernel and not a memcpy node: for some sizes
-a graph gives that to the copy engine, which takes up to 1.5 times as long (seen at 16384 x 4096).
+In: buffers. Out: nothing, the copy, or a mark. The read fills the L2. It does not write: dirty lines would be flushed
+later, inside the next timing. The copy is a kernel, not a memcpy node: for some sizes a graph gives a memcpy to the
+copy engine, which takes up to 1.5 times as long (seen at 16384 x 4096).
 """
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from normtune.kernels.call import KernelCall, run
 
-READ_WORDS = 8192  # a program of the read takes this many words of 4 bytes at a time
+READ_WORDS = 8192  # words of 4 bytes per step of a program of the read
 _COPY_WORDS = 2048
 _DIFFER_BYTES = 8192
 _EXCESS_ITEMS = 2048
@@ -25,7 +25,7 @@ def _read_kernel(source_ptr, sink_ptr, length, BLOCK: tl.constexpr):
         o_word = i_block * BLOCK + tl.arange(0, BLOCK)
         b_sum += tl.load(source_ptr + o_word)
     total = tl.sum(b_sum, axis=0)
-    # The buffer holds zeros: this store never happens, and the compiler cannot know.
+    # The buffer holds zeros: the store never happens, but the compiler cannot drop the loads.
     tl.store(sink_ptr, total, mask=total != 0)
 
 
@@ -53,7 +53,7 @@ def _excess_kernel(found_ptr, value_ptr, allowed_ptr, mark_ptr, length, BLOCK: t
     found = tl.load(found_ptr + o_item, mask=mask, other=0).to(tl.float64)
     value = tl.load(value_ptr + o_item, mask=mask, other=0)
     allowed = tl.load(allowed_ptr + o_item, mask=mask, other=0)
-    # A NaN is within nothing.
+    # No comparison with NaN holds, so a NaN is outside.
     outside = tl.max((~(tl.abs(found - value) <= allowed)).to(tl.int32), axis=0)
     tl.store(mark_ptr, outside, mask=outside != 0)
 
@@ -76,14 +76,14 @@ def copy_call(source: Tensor, target: Tensor) -> KernelCall:
 
 
 def mark_difference(left: Tensor, right: Tensor, mark: Tensor) -> None:
-    """Set `mark` (one int32) to 1 where two contiguous tensors of equal size differ in a bit; else leave it."""
+    """Set `mark` (one int32) to 1 if two contiguous tensors of equal size differ in a bit; else leave it."""
     left, right = left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8)
     length = left.numel()
     _differ_kernel[(triton.cdiv(length, _DIFFER_BYTES),)](left, right, mark, length, BLOCK=_DIFFER_BYTES, num_warps=8)
 
 
 def mark_excess(found: Tensor, value: Tensor, allowed: Tensor, mark: Tensor) -> None:
-    """Set `mark` (one int32) to 1 where `found` is off `value` by more than `allowed`; else leave it.
+    """Set `mark` (one int32) to 1 if `found` differs from `value` by more than `allowed`; else leave it.
 
     Args:
         found: of any dtype, contiguous.

@@ -1,11 +1,11 @@
-"""Numbers of the timing protocol, from which its duration and memory follow.
+"""Numbers of the timing protocol, which determine its duration and memory.
 
-In: nothing. Out: the number of timed launches, and the size of the sentinel. Pure; `timing` measures.
+In: nothing. Out: number of timed launches, size of the sentinel. Pure; `timing` measures.
 """
 
-# A launch that takes longer is timed alone: what the launch before it left behind does not show.
+# A slower launch is timed alone: the state of the cache before it does not matter.
 SLOW_SECONDS = 2e-3
-# The sentinel of a round: timed copies of so many bytes, after one that leads in.
+# The sentinel of a round: timed copies of this many bytes, after one untimed copy.
 SENTINEL_BYTES = 64 << 20
 SENTINEL_COPIES = 4
 
@@ -15,5 +15,5 @@ def timed_launches(footprint: int) -> int:
     return 10 if footprint <= 128 << 20 else 5 if footprint <= 512 << 20 else 3
 
 
-# Blocks of a config that is timed to the end: 16 rounds, for whoever may be the best
+# Blocks of a config that is timed to the end, as every candidate for the best is: 16 rounds
 ALL_BLOCKS = 8

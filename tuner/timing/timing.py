@@ -2,16 +2,16 @@
 
 In: the configs of one problem. Out: nanoseconds, one number per config and round. The protocol of the regime `cold`:
 
-* One CUDA graph per config: a read of twice the L2 evicts the cache, an untimed launch warms weight and instructions
-  and leaves the cache as a stream of such launches does, then timed launches on disjoint slices follow between two
-  event nodes; the time is their mean. The protocol is the same at every size, so times have no step where one method
-  would replace another. The two events cost 2 us together, so fewer launches are timed only where this is below 0.5 %.
+* One CUDA graph per config. A read of twice the L2 evicts the cache. An untimed launch warms weight and instructions
+  and leaves the cache as in a stream of such launches. Timed launches on disjoint slices follow, between two event
+  nodes; the time is their mean. The protocol is the same at every size, so times have no step from one method to
+  another. The two events cost 2 us together, so fewer launches are timed only where this is below 0.5 %.
 * One round replays every config once, in shuffled order, and ends with the sentinel, copies of fixed size; a sentinel
-  more than 2 % off its running median voids the round, which is then repeated.
+  more than 2 % off its running median voids the round, which is repeated.
 * One block of rounds uses one draw of offsets and one capture; the next draws and captures anew.
 
-`warm` evicts nothing: all launches of a graph use one slice, after as many untimed ones as fill the L2 with what fits.
-`eager` has no graph: launches come from Python on cold slices, see `eager`. The rest is the same.
+`warm` evicts nothing: all launches of a graph use one slice, after `WARM_LEAD_IN` untimed ones, so the L2 holds what
+fits. `eager` has no graph: launches come from Python on cold slices, see `eager`. The rest is the same.
 """
 
 import random
@@ -41,9 +41,9 @@ from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW
 
 SENTINEL_TOLERANCE = 0.02
 SENTINEL_WINDOW = 64
-# A block's rounds may be void this often before the times are taken as they are.
+# Most void rounds of a block that are repeated; after them times are taken as they are.
 MAX_VOID_ROUNDS = 6
-# Launches that lead in on the one slice of the regime `warm`: the first fills the cache, the second finds it so.
+# Untimed launches on the one slice of the regime `warm`: the first fills the cache, the second finds it full.
 WARM_LEAD_IN = 2
 WARM_UP_SECONDS = 0.5
 
@@ -51,14 +51,14 @@ Label = TypeVar("Label", bound=Hashable)
 
 
 class Timed(Protocol):
-    """What a round replays."""
+    """A batch of launches that a round replays."""
 
     def replay(self) -> None:
-        """Enqueue it on the current stream."""
+        """Enqueue the batch on the current stream."""
         ...
 
     def nanoseconds(self) -> int:
-        """The mean time of its timed launches in the last replay, which must have ended."""
+        """Mean time of its timed launches in the last replay, which must be complete."""
         ...
 
 
@@ -68,10 +68,10 @@ class Captured:
     Args:
         timer: of the device.
         launch: makes one launch on the current stream.
-        slices: what it is launched on, in order; disjoint where the launches are to be cold.
-        lead_in: how many of them are not timed.
-        evicted: whether the cache is evicted before them.
-        restore: makes good, before that, what launches on a slice have changed of what they read.
+        slices: sets of tensors for the launches, in order; disjoint for cold launches.
+        lead_in: number of untimed launches at the beginning.
+        evicted: the cache is evicted before the launches.
+        restore: resets tensors that a launch reads and writes; called for each slice before the eviction.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Captured:
     ) -> None:
         self._begin, self._end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
         self._launches = len(slices) - lead_in
-        self._slices = slices  # as long as it may be replayed, nobody else gets their memory
+        self._slices = slices  # keeps their memory as long as the graph may be replayed
 
         def work() -> None:
             if restore:
@@ -108,7 +108,7 @@ class Captured:
         self._graph.replay()
 
     def nanoseconds(self) -> int:
-        """The mean time of the timed launches of the last replay, which must have ended."""
+        """Mean time of the timed launches in the last replay, which must be complete."""
         return round(1e6 * self._begin.elapsed_time(self._end) / self._launches)
 
 
@@ -130,7 +130,7 @@ class Timer:
         self._sentinels: deque[int] = deque(maxlen=SENTINEL_WINDOW)
         pair = torch.zeros(2, SENTINEL_BYTES // 4, dtype=torch.float32, device=device)
         self.evict()
-        memory.copy(pair[0], pair[1])  # compiled before it is captured
+        memory.copy(pair[0], pair[1])  # compiles, which a capture must not
         torch.cuda.synchronize(device)
         copies = [{"source": pair[0], "target": pair[1]}] * (1 + SENTINEL_COPIES)
         self._sentinel = Captured(self, _copy, copies, lead_in=1)
@@ -204,7 +204,7 @@ def _copy(tensors: Mapping[str, Tensor]) -> None:
 
 
 class CudaSession(Generic[Label]):
-    """One problem being timed in a regime: a `rounds.Session`, whatever its launches are labelled with."""
+    """One problem under timing in a regime: a `search.rounds.Session`, with labels of any type for its launches."""
 
     def __init__(
         self,
@@ -227,14 +227,14 @@ class CudaSession(Generic[Label]):
         self._in_out = [buffer.name for buffer in spec.buffers(problem) if buffer.role == IN_OUT]
         first = self._draw(1)[0] if self._in_out else {}
         self._before = {name: first[name].clone() for name in self._in_out}
-        # Taken before any capture: nothing may be allocated inside one.
+        # Allocated before any capture: inside one, nothing may be.
         timer.workspace(max((resolved.workspace for resolved in launches.values()), default=0))
 
     def warm_up(self, labels: Sequence[Label]) -> dict[Label, LaunchFailedError]:
-        """Launch each once, so that what cannot run shows before it is captured, and what is slow is known.
+        """Launch each config, to find failures before a capture, and slow launches.
 
         Returns:
-            What cannot be launched.
+            Failed launches.
         """
         tensors = self._draw(1)[0]
         failed: dict[Label, LaunchFailedError] = {}
@@ -280,7 +280,7 @@ class CudaSession(Generic[Label]):
         return self._timer.rounds_of(timed, ROUNDS_PER_BLOCK)
 
     def _timed(self, label: Label, slices: Sequence[Mapping[str, Tensor]]) -> Timed:
-        """What is replayed for a label in the session's regime."""
+        """Batch of a label in the session's regime."""
         launch_once = self.launcher(label, keeps=True)
         restore = self._restore if self._in_out and label != COPY else None
         if self._regime == WARM:
@@ -295,14 +295,14 @@ class CudaSession(Generic[Label]):
         return Captured(self._timer, launch_once, slices, lead_in, restore=restore)
 
     def compare(self, labels: Sequence[Label], often: Collection[Label]) -> dict[Label, LaunchFailedError]:
-        """Compare the outputs of each with the reference, on data as they were timed on.
+        """Compare the outputs of each config with the reference, on data like that of the timing.
 
         Args:
-            labels: what is compared.
-            often: of these many calls, of the others one.
+            labels: configs to compare.
+            often: labels whose outputs are compared over many calls, the others' over one.
 
         Returns:
-            What is wrong.
+            Configs with wrong results.
         """
         tensors = self._draw(1)[0]
         self._restore(tensors)
@@ -321,23 +321,23 @@ class CudaSession(Generic[Label]):
         return failed
 
     def _restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Give what is read and written the values that it had at first."""
+        """Reset tensors that are read and written to their first values."""
         for name, tensor in self._before.items():
             tensors[name].copy_(tensor)
 
     def launcher(self, label: Label, keeps: bool = False) -> Run:
-        """What makes a launch on a set of tensors, on the current stream.
+        """A function that launches on a set of tensors, on the current stream.
 
         Args:
             label: of the launch.
-            keeps: whether what an implementation returns is kept as it is; else it is copied into the tensors.
+            keeps: keep tensors that an implementation returns; else they are copied into the given ones.
         """
         if self._regime == EAGER and not self._is_foreign(label):
             return self._eager_launcher(label)
         if label == COPY:
             return _copy
         resolved, workspace = self._launches[label], self._timer.workspace(0)
-        # In eager mode what an implementation returns is freed at once, as a model does.
+        # In eager mode an implementation's results are freed at once, as in a model.
         kept: deque[Any] | None = deque(maxlen=0 if self._regime == EAGER else None) if keeps else None
 
         def calls(tensors: Mapping[str, Tensor]) -> Sequence[KernelCall]:
@@ -353,7 +353,7 @@ class CudaSession(Generic[Label]):
         return launch_once
 
     def _eager_launcher(self, label: Label) -> Run:
-        """What launches as kernels are launched for users: without Triton's binder, its workspace allocated anew."""
+        """The launcher of users' calls: without Triton's binder, with a workspace allocated at each launch."""
         prepared = self._prepared.get(label)
         if prepared is None:
             try:
@@ -374,7 +374,7 @@ class CudaSession(Generic[Label]):
             pair = self._timer.arena.slices(self._copy_buffers, 1)[0]
             call = memory.copy_call(pair["source"], pair["target"])
             return Prepared([call], [*pair.values(), None], 0, self._timer.device.index)
-        # A variant's kernels are called with None for what it leaves out.
+        # A variant's kernels get None for a tensor that it leaves out.
         tensors = {**self._draw(1)[0], "left out": None}
         return prepare(self._spec, self._launches[label], self._problem, tensors, self._spec.scalars)
 
