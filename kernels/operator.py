@@ -229,6 +229,12 @@ class OperatorSpec:
         """The candidates of a space, before legality, and the implementations that are not ours."""
         return [*self.space(space, problem, target), *map(Implementation, self.implementations)]
 
+    def knows(self, config: Config) -> bool:
+        """Whether it has the knobs of this operator, or names one of its implementations."""
+        if isinstance(config, Implementation):
+            return config.implementation in self.implementations
+        return config._fields == self.config._fields
+
     def is_legal(self, config: Config, problem: Problem, target: Target) -> bool:
         """Whether `launch` gives one for contiguous tensors."""
         return self.launch_of(config, problem, target) is not None
@@ -239,12 +245,10 @@ class OperatorSpec:
         Raises:
             IllegalConfigError: it cannot run this problem on this target.
         """
+        if not self.knows(config):  # of a store or table of other knobs or implementations
+            raise IllegalConfigError(f"{config} has not the knobs of {self.name}: {', '.join(self.config._fields)}")
         if isinstance(config, Implementation):
-            if config.implementation not in self.implementations:
-                raise IllegalConfigError(f"there is no implementation {config.implementation!r} of {self.name}")
             return ImplementationLaunch(config.implementation)
-        if config._fields != self.config._fields:  # of a store or table of other knobs
-            raise IllegalConfigError(f"its knobs are {', '.join(config._fields)}: not those of {self.name}")
         launch = self.resolve(config, problem, target, alignment)
         if launch.grid < 1:
             raise IllegalConfigError("a fixed grid of no programs")
@@ -351,7 +355,7 @@ def operator(name: str) -> OperatorSpec:
     family, sizes = split_sizes(name)
     if family in _FAMILIES and sizes:
         return _FAMILIES[family].at(**sizes)
-    raise UsageError(f"unknown operator {name!r}: expected one of {', '.join(specs)}, or what brings it installed")
+    raise UsageError(f"unknown operator {name!r}: expected one of {', '.join(specs)}; --load names its file")
 
 
 def members(name: str) -> list[str]:

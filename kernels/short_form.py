@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,13 +16,20 @@ from normtune.errors import UsageError
 from normtune.kernels.call import KernelCall
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
-from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, MAX_ROWS, ROLES, WEIGHT, Buffer, Problem
+from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, MAX_ROWS, WEIGHT, Problem
+from normtune.kernels.short_declaration import (
+    AXES,
+    OTHERS,
+    Legal,
+    buffers_of,
+    check_legal,
+    faults_of,
+    parameters,
+    space_of,
+    tensor_of,
+)
 from normtune.kernels.stand_in import StandIn
-from normtune.kernels.target import TARGETS, Target
-
-_AXES = ("rows", "hidden")
-_OTHERS = ("config", "problem")
-Legal = Callable[[Config, Problem, Target], bool]
+from normtune.kernels.target import Target
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class KernelOperator:
         Raises:
             TypeError: an argument is missing or unknown.
         """
-        names = [name for name in self._signature.parameters if name not in _OTHERS]
+        names = [name for name in self._signature.parameters if name not in OTHERS]
         given = {**self.spec.scalars, **dict(zip(names, arguments, strict=False)), **named}
         if len(arguments) > len(names) or set(given) != set(names):
             raise TypeError(
@@ -92,11 +98,11 @@ class KernelOperator:
         extents: dict[str, int] = {}
         first = None
         for name, text in self._buffers.items():
-            role, axes, _ = _declared(text, tuple(self.spec.sizes))
+            role, axes, _ = tensor_of(text, tuple(self.spec.sizes))
             if role not in (INPUT, WEIGHT, IN_OUT):
                 continue
             tensor = given[name]
-            if axes == _AXES:  # any number of dimensions: rows of the last one
+            if axes == AXES:  # any number of dimensions: rows of the last one
                 tensor = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() > 2 else tensor
             extents.update(zip(axes, tensor.shape, strict=True))
             first = tensor if first is None and role != WEIGHT else first
@@ -156,7 +162,7 @@ def kernel_operator(
     """
 
     def made(function: Callable[..., object]) -> KernelOperator:
-        faults = list(_faults(function, config, space, buffers, scalars or {}, tuple(sizes or ())))
+        faults = list(faults_of(function, config, space, buffers, scalars or {}, tuple(sizes or ())))
         if faults:
             raise UsageError("\n".join(f"operator {name or function.__name__!r}: {fault}" for fault in faults))
         spec = _Short(
@@ -165,10 +171,10 @@ def kernel_operator(
             config=config,
             dtypes=tuple(dtypes),
             max_hidden=max_hidden,
-            buffers=lambda problem: _buffers(buffers, problem),
+            buffers=lambda problem: buffers_of(buffers, problem),
             sizes=dict(sizes or {}),
             space=lambda space_name, problem, target: [
-                one for one in _space(config, space) if leaves_out is None or not leaves_out(one, problem, target)
+                one for one in space_of(config, space) if leaves_out is None or not leaves_out(one, problem, target)
             ],
             resolve=_Resolver(function, buffers, scalars or {}, legal),
             default_config=_Default(default, config, space, legal),
@@ -182,7 +188,7 @@ def kernel_operator(
             make_inputs=inputs,
         )
         if legal is not None:
-            _check_legal(legal, spec, _space(config, space))
+            check_legal(legal, spec, space_of(config, space))
         return KernelOperator(function, register(spec), buffers)
 
     return made
@@ -221,7 +227,7 @@ class _Default:
     def __init__(
         self, given: Config | None, of: type[Config], space: Mapping[str, Sequence[int | str]], legal: Legal | None
     ) -> None:
-        configs = _space(of, space)
+        configs = space_of(of, space)
         own = [
             config
             for config in configs
@@ -247,7 +253,7 @@ class _Resolver:
         scalars: Mapping[str, float],
         legal: Legal | None,
     ) -> None:
-        self._function, self._buffers, self._scalars, self._legal = function, buffers, scalars, legal
+        self._function, self.buffers_of, self._scalars, self._legal = function, buffers, scalars, legal
         self._launch = lru_cache(1 << 16)(self._recorded)
 
     def __call__(
@@ -258,7 +264,12 @@ class _Resolver:
         Raises:
             IllegalConfigError: `legal` says no, or the function raises.
         """
-        if self._legal is not None and not self._legal(config, problem, target):
+        try:
+            legal = self._legal is None or self._legal(config, problem, target)
+        # Whatever the function throws, it does not say yes.
+        except Exception as error:
+            raise IllegalConfigError(f"`legal` of the operator raises {type(error).__name__}: {error}") from None
+        if not legal:
             raise IllegalConfigError("`legal` of the operator says no")
         launch = self._launch(config, problem)
         if isinstance(launch, str):
@@ -268,7 +279,7 @@ class _Resolver:
     def _recorded(self, config: Config, problem: Problem) -> RecordedLaunch | str:
         from normtune.kernels.recording import binary_of, recorded
 
-        tensors = {one.name: StandIn(one.dtype, one.shape) for one in _buffers(self._buffers, problem)}
+        tensors = {one.name: StandIn(one.dtype, one.shape) for one in buffers_of(self.buffers_of, problem)}
         given = {**tensors, **self._scalars}
         try:
             calls = recorded(lambda: _called(self._function, given, config, problem))
@@ -280,117 +291,7 @@ class _Resolver:
         return RecordedLaunch(config, sum(math.prod(call.grid) for call in calls), tuple(map(binary_of, calls)))
 
 
-def _check_legal(legal: Legal, spec: OperatorSpec, configs: Sequence[Config]) -> None:
-    """Refuse a `legal` by which a config that is illegal is legal again for longer rows: regions are judged by theirs.
-
-    Raises:
-        UsageError: it is so for one of these configs.
-    """
-    sizes = [size for size in (1 << power for power in range(17)) if size <= spec.max_hidden]
-    of = spec.at(**{name: values[0] for name, values in spec.sizes.items()})
-    for config in configs:
-        said = [bool(legal(config, of.problem(1, size, of.dtypes[0]), TARGETS["sm_90"])) for size in sizes]
-        if sorted(said, reverse=True) != said:
-            first = said.index(False)
-            raise UsageError(
-                f"operator {spec.name!r}: legal says no to {config} at hidden {sizes[first]} and yes at hidden "
-                f"{sizes[said.index(True, first)]}: what is illegal has to stay so for longer rows; what a sweep need "
-                "not time is said by leaves_out"
-            )
-
-
 def _called(function: Callable[..., object], given: Mapping[str, Any], config: Config, problem: Problem) -> None:
     """Call an operator's function with what it takes."""
     values = {**given, "config": config, "problem": problem}
-    function(**{name: values[name] for name in _parameters(function)})
-
-
-@lru_cache(256)
-def _parameters(function: Callable[..., object]) -> tuple[str, ...]:
-    return tuple(inspect.signature(function).parameters)
-
-
-@lru_cache(64)
-def _product(config: type[Config], space: tuple[tuple[str, tuple[int | str, ...]], ...]) -> tuple[Config, ...]:
-    names = [name for name, _ in space]
-    return tuple(sorted(config(**dict(zip(names, values, strict=True))) for values in product(*(v for _, v in space))))
-
-
-def _space(config: type[Config], space: Mapping[str, Sequence[int | str]]) -> list[Config]:
-    return list(_product(config, tuple((name, tuple(values)) for name, values in space.items())))
-
-
-def _buffers(declared: Mapping[str, str], problem: Problem) -> tuple[Buffer, ...]:
-    """The tensors of a problem."""
-    extents = {"rows": problem.rows, "hidden": problem.hidden, **problem.sizes}
-    found = []
-    for name, text in declared.items():
-        role, axes, dtype = _declared(text, tuple(problem.sizes))
-        found.append(Buffer(name, tuple(extents[axis] for axis in axes), dtype or problem.dtype, role))
-    return tuple(found)
-
-
-@lru_cache(256)
-def _declared(text: str, sizes: tuple[str, ...]) -> tuple[str, tuple[str, ...], str]:
-    """Role, axes and dtype of a tensor as it was declared, the last empty for the problem's.
-
-    Raises:
-        ValueError: it is neither of the forms.
-    """
-    role, *rest = text.split() or [""]
-    axes: tuple[str, ...] = ("hidden",) if role == WEIGHT else _AXES
-    dtype = ""
-    for word in rest:
-        if set(word.split(",")) <= {*_AXES, *sizes}:
-            axes = tuple(word.split(","))
-        elif word in ITEMSIZE:
-            dtype = word
-        else:
-            known = ", ".join((*_AXES, *sizes))
-            raise ValueError(f"{word!r} is neither a shape (of {known}) nor a dtype ({', '.join(ITEMSIZE)})")
-    if role not in ROLES:
-        raise ValueError(f"role {role!r}: expected one of {', '.join(ROLES)}")
-    return role, axes, dtype
-
-
-def _faults(
-    function: Callable[..., object],
-    config: type[Config],
-    space: Mapping[str, Sequence[int | str]],
-    buffers: Mapping[str, str],
-    scalars: Mapping[str, float],
-    sizes: tuple[str, ...],
-) -> list[str]:
-    """Faults of a declaration that its spec would not show; the others are found when that is registered."""
-    if not (isinstance(config, type) and issubclass(config, Config) and config.knobs):
-        return [f"config is {config!r}: expected a subclass of normtune.Config with a knob or more"]
-    faults = []
-    if set(space) != set(config._fields):
-        faults.append(f"space has {', '.join(space) or 'nothing'}: expected the knobs {', '.join(config._fields)}")
-    for knob in config.knobs:
-        values = space.get(knob.name)
-        if values is not None and (not values or any(type(value) is not knob.kind for value in values)):
-            faults.append(f"space of {knob.name} is {values!r}: expected values of type {knob.kind.__name__}")
-    declared = {}
-    for buffer, text in buffers.items():
-        try:
-            declared[buffer] = _declared(text, sizes)
-        except ValueError as error:
-            faults.append(f"buffer {buffer!r} is {text!r}: {error}")
-    reads = [axes for role, axes, _ in declared.values() if role in (INPUT, IN_OUT)]
-    axes = {axis for role, axes, _ in declared.values() if role in (INPUT, WEIGHT, IN_OUT) for axis in axes}
-    if not faults and not reads:
-        faults.append("no buffer is an input")
-    faults += [
-        f"no input has the axis {axis!r}" for axis in (*_AXES, *sizes) if reads and not faults and axis not in axes
-    ]
-    taken = {*_parameters(function)}
-    expected = {*buffers, *scalars}
-    if "config" not in taken:
-        faults.append("the function takes no config")
-    faults += [f"the function takes no {missing!r}, which is declared" for missing in sorted(expected - taken)]
-    faults += [
-        f"the function takes {unknown!r}: no buffer and no scalar is declared so"
-        for unknown in sorted(taken - expected - {*_OTHERS})
-    ]
-    return faults
+    function(**{name: values[name] for name in parameters(function)})

@@ -236,7 +236,7 @@ def _measured(evidence: "Evidence", spec: OperatorSpec, variant: str, dtype: str
         return {}
     order = {run.id: index for index, run in enumerate(evidence.runs)}
     parsed = {text: spec.read_config(text) for text in part["config"].unique()}
-    other = [text for text, config in parsed.items() if config != COPY and config._fields != spec.config._fields]
+    other = [text for text, config in parsed.items() if config != COPY and not spec.knows(config)]
     if other:  # recorded with other knobs of the operator
         part = part[~part["config"].isin(other)]
         if part.empty:
@@ -305,7 +305,7 @@ def _with_aliases(
     By the config's index, ascending. `illegal` is a cache, extended here: the smallest rows and hidden at which the
     config of an index is known to be illegal.
     """
-    rows, hidden, resolve = problem.rows, problem.hidden, spec.resolve
+    rows, hidden, resolve = problem.rows, problem.hidden, spec.launch
     own = {index: measured.levels[config] for index, config in enumerate(configs) if config in measured.levels}
     failed = {index for index, config in enumerate(configs) if config in measured.failed} if measured.failed else ()
     launches: dict[int, AnyLaunch] = {}

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
+from typer.testing import CliRunner
 
+from normtune import cli
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.emit import body_text
 from normtune.heuristics.fitting.result import Function
+from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.tablefile import parse
 from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels import load_file, operator
@@ -20,6 +23,7 @@ from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.rms_norm_spec import rms_norm_forward
 from normtune.kernels.short_form import kernel_operator
 from normtune.kernels.target import TARGETS
+from normtune.results.parquet_csv import read_parquet
 from normtune.tuner.device.compiling import compile_all
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import candidates, problems
@@ -275,3 +279,28 @@ def test_a_spec_reads_texts_of_other_knobs() -> None:
     assert old._fields == ("tile",) and not spec.is_legal(old, spec.problem(1, 64, "float16"), H200)
     with pytest.raises(ValueError, match="num_warps is 'four'"):
         spec.read_config(RMSNormConfig("row").to_json().replace('"num_warps":4', '"num_warps":"four"'))
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer_norm"])
+def test_the_tables_of_the_examples_are_those_of_their_sweeps(name) -> None:
+    arguments = ["check", "--load", str(EXAMPLES / f"{name}.py"), str(EXAMPLES / f"{name}_h200.py")]
+    done = CliRunner().invoke(cli.app, arguments)
+    assert (done.exit_code, done.output.splitlines()[0]) == (0, f"{arguments[-1]}: OK"), done.output
+    assert f"equal, byte for byte, to a fit of {name}_h200.parquet" in done.output
+    assert "its kernels are those that were measured" in done.output
+
+
+def test_what_is_not_loaded_is_told() -> None:
+    done = CliRunner().invoke(cli.app, ["check", str(EXAMPLES / "softmax_h200.py")])
+    assert done.exit_code == 1 and "unknown operator 'softmax'" in done.output and "--load" in done.output
+    done = CliRunner().invoke(cli.app, ["sweep", "--load", "/nowhere.py"])
+    assert done.exit_code == 2 and "cannot load operators from /nowhere.py: expected a Python file" in done.output
+
+
+def test_what_torch_does_was_timed_beside_the_configs() -> None:
+    load_file.load(EXAMPLES / "softmax.py")
+    evidence = read_parquet(EXAMPLES / "softmax_h200.parquet")
+    matrix = timing_matrix(evidence, operator.operator("softmax"), "", "bfloat16", H200)
+    assert matrix is not None and len(matrix.problems) == 188
+    column = matrix.configs.index(Implementation("torch"))
+    assert matrix.timed[:, column].all() and (matrix.regret[:, column] > 0).mean() > 0.9
