@@ -35,11 +35,13 @@ def figures(fit: Fit) -> Iterable[str]:
     """The figures of a table, operator by operator."""
     device = fit.device
     yield f"{device.label}, {device.target}, {device.sms} SMs: {fit.extent}"
-    yield "Slower than the best config of each problem, in percent (Liger: its rule);"
+    columns = len(_WIDTHS) if any(own.rule for _, _, own in fit.with_data()) else len(_WIDTHS) - 2
+    rule = " (Liger: its rule)" if columns == len(_WIDTHS) else ""
+    yield f"Slower than the best config of each problem, in percent{rule};"
     yield _COUNTED.get(fit.weights, f"problems count in a mean as {fit.weights} says") + ":"
     yield ""
     for heading in _HEADINGS:
-        yield _row(heading)
+        yield _row(heading[:columns])
     rows: dict[str, list[tuple[str, str, Figures]]] = defaultdict(list)
     for function in fit.functions:
         rows[function.key].append((function.dtype, str(function.figures.leaves), function.figures))
@@ -48,9 +50,9 @@ def figures(fit: Fit) -> Iterable[str]:
     for key in sorted(rows):
         yield key
         for dtype, leaves, own in sorted(rows[key]):
-            yield _row((f"  {dtype}", leaves, *_cells(own)))
+            yield _row((f"  {dtype}", leaves, *_cells(own))[:columns])
     yield ""
-    yield "gap: what the best tree of as many leaves on this grid, proved, loses less"
+    yield "gap: how far the best possible tree with as many leaves is ahead (proved)"
     for key, dtype in [(function.key, function.dtype) for function in fit.functions if function.figures.joined]:
         yield f"  {key} {dtype}: more than {MAX_BINS} pairs of sizes; the nearest are not told apart, nothing is proved"
     lucky = max(own.loss.luck for _, _, own in fit.with_data())
@@ -147,7 +149,7 @@ def ways(fit: Fit, out: Path | None) -> Iterable[str]:
 
 
 def _row(cells: Sequence[str]) -> str:
-    first, *rest = zip(cells, _WIDTHS, strict=True)
+    first, *rest = zip(cells, _WIDTHS, strict=False)
     return (f"{first[0]:<{first[1]}}" + "".join(f"{cell:>{width}}" for cell, width in rest)).rstrip()
 
 
