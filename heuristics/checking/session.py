@@ -191,10 +191,12 @@ class Course:
         failure = Finding(problem.rows, problem.hidden, config, config, 0, 0, 0, " ".join(reason.split()))
         self._add(question, failure)
 
-    def _add(self, question: Question, found: Finding) -> None:
+    def _add(self, question: Question, result: Finding) -> None:
         function = question.function
         known, promise = self._findings[function], self.functions[function].promise
-        known.append(found._replace(config=question.config, leaf=question.leaf, is_second_look=question.is_second_look))
+        known.append(
+            result._replace(config=question.config, leaf=question.leaf, is_second_look=question.is_second_look)
+        )
         self._doubtful[function] = doubtful(known, promise)
         if alarming(known, promise):
             self._alarmed.add(function)

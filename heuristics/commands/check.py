@@ -182,7 +182,7 @@ def recorded(device: "Device", regime: str) -> "Callable[[Checked], Collection[t
     from normtune.results.records import REPLAY_PREFIX
 
     if not device.uuid.startswith(REPLAY_PREFIX):
-        return lambda one: None
+        return lambda function: None
     from normtune.results.recording import load_recording
 
     frame = load_recording(device.uuid.removeprefix(REPLAY_PREFIX), regime).frame
@@ -190,7 +190,7 @@ def recorded(device: "Device", regime: str) -> "Callable[[Checked], Collection[t
     shapes: dict[tuple[str, str, str], set[tuple[int, int]]] = defaultdict(set)
     for operator, variant, dtype, rows, hidden in frame[columns].drop_duplicates().itertuples(index=False):
         shapes[operator, variant, dtype].add((int(rows), int(hidden)))
-    return lambda one: shapes[one.operator, one.variant, one.dtype]
+    return lambda function: shapes[function.operator, function.variant, function.dtype]
 
 
 def measure(course: "Course", bench: "Bench", seconds: float | None, store: "Store | None" = None) -> "Recheck":

@@ -135,8 +135,8 @@ def fit(
     operators = list(options.operators)
     if baseline is not None:
         in_use(baseline, Path())  # invalid values are refused before anything is read
-    found = measured(store, recording, regime)
-    parts = _parts(found, operators, out, evidence, install)
+    data = measured(store, recording, regime)
+    parts = _parts(data, operators, out, evidence, install)
     for part in parts:
         _check_places(part, out, evidence, force)
     if install:
@@ -144,7 +144,7 @@ def fit(
     in_place = [_incumbents(part, baseline) for part in parts]
     fits = [fit_table(part.evidence, options, incumbents=old) for part, old in zip(parts, in_place, strict=True)]
     # All files are written before the first line, because a reader of the lines may stop.
-    told: list[list[str]] = []
+    written: list[list[str]] = []
     for part, fitted in zip(parts, fits, strict=True):
         wrote = []
         if part.data:
@@ -159,8 +159,8 @@ def fit(
             write.write_table(module_text(fitted, command(part.installed, ["--install"])), part.installed)
             name = plain_name(fitted.device.name)
             wrote.append(f"installed {part.installed}: kernels on {name} use it from now on, in place of {before}")
-        told.append(wrote)
-    for part, old, fitted, wrote in zip(parts, in_place, fits, told, strict=True):
+        written.append(wrote)
+    for part, old, fitted, wrote in zip(parts, in_place, fits, written, strict=True):
         for note in fitted.notes:
             say(f"normtune: {note}", error=True)
         say("\n".join([*report.figures(fitted), *report.gain(fitted), *wrote]))

@@ -186,18 +186,18 @@ def _print_map(screen: "Console", current: "Evidence", matrix: "TimingMatrix", t
         _print_worst(screen, matrix, content)
 
 
-def _print_worst(screen: "Console", matrix: "TimingMatrix", found: "BestMap") -> None:
+def _print_worst(screen: "Console", matrix: "TimingMatrix", content: "BestMap") -> None:
     """The worst shapes of a table, each with the best config."""
     from normtune.heuristics.regret.fixed_log import percent
 
-    for (rows, hidden), loss in found.worst(_WORST):
+    for (rows, hidden), loss in content.worst(_WORST):
         index = matrix.problems.index((rows, hidden))
         best = min(
             (config for config in matrix.configs if matrix.loss(index, config) is not None),
             key=lambda config: matrix.loss(index, config) or 0,
         )
-        letter = found.letters[found.shown[rows, hidden]]
-        name = str(best).removesuffix(f" {found.ending}")
+        letter = content.letters[content.shown[rows, hidden]]
+        name = str(best).removesuffix(f" {content.ending}")
         screen.print(f"  {percent(loss, 1):>7} at {rows} rows of {hidden}: {letter}, best is {name}", soft_wrap=True)
 
 

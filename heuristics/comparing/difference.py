@@ -203,9 +203,9 @@ def difference(
     return Difference(matrix, names, (tuple(choices[0]), tuple(choices[1])), frozenset(same), best, tuple(parts), boxes)
 
 
-def parts_of(found: Difference) -> list[int]:
+def parts_of(comparison: Difference) -> list[int]:
     """The parts of `traffic` that have shapes at which both sides have a time."""
-    return [which for which in PARTS if any(found.parts[index] == which for index in found.timed)]
+    return [which for which in PARTS if any(comparison.parts[index] == which for index in comparison.timed)]
 
 
 class _Answers:

@@ -50,10 +50,10 @@ def rectangles(first: Tree | None, second: Tree | None, max_hidden: int) -> list
     return sorted(_joined(boxes), key=lambda part: (part.box.least_hidden, part.box.least_rows))
 
 
-def _joined(found: Sequence[Differing]) -> list[Differing]:
+def _joined(boxes: Sequence[Differing]) -> list[Differing]:
     """Rectangles of equal configs that share a whole edge, merged until none do."""
     groups: dict[tuple[Config | None, Config | None], list[Differing]] = {}
-    for part in found:
+    for part in boxes:
         group = groups.setdefault((part.first, part.second), [])
         while (pair := next(((other, both) for other in group if (both := _join(part, other))), None)) is not None:
             group.remove(pair[0])

@@ -30,15 +30,15 @@ GAINS = (
 _LOSSES = ("A loses", "worst", "B loses", "worst", "faster", "us a call")
 
 
-def summary_lines(found: Sequence[Difference], markdown: bool) -> Iterator[str]:
+def summary_lines(comparisons: Sequence[Difference], markdown: bool) -> Iterator[str]:
     """A line for each operator and dtype: losses of both sides over the shapes with times of both, and the gain.
 
     Args:
-        found: the comparisons.
+        comparisons: one per operator and dtype.
         markdown: a table of Markdown instead of plain text.
     """
     rows = []
-    for comparison in found:
+    for comparison in comparisons:
         cells = _figures(comparison.common(), comparison.gain())
         rows.append(
             (
@@ -51,33 +51,37 @@ def summary_lines(found: Sequence[Difference], markdown: bool) -> Iterator[str]:
     notes = [
         note
         for which in (0, 1)
-        if (note := _partly_timed([comparison.tuned(which) for comparison in found], which, markdown))
+        if (note := _partly_timed([comparison.tuned(which) for comparison in comparisons], which, markdown))
     ]
     yield from ("", *notes) if notes else ()
 
 
-def difference_lines(found: Difference, columns: int, l2_bytes: int, markdown: bool) -> Iterator[str]:
+def difference_lines(comparison: Difference, columns: int, l2_bytes: int, markdown: bool) -> Iterator[str]:
     """The lines of one comparison.
 
     Args:
-        found: the comparison.
+        comparison: of one operator and dtype.
         columns: width of the map, at least 20.
         l2_bytes: size of the device's last-level cache.
         markdown: a collapsible section, with tables and a block of code for the map, instead of plain text.
     """
-    count = len(found.pairs)
-    title = f"{found.matrix.key} {found.matrix.dtype}: other launches at {count - len(found.same)} of {count} shapes"
+    matrix, count = comparison.matrix, len(comparison.pairs)
+    title = f"{matrix.key} {matrix.dtype}: other launches at {count - len(comparison.same)} of {count} shapes"
     yield f"<details><summary>{title}</summary>" if markdown else title
     parts = [
-        (part_name(part, l2_bytes), f"{len(found.within(part))}", *_figures(found.common(part), found.gain(part)))
-        for part in parts_of(found)
+        (
+            part_name(part, l2_bytes),
+            f"{len(comparison.within(part))}",
+            *_figures(comparison.common(part), comparison.gain(part)),
+        )
+        for part in parts_of(comparison)
     ]
     sections = (
         _table(("", "shapes", *_LOSSES), parts, markdown) if parts else (),
-        _missing(found, markdown),
-        _changes(found, markdown),
-        _map(found, columns, markdown),
-        *(_worst(found, which, markdown) for which in (0, 1)),
+        _missing(comparison, markdown),
+        _changes(comparison, markdown),
+        _map(comparison, columns, markdown),
+        *(_worst(comparison, which, markdown) for which in (0, 1)),
     )
     for section in sections:
         lines = iter(section)
@@ -87,10 +91,10 @@ def difference_lines(found: Difference, columns: int, l2_bytes: int, markdown: b
     yield from ("", "</details>") if markdown else ()
 
 
-def mark(found: Difference, shape: tuple[int, int]) -> str:
+def mark(comparison: Difference, shape: tuple[int, int]) -> str:
     """The mark of a shape on the map."""
-    first, second = found.pairs[shape]
-    if shape in found.same:
+    first, second = comparison.pairs[shape]
+    if shape in comparison.same:
         return SAME
     if first.config is None or second.config is None:
         return SILENT
@@ -101,10 +105,10 @@ def mark(found: Difference, shape: tuple[int, int]) -> str:
     return FIRST if first.loss < second.loss else SECOND
 
 
-def against_liger(found: Sequence[Difference]) -> Iterator[str]:
+def against_liger(comparisons: Sequence[Difference]) -> Iterator[str]:
     """The lines of `fit` on a table against Liger-Kernel's rule, if that is one of the sides; else none."""
     gains = []
-    for comparison in found:
+    for comparison in comparisons:
         if (comparison.names[0] == liger.NAME) != (comparison.names[1] == liger.NAME):
             own = comparison.choices[int(comparison.names[0] == liger.NAME)]
             regrets = [choice.loss for choice in own]
@@ -138,17 +142,17 @@ def _interval(value: Interval, unit: str) -> str:
     return f"{mean}{unit}" + (f" ({rest[0]} to {rest[1]})" if rest else "")
 
 
-def _missing(found: Difference, markdown: bool) -> Iterator[str]:
+def _missing(comparison: Difference, markdown: bool) -> Iterator[str]:
     """Numbers of shapes at which a side has no answer or no time."""
     for which, sign in enumerate((FIRST, SECOND)):
-        silent, untimed = found.without_answer(which), found.without_time(which)
+        silent, untimed = comparison.without_answer(which), comparison.without_time(which)
         gaps = [f"no answer at {silent}"] * bool(silent) + [f"no time at {untimed}"] * bool(untimed)
         if gaps:
-            loss = found.loss(which)
+            loss = comparison.loss(which)
             alone = f"; where it has, it loses {percent(loss.mean)}" if loss and untimed else ""
             hint = ". `normtune sweep --space full` times most of what other libraries launch" if untimed else ""
-            yield f"{'- ' * markdown}{sign} has {' and '.join(gaps)} of {len(found.pairs)} shapes{alone}{hint}"
-        note = _partly_timed([found.tuned(which)], which, markdown)
+            yield f"{'- ' * markdown}{sign} has {' and '.join(gaps)} of {len(comparison.pairs)} shapes{alone}{hint}"
+        note = _partly_timed([comparison.tuned(which)], which, markdown)
         if note:
             yield note
 
@@ -162,28 +166,28 @@ def _partly_timed(tuned: Sequence[tuple[int, int, int] | None], which: int, mark
     return f"{'- ' * markdown}{(FIRST, SECOND)[which]} {text}"
 
 
-def _changes(found: Difference, markdown: bool) -> Iterator[str]:
+def _changes(comparison: Difference, markdown: bool) -> Iterator[str]:
     """The rectangles with different choices and the largest changes, largest gain first."""
-    known = [change for change in found.changes if change.gain]
+    known = [change for change in comparison.changes if change.gain]
     if not known:
         return
     heavy = sorted(known, key=lambda change: -abs(_total(change)))[:CHANGES]
     yield "Where another config answers, the largest gain over all its shapes first:"
     yield from ("",) if markdown else ()
-    longest = operator(found.matrix.operator).max_hidden
+    longest = operator(comparison.matrix.operator).max_hidden
     rows = [
         (
             _range(change.where.box.least_rows, change.where.box.most_rows, MAX_ROWS),
             _range(change.where.box.least_hidden, change.where.box.most_hidden, longest),
             str(len(change.shapes)),
             *_gained(change.gain),
-            *(_config(found, change, which) for which in (0, 1)),
+            *(_config(comparison, change, which) for which in (0, 1)),
         )
         for change in known
         if change in heavy
     ]
     yield from _table(("rows", "hidden", "shapes", "faster", "us a call", "A", "B"), rows, markdown)
-    rest, silent = len(known) - len(heavy), len(found.changes) - len(known)
+    rest, silent = len(known) - len(heavy), len(comparison.changes) - len(known)
     others = [f"{rest} more of less weight"] * bool(rest) + [f"{silent} without times of both"] * bool(silent)
     if others:
         yield from ("",) if markdown else ()
@@ -203,10 +207,10 @@ def _range(least: int, most: int, end: int) -> str:
     return f"to {most}" if least == 1 else f"{least} to {most}"
 
 
-def _config(found: Difference, change: Change, which: int) -> str:
+def _config(comparison: Difference, change: Change, which: int) -> str:
     """The config of a side in a rectangle; for a rule with several configs there, their number."""
     config = (change.where.first, change.where.second)[which]
-    configs = {config} if config else {found.pairs[shape][which].config for shape in change.shapes} - {None}
+    configs = {config} if config else {comparison.pairs[shape][which].config for shape in change.shapes} - {None}
     return _short(next(iter(configs))) if len(configs) == 1 else f"{len(configs)} configs"
 
 
@@ -215,11 +219,11 @@ def _short(config: Config | None) -> str:
     return str(config or "no answer").replace("programs_per_sm=", "per_sm=").replace("finish=", "")
 
 
-def _map(found: Difference, columns: int, markdown: bool) -> Iterator[str]:
+def _map(comparison: Difference, columns: int, markdown: bool) -> Iterator[str]:
     """The map of the marks; a single line if all are the same."""
-    marks = {shape: mark(found, shape) for shape in found.pairs}
+    marks = {shape: mark(comparison, shape) for shape in comparison.pairs}
     if len(set(marks.values())) == 1:
-        yield f"Everywhere: {dict(_meanings(found))[next(iter(marks.values()))]}."
+        yield f"Everywhere: {dict(_meanings(comparison))[next(iter(marks.values()))]}."
         return
     yield from ("```",) if markdown else ()
     for line in plane_lines(marks, columns, lambda shape: (f" {marks.get(shape, UNMEASURED)}", "")):
@@ -229,30 +233,30 @@ def _map(found: Difference, columns: int, markdown: bool) -> Iterator[str]:
     has = set(marks.values())
     if len(marks) < len({rows for rows, _ in marks}) * len({hidden for _, hidden in marks}):
         has.add(UNMEASURED)
-    for sign, meaning in _meanings(found):
+    for sign, meaning in _meanings(comparison):
         if sign in has:
             yield f"- `{sign}` {meaning}" if markdown else f" {sign} {meaning}"
 
 
-def _meanings(found: Difference) -> tuple[tuple[str, str], ...]:
+def _meanings(comparison: Difference) -> tuple[tuple[str, str], ...]:
     """Legend of the marks of a map."""
     return (
         (SAME, "the same launch"),
         (EVEN, f"other launches, within {percent(NEAR, 0)} of each other"),
-        (FIRST, f"{found.names[0]} is faster"),
-        (SECOND, f"{found.names[1]} is faster"),
+        (FIRST, f"{comparison.names[0]} is faster"),
+        (SECOND, f"{comparison.names[1]} is faster"),
         (UNTIMED, "the config of one was not measured"),
         (SILENT, "one has no answer"),
         (UNMEASURED, "no config was measured"),
     )
 
 
-def _worst(found: Difference, which: int, markdown: bool) -> Iterator[str]:
+def _worst(comparison: Difference, which: int, markdown: bool) -> Iterator[str]:
     """The shapes at which a side loses most."""
-    worst = found.worst(which, WORST)
+    worst = comparison.worst(which, WORST)
     if not worst:
         return
-    yield f"Where {found.names[which]} loses most:"
+    yield f"Where {comparison.names[which]} loses most:"
     yield from ("",) if markdown else ()
     rows = [(str(shape[0]), str(shape[1]), *_cells(pair[which]), *_cells(pair[1 - which])) for shape, pair in worst]
     yield from _table(

@@ -141,7 +141,9 @@ def cost_of(matrix: TimingMatrix, filled: TimingMatrix, tree: Tree, usual: Tree)
         usual: the other tree, scored where it was measured.
     """
     pairs = zip(losses(filled, tree), losses(matrix, usual), strict=True)
-    extra = [None if one is None or usual_loss is None else one - usual_loss for one, usual_loss in pairs]
+    extra = [
+        None if own_loss is None or usual_loss is None else own_loss - usual_loss for own_loss, usual_loss in pairs
+    ]
     known = [loss for loss in extra if loss is not None]
     bounds = zip(extra, losses(matrix, tree), strict=True)
     return Cost(

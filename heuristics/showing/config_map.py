@@ -129,15 +129,15 @@ def size_label(size: int) -> str:
     return str(size)
 
 
-def map_lines(found: BestMap, columns: int) -> "list[Text]":
+def map_lines(content: BestMap, columns: int) -> "list[Text]":
     """The map as lines, hidden down and rows across, in as many bands as its width requires.
 
     Args:
-        found: the map.
+        content: the map.
         columns: width, at least 20.
     """
-    letters = found.letters
-    return plane_lines({*found.shown, *found.untimed}, columns, lambda shape: _cell(found, letters, shape))
+    letters = content.letters
+    return plane_lines({*content.shown, *content.untimed}, columns, lambda shape: _cell(content, letters, shape))
 
 
 def plane_lines(shapes: Collection[Shape], columns: int, cell: Callable[[Shape], tuple[str, str]]) -> "list[Text]":
@@ -169,15 +169,15 @@ def plane_lines(shapes: Collection[Shape], columns: int, cell: Callable[[Shape],
     return lines
 
 
-def _cell(found: BestMap, letters: dict[Config, str], shape: Shape) -> tuple[str, str]:
+def _cell(content: BestMap, letters: dict[Config, str], shape: Shape) -> tuple[str, str]:
     """Two characters, a mark and a letter, and their style."""
-    if shape in found.untimed:
+    if shape in content.untimed:
         return f" {UNTIMED}", "not bold dim"
-    config = found.shown.get(shape)
+    config = content.shown.get(shape)
     if config is None:
         return f" {NONE}", "not bold dim"
     letter = letters[config]
-    loss = found.losses.get(shape, 0)
+    loss = content.losses.get(shape, 0)
     if loss is None:
         return f"{UNKNOWN}{letter}", "not bold"
     if loss > LOSING:
@@ -215,25 +215,25 @@ def _filled(sizes: Sequence[int], columns: int) -> list[list[int]]:
     return bands
 
 
-def legend_lines(found: BestMap) -> "list[Text]":
+def legend_lines(content: BestMap) -> "list[Text]":
     """Legend of the letters and marks: each config in one line, with its shapes and number of wins."""
     from rich.text import Text
 
-    letters = found.letters
-    named = [(config, count) for config, count in found.counts if letters[config] != OTHER]
-    others = [(config, count) for config, count in found.counts if letters[config] == OTHER]
-    ending = found.ending
+    letters = content.letters
+    named = [(config, count) for config, count in content.counts if letters[config] != OTHER]
+    others = [(config, count) for config, count in content.counts if letters[config] == OTHER]
+    ending = content.ending
     lines = [Text(f"   shown  best  config{f', each with {ending}' * bool(ending)}", style="bold")]
     for config, count in named:
         letter = letters[config]
         # Unabbreviated, the longest takes 92 columns.
         name = str(config).removesuffix(f" {ending}").replace("programs_per_sm=", "per_sm=").replace("finish=", "")
-        counts = f" {count:>6} {found.wins[config]:>5}  {name}"
+        counts = f" {count:>6} {content.wins[config]:>5}  {name}"
         lines.append(Text.assemble(" ", (letter, letter_style(letter)), counts))
     if others:
-        shown, best = sum(count for _, count in others), sum(found.wins[config] for config, _ in others)
+        shown, best = sum(count for _, count in others), sum(content.wins[config] for config, _ in others)
         lines.append(Text(f" {OTHER} {shown:>6} {best:>5}  {len(others)} other configs"))
-    marks = set(_marks(found))
+    marks = set(_marks(content))
     for mark, meaning in (
         (UNTIMED, "measured, but no config has times"),
         (NONE, "not measured"),
@@ -245,11 +245,11 @@ def legend_lines(found: BestMap) -> "list[Text]":
     return lines
 
 
-def _marks(found: BestMap) -> list[str]:
+def _marks(content: BestMap) -> list[str]:
     """The marks that the map has."""
-    shapes = {*found.shown, *found.untimed}
+    shapes = {*content.shown, *content.untimed}
     every = len({rows for rows, _ in shapes}) * len({hidden for _, hidden in shapes})
-    marks = [UNTIMED] * bool(found.untimed) + [NONE] * (len(shapes) < every)
+    marks = [UNTIMED] * bool(content.untimed) + [NONE] * (len(shapes) < every)
     return marks + [
-        UNKNOWN if loss is None else LOSES for loss in found.losses.values() if loss is None or loss > LOSING
+        UNKNOWN if loss is None else LOSES for loss in content.losses.values() if loss is None or loss > LOSING
     ]

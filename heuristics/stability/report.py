@@ -21,17 +21,17 @@ def beforehand(functions: int, tables: int, seconds: float) -> str:
     return f"stability: {counted} fitted {tables} times, about {max(1, round(seconds))} s"
 
 
-def lines(found: Sequence[Stability]) -> Iterator[str]:
+def lines(functions: Sequence[Stability]) -> Iterator[str]:
     """The lines of all functions, in the order of the table."""
-    if not found:
+    if not functions:
         return
-    tables = max(stability.tables for stability in found)
+    tables = max(stability.tables for stability in functions)
     yield ""
     yield f"Stability: {tables} tables, each fitted to blocks of rounds that were drawn again"
     yield "as good: thresholds to which this cut alone may move and cost at most the tie"
     yield f"held: the tables that have such a cut there; (to): in {SHARE} % of them at most"
     yield f"  {'threshold':<{_THRESHOLD}}{'as good':<{_EQUIVALENT}}{'held':>{_HELD}}  where"
-    for stability in found:
+    for stability in functions:
         yield from _function(stability)
 
 
