@@ -56,7 +56,7 @@ def weights(options: FitOptions, table: Path) -> str:
         raise NormtuneError(f"--weights of its header names {locate.told(file)}, which does not exist: put it back")
     try:
         Weighting(str(file))
-    except UsageError:  # whose text may quote the file
+    except UsageError:  # its text may quote the file
         raise NormtuneError(
             f"--weights of its header names {locate.told(options.weights)}, which is no CSV file with columns "
             "rows,hidden,weight"

@@ -16,8 +16,8 @@ about that part of the loss to the best of all, and each leaf with at least 1 % 
 is a cross-validated one, of shapes off the grid like those of a check; 0.6 % is added to one on the grid. Neither
 verdict comes early or by a cap: a mean of few shapes is not known to be small.
 
-One function, by shapes slower than any of the grid, even if rare. The limit of a shape is the header's worst, or 15 %
-if that is less, plus 15 %. Two shapes of one config whose intervals are over it make a function stale at once. If the
+One function, by shapes slower than any of the grid, even if rare. The limit of a shape is the header's worst, at least
+15 %, plus 15 %. Two shapes of one config whose intervals are over it make a function stale at once. If the
 only shape of a leaf is over it, another one of the leaf is measured, which is left out of the mean: a shape right
 beside a threshold may lose as much in a fresh table. A config also makes its function stale if it loses more on
 average, over three shapes or more, than that worst (t-test, Bonferroni over configs), or if it fails at one of its
@@ -29,7 +29,7 @@ normal, so the rates were counted on the recorded H200, with tables of one half 
 with the shipped one on two other sweeps, by 44 races a function. Of 450 fresh checks none was STALE and 2 AMBIGUOUS. Of
 607 with a planted fault, such that a function lost over twice its claim and over 3 % or had an illegal config, 1 was OK
 and 226 AMBIGUOUS (`benchmarks/staleness.py`; the counts are in `benchmarks/results/nvidia_h200/staleness_replay.json`).
-All other cases are AMBIGUOUS.
+A function that is neither OK nor STALE is AMBIGUOUS.
 """
 
 import math
@@ -51,7 +51,7 @@ from normtune.results.statistics import halves, summary
 OK, AMBIGUOUS, STALE, UNMEASURED = "OK", "AMBIGUOUS", "STALE", "NOT MEASURED"
 # Error rates: of a false STALE per table, and of a false OK per function.
 STALE_ERROR, OK_ERROR = 0.01, 0.05
-# A mean loss below the first, or below twice the claim, is not worth a new sweep.
+# A mean loss up to this limit, or up to this multiple of the claim, is not worth a new sweep.
 _LEAST_LIMIT, _TIMES_PROMISED = round(MILLION * math.log(1.03)), 2
 # Additional loss of shapes off the grid.
 _OFF_GRID = 6_000

@@ -160,7 +160,7 @@ def least_measured(matrix: TimingMatrix, optima: Optima, count: int) -> int | No
 def _is_beyond(case: Case, baseline: Incumbent, tree: Tree, bound: int | None) -> bool:
     """Whether a tree with replaced leaves breaks the bounds on leaves or configs.
 
-    The bounds hold beside a baseline. A table that is replaced is stayed near to, and may exceed them.
+    A bare baseline leaves these bounds in force. A table that replaces another stays near to it, and may exceed them.
     """
     if baseline.tree is not None:
         return False

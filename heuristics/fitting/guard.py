@@ -10,10 +10,10 @@ config is slower if the test rejects and the mean ratio is at least `SLOWER`.
 
 Replacement. The region of a leaf with such problems is divided again, with the leaf's own config and the incumbent's
 configs on those problems as candidates. The result is the fewest parts in which none is slower than the incumbent's and
-which together lose no more than the leaf did, or else, of at most `PARTS`, those of least regret. If the incumbent's
-config has no time or is not legal, the fitted one stays. (Giving the whole region back to the incumbent would be
-simpler, and ruinous: a leaf that loses 2 % on one of its 40 problems would get a rule that loses up to 765 % on the
-others.)
+which together lose no more than the leaf did, or else, of at most `PARTS` (twice as many until a tree is legal), those
+of least regret. If the incumbent's config has no time or is not legal, the fitted one stays. (Giving the whole region
+back to the incumbent would be simpler, and ruinous: a leaf that loses 2 % on one of its 40 problems would get a rule
+that loses up to 765 % on the others.)
 """
 
 import math

@@ -40,8 +40,8 @@ def choose(problem: Problem, target: Target) -> Config | None:
     if hidden <= _PERSISTENT_HIDDEN:
         return RMSNormConfig("persistent", tile_rows, _WARPS, 1, _PROGRAMS_PER_SM, "reduce")
     if many_short:
-        tiles = -(-rows // tile_rows)
-        return RMSNormConfig("persistent", tile_rows, _WARPS, 1, -(-tiles // target.sms), "reduce")  # a program a tile
+        programs = -(-rows // tile_rows)  # one per tile
+        return RMSNormConfig("persistent", tile_rows, _WARPS, 1, -(-programs // target.sms), "reduce")
     return RMSNormConfig("persistent", 1, _WARPS, 1, 1, "reduce")
 
 

@@ -13,10 +13,10 @@ from normtune.kernels.problem import ITEMSIZE, Problem
 from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import Target
 
-# (most hidden, threads a row)
+# (most hidden, threads per row)
 _FORWARD_LADDER = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128))
 _BACKWARD_LADDER = ((64, 8), (128, 16), (256, 32), (512, 64), (4096, 128))
-# (most hidden, programs a multiprocessor)
+# (most hidden, programs per multiprocessor)
 _PROGRAMS_LADDER = ((256, 16), (1024, 8), (2048, 4), (4096, 2))
 # Longer rows need a cluster of blocks: in the forward beyond this many elements of 2 and of 4 bytes.
 _FORWARD_MOST_HIDDEN = {2: 16384, 4: 32768}

@@ -20,7 +20,7 @@ _WARPS = 4
 _FOUR_ROWS_HIDDEN = {FORWARD: 2048, BACKWARD: 1024}
 _ONE_ROW_HIDDEN = {FORWARD: 8192, BACKWARD: 4096}
 _LONG_BACKWARD = 8192
-# Float32 values of a row that a thread holds, by pass.
+# Float32 values per element of a row in a thread's registers, by pass.
 _HELD = {FORWARD: 1, BACKWARD: 3}
 _OTHER_REGISTERS = 32
 _MOST_REGISTERS = 255

@@ -21,7 +21,7 @@ _WARPS = 8
 _BLOCKED_BYTES = 16384
 _FORWARD_CHUNK_BYTES = 65536
 _FLAT_HIDDEN = 2048
-# (most hidden, most rows a program)
+# (most hidden, most rows per program)
 _FORWARD_LADDER = ((128, 16), (256, 4), (512, 2))
 _BACKWARD_LADDER = ((128, 4), (512, 2))
 _PROGRAMS_PER_SM_KEPT = 8

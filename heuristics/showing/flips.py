@@ -4,10 +4,10 @@ In: the timing matrices of one operator variant and dtype in two regimes. Out: `
 `flips_report` prints them.
 
 The test. At each shape measured in both, the best config of the one regime is compared in the other with the best
-there, inside rounds, by one mean log-ratio a block (rounds of one block share their noise). The best there is chosen on
-the even blocks for the odd ones and on the odd for the even; otherwise luck would count as speed. The config loses if
-the mean is at least `LOSING` and above 0 by a one-sided t-test, all shapes together by the procedure of Benjamini and
-Hochberg (1995): of the reported shapes, at most `LEVEL` are expected by chance.
+there, inside rounds, by one mean log-ratio per block (rounds of one block share their noise). The best there is chosen
+on the even blocks for the odd ones and on the odd for the even; otherwise luck would count as speed. The config loses
+if the mean is at least `LOSING` and above 0 by a one-sided t-test, all shapes together by the procedure of Benjamini
+and Hochberg (1995): of the reported shapes, at most `LEVEL` are expected by chance.
 """
 
 from typing import NamedTuple

@@ -58,7 +58,7 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
     """
     train = np.ones(len(matrix.problems), np.bool_) if held_out is None else ~held_out
     known = [shape for shape, wanted in zip(matrix.problems, train, strict=True) if wanted]
-    most_rows, most_hidden = (max(shape[cell] for shape in matrix.problems) for cell in (0, 1))
+    most_rows, most_hidden = (max(shape[number] for shape in matrix.problems) for number in (0, 1))
     if held_out is None:
         most_rows, most_hidden = MAX_ROWS, legality.spec.max_hidden
     sizes = zip(*known, strict=True)

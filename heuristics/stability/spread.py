@@ -30,7 +30,7 @@ from normtune.heuristics.tablefile.tree import Box, Split, Tree, choose, leaves
 # As many tables as are solved in two minutes on two cores, at 2.1 ns a step: at most 100 and at least 20.
 TABLES, LEAST_TABLES = 100, 20
 _STEPS = 110_000_000_000
-SHARE = 95  # percent of the tables that `Spread.most` holds for
+SHARE = 95  # percent of the tables that `Spread.most` bounds
 _SEED = 20
 
 
