@@ -90,7 +90,7 @@ class EveryGpu:
     def over_bytes_per_l2(
         self, configs: Sequence[Config], tops: Sequence[int], scale: int, hidden: Sequence[int]
     ) -> NDArray[np.bool_]:
-        """The same for tops of bytes per byte of L2 cache, for each bin of hidden sizes alone."""
+        """The same for tops of bytes per byte of L2 cache, for each bin of hidden sizes separately."""
         legal = np.zeros((len(configs), len(tops), len(hidden)), np.bool_)
         for index, config in enumerate(configs):
             for column, most_hidden in enumerate(hidden):

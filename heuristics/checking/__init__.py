@@ -1,1 +1,1 @@
-"""Does a table still belong to its data, its kernels and, by measuring, to the GPU?"""
+"""Checks of a table against its data, its kernels and, by measuring, the GPU."""

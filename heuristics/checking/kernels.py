@@ -1,7 +1,7 @@
-"""Did the kernels of a table change since it was measured?
+"""Changes of a table's kernels since it was measured.
 
-In: a table's header and text, and what compares compiled code. Out: a line for each operator whose kernels changed, and
-notes. The compiled code of the configs that the table answers with decides where it can be compared, else the sources.
+In: a table's header and text, and a function that compares compiled code. Out: a line for each operator whose kernels
+changed, and notes. The compiled code of the table's configs decides if it can be compared, else the sources.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
     from normtune.results.recorded_code import Cell, Difference
 
-# Compares the code of cells of a recording with what the present sources launch: (its name, the recording, cells).
+# Compares the code of cells of a recording with the launches of the present sources: (name, recording, cells).
 Comparing = Callable[[str, "Evidence", Collection["Cell"]], "Difference"]
-# So many configs whose code changed are named.
+# Number of changed configs in a message.
 _NAMED = 5
 
 
@@ -35,7 +35,7 @@ def changed_kernels(header: Header, text: str, notes: list[str], compare: Compar
     Args:
         header: of the table.
         text: of the table.
-        notes: gets a line on what was compared.
+        notes: extended by a line on the comparison.
         compare: compares compiled code; without it the kernels' sources decide.
 
     Raises:
@@ -46,7 +46,7 @@ def changed_kernels(header: Header, text: str, notes: list[str], compare: Compar
     why = "code is compared without --quick, for tables of a recording"
     if compare is not None and (name := values(header.regenerate).get("--recording", [""])[-1]):
         differences = list(_differences(name, header, text, compare))
-        why = "; ".join(dict.fromkeys(one.undecided for _, one in differences if one.undecided))
+        why = "; ".join(dict.fromkeys(difference.undecided for _, difference in differences if difference.undecided))
         if not why:
             return _by_code(differences, notes)
     if not changed:
@@ -60,12 +60,12 @@ def changed_kernels(header: Header, text: str, notes: list[str], compare: Compar
 def _differences(
     name: str, header: Header, text: str, compare: Comparing
 ) -> "Iterator[tuple[Collection[Cell], Difference]]":
-    """The cells of each recording that the table answers with, and what became of their code."""
+    """The table's cells in each recording, and the result of comparing their code."""
     from normtune.results.recorded_code import cell_of, pairs_of
     from normtune.results.recording import ALL, load_recording, recordings
 
-    for one in recordings() if name == ALL else [name]:
-        evidence = load_recording(one, None)
+    for recording in recordings() if name == ALL else [name]:
+        evidence = load_recording(recording, None)
         (device,) = evidence.devices()
         if header.is_for_any_gpu:
             relative = normalised_trees(text)
@@ -87,24 +87,26 @@ def _differences(
                     config = answer(rows=MAX_ROWS if is_batch_invariant else problem.rows, hidden=problem.hidden)
                     if config in configs[problem]:
                         cells.add(cell_of(problem, config))
-        yield cells, compare(one, evidence, cells)
+        yield cells, compare(recording, evidence, cells)
 
 
 def _by_code(differences: "list[tuple[Collection[Cell], Difference]]", notes: list[str]) -> list[str]:
     stale = []
-    suspects = sorted({name for _, one in differences for name in one.suspects})
+    suspects = sorted({name for _, difference in differences for name in difference.suspects})
     for name in suspects:
-        asked = {cell.config for cells, _ in differences for cell in cells if cell.operator == name}
-        changed = sorted({cell.config for _, one in differences for cell in one.changed if cell.operator == name})
+        configs = {cell.config for cells, _ in differences for cell in cells if cell.operator == name}
+        changed = sorted(
+            {cell.config for _, difference in differences for cell in difference.changed if cell.operator == name}
+        )
         if not changed:
             notes.append(
                 f"the sources of the kernels of {name} changed since they were measured, the compiled code of the "
-                f"table's {len(asked)} configs did not"
+                f"table's {len(configs)} configs did not"
             )
             continue
         named = "; ".join(map(str, changed[:_NAMED])) + ("; ..." if len(changed) > _NAMED else "")
         stale.append(
-            f"the compiled code of {len(changed)} of the table's {len(asked)} configs of {name} changed since they "
+            f"the compiled code of {len(changed)} of the table's {len(configs)} configs of {name} changed since they "
             f"were measured ({named}): `normtune sweep --stale`, then fit"
         )
     if not suspects:

@@ -1,8 +1,8 @@
-"""Files that a table's header names: taken only where the table's own files lie.
+"""Files named in a table's header: opened only near the table's own files.
 
-In: what a header's command says, and the table's file. Out: paths, or one line about what is wrong with one. A table
-may come from anybody, so nothing is opened outside of its folder and the repository around it, and what is in a file
-that cannot be used is never shown.
+In: the command in a header, and the table's file. Out: paths, or one line that says why one is refused. A table may
+come from anybody. So nothing outside of its folder and the repository around it is opened, and the content of an
+unusable file is never shown.
 """
 
 import os
@@ -23,52 +23,52 @@ def inside(option: str, name: str, table: Path) -> Path:
     Args:
         option: as `--weights`, for the message.
         name: its value.
-        table: the file that has the header.
+        table: the file with the header.
 
     Raises:
-        NormtuneError: it lies outside of the table's folder and of the repository that this is in.
+        NormtuneError: it lies outside of the table's folder and the repository around that.
     """
     try:
         folder = Path(os.path.realpath(table.parent))
         root = next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent / ".git")), folder)
-        place = Path(os.path.realpath(folder / name))
+        file = Path(os.path.realpath(folder / name))
     except ValueError as error:  # a NUL
         raise NormtuneError(f"{option} of its header is no file: {error}") from None
-    if not place.is_relative_to(root):
+    if not file.is_relative_to(root):
         where = "its folder" if root == folder else "its repository"
         raise NormtuneError(
             f"{option} of its header names {locate.told(name)}, which lies outside of {where} {locate.told(root)} and "
             "is not opened: move it there and fit again"
         )
-    return place
+    return file
 
 
 def weights(options: FitOptions, table: Path) -> str:
     """The weights of a header's options, for a fit.
 
     Raises:
-        NormtuneError: they are a file that may not be taken, or is no file of weights.
+        NormtuneError: they are a file that may not be opened, or is not a file of weights.
     """
     if options.weights in NAMED:
         return options.weights
-    place = inside("--weights", options.weights, table)
-    if not place.exists():
-        raise NormtuneError(f"--weights of its header names {locate.told(place)}, which does not exist: put it back")
+    file = inside("--weights", options.weights, table)
+    if not file.exists():
+        raise NormtuneError(f"--weights of its header names {locate.told(file)}, which does not exist: put it back")
     try:
-        Weighting(str(place))
-    except UsageError:  # whose text may quote the file
+        Weighting(str(file))
+    except UsageError:  # its text may quote the file
         raise NormtuneError(
             f"--weights of its header names {locate.told(options.weights)}, which is no CSV file with columns "
             "rows,hidden,weight"
         ) from None
-    return str(place)
+    return str(file)
 
 
 def baseline(options: FitOptions, table: Path) -> Incumbents | None:
-    """What a header's options say that no leaf may be slower than; None where they say nothing.
+    """The baseline in a header's options; None if there is none.
 
     Raises:
-        NormtuneError: it is a file that may not be taken, or no table.
+        NormtuneError: it is a file that may not be opened, or not a table.
     """
     if options.baseline is None:
         return None

@@ -1,7 +1,6 @@
-"""Does a table still belong to its data and its kernels? Answered without a GPU.
+"""Check of a table against its data and its kernels, without a GPU.
 
-In: the path of a table. Out: `Report`: what is wrong, what is stale, and what could not be checked. Measuring a table
-again is left to the tuner.
+In: the path of a table. Out: `Report`: failures, stale kernels, and notes. The tuner measures a table again.
 """
 
 import difflib
@@ -32,17 +31,17 @@ if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
 _DIFF_LINES = 24
-# The oldest format whose tables are fitted again.
+# The oldest format that is fitted again.
 _OLDEST = 2
 
 
 class Report(NamedTuple):
-    """What a check found, one line or a short diff each.
+    """Result of a check, one line or a short diff each.
 
     Attributes:
-        failures: the table must not be used or committed as it is.
-        stale: the kernels changed since it was measured.
-        notes: what could not be checked, and what was.
+        failures: reasons not to use or commit the table as it is.
+        stale: kernels that changed since it was measured.
+        notes: what was checked, and what could not be.
     """
 
     failures: tuple[str, ...]
@@ -58,14 +57,14 @@ def check(
 ) -> Report:
     """Check one table.
 
-    That nobody edited it, that it is what its data give (where they are at hand), that the kernels are those
-    that were measured, and that each of its configs is legal at every shape it answers for, on its target.
+    The table must be unedited and equal to a fit of its data (if available), its kernels must be those that were
+    measured, and each of its configs must be legal on its target at every shape of its regions.
 
     Args:
         path: of its file.
-        quick: whether its data are left alone, and no file is read but it.
-        told: is given a line before what takes long.
-        compare: compares compiled code; without it the kernels' sources say whether the kernels changed.
+        quick: whether to skip the data, and read no other file.
+        told: receives a line before slow work.
+        compare: compares compiled code; without it the kernels' sources decide whether the kernels changed.
 
     Raises:
         UsageError: the file cannot be read or has no header of a table.
@@ -75,7 +74,9 @@ def check(
     failures: list[str] = []
     notes: list[str] = []
     if is_edited(header, body):
-        failures.append(f"it was edited by hand: its code does not have the hash of its header; {_again(header)}")
+        failures.append(
+            f"it was edited by hand: its code does not have the hash of its header; {_refit_advice(header)}"
+        )
     if quick:
         notes.append("not fitted again, as --quick was given")
     else:
@@ -85,7 +86,7 @@ def check(
     return Report(tuple(failures), tuple(stale), tuple(notes))
 
 
-def _again(header: Header) -> str:
+def _refit_advice(header: Header) -> str:
     if not is_plain(header.regenerate):
         return "fit it again, by another command than that of its header, which is not of the form that normtune writes"
     return f"`{header.regenerate}` in its folder writes it again"
@@ -99,20 +100,20 @@ def _against_data(header: Header, text: str, path: Path, notes: list[str], told:
     from normtune.heuristics.fitting.pipeline import fit
 
     if header.format < _OLDEST:
-        return [f"it was written in table format {header.format}, before {_OLDEST}; {_again(header)}"]
+        return [f"it was written in table format {header.format}, before {_OLDEST}; {_refit_advice(header)}"]
     try:
         options = read_options(header.regenerate)
         known = header.known()
-        if any(not one.donor and not 1 <= one.leaves <= MOST_LEAVES for one in known.values()):
+        if any(not entry.donor and not 1 <= entry.leaves <= MOST_LEAVES for entry in known.values()):
             raise UsageError(f"a line Regret has another number of leaves than 1 to {MOST_LEAVES}")
-        found = _data(header, path)
-        if found is None:
+        data = _data(header, path)
+        if data is None:
             notes.append(
                 "not fitted again: its header names a store and no file; `normtune fit --evidence FILE.parquet` writes "
                 "what is fitted beside a table"
             )
             return []
-        source, evidence = found
+        source, evidence = data
         options = replace(options, weights=named_files.weights(options, path))
         in_use = named_files.baseline(options, path)
         if line := work(evidence, options, known, source):
@@ -131,37 +132,39 @@ def _against_data(header: Header, text: str, path: Path, notes: list[str], told:
         expected = module_text(again, header.regenerate)
     except (NormtuneError, ValueError, OverflowError) as error:
         return [f"its data cannot be fitted as its header says: {error}"]
-    # What was brought near to a table that is gone cannot be found again, but it can be judged.
-    for one in again.functions if header.replaced else ():
-        if one.figures.gap > options.tie and not one.figures.kept and not one.beside:
-            return [f"{one.key} {one.dtype} loses more than its tie over the best tree; {_again(header)}"]
+    # A tree that stayed near to a table that is gone cannot be fitted again, but it can be scored.
+    for entry in again.functions if header.replaced else ():
+        if entry.figures.gap > options.tie and not entry.figures.kept and not entry.beside:
+            return [f"{entry.key} {entry.dtype} loses more than its tie over the best tree; {_refit_advice(header)}"]
     return _compared(expected, text, header, source, notes)
 
 
 def _compared(expected: str, text: str, header: Header, source: str, notes: list[str]) -> list[str]:
-    if _said(expected) == _said(text):
+    if _canonical(expected) == _canonical(text):
         alike = "byte for byte" if expected == text else "but for its formatting"
         judged = f"its figures are, {alike}, those that" if header.replaced else f"equal, {alike}, to a fit of"
         notes.append(f"{judged} {source}{' gives' if header.replaced else ''}")
         return []
-    lines = difflib.unified_diff(_said(text), _said(expected), "this table", f"fit of {source}", lineterm="", n=1)
+    lines = difflib.unified_diff(
+        _canonical(text), _canonical(expected), "this table", f"fit of {source}", lineterm="", n=1
+    )
     shown = list(islice(lines, _DIFF_LINES + 1))
     if len(shown) > _DIFF_LINES:
         shown[-1] = "..."
-    return ["\n".join([f"it is not what {source} gives; {_again(header)}", *shown])]
+    return ["\n".join([f"it is not what {source} gives; {_refit_advice(header)}", *shown])]
 
 
-def _said(text: str) -> list[str]:
-    """The lines of a table as every formatter and format leaves them."""
+def _canonical(text: str) -> list[str]:
+    """The lines of a table, independent of formatter and format."""
     header, body = parse(text, "the table")
     return [*header._replace(format=FORMAT, body="").text().splitlines(), *statements(body)]
 
 
 def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
-    """What the table in a file was fitted to, and what to call it; None where its header names a store.
+    """Name and evidence of the data behind a table; None if its header names a store.
 
     Raises:
-        NormtuneError: the recording or file that the header names is not there or damaged, or holds other measurements.
+        NormtuneError: the recording or file that the header names is missing or damaged, or holds other measurements.
     """
     from normtune.results.parquet_csv import read_parquet
     from normtune.results.recording import ALL, load_recording, load_recordings
@@ -175,17 +178,17 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     named = given.get("--evidence", [""])[-1]
     if not named:
         return None
-    # In a folder it has the name of the table, as `fit` gave both.
+    # In a folder it has the table's name, because `fit` names both files alike.
     file = os.path.normpath(f"{named}{path.stem}.parquet" if named.endswith("/") else named)
-    place = named_files.inside("--evidence", file, path)
-    if not os.path.lexists(place):
+    parquet = named_files.inside("--evidence", file, path)
+    if not os.path.lexists(parquet):
         raise NormtuneError(
-            f"the evidence that it names is gone: there is no file {locate.told(place)}; put it back, or fit again "
+            f"the evidence that it names is gone: there is no file {locate.told(parquet)}; put it back, or fit again "
             "with --evidence where it is to be"
         )
-    evidence = read_parquet(place)
+    evidence = read_parquet(parquet)
     if evidence.digest() != header.data.split()[0]:
-        raise NormtuneError(f"{locate.told(place)} holds other measurements than those of the table")
+        raise NormtuneError(f"{locate.told(parquet)} holds other measurements than those of the table")
     return locate.told(file), evidence
 
 
@@ -194,18 +197,18 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
         return _legality_anywhere(header, text, notes)
     try:
         target = target_for(header.target, header.sms)
-        found = trees(text)
+        functions = trees(text)
     except (NormtuneError, ValueError) as error:
         return [str(error)]
     failures = []
-    for (key, dtype), tree in found.items():
+    for (key, dtype), tree in functions.items():
         if split_batch_invariant(key)[1] and looks_at_rows(tree):
             failures.append(f"{key} {dtype}: its function looks at rows")
-        one = registered(key, dtype)
-        if one is None:
+        known = registered(key, dtype)
+        if known is None:
             notes.append(_unknown(key, dtype))
             continue
-        legality = Legality(one.spec, target, [dtype], one.variants)
+        legality = Legality(known.spec, target, [dtype], known.variants)
         failures += [
             f"{key} {dtype}: {config} is illegal on {header.target} at {box.most_rows} rows of {box.most_hidden}, "
             "where the table answers with it"
@@ -216,18 +219,18 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
 
 def _legality_anywhere(header: Header, text: str, notes: list[str]) -> list[str]:
     try:
-        found = normalised_trees(text)
+        functions = normalised_trees(text)
         # A line reads `NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache`; a name may have commas.
         targets = targets_of([line.split(", ")[-3] for line in header.fitted])
     except (NormtuneError, ValueError, IndexError) as error:
         return [f"its Fitted lines cannot be read: {error}" if isinstance(error, IndexError) else str(error)]
     failures = []
-    for (key, dtype), tree in found.items():
-        one = registered(key, dtype)
-        if one is None:
+    for (key, dtype), tree in functions.items():
+        known = registered(key, dtype)
+        if known is None:
             notes.append(_unknown(key, dtype))
             continue
-        legal = EveryGpu(one.spec, targets, [dtype], one.variants)
+        legal = EveryGpu(known.spec, targets, [dtype], known.variants)
         failures += [
             f"{key} {dtype}: {config} is illegal on {target.name} with {target.sms} SMs at hidden {box.most_hidden}"
             for target, config, box in legal.breaches(tree)

@@ -1,6 +1,6 @@
-"""How a measured check reads: the verdict, each function's, and the shapes that decided.
+"""Text of a measured check: the verdict, each function's, and the decisive shapes.
 
-In: functions, their judgements, and what stood in the way. Out: lines.
+In: functions, their judgements, and obstacles. Out: lines.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from normtune.heuristics.regret.fixed_log import percent
 from normtune.kernels.gpu_name import plain_name
 from normtune.results.records import Device
 
-# Shapes that are shown of a function.
+# Shapes shown per function, by verdict.
 _SHAPES = {OK: 1, AMBIGUOUS: 3, STALE: 5, UNMEASURED: 0}
 _DIGITS = 1
 
@@ -33,26 +33,28 @@ def verdict_lines(name: str, device: str, judged: Sequence[tuple[Checked, Judgem
 
     Args:
         name: of the table.
-        device: on which it was measured.
+        device: of the measurements.
         judged: the functions that were checked, and the judgements on them.
     """
     verdict, deciding = of_table(judged)
-    because = f", because of {', '.join(f'{one.key} {one.dtype}' for one in deciding)}" if deciding else ""
+    because = (
+        f", because of {', '.join(f'{function.key} {function.dtype}' for function in deciding)}" if deciding else ""
+    )
     yield f"{name} on {device}: {verdict}{because}"
-    for one, found in judged:
-        yield f"  {one.key} {one.dtype}: {': '.join(filter(None, (found.verdict, found.why)))}"
-        if found.findings:
-            yield f"    {_mean(found)}"
-        others = [" ".join(entry) for entry in one.served if entry != (one.key, one.dtype)]
+    for function, judgement in judged:
+        yield f"  {function.key} {function.dtype}: {': '.join(filter(None, (judgement.verdict, judgement.why)))}"
+        if judgement.findings:
+            yield f"    {_mean(judgement)}"
+        others = [" ".join(entry) for entry in function.served if entry != (function.key, function.dtype)]
         if others:
             yield f"    answers for {', '.join(others)}, too"
-        for finding in found.findings[: _SHAPES[found.verdict]]:
-            yield f"    {_told(finding)}"
+        for finding in judgement.findings[: _SHAPES[judgement.verdict]]:
+            yield f"    {_shape_line(finding)}"
 
 
 def counts_line(judged: Sequence[tuple[Checked, Judgement]]) -> str:
-    """How many functions are what: `20 of 22 functions OK, 2 NOT MEASURED`."""
-    counts = Counter(found.verdict for _, found in judged)
+    """Number of functions by verdict: `20 of 22 functions OK, 2 NOT MEASURED`."""
+    counts = Counter(judgement.verdict for _, judgement in judged)
     others = (f", {counts[verdict]} {verdict}" for verdict in (STALE, AMBIGUOUS, UNMEASURED) if counts[verdict])
     return f"{counts[OK]} of {len(judged)} functions OK{''.join(others)}"
 
@@ -60,14 +62,14 @@ def counts_line(judged: Sequence[tuple[Checked, Judgement]]) -> str:
 def note_lines(
     table: Suspect, device: Device, skipped: Mapping[str, int], oversized: int, unfinished: int
 ) -> Iterator[str]:
-    """What the user should know beside the verdict.
+    """Notes for the user beside the verdict.
 
     Args:
         table: that was checked.
-        device: on which it was measured.
-        skipped: how many shapes could not be measured, by reason.
-        oversized: how many the device's free memory does not hold.
-        unfinished: how many were still wanted when the time was used up.
+        device: of the measurements.
+        skipped: number of shapes that could not be measured, by reason.
+        oversized: number of shapes too large for the device's free memory.
+        unfinished: number of shapes left when the time was used up.
     """
     header = table.header
     if not header.is_for_any_gpu and (header.gpu, header.sms) != (plain_name(device.name), device.sms):
@@ -86,29 +88,30 @@ def note_lines(
         yield f"{count} shapes could not be measured: {reason}"
 
 
-def _mean(found: Judgement) -> str:
-    count = sum(not finding.failure for finding in found.findings)
-    limits = f"OK under {percent(ok_under(found.promise))}, stale over {percent(stale_over(found.promise))}"
-    if found.mean is None:
-        return f"{count} shapes have a time; {_promised(found.promise)} ({limits})"
+def _mean(judgement: Judgement) -> str:
+    count = sum(not finding.failure for finding in judgement.findings)
+    limits = f"OK under {percent(ok_under(judgement.promise))}, stale over {percent(stale_over(judgement.promise))}"
+    if judgement.mean is None:
+        return f"{count} shapes have a time; {_promised(judgement.promise)} ({limits})"
     mean, low, high = (
-        percent(round(value)) for value in (found.mean.mean, found.mean.low(OK_ERROR), found.mean.high(OK_ERROR))
+        percent(round(value))
+        for value in (judgement.mean.mean, judgement.mean.low(OK_ERROR), judgement.mean.high(OK_ERROR))
     )
-    return f"{count} shapes lose {mean} ({low} to {high}), {_promised(found.promise)} ({limits})"
+    return f"{count} shapes lose {mean} ({low} to {high}), {_promised(judgement.promise)} ({limits})"
 
 
 def _promised(promise: Promise) -> str:
-    """What the header says, and of which shapes."""
+    """The claimed mean loss, and the shapes that it refers to."""
     if not promise.figure:
         return "promised nothing"
-    told = f"promised {percent(promise.mean)}"
-    return f"{told}, {promise.figure}" if promise.is_off_grid else f"{told} on the shapes that it was fitted on"
+    text = f"promised {percent(promise.mean)}"
+    return f"{text}, {promise.figure}" if promise.is_off_grid else f"{text} on the shapes that it was fitted on"
 
 
-def _told(finding: Finding) -> str:
+def _shape_line(finding: Finding) -> str:
     shape = f"{finding.rows} x {finding.hidden}"
     if finding.failure:
         return f"{shape}: {finding.config} fails: {finding.failure}"
     loss, low, high = (percent(value, _DIGITS) for value in (finding.loss, finding.low, finding.high))
-    told = f"{shape}: loses {loss} ({low} to {high}) with {finding.config}"
-    return told if finding.rival == finding.config else f"{told}; best {finding.rival}"
+    text = f"{shape}: loses {loss} ({low} to {high}) with {finding.config}"
+    return text if finding.rival == finding.config else f"{text}; best {finding.rival}"

@@ -1,8 +1,8 @@
-"""The course of a measured check: what to ask about a table, and what the answers say so far.
+"""Course of a measured check: the races to run, and the judgement so far.
 
-In: the functions of a table, the target and the shapes that can be measured; then, shape by shape, what came of its
-race. Out: questions, and the `Judgement` of each function. Pure; measuring is left to the tuner, and which
-shapes are asked and when they suffice to `shapes` and `verdict`.
+In: the functions of a table, the target and the measurable shapes; then, shape by shape, the result of its race. Out:
+questions, and the `Judgement` of each function. Pure: the tuner measures, `shapes` chooses shapes, `verdict` decides
+when they suffice.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,15 +22,15 @@ from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import Problem, split_batch_invariant
 from normtune.kernels.target import Target
 
-# Shapes a function, second looks left out, and leaves that matter beyond so many: five functions within 60 s on a GPU
-# that takes 0.25 s for a race.
+# Shapes per function, without second looks, and without leaves that matter beyond this number: five functions within 60
+# s on a GPU that takes 0.25 s for a race.
 MOST_SHAPES = 40
-# A status that says nothing of the config.
+# A status without information on the config.
 _UNKNOWN = "not_recorded"
 
 
 class Answer(Protocol):
-    """What came of one config: see `results.records.Measurement`."""
+    """Result for one config: see `results.records.Measurement`."""
 
     @property
     def status(self) -> str:
@@ -39,7 +39,7 @@ class Answer(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why it is not `ok`."""
+        """Reason if it is not `ok`."""
         ...
 
     @property
@@ -49,20 +49,20 @@ class Answer(Protocol):
 
     @property
     def nanoseconds(self) -> Sequence[int]:
-        """Times, one a round."""
+        """Times, one per round."""
         ...
 
 
 class Question(NamedTuple):
-    """A race that tells something of one function.
+    """A race that informs on one function.
 
     Attributes:
-        function: its place among the functions.
+        function: its index among the functions.
         problem: the shape.
         config: the table's.
         rivals: the others.
         leaf: the number of the leaf that answers.
-        is_second_look: wanted only where the leaf's one shape is an alarm.
+        is_second_look: needed only if the leaf's one shape is an alarm.
     """
 
     function: int
@@ -77,17 +77,17 @@ class Course:
     """A measured check of one table.
 
     Args:
-        functions: that are checked.
+        functions: to check.
         box: that the table was measured on.
         target: the device's.
-        seed: other seeds ask other shapes.
+        seed: other seeds choose other shapes.
         most_elements: rows x hidden of the largest shape.
-        known: the only shapes of a function that can be measured; None for all.
+        known: the only measurable shapes of a function; None for all.
 
     Attributes:
         functions: as given.
-        questions: in the order in which they are worth most: plain functions in turn, then one after the other those
-            of variants, then batch-invariant ones.
+        questions: the most informative first: plain functions in turn, then those of variants one after the other, then
+            batch-invariant ones.
     """
 
     def __init__(
@@ -103,21 +103,21 @@ class Course:
         self._findings: list[list[Finding]] = [[] for _ in functions]
         self._alarmed: set[int] = set()
         self._doubtful: list[set[int]] = [set() for _ in functions]
-        self._samples = [self._sample(one, box, seed, most_elements, known(one)) for one in functions]
-        order = sorted(range(len(functions)), key=lambda place: _worth(functions[place]))
-        plain = [place for place in order if functions[place].is_plain]
-        groups = [plain, *([place] for place in order if place not in plain)]
+        self._samples = [self._sample(function, box, seed, most_elements, known(function)) for function in functions]
+        order = sorted(range(len(functions)), key=lambda index: _worth(functions[index]))
+        plain = [index for index in order if functions[index].is_plain]
+        groups = [plain, *([index] for index in order if index not in plain)]
         self.questions = tuple(chain.from_iterable(self._of_group(group, target) for group in groups))
 
     def wants(self, question: Question) -> bool:
-        """Whether the answer may still change something: nothing has made its function stale."""
+        """Whether the answer can still matter: its function is not stale yet."""
         function = question.function
         return function not in self._alarmed and (
             not question.is_second_look or question.leaf in self._doubtful[function]
         )
 
     def learn(self, question: Question, asked: Config, answers: Mapping[Config, Answer]) -> None:
-        """Hear what came of a race.
+        """Take the result of a race.
 
         Args:
             question: the race.
@@ -136,63 +136,72 @@ class Course:
                 for config, answer in answers.items()
                 if answer.status == "ok" and config != COPY
             }
-            found = finding(shape, samples, asked)
-            if found:
-                self._add(question, found)
+            result = finding(shape, samples, asked)
+            if result:
+                self._add(question, result)
 
     def judged(self) -> list[tuple[Checked, Judgement]]:
-        """The functions, and what is known of each; asked once, when no more is measured."""
+        """The functions and their judgements; called once, after the last measurement."""
         return [
-            (one, judge(found, one.promise, drawn.shares, len(self.functions)))
-            for one, drawn, found in zip(self.functions, self._samples, self._findings, strict=True)
+            (function, judge(findings, function.promise, drawn.shares, len(self.functions)))
+            for function, drawn, findings in zip(self.functions, self._samples, self._findings, strict=True)
         ]
 
     def _sample(
-        self, one: Checked, box: Box, seed: int, most_elements: int, known: Collection[tuple[int, int]] | None
+        self, function: Checked, box: Box, seed: int, most_elements: int, known: Collection[tuple[int, int]] | None
     ) -> Sample:
         shapes = population(box, seed, most_elements, known)
-        return sample(one.tree, shapes, MOST_SHAPES, f"{seed} {one.key} {one.dtype}")
+        return sample(function.tree, shapes, MOST_SHAPES, f"{seed} {function.key} {function.dtype}")
 
     def _of_group(self, group: Sequence[int], target: Target) -> Iterator[Question]:
         """The questions of some functions in turn, and then their second looks."""
         for is_second_look in (False, True):
-            streams = [self._questions(place, target, is_second_look) for place in group]
-            yield from (one for turn in zip_longest(*streams) for one in turn if one)
+            streams = [self._questions(index, target, is_second_look) for index in group]
+            yield from (question for turn in zip_longest(*streams) for question in turn if question)
 
-    def _questions(self, place: int, target: Target, is_second_look: bool) -> list[Question]:
-        """The questions of a function; a config that is illegal at a shape has answered already."""
-        one, drawn = self.functions[place], self._samples[place]
-        spec = operator(one.operator)
-        others = [other.tree for other in self.functions if other.operator == one.operator and other is not one]
-        found = []
+    def _questions(self, index: int, target: Target, is_second_look: bool) -> list[Question]:
+        """The questions of a function; a config that is illegal at a shape fails without one."""
+        function, drawn = self.functions[index], self._samples[index]
+        spec = operator(function.operator)
+        others = [
+            other.tree for other in self.functions if other.operator == function.operator and other is not function
+        ]
+        questions = []
         for rows, hidden, leaf in drawn.reserve if is_second_look else drawn.probes:
-            problem = Problem(one.operator, rows, hidden, one.dtype, one.variant)
-            config = choose(one.tree, rows, hidden)
+            problem = Problem(function.operator, rows, hidden, function.dtype, function.variant)
+            config = choose(function.tree, rows, hidden)
             question = Question(
-                place, problem, config, tuple(rivals(one.tree, spec, problem, target, others)), leaf, is_second_look
+                index,
+                problem,
+                config,
+                tuple(rivals(function.tree, spec, problem, target, others)),
+                leaf,
+                is_second_look,
             )
             try:
                 spec.launch(config, problem, target)
             except IllegalConfigError as error:
                 self._fail(question, f"illegal: {error}")
             else:
-                found.append(question)
-        return found
+                questions.append(question)
+        return questions
 
     def _fail(self, question: Question, reason: str) -> None:
         problem, config = question.problem, question.config
-        found = Finding(problem.rows, problem.hidden, config, config, 0, 0, 0, " ".join(reason.split()))
-        self._add(question, found)
+        failure = Finding(problem.rows, problem.hidden, config, config, 0, 0, 0, " ".join(reason.split()))
+        self._add(question, failure)
 
-    def _add(self, question: Question, found: Finding) -> None:
+    def _add(self, question: Question, result: Finding) -> None:
         function = question.function
         known, promise = self._findings[function], self.functions[function].promise
-        known.append(found._replace(config=question.config, leaf=question.leaf, is_second_look=question.is_second_look))
+        known.append(
+            result._replace(config=question.config, leaf=question.leaf, is_second_look=question.is_second_look)
+        )
         self._doubtful[function] = doubtful(known, promise)
         if alarming(known, promise):
             self._alarmed.add(function)
 
 
-def _worth(one: Checked) -> tuple[bool, bool]:
-    """Orders functions: plain ones, those of variants, batch-invariant ones."""
-    return split_batch_invariant(one.key)[1], bool(one.variant)
+def _worth(function: Checked) -> tuple[bool, bool]:
+    """Sort key of functions: plain ones, those of variants, batch-invariant ones."""
+    return split_batch_invariant(function.key)[1], bool(function.variant)

@@ -1,15 +1,14 @@
-"""Which shapes and configs tell whether a table still fits.
+"""Shapes and configs for a measured check.
 
-In: a function of a table, and the shapes that can be measured. Out: a stratified sample of these shapes, and the
-configs that race at each. Pure, and the same for the same seed. Measuring is left to the tuner, what it says to
-`verdict`.
+In: a function of a table, and the measurable shapes. Out: a stratified sample of these shapes, and the configs that
+race at each. Pure, and deterministic for a seed. The tuner measures, `verdict` decides.
 
-The population is log-uniform in the measured box, where the table's grid never was; hidden sizes are multiples of 16,
-as in models. On a replay it is the recorded shapes. Its strata are the leaves: a leaf's share of the population is its
-weight in the mean. First each leaf that matters is visited once, the largest first, then each next shape goes to the
-leaf that is owed most by its share (Sainte-Lague), so that the sample is spread over the plane wherever it is cut off.
-A threshold in a wrong place moves the area between it and the right one to the wrong leaf, where the sample finds it by
-its area, that is by what it costs.
+The population is log-uniform in the measured box, off the table's grid; hidden sizes are multiples of 16, as in models.
+On a replay it is the recorded shapes. Its strata are the leaves: a leaf's share of the population is its weight in the
+mean. First each leaf that matters is visited once, the largest first. Then each further shape goes to the leaf with the
+largest deficit by its share (Sainte-Lague), so the sample is spread over the plane wherever it is cut off. A misplaced
+threshold assigns the area between it and the right one to the wrong leaf. The sample finds it in proportion to that
+area, and so to its cost.
 """
 
 import math
@@ -24,14 +23,14 @@ from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 
-# The race beside the table's config: 7 to 10 configs in all. At 200 shapes of the recorded H200 it shows 0.42 to 0.87 %
-# of the 0.44 to 1.10 % that the shipped plain functions lose to the best of the whole space, and of what another
-# dtype's functions lose 94 to 99 %.
+# Rivals of the table's config: 7 to 10 configs in a race. At 200 shapes of the recorded H200 it shows 0.42 to 0.87 % of
+# the 0.44 to 1.10 % that the shipped plain functions lose to the best of the whole space, and of the loss of another
+# dtype's functions 94 to 99 %.
 NEIGHBOURS, BESIDE, STRONG = 5, 4, 7
-# A leaf matters that answers for so much of the population.
+# Least share of the population of a leaf that matters.
 MATTERS = 0.01
 _UNIT = 16
-# Shapes that stand for the measured box: a leaf of 1 % has some 40 of them.
+# Shapes that represent the measured box: a leaf of 1 % has some 40 of them.
 _POPULATION = 4096
 
 
@@ -47,8 +46,8 @@ class Sample(NamedTuple):
     """A stratified sample.
 
     Attributes:
-        probes: in the order in which they are worth most.
-        reserve: another shape of each leaf that is among them once, for a second look.
+        probes: the most informative first.
+        reserve: another shape of each leaf with a single probe, for a second look.
         shares: of the population, by leaf; leaves without a shape are missing.
     """
 
@@ -60,13 +59,13 @@ class Sample(NamedTuple):
 def population(
     box: Box, seed: int, most_elements: int, known: Collection[tuple[int, int]] | None = None
 ) -> list[tuple[int, int]]:
-    """The shapes that a table is asked about, each once, (rows, hidden).
+    """The shapes of a check, without duplicates, (rows, hidden).
 
     Args:
-        box: that it was measured on.
+        box: that the table was measured on.
         seed: other seeds give other shapes.
-        most_elements: rows x hidden is at most that.
-        known: the only shapes that can be measured; None for all.
+        most_elements: bound on rows x hidden.
+        known: the only measurable shapes; None for all.
     """
     rng = random.Random(seed)
     drawn = (_anywhere(rng, box) for _ in range(_POPULATION)) if known is None else known
@@ -74,12 +73,12 @@ def population(
 
 
 def sample(tree: Tree, shapes: Sequence[tuple[int, int]], count: int, seed: int | str) -> Sample:
-    """So many of the shapes, spread over the leaves of a tree by their shares.
+    """A sample of the shapes, spread over the leaves of a tree by their shares.
 
     Args:
-        tree: whose leaves are the strata.
+        tree: its leaves are the strata.
         shapes: the population.
-        count: the most that are drawn, unless more leaves matter.
+        count: the most shapes, unless more leaves matter.
         seed: other seeds draw others.
     """
     rng = random.Random(seed)
@@ -87,15 +86,15 @@ def sample(tree: Tree, shapes: Sequence[tuple[int, int]], count: int, seed: int 
     for rows, hidden in shapes:
         leaf = leaf_of(tree, rows, hidden)
         of_leaf[leaf].append(Probe(rows, hidden, leaf))
-    sizes = {leaf: len(found) for leaf, found in of_leaf.items()}
-    for found in of_leaf.values():
-        rng.shuffle(found)
+    sizes = {leaf: len(probes) for leaf, probes in of_leaf.items()}
+    for probes in of_leaf.values():
+        rng.shuffle(probes)
     seats: list[tuple[bool, float, int, int]] = []
     for leaf, size in sizes.items():
         first = size >= MATTERS * len(shapes)
-        seats += [(not (first and place == 0), -size / (2 * place + 1), leaf, place) for place in range(size)]
+        seats += [(not (first and index == 0), -size / (2 * index + 1), leaf, index) for index in range(size)]
     most = max(count, sum(not is_later for is_later, *_ in seats))
-    drawn = tuple(of_leaf[leaf][place] for _, _, leaf, place in sorted(seats)[:most])
+    drawn = tuple(of_leaf[leaf][index] for _, _, leaf, index in sorted(seats)[:most])
     visits = Counter(probe.leaf for probe in drawn)
     reserve = tuple(of_leaf[leaf][1] for leaf, count in visits.items() if count == 1 and sizes[leaf] > 1)
     return Sample(drawn, reserve, {leaf: size / len(shapes) for leaf, size in sizes.items()})
@@ -106,32 +105,32 @@ def rivals(
 ) -> list[Config]:
     """The configs that race against the table's.
 
-    Those of the leaves around, what other functions of the table answer at the same shape, and those of the quick space
-    as evenly as can be.
+    Those of the leaves around, those of the table's other functions at the same shape, and those of the quick space as
+    evenly as possible.
 
     Args:
-        tree: the function that is checked.
+        tree: the function to check.
         spec: of its operator.
         problem: the shape.
         target: the device's.
         others: functions of the same operator.
     """
     shape = problem.rows, problem.hidden
-    around = dict.fromkeys(choose(tree, *place) for place in _around(*shape, spec.max_hidden))
+    around = dict.fromkeys(choose(tree, *near) for near in _around(*shape, spec.max_hidden))
     beside = dict.fromkeys(choose(other, *shape) for other in others)
     own = choose(tree, *shape)
-    found: list[Config] = []
+    result: list[Config] = []
     for configs, most in ((around, NEIGHBOURS), (beside, BESIDE), (spec.configs("quick", problem, target), STRONG)):
-        new = [config for config in configs if config != own and config not in found]
-        found += spread(new, most) if configs is not around else new[:most]
-    return found
+        new = [config for config in configs if config != own and config not in result]
+        result += spread(new, most) if configs is not around else new[:most]
+    return result
 
 
 def spread(configs: Sequence[Config], count: int) -> list[Config]:
-    """So many of the configs, from the first to the last, as evenly as can be."""
+    """A number of the configs, from the first to the last, as evenly as possible."""
     if len(configs) <= count:
         return list(configs)
-    return [configs[round(place * (len(configs) - 1) / (count - 1))] for place in range(count)]
+    return [configs[round(index * (len(configs) - 1) / (count - 1))] for index in range(count)]
 
 
 def leaf_of(tree: Tree, rows: int, hidden: int) -> int:
@@ -152,7 +151,7 @@ def _anywhere(rng: random.Random, box: Box) -> tuple[int, int]:
         hidden += _UNIT
     if hidden > box.most_hidden:
         hidden -= _UNIT
-    if hidden < box.least_hidden:  # a strip without a multiple
+    if hidden < box.least_hidden:  # a strip that holds no multiple
         hidden = box.most_hidden
     return rows, hidden
 

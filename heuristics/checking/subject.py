@@ -1,7 +1,7 @@
-"""A table as a measured check sees it: what it answers, and what it promised to lose.
+"""The table under test: its trees and its claimed mean regret.
 
-In: the path of a table. Out: `Suspect`: its functions, the sizes it was measured on, and what is known to have changed
-since. Whether it still fits is found out by `session`.
+In: the path of a table. Out: `Suspect`: its functions, the measured sizes, and known changes since then. `session`
+checks it.
 """
 
 import re
@@ -24,8 +24,8 @@ from normtune.results.regimes import COLD
 
 _REGRET = re.compile(r"(\S+) (\S+): (.*)")
 _WORST = re.compile(r"\bworst (-?[\d.]+) %")
-# What a header may say of the mean loss, the best promise first: off the grid before on it, and shapes counted alike,
-# as they are drawn evenly, before whatever the fit weighs them by.
+# Claims of a header on the mean loss, the best first: off the grid before on it, and equal weights before the fit's,
+# because a check draws shapes evenly.
 _MEANS = tuple(
     (name, re.compile(rf"(?<!plain )\b{name} (-?[\d.]+) %"))
     for name in ("plain cross-validated", "cross-validated", "plain mean", "mean")
@@ -33,12 +33,12 @@ _MEANS = tuple(
 
 
 class Promise(NamedTuple):
-    """What the header says that a function loses, millionths of a logarithm.
+    """A function's claimed loss, from the header, millionths of a logarithm.
 
     Attributes:
-        mean: over shapes; 0 where it says nothing.
-        worst: of the shapes that it was fitted on; None where it says nothing.
-        figure: the name of the mean in the header; empty where there is none.
+        mean: over shapes; 0 without a claim.
+        worst: of the shapes that it was fitted on; None without a claim.
+        figure: the name of the mean in the header; empty if there is none.
     """
 
     mean: int = 0
@@ -47,7 +47,7 @@ class Promise(NamedTuple):
 
     @property
     def is_off_grid(self) -> bool:
-        """Whether the mean is one of shapes that the function was not fitted on, as those of a check are."""
+        """Whether the mean is over shapes that the function was not fitted on, as those of a check are."""
         return "cross-validated" in self.figure
 
 
@@ -55,11 +55,11 @@ class Checked(NamedTuple):
     """One function of a table.
 
     Attributes:
-        key, dtype: whose data it was fitted on.
-        operator, variant: of the problems with which it is checked, in that dtype.
-        tree: what it does.
+        key, dtype: of the data it was fitted on.
+        operator, variant: of the problems of the check, in that dtype.
+        tree: the tree.
         served: (key, dtype) of all entries of `TABLES` that it answers for.
-        promise: what its header says that it loses.
+        promise: its claimed loss.
     """
 
     key: str
@@ -72,20 +72,20 @@ class Checked(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is neither a variant's nor the batch-invariant one, so that most launches ask it."""
+        """Whether it is neither a variant's nor the batch-invariant one, so that most launches use it."""
         return self.key == self.operator
 
 
 class Suspect(NamedTuple):
-    """A table to be checked.
+    """A table under test.
 
     Attributes:
         header: its own.
-        functions: that can be checked; of a table for any GPU, what they do on one multiprocessor: see `on`.
+        functions: that can be checked; of a table for any GPU, those for one multiprocessor: see `on`.
         box: that it was measured on.
         changed: operators whose kernels changed since.
-        notes: what the user should know: entries that cannot be checked, an edit by hand.
-        normalised: the trees of a table for any GPU; None of one for one GPU.
+        notes: for the user: entries that cannot be checked, an edit by hand.
+        normalised: the trees of a table for any GPU; None for a table of one GPU.
     """
 
     header: Header
@@ -96,15 +96,17 @@ class Suspect(NamedTuple):
     normalised: Mapping[tuple[str, str], NormalisedTree] | None = None
 
     def on(self, sms: int) -> "Suspect":
-        """The same table on a GPU of so many multiprocessors."""
+        """The same table on a GPU with that many multiprocessors."""
         if not self.normalised:
             return self
         trees_here = _bound(self.normalised, sms)
-        return self._replace(functions=tuple(one._replace(tree=trees_here[one.served[0]]) for one in self.functions))
+        return self._replace(
+            functions=tuple(function._replace(tree=trees_here[function.served[0]]) for function in self.functions)
+        )
 
     @property
     def regime(self) -> str:
-        """How its times were taken, by the command that writes it again."""
+        """Regime of its times, from the command that writes it again."""
         return values(self.header.regenerate).get("--regime", (COLD,))[-1]
 
 
@@ -112,25 +114,25 @@ def read(path: Path) -> Suspect:
     """The table in a file.
 
     Raises:
-        UsageError: it cannot be read, is no table, or has nothing that can be checked.
+        UsageError: it cannot be read, is not a table, or has nothing that can be checked.
     """
     name = locate.told(path)
     text = locate.read(path)
     header, body = parse(text, name)
     try:
         normalised = normalised_trees(text) if header.is_for_any_gpu else None
-        found, notes = functions(header, _bound(normalised, 1) if normalised else trees(text))
+        checked, notes = functions(header, _bound(normalised, 1) if normalised else trees(text))
     except NormtuneError as error:
         raise UsageError(f"table {name} cannot be checked: {error}; fit it again") from None
     box = MEASURED.search(header.measured)
-    if not found or not box:
+    if not checked or not box:
         why = "; ".join(notes) if box else f"its header says that it was measured on {header.measured!r}"
         raise UsageError(f"table {name} cannot be checked: {why or 'it has no functions'}; fit it again")
     if is_edited(header, body):
         notes.append("its code was edited since it was fitted")
     specs = operators()
     changed = [name for name, known in header.kernels.items() if name in specs and fingerprint(specs[name]) != known]
-    return Suspect(header, tuple(found), Box(*map(int, box.groups())), tuple(changed), tuple(notes), normalised)
+    return Suspect(header, tuple(checked), Box(*map(int, box.groups())), tuple(changed), tuple(notes), normalised)
 
 
 def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[list[Checked], list[str]]:
@@ -138,7 +140,7 @@ def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[li
     known = header.known()
     lines = filter(None, map(_REGRET.fullmatch, header.regret))
     promises = {(line[1], line[2]): _promise(line[3]) for line in lines}
-    found: list[Checked] = []
+    result: list[Checked] = []
     notes = []
     for tree, entries in _by_function(trees):
         usable = []
@@ -151,12 +153,12 @@ def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[li
             continue
         own = next((entry for entry in usable if entry in known and known[entry].leaves), usable[0])
         parts = split_key(split_batch_invariant(own[0])[0])
-        found.append(Checked(*own, *parts, tree, tuple(entries), promises.get(own, Promise())))
-    return found, notes
+        result.append(Checked(*own, *parts, tree, tuple(entries), promises.get(own, Promise())))
+    return result, notes
 
 
 def _promise(text: str) -> Promise:
-    """What a line of figures promises."""
+    """The claimed loss in a line of figures."""
     worst = _WORST.search(text)
     for figure, pattern in _MEANS:
         if mean := pattern.search(text):
@@ -164,24 +166,24 @@ def _promise(text: str) -> Promise:
     return Promise()
 
 
-def _bound(found: Mapping[tuple[str, str], NormalisedTree], sms: int) -> dict[tuple[str, str], Tree]:
-    """What the functions of a table for any GPU do on one of so many multiprocessors; equal objects stay equal.
+def _bound(normalised: Mapping[tuple[str, str], NormalisedTree], sms: int) -> dict[tuple[str, str], Tree]:
+    """The functions of a table for any GPU on one with that many multiprocessors; equal objects stay equal.
 
     Raises:
-        NormtuneError: a function looks at the L2 cache, so that its thresholds are not those of rows and hidden.
+        NormtuneError: a function depends on the L2 cache, so that its thresholds are not in rows and hidden.
     """
     known: dict[int, Tree] = {}
-    for tree in found.values():
+    for tree in normalised.values():
         here = known.get(id(tree)) or on_sms(tree, sms)
         if here is None:
             raise NormtuneError("it has thresholds in bytes of the L2 cache")
         known[id(tree)] = here
-    return {entry: known[id(tree)] for entry, tree in found.items()}
+    return {entry: known[id(tree)] for entry, tree in normalised.items()}
 
 
 def _by_function(trees: Mapping[tuple[str, str], Tree]) -> list[tuple[Tree, list[tuple[str, str]]]]:
     """The trees with the entries that each answers for; entries of one function of the file have the same object."""
-    found: dict[int, tuple[Tree, list[tuple[str, str]]]] = {}
+    groups: dict[int, tuple[Tree, list[tuple[str, str]]]] = {}
     for entry, tree in trees.items():
-        found.setdefault(id(tree), (tree, []))[1].append(entry)
-    return list(found.values())
+        groups.setdefault(id(tree), (tree, []))[1].append(entry)
+    return list(groups.values())

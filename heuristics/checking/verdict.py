@@ -1,35 +1,35 @@
-"""Does a table still fit? Decided from what its configs lose on freshly measured shapes.
+"""Verdict of a measured check, from the loss of a table's configs on freshly measured shapes.
 
-In: the samples of a small race on each shape that was checked, and what the table promised to lose. Out: `Finding`,
-what one shape says; `Judgement`, what all of a function's say; and the verdict on the table. Which shapes and rivals
-are measured is the business of `shapes`, measuring them that of the tuner.
+In: the samples of a small race on each checked shape, and the table's claimed loss. Out: `Finding` for one shape;
+`Judgement` for a function; and the verdict on the table. `shapes` chooses shapes and rivals, the tuner measures them.
 
 One shape. The table's config is paired with the best rival inside rounds. The best is chosen on one half of the blocks
-and compared on the other, and the other way round, so that luck does not count as speed. Each block gives one
-log-ratio; their median is the loss, and an interval between their order statistics holds the true one
-(`results.statistics.summary`: at most 5 % beside it from 6 blocks on, the least and greatest of fewer).
+and compared on the other, then the other way round, so that luck does not count as speed. Each block gives one
+log-ratio. Their median is the loss, and an interval between their order statistics holds the true one
+(`results.statistics.summary`: with an error of at most 5 % from 6 blocks on, the least and greatest of fewer).
 
-One function, by its mean loss. The sample is of fixed size and stratified by leaves (`shapes`), so the mean weighs each
-leaf by its share of the plane, and its variance is that inside of leaves, with Student's t at the degrees of freedom of
-Welch and Satterthwaite. What a function may lose is twice what its header promises and at least 3 %: STALE where the
-lower bound of the mean is over that. OK where the upper one is under nine tenths of it, as a race of some ten configs
-sees about so much of what is lost to the best of all, and where each leaf was visited that answers for 1 % of the
-plane. A promise is best a cross-validated one, of shapes off the grid as those of a check; of one on the grid, 0.6 %
-more is expected. Neither early nor by a cap: a mean that few shapes have made is not known to be small.
+One function, by its mean loss. The sample is of fixed size and stratified by leaves (`shapes`). So the mean weights
+each leaf by its share of the plane, and its variance is that inside of leaves, with Student's t at the degrees of
+freedom of Welch and Satterthwaite. The limit is twice the header's claim and at least 3 %. STALE: the lower bound of
+the mean is over the limit. OK: the upper bound is under nine tenths of it, because a race of some ten configs shows
+about that part of the loss to the best of all, and each leaf with at least 1 % of the plane was visited. The best claim
+is a cross-validated one, of shapes off the grid like those of a check; 0.6 % is added to one on the grid. Neither
+verdict comes early or by a cap: a mean of few shapes is not known to be small.
 
-One function, by what is slower than any shape of the grid, be it rare. The header's worst, or 15 % where that is less,
-and 15 % more is what a shape may lose. Two shapes of one config whose intervals are over it make a function stale at
-once; of a leaf with a single shape over it another one is measured, which does not count in the mean, as a shape just
-beside a threshold may lose as much in a fresh table. So does a config that loses more on average, over three shapes or
-more, than that worst (t-test, Bonferroni over configs), and one that fails where the table answers with it.
+One function, by shapes slower than any of the grid, even if rare. The limit of a shape is the header's worst, at least
+15 %, plus 15 %. Two shapes of one config whose intervals are over it make a function stale at once. If the
+only shape of a leaf is over it, another one of the leaf is measured, which is left out of the mean: a shape right
+beside a threshold may lose as much in a fresh table. A config also makes its function stale if it loses more on
+average, over three shapes or more, than that worst (t-test, Bonferroni over configs), or if it fails at one of its
+shapes.
 
-Error rates. STALE is said at 1 % over the functions of the table and the two tests of a mean, so at most once in 100
-tables that keep their promise; OK at 5 % a function. The mean of few and great losses is not normal, so the rates were
-counted on the recorded H200, with tables of one half of the shapes checked on the other, and with the shipped one on
-two other sweeps, by 44 races a function. Of 450 fresh checks none was STALE and 2 AMBIGUOUS. Of 607 with something
-planted, such that a function lost over twice its promise and over 3 % or had an illegal config, 1 was OK and 226
-AMBIGUOUS (`benchmarks/staleness.py`; the counts are in `benchmarks/results/nvidia_h200/staleness_replay.json`). What is
-neither is AMBIGUOUS.
+Error rates. STALE has a rate of 1 % over the functions of the table and the two tests of a mean, so it is wrong for at
+most one in 100 tables that keep their claim; OK has a rate of 5 % per function. The mean of few and large losses is not
+normal, so the rates were counted on the recorded H200, with tables of one half of the shapes checked on the other, and
+with the shipped one on two other sweeps, by 44 races a function. Of 450 fresh checks none was STALE and 2 AMBIGUOUS. Of
+607 with a planted fault, such that a function lost over twice its claim and over 3 % or had an illegal config, 1 was OK
+and 226 AMBIGUOUS (`benchmarks/staleness.py`; the counts are in `benchmarks/results/nvidia_h200/staleness_replay.json`).
+A function that is neither OK nor STALE is AMBIGUOUS.
 """
 
 import math
@@ -49,35 +49,35 @@ from normtune.kernels.config import Config
 from normtune.results.statistics import halves, summary
 
 OK, AMBIGUOUS, STALE, UNMEASURED = "OK", "AMBIGUOUS", "STALE", "NOT MEASURED"
-# Rates of error: that a table is called stale that is not, and that a function is called OK that is not.
+# Error rates: of a false STALE per table, and of a false OK per function.
 STALE_ERROR, OK_ERROR = 0.01, 0.05
-# A mean loss is not worth a new sweep up to so much, whatever was promised, and up to twice the promise.
+# A mean loss up to this limit, or up to this multiple of the claim, is not worth a new sweep.
 _LEAST_LIMIT, _TIMES_PROMISED = round(MILLION * math.log(1.03)), 2
-# Shapes off the grid lose so much more than those that a table was fitted on.
+# Additional loss of shapes off the grid.
 _OFF_GRID = 6_000
-# What a race of some ten configs sees of what is lost to the best of all.
+# Part of the loss to the best of all that a race of some ten configs shows.
 _SEEN = 0.9
-# A shape off the grid may lose so much, whatever the worst one on it does; and as much more before it is an alarm.
+# Least limit of a shape off the grid, whatever the worst one on it; and the slack before an alarm.
 _LEAST_WORST = _WORST_SLACK = round(MILLION * math.log(1.15))
-# So many shapes of one config make it stale: a single one may lie just beside a threshold.
+# Alarms of one config that make it stale: a single shape may lie right beside a threshold.
 _ALARMS = 2
-# Fewer shapes decide nothing, unless one is an alarm.
+# Least number of shapes for a decision, except by alarms.
 LEAST_SHAPES = 8
 _LEAST_OF_CONFIG = 3
 
 
 class Finding(NamedTuple):
-    """What one shape says of the config that a table has for it.
+    """Result of one shape for the table's config.
 
     Attributes:
         rows, hidden: the shape.
         config: of the table.
-        rival: the fastest of the others, over all blocks; the config itself where none is faster.
+        rival: the fastest of the others, over all blocks; the config itself if none is faster.
         loss, low, high: log-ratio of times, the config's over the best's, millionths: the median over the blocks and an
             interval that holds the true one.
-        failure: why the config has no time, one line; empty where it has one.
+        failure: why the config has no time, one line; empty if it has one.
         leaf: the number of the leaf that answers.
-        is_second_look: at a leaf because of an alarm; luck did not choose it, so it is not in the mean.
+        is_second_look: measured because of an alarm; not a random shape, so it is not in the mean.
     """
 
     rows: int
@@ -93,7 +93,7 @@ class Finding(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What the shapes of one function say.
+    """Result of the shapes of one function.
 
     Attributes:
         verdict: `OK`, `AMBIGUOUS`, `STALE` or `UNMEASURED`.
@@ -116,7 +116,7 @@ class Estimate(NamedTuple):
     Attributes:
         mean: the estimate.
         error: its standard error.
-        freedom: degrees of freedom of that.
+        freedom: degrees of freedom of the error.
     """
 
     mean: float
@@ -124,11 +124,11 @@ class Estimate(NamedTuple):
     freedom: float
 
     def low(self, rate: float) -> float:
-        """Under which the true mean lies at this rate."""
+        """Lower confidence bound of the true mean at an error rate."""
         return self.mean - self._width(rate)
 
     def high(self, rate: float) -> float:
-        """Over which it lies at this rate."""
+        """Upper confidence bound of the true mean at an error rate."""
         return self.mean + self._width(rate)
 
     def _width(self, rate: float) -> float:
@@ -136,57 +136,57 @@ class Estimate(NamedTuple):
 
 
 def stale_over(promise: Promise) -> int:
-    """The mean loss over which a function is stale, millionths."""
+    """The limit of the mean loss; a function above it is stale, millionths."""
     expected = max(0, promise.mean) + (0 if promise.is_off_grid else _OFF_GRID)
     return max(_LEAST_LIMIT, _TIMES_PROMISED * expected)
 
 
 def ok_under(promise: Promise) -> int:
-    """The mean loss under which it is OK, as races see it, millionths."""
+    """The mean loss under which a function is OK, as races show it, millionths."""
     return round(_SEEN * stale_over(promise))
 
 
 def worst(promise: Promise) -> int | None:
-    """What a shape may lose that is not slower than when the table was fitted, millionths; None where it is unknown."""
+    """Largest loss of a shape that is expected of a fresh table, millionths; None if unknown."""
     return None if promise.worst is None else max(promise.worst, _LEAST_WORST)
 
 
-def is_alarm(one: Finding, promise: Promise) -> bool:
-    """Whether this shape loses more than any that is fitted still."""
+def is_alarm(finding: Finding, promise: Promise) -> bool:
+    """Whether this shape loses too much for a fresh table."""
     bound = worst(promise)
-    return bound is not None and not one.failure and one.low > bound + _WORST_SLACK
+    return bound is not None and not finding.failure and finding.low > bound + _WORST_SLACK
 
 
 def alarming(findings: Sequence[Finding], promise: Promise) -> str:
-    """Why some shapes alone make their function stale, whatever the others say; empty where they do not."""
-    if any(one.failure for one in findings):
+    """Why some shapes alone make their function stale, whatever the others show; empty if they do not."""
+    if any(finding.failure for finding in findings):
         return "a config fails"
-    counts = Counter(one.config for one in findings if is_alarm(one, promise))
+    counts = Counter(finding.config for finding in findings if is_alarm(finding, promise))
     if counts and max(counts.values()) >= _ALARMS:
         return f"{max(counts, key=lambda config: counts[config])} loses more than the worst of the grid and 15 %"
     return ""
 
 
 def doubtful(findings: Sequence[Finding], promise: Promise) -> set[int]:
-    """The leaves of which a single shape was measured, and that is an alarm."""
-    visits = Counter(one.leaf for one in findings)
-    return {one.leaf for one in findings if visits[one.leaf] == 1 and is_alarm(one, promise)}
+    """Leaves with a single measured shape that is an alarm."""
+    visits = Counter(finding.leaf for finding in findings)
+    return {finding.leaf for finding in findings if visits[finding.leaf] == 1 and is_alarm(finding, promise)}
 
 
 def finding(shape: tuple[int, int], samples: Mapping[Config, Samples], config: Config) -> Finding | None:
-    """What the samples of one run say of a config; None where it, or all that was timed beside it, has too few.
+    """Result of one run for a config; None if it, or everything timed beside it, has too few samples.
 
     Args:
         shape: rows and hidden.
         samples: of each config of the race.
         config: the table's.
     """
-    found = levels([dict(samples)])
-    if config not in found:
+    by_config = levels([dict(samples)])
+    if config not in by_config:
         return None
-    by_half = {half: min(found, key=lambda other: _place(found[other], half, other)) for half in (False, True)}
-    rival = min(found, key=lambda other: (found[other].even + found[other].odd, other != config, other))
-    ratios = _by_block(found[config], {half: found[best] for half, best in by_half.items()})
+    by_half = {half: min(by_config, key=lambda other: _rank(by_config[other], half, other)) for half in (False, True)}
+    rival = min(by_config, key=lambda other: (by_config[other].even + by_config[other].odd, other != config, other))
+    ratios = _by_block(by_config[config], {half: by_config[best] for half, best in by_half.items()})
     if not len(ratios):
         return None
     loss, low, high = summary(ratios)
@@ -194,28 +194,30 @@ def finding(shape: tuple[int, int], samples: Mapping[Config, Samples], config: C
 
 
 def estimate(findings: Sequence[Finding], shares: Mapping[int, float]) -> Estimate | None:
-    """The mean loss over the population, by strata; None of fewer than two shapes.
+    """The mean loss over the population, by strata; None for fewer than two shapes.
 
-    Leaves that were visited once have no variance of their own. They are one stratum together, whose variance is taken
-    for that of their differences, too, which makes it larger ("collapsed strata": Cochran, Sampling Techniques, 5A.12).
-    Leaves that were not visited are counted like the others.
+    Leaves visited once have no variance of their own. Together they are one stratum, whose variance includes that of
+    their differences, which overestimates it ("collapsed strata": Cochran, Sampling Techniques, 5A.12). Leaves that
+    were not visited are assumed to be like the others.
     """
     of_leaf: dict[int, list[float]] = defaultdict(list)
-    for one in findings:
-        of_leaf[one.leaf].append(one.loss)
+    for finding in findings:
+        of_leaf[finding.leaf].append(finding.loss)
     total = sum(shares[leaf] for leaf in of_leaf)
     if len(findings) < 2:
         return None
     mean = 0.0
     parts: list[tuple[float, int]] = []  # of the variance, with their degrees of freedom
     once: list[tuple[float, float]] = []
-    for leaf, found in of_leaf.items():
+    for leaf, losses_of_leaf in of_leaf.items():
         share = shares[leaf] / total
-        mean += share * sum(found) / len(found)
-        if len(found) == 1:
-            once.append((share, found[0]))
+        mean += share * sum(losses_of_leaf) / len(losses_of_leaf)
+        if len(losses_of_leaf) == 1:
+            once.append((share, losses_of_leaf[0]))
         else:
-            parts.append((share**2 * float(np.var(found, ddof=1)) / len(found), len(found) - 1))
+            parts.append(
+                (share**2 * float(np.var(losses_of_leaf, ddof=1)) / len(losses_of_leaf), len(losses_of_leaf) - 1)
+            )
     if len(once) > 1:
         weights, losses = np.array(once).T
         distances = losses - np.average(losses, weights=weights)
@@ -227,17 +229,19 @@ def estimate(findings: Sequence[Finding], shares: Mapping[int, float]) -> Estima
 
 
 def judge(findings: Sequence[Finding], promise: Promise, shares: Mapping[int, float], functions: int) -> Judgement:
-    """The verdict on one function, when no more of it is measured.
+    """The verdict on one function, after its last measurement.
 
     Args:
-        findings: one a shape.
+        findings: one per shape.
         promise: of the table's header.
         shares: of the population, by leaf.
-        functions: how many the table has, as one that is stale is enough for the table.
+        functions: number of functions of the table, because one that is stale is enough for the table.
     """
-    ordered = tuple(sorted(findings, key=lambda one: (not one.failure, -one.loss, one.rows, one.hidden)))
-    measured = [one for one in ordered if not one.failure]
-    mean = estimate([one for one in measured if not one.is_second_look], shares)
+    ordered = tuple(
+        sorted(findings, key=lambda finding: (not finding.failure, -finding.loss, finding.rows, finding.hidden))
+    )
+    measured = [finding for finding in ordered if not finding.failure]
+    mean = estimate([finding for finding in measured if not finding.is_second_look], shares)
     if why := alarming(ordered, promise):
         return Judgement(STALE, why, promise, mean, ordered)
     return Judgement(*_decided(measured, mean, promise, shares, functions), promise, mean, ordered)
@@ -260,7 +264,7 @@ def _decided(
         return STALE, "the mean loss is over the limit"
     if doubtful(findings, promise):
         return AMBIGUOUS, "the only shape of a leaf loses more than the worst of the grid and 15 %"
-    missing = {leaf for leaf, share in shares.items() if share >= MATTERS} - {one.leaf for one in findings}
+    missing = {leaf for leaf, share in shares.items() if share >= MATTERS} - {finding.leaf for finding in findings}
     if missing:
         return AMBIGUOUS, f"no shape of {len(missing)} leaves was measured"
     if mean.high(OK_ERROR) >= ok_under(promise):
@@ -269,7 +273,7 @@ def _decided(
 
 
 def slow_config(findings: Sequence[Finding], promise: Promise, rate: float) -> Config | None:
-    """A config that loses more on average than any shape of the grid did; None where no test says so at this rate.
+    """A config whose mean loss exceeds any shape's on the grid; None if no test shows one at this rate.
 
     Each config with enough shapes is t-tested, at the rate over their number (Bonferroni).
     """
@@ -277,8 +281,8 @@ def slow_config(findings: Sequence[Finding], promise: Promise, rate: float) -> C
     if bound is None:
         return None
     of_config: dict[Config, list[int]] = defaultdict(list)
-    for one in findings:
-        of_config[one.config].append(one.loss)
+    for finding in findings:
+        of_config[finding.config].append(finding.loss)
     tested = {config: losses for config, losses in of_config.items() if len(losses) >= _LEAST_OF_CONFIG}
     for config, losses in tested.items():
         error = float(np.std(losses, ddof=1)) / math.sqrt(len(losses))
@@ -288,35 +292,39 @@ def slow_config(findings: Sequence[Finding], promise: Promise, rate: float) -> C
 
 
 def of_table(judged: Sequence[tuple[Checked, Judgement]]) -> tuple[str, list[Checked]]:
-    """The verdict on a table, and the functions that decided it where it is not OK.
+    """The verdict on a table, and the functions that decided it if it is not OK.
 
-    It is stale where any function is: its file is fitted again as a whole. Else it is what the plain functions are,
-    which most launches ask; what all are where none is plain.
+    It is stale if any function is: its file is fitted again as a whole. Else the plain functions decide, which most
+    launches use; without plain ones, all functions.
     """
-    stale = [one for one, found in judged if found.verdict == STALE]
+    stale = [function for function, judgement in judged if judgement.verdict == STALE]
     if stale:
         return STALE, stale
-    has_plain = any(one.is_plain for one, _ in judged)
-    unsure = [one for one, found in judged if found.verdict != OK and (one.is_plain or not has_plain)]
+    has_plain = any(function.is_plain for function, _ in judged)
+    unsure = [
+        function for function, judgement in judged if judgement.verdict != OK and (function.is_plain or not has_plain)
+    ]
     return (AMBIGUOUS if unsure or not judged else OK), unsure
 
 
-def _place(level: Level, even: bool, config: Config) -> tuple[int, Config]:
+def _rank(level: Level, even: bool, config: Config) -> tuple[int, Config]:
     return (level.even if even else level.odd), config
 
 
 def _by_block(own: Level, best: Mapping[bool, Level]) -> NDArray[np.int32]:
-    """Log-ratios of a config to the best, one a block, millionths: the mean over the rounds that both were timed in.
+    """Log-ratios of a config to the best, one per block, millionths: the mean over the common rounds.
 
     Args:
         own: the config's.
-        best: the best config's by the even blocks (True), with which the odd ones are compared, and by the odd ones.
+        best: the best config by the even blocks (True), for comparison on the odd ones, and by the odd ones.
     """
     ratios: dict[int, list[int]] = {}
     for even in (False, True):
         other = best[not even]
-        labels, mine, its = np.intersect1d(own.labels, other.labels, return_indices=True)
+        labels, own_rounds, other_rounds = np.intersect1d(own.labels, other.labels, return_indices=True)
         kept = halves(labels) == even
-        for block, ratio in zip(block_of(labels)[kept], (own.logs[mine] - other.logs[its])[kept], strict=True):
+        for block, ratio in zip(
+            block_of(labels)[kept], (own.logs[own_rounds] - other.logs[other_rounds])[kept], strict=True
+        ):
             ratios.setdefault(int(block), []).append(int(ratio))
-    return np.array([sum(found) // len(found) for _, found in sorted(ratios.items())], np.int32)
+    return np.array([sum(values) // len(values) for _, values in sorted(ratios.items())], np.int32)

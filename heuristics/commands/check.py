@@ -1,7 +1,7 @@
-"""The command `check`: does a table belong to its data and kernels, or, with a device, does it still fit that?
+"""The command `check`: a table against its data and kernels, or, with a device, against that.
 
-In: options. Out: verdicts on the terminal, an exit code. The one place that joins what a table is asked (`session`,
-`verdict`) with what measures it (`normtune.tuner`); all of it is imported when the command runs.
+In: options. Out: verdicts on the terminal, an exit code. Only this module joins the checks (`session`, `verdict`) with
+the measurements (`normtune.tuner`); all of it is imported when the command runs.
 """
 
 import time
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 AMBIGUOUS_EXIT = 3
 _BUDGET = "60s"
-# What is printed of a table that somebody else wrote.
+# Limits of the output, because somebody else may have written the table.
 _MOST_LINES = 20
 _MOST_CHARACTERS = 1000
 
@@ -84,17 +84,17 @@ def _against_data(tables: list[Path], strict: bool, quick: bool) -> None:
     for path in tables:
         try:
             report = check_table(path, quick, lambda line: say(f"normtune: {line}", error=True), difference)
-        except NormtuneError as error:  # the other tables are looked at all the same
+        except NormtuneError as error:  # the other tables are still checked
             unusable.append(error)
             continue
         bad = bool(report.failures) or (strict and bool(report.stale))
         failed = failed or bad
         say(f"{path}: {'FAILED' if bad else 'STALE' if report.stale else 'OK'}")
-        for found in (report.failures, report.stale, report.notes):
-            for line in found[:_MOST_LINES]:
+        for lines in (report.failures, report.stale, report.notes):
+            for line in lines[:_MOST_LINES]:
                 say("\n".join(f"  {part[:_MOST_CHARACTERS]}" for part in line.split("\n")))
-            if len(found) > _MOST_LINES:
-                say(f"  and {len(found) - _MOST_LINES} more of this kind")
+            if len(lines) > _MOST_LINES:
+                say(f"  and {len(lines) - _MOST_LINES} more of this kind")
     _end(unusable, 1 if failed else 0)
 
 
@@ -139,7 +139,7 @@ def _end(unusable: list[NormtuneError], code: int) -> None:
 def _measured(
     path: Path, device: str, seconds: float, begun: float, seed: int, store: "Store | None"
 ) -> tuple[str, bool]:
-    """Check a table on a device and tell what came of it.
+    """Check a table on a device and print the result.
 
     Returns:
         The verdict, and whether its kernels changed.
@@ -178,11 +178,11 @@ def _measured(
 
 
 def recorded(device: "Device", regime: str) -> "Callable[[Checked], Collection[tuple[int, int]] | None]":
-    """What says which shapes of a function can be measured: on a replay those that were recorded; None for all."""
+    """A function to the measurable shapes: on a replay the recorded ones; None for all."""
     from normtune.results.records import REPLAY_PREFIX
 
     if not device.uuid.startswith(REPLAY_PREFIX):
-        return lambda one: None
+        return lambda function: None
     from normtune.results.recording import load_recording
 
     frame = load_recording(device.uuid.removeprefix(REPLAY_PREFIX), regime).frame
@@ -190,17 +190,17 @@ def recorded(device: "Device", regime: str) -> "Callable[[Checked], Collection[t
     shapes: dict[tuple[str, str, str], set[tuple[int, int]]] = defaultdict(set)
     for operator, variant, dtype, rows, hidden in frame[columns].drop_duplicates().itertuples(index=False):
         shapes[operator, variant, dtype].add((int(rows), int(hidden)))
-    return lambda one: shapes[one.operator, one.variant, one.dtype]
+    return lambda function: shapes[function.operator, function.variant, function.dtype]
 
 
 def measure(course: "Course", bench: "Bench", seconds: float | None, store: "Store | None" = None) -> "Recheck":
-    """Ask a course's questions of a device until it needs no more answers or time is up; the device is closed then.
+    """Run a course's races on a device until it needs no more answers or time is up; then the device is closed.
 
     Args:
         course: of a table's check.
         bench: the device.
-        seconds: that there are; None for no limit.
-        store: where the measurements are kept; None for nowhere.
+        seconds: time limit; None for no limit.
+        store: for the measurements; None for none.
 
     Raises:
         NormtuneError: the device fails.
@@ -213,7 +213,7 @@ def measure(course: "Course", bench: "Bench", seconds: float | None, store: "Sto
     for question in course.questions:
         of_problem.setdefault(question.problem, []).append(question)
     asked: dict[Task, list[tuple[Question, Config]]] = {}
-    # One race for all functions that ask for a problem: a store holds a config's times of a run once.
+    # One race for all functions with questions on a problem: a store holds a config's times of a run once.
     for problem, questions in of_problem.items():
         spec = operator(problem.operator)
         configs = {config for question in questions for config in (question.config, *question.rivals)}
@@ -226,7 +226,7 @@ def measure(course: "Course", bench: "Bench", seconds: float | None, store: "Sto
 
 
 class _Asker:
-    """A course as the tuner sees it; a `recheck.Asker`."""
+    """A course in the form for the tuner; a `recheck.Asker`."""
 
     def __init__(self, course: "Course", asked: "Mapping[Task, Sequence[tuple[Question, Config]]]") -> None:
         self._course = course

@@ -1,7 +1,7 @@
-"""`normtune diff`: where two tables, or a table and the rule of another library, differ, and what each loses.
+"""`normtune diff`: differences and losses of two tables, or of a table and the rule of another library.
 
-In: two names and options. Out: for each device, operator and dtype a map and figures. What differs is found by
-`difference`, how it reads is in `comparing.report`; both are imported when the command runs.
+In: two names and options. Out: for each device, operator and dtype a map and figures. `difference` finds the
+differences, `comparing.report` prints them; both are imported when the command runs.
 """
 
 from typing import Annotated
@@ -80,20 +80,20 @@ def diff(
         current = part.current()
         matrices, notes = matrices_of(current, device)
         target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
-        found = []
+        differences = []
         for plain in matrices:
             matrix = weighting.weighted(registered(plain.operator), plain)
-            found.append(difference(matrix, target, *sides, best_times(current, matrix).best))
+            differences.append(difference(matrix, target, *sides, best_times(current, matrix).best))
         for note in (*outdated(part, current), *notes):
             say(f"\n{note}")
         for lines in (
-            summary_lines(found, markdown),
-            *(difference_lines(one, columns, device.l2_bytes, markdown) for one in found),
+            summary_lines(differences, markdown),
+            *(difference_lines(comparison, columns, device.l2_bytes, markdown) for comparison in differences),
         ):
             say()
             for line in lines:
                 say(line)
-        for line in against_liger(found):
+        for line in against_liger(differences):
             say(line)
     for note in weighting.notes():
         say(f"\n{note}")

@@ -1,7 +1,7 @@
 """The commands `fit` and `check`.
 
-In: their options. Out: figures on the terminal, tables, an exit code. The work is done by `pipeline`,
-`write` and `report` of `fitting`, which are imported when a command runs; `check` is in `commands.check`.
+In: their options. Out: figures on the terminal, tables, an exit code. `pipeline`, `write` and `report` of `fitting` do
+the work and are imported when a command runs; `check` is in `commands.check`.
 """
 
 from itertools import zip_longest
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 class _Part(NamedTuple):
-    """The measurements of one device, and the files that come of them; None where there is none."""
+    """The measurements of one device, and the files to write; None for a file that is not."""
 
     evidence: "Evidence"
     device: "Device | None"
@@ -134,17 +134,17 @@ def fit(
         return
     operators = list(options.operators)
     if baseline is not None:
-        in_use(baseline, Path())  # what cannot be is said before anything is read
-    found = measured(store, recording, regime)
-    parts = _parts(found, operators, out, evidence, install)
+        in_use(baseline, Path())  # invalid values are refused before anything is read
+    data = measured(store, recording, regime)
+    parts = _parts(data, operators, out, evidence, install)
     for part in parts:
         _check_places(part, out, evidence, force)
     if install:
         installing.check([part.device for part in parts if part.device], force)
     in_place = [_incumbents(part, baseline) for part in parts]
     fits = [fit_table(part.evidence, options, incumbents=old) for part, old in zip(parts, in_place, strict=True)]
-    # All files are written before the first line, as whoever reads the lines may stop.
-    told: list[list[str]] = []
+    # All files are written before the first line, because a reader of the lines may stop.
+    written: list[list[str]] = []
     for part, fitted in zip(parts, fits, strict=True):
         wrote = []
         if part.data:
@@ -159,37 +159,37 @@ def fit(
             write.write_table(module_text(fitted, command(part.installed, ["--install"])), part.installed)
             name = plain_name(fitted.device.name)
             wrote.append(f"installed {part.installed}: kernels on {name} use it from now on, in place of {before}")
-        told.append(wrote)
-    for part, old, fitted, wrote in zip(parts, in_place, fits, told, strict=True):
+        written.append(wrote)
+    for part, old, fitted, wrote in zip(parts, in_place, fits, written, strict=True):
         for note in fitted.notes:
             say(f"normtune: {note}", error=True)
         say("\n".join([*report.figures(fitted), *report.gain(fitted), *wrote]))
         if stability:
-            _tell_stability(part.evidence, fitted, options, old)
+            _print_stability(part.evidence, fitted, options, old)
     if not install:
         say("\n".join(report.ways(fits[0], parts[0].table)))
 
 
-def _tell_stability(evidence: "Evidence", fitted: "Fit", options: FitOptions, old: "Incumbents | None") -> None:
-    """Print how far a table would change, and before that, on stderr, how long it takes."""
+def _print_stability(evidence: "Evidence", fitted: "Fit", options: FitOptions, old: "Incumbents | None") -> None:
+    """Print the stability of a table, and first, on stderr, the expected duration."""
     from normtune.heuristics.stability.refit import fitted as fitted_functions
     from normtune.heuristics.stability.report import beforehand, lines
     from normtune.heuristics.stability.spread import stability as stability_of
     from normtune.heuristics.stability.spread import tables_of
 
-    found = fitted_functions(evidence, fitted, options, old)
-    tables = tables_of(found)
+    functions = fitted_functions(evidence, fitted, options, old)
+    tables = tables_of(functions)
 
-    def told(seconds: float) -> None:
-        say(beforehand(len(found), tables, seconds), error=True)
+    def announce(seconds: float) -> None:
+        say(beforehand(len(functions), tables, seconds), error=True)
 
-    say("\n".join(lines(stability_of(found, tables, told))))
+    say("\n".join(lines(stability_of(functions, tables, announce))))
 
 
 def _incumbents(part: _Part, baseline: str | None) -> "Incumbents | None":
-    """What a table must not be slower than: the baseline, else the table that is replaced; None where there is none.
+    """The baseline: the option's, else the table that is replaced; None if there is neither.
 
-    A file that is to be overwritten whatever it is, and is no table, is none.
+    A file that is to be overwritten but is not a table is no baseline.
     """
     from normtune.heuristics.fitting.baseline import baseline as in_use
     from normtune.heuristics.fitting.baseline import of_file
@@ -212,7 +212,7 @@ def _incumbents(part: _Part, baseline: str | None) -> "Incumbents | None":
 def _parts(
     measured: "Evidence", operators: list[str], out: str | None, evidence: str | None, install: bool
 ) -> list[_Part]:
-    """The measurements device by device where each gets a table, else all in one.
+    """The measurements by device if each gets a table, else all in one.
 
     Raises:
         UsageError: two devices would get the same file.
@@ -232,13 +232,15 @@ def _parts(
     installed = [locate.installed_path(device.name) for device in devices] if install else []
     for option, paths in (("--evidence", data), ("--install", installed)):
         if len(set(paths)) < len(paths):
-            told = ", ".join(f"{device.label} with {device.sms} SMs" for device in devices)
-            raise UsageError(f"{option} would write one file for several devices: {told}; --out DIR/ keeps them apart")
-    return [_Part(*found) for found in zip_longest(evidences, devices, tables, data, installed)]
+            labels = ", ".join(f"{device.label} with {device.sms} SMs" for device in devices)
+            raise UsageError(
+                f"{option} would write one file for several devices: {labels}; --out DIR/ keeps them apart"
+            )
+    return [_Part(*fields) for fields in zip_longest(evidences, devices, tables, data, installed)]
 
 
 def _check_places(part: _Part, out: str | None, evidence: str | None, force: bool) -> None:
-    """Make the folders that may be made, and refuse files that are to stay, before anything is fitted.
+    """Create folders, and refuse files that are to stay, before the fit.
 
     Raises:
         UsageError: a file cannot be written.

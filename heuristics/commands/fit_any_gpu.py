@@ -1,7 +1,7 @@
-"""`normtune fit --all-devices`: one table that serves any GPU.
+"""`normtune fit --all-devices`: one table for any GPU.
 
-In: where measurements come from, options, and where files go. Out: figures on the terminal, a table, its data. The work
-is done by `any_gpu.pipeline`, `any_gpu.emit` and `fitting.write`.
+In: the source of measurements, options, and files. Out: figures on the terminal, a table, its data. `any_gpu.pipeline`,
+`any_gpu.emit` and `fitting.write` do the work.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,10 @@ _STEM = "any_gpu"
 
 
 def measured_everywhere(store: str | None, recording: str | None, regime: str) -> "Evidence":
-    """All measurements of a store, of a recording, or of all recordings that ship, where `recording` is `all`.
+    """All measurements of a store, of a recording, or of all shipped recordings, if `recording` is `all`.
 
     Raises:
-        UsageError: both are given, or one of them is none.
+        UsageError: both are given, or one of them is invalid.
         NormtuneError: there is no such store, or data are damaged.
     """
     from normtune.results.recording import ALL, load_recordings
@@ -41,7 +41,7 @@ def fit_all_devices(
     force: bool,
     command: Callable[[Path, list[str]], str],
 ) -> None:
-    """Fit, print, and write what is wanted.
+    """Fit, print, and write the requested files.
 
     Args:
         measured: of all devices.
@@ -84,7 +84,7 @@ def fit_all_devices(
 
 
 def _place(option: str | None, suffix: str) -> Path | None:
-    """The file of an option, in a folder under the name of the shared table; folders are made."""
+    """The file of an option, in a folder under the name of the shared table; folders are created."""
     from normtune.heuristics.fitting import write
 
     if option is None:

@@ -1,6 +1,6 @@
-"""The options of `fit` on the command line, made of the fields of `FitOptions`.
+"""Options of `fit` on the command line, generated from the fields of `FitOptions`.
 
-In: a command that takes these fields as keywords. Out: the same command with a signature that typer reads.
+In: a command that takes these fields as keywords. Out: the same command with a signature for typer.
 """
 
 import inspect
@@ -15,18 +15,18 @@ from normtune.heuristics.fitting.options import FitOptions, Option, flag_of, kin
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose keywords beside its own parameters are the fields of `FitOptions`, with an option for each."""
+    """A command with an option for each field of `FitOptions`, besides its own parameters."""
     *own, _ = inspect.signature(command).parameters.values()
     options = fields(FitOptions)
     waiting = list(options)
     while waiting:
         option, *waiting = waiting
         about: Option = option.metadata["option"]
-        place = next((place for place, parameter in enumerate(own) if parameter.name == about.before), None)
-        if place is None:
-            waiting.append(option)  # that other option comes first
+        index = next((index for index, parameter in enumerate(own) if parameter.name == about.before), None)
+        if index is None:
+            waiting.append(option)  # until that other option is inserted
         else:
-            own.insert(place, _parameter(option, about))
+            own.insert(index, _parameter(option, about))
 
     @wraps(command)
     def called(**given: Any) -> None:
@@ -41,7 +41,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _parameter(option: "Field[Any]", about: Option) -> inspect.Parameter:
     kind, is_repeated = kind_of(option), kind_of(option) is tuple
-    names = [flag_of(option)] if kind is bool else []  # alone, or else typer adds its opposite
+    names = [flag_of(option)] if kind is bool else []  # without this, typer adds its opposite
     declared = typer.Option(*names, help=about.help, metavar=about.metavar, min=about.least)
     annotation = Annotated[list[str] | None if is_repeated else option.type, declared]  # type: ignore[valid-type]
     default = None if is_repeated else option.default

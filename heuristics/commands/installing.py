@@ -1,7 +1,7 @@
-"""The tables that `fit --install` installs for a user and `fit --uninstall` removes.
+"""Tables that `fit --install` installs for a user and `fit --uninstall` removes.
 
-In: devices, and the GPUs of this machine, which a process of its own asks torch for. Out: what stands against an
-installation, what one displaces, and the same for a removal, in words. Tables are written by `write`.
+In: devices, and the GPUs of this machine, which a separate process asks torch for. Out: objections to an installation,
+the table that it displaces, and the same for a removal, in words. `write` writes tables.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from normtune.results.records import REPLAY_PREFIX, Device
 
 
 class Gpu(NamedTuple):
-    """A GPU by what a table is found by: the driver's name, the compiler's name, the number of multiprocessors."""
+    """A GPU by the keys of a table: the driver's name, the compiler's name, the number of multiprocessors."""
 
     name: str
     target: str
@@ -24,14 +24,14 @@ class Gpu(NamedTuple):
 
 
 def gpus_here() -> list[Gpu]:
-    """The GPUs that torch can use on this machine; none where it cannot say."""
+    """The GPUs that torch can use on this machine; none if torch cannot tell."""
     from normtune.tuner.machine.probe import ask
 
     return [Gpu(gpu["name"], gpu["target"], gpu["sms"]) for gpu in ask("torch").get("gpus", [])]
 
 
 def displaced(device: Device) -> str:
-    """What kernels on a GPU use as long as nothing is installed over it, NORMTUNE_TABLE left out of account."""
+    """The table that kernels on a GPU use without an installation over it, disregarding NORMTUNE_TABLE."""
     try:
         return locate.unnamed(device.name, device.target, device.sms, device.l2_bytes).source
     except UsageError:
@@ -39,7 +39,7 @@ def displaced(device: Device) -> str:
 
 
 def check(devices: list[Device], force: bool) -> None:
-    """Refuse to install tables that were not measured on a GPU of this machine; without one, just those of a replay.
+    """Refuse tables that were not measured on a GPU of this machine; on a machine without one, only those of a replay.
 
     Raises:
         UsageError: there is such a table, and `force` is not set.
@@ -64,37 +64,37 @@ def uninstall(devices: list[Device] | None, force: bool) -> list[str]:
     """Remove installed tables.
 
     Args:
-        devices: whose tables; None for the GPUs of this machine, and on a machine without one for the GPU whose table
-            is the only one that is installed.
-        force: whether also a file is removed that normtune did not write, or that was edited.
+        devices: of the tables; None for the GPUs of this machine, and on a machine without one for the GPU with the
+            only installed table.
+        force: whether to remove files that normtune did not write, or that were edited.
 
     Returns:
-        What was removed, and what kernels use from now on, in lines.
+        Lines with the removed files and the tables that kernels use from now on.
 
     Raises:
-        UsageError: a file is to stay, or it is not clear which table is meant.
+        UsageError: a file is to stay, or the choice of a table is ambiguous.
         NormtuneError: nothing is installed, or a file cannot be removed.
     """
-    wanted = gpus_here() if devices is None else [Gpu(one.name, one.target, one.sms) for one in devices]
-    there = locate.installed()
+    wanted = gpus_here() if devices is None else [Gpu(device.name, device.target, device.sms) for device in devices]
+    installed = locate.installed()
     if wanted:
         paths = list(dict.fromkeys(locate.installed_path(gpu.name) for gpu in wanted))
-    elif len(there) > 1:
+    elif len(installed) > 1:
         raise UsageError(
-            f"--uninstall is given where there is no GPU, and several tables are installed: {_listed(there)}; name "
+            f"--uninstall is given where there is no GPU, and several tables are installed: {_listed(installed)}; name "
             "measurements of the one that is meant with --store or --recording"
         )
     else:
-        paths = there
-    found = [path for path in paths if path in there]
-    if not found:
+        paths = installed
+    present = [path for path in paths if path in installed]
+    if not present:
         of = f" for {', '.join(dict.fromkeys(plain_name(gpu.name) for gpu in wanted))}" if wanted else ""
-        others = f"installed is {_listed(there)}" if there else "nothing is installed"
+        others = f"installed is {_listed(installed)}" if installed else "nothing is installed"
         raise NormtuneError(f"no table is installed{of}, so none is removed; {others}")
-    for path in found:
-        if not force and (why := write.not_as_written(path)):
-            raise UsageError(f"cannot remove {locate.told(path)}: {why}; --force removes it")
-    return [line for path in found for line in _removed(path, wanted)]
+    for path in present:
+        if not force and (reason := write.not_as_written(path)):
+            raise UsageError(f"cannot remove {locate.told(path)}: {reason}; --force removes it")
+    return [line for path in present for line in _removed(path, wanted)]
 
 
 def _removed(path: Path, wanted: list[Gpu]) -> list[str]:
@@ -106,10 +106,10 @@ def _removed(path: Path, wanted: list[Gpu]) -> list[str]:
         path.unlink()
     except OSError as error:
         raise NormtuneError(f"cannot remove {locate.told(path)}: {error.strerror or error}") from None
-    told = [f"removed {locate.told(path)}"]
+    lines = [f"removed {locate.told(path)}"]
     for gpu in dict.fromkeys(gpus):
-        told.append(f"kernels on {plain_name(gpu.name)} use {locate.select(*gpu).source} from now on")
-    return told
+        lines.append(f"kernels on {plain_name(gpu.name)} use {locate.select(*gpu).source} from now on")
+    return lines
 
 
 def _listed(paths: list[Path]) -> str:

@@ -1,8 +1,7 @@
-"""`normtune show`: maps of the best configs, of a table's, of flips between regimes; or the measurements themselves.
+"""`normtune show`: maps of the best configs, of a table's configs, of flips between regimes; or the measurements.
 
-In: options. Out: for each device, a map of each operator and dtype, or a list. What is best is found by `matrix`, what
-is drawn by `config_map`, what is listed by `listing`, what flips by `flips`; all of that is imported when the command
-runs.
+In: options. Out: for each device, a map of each operator and dtype, or a list. `matrix` finds the best, `config_map`
+draws, `listing` lists, `flips` compares regimes; all of that is imported when the command runs.
 """
 
 from pathlib import Path
@@ -124,7 +123,7 @@ def show(
 def _show_flips(
     store: str | None, recording: str | None, operators: list[str], dtypes: list[str], regimes: tuple[str, str]
 ) -> None:
-    """Where the best configs of two regimes are not good in the other, device by device."""
+    """Maps of the shapes at which the best config of one regime loses in the other, device by device."""
     from normtune.heuristics.showing.flips_measured import directions
     from normtune.heuristics.showing.flips_report import flip_lines
     from normtune.results.source import in_regime, measured, narrowed
@@ -143,8 +142,8 @@ def _show_flips(
     shown = 0
     for device in whole.devices():
         one, other = (part.of(device).current() for part in parts)
-        found = directions(one, other, device) if one.runs and other.runs else []
-        for name, both in found:
+        pairs = directions(one, other, device) if one.runs and other.runs else []
+        for name, both in pairs:
             if shown:
                 screen.print()
             shown += 1
@@ -166,44 +165,44 @@ def _print_map(screen: "Console", current: "Evidence", matrix: "TimingMatrix", t
     from normtune.heuristics.showing.config_map import best_map, legend_lines, map_lines, table_map
     from normtune.results.terminal import map_columns
 
-    mine = current.select([matrix.key], [matrix.dtype]).frame
-    mine = mine[mine["variant"] == matrix.variant]
-    shapes = {(int(rows), int(hidden)) for rows, hidden in zip(mine["rows"], mine["hidden"], strict=True)}
+    frame = current.select([matrix.key], [matrix.dtype]).frame
+    frame = frame[frame["variant"] == matrix.variant]
+    shapes = {(int(rows), int(hidden)) for rows, hidden in zip(frame["rows"], frame["hidden"], strict=True)}
     answer = table.answer(matrix.key, matrix.dtype) if table else None
     screen.print()
     name = f"{matrix.key} {matrix.dtype}"
     if table and answer is None:
         screen.print(f"{name}: {table.source} has no function for it", soft_wrap=True)
         return
-    found = table_map(matrix, shapes, answer) if answer else best_map(matrix, shapes)
+    content = table_map(matrix, shapes, answer) if answer else best_map(matrix, shapes)
     shown = f"the configs of {table.source.name}" if table else "the best config"
     screen.print(f"{name}: {shown} (1k = 1024)", style="bold", soft_wrap=True)
-    for line in (*map_lines(found, map_columns(screen)), *legend_lines(found)):
+    for line in (*map_lines(content, map_columns(screen)), *legend_lines(content)):
         screen.print(line, soft_wrap=True)
-    loss = found.summary() if answer else None
+    loss = content.summary() if answer else None
     if loss:
-        told = f"loses {percent(loss.mean)} on average, {percent(loss.worst, 1)} at worst"
-        screen.print(f"The table {told}, over the best config of each of {loss.problems} shapes.")
-        _print_worst(screen, matrix, found)
+        losses = f"loses {percent(loss.mean)} on average, {percent(loss.worst, 1)} at worst"
+        screen.print(f"The table {losses}, over the best config of each of {loss.problems} shapes.")
+        _print_worst(screen, matrix, content)
 
 
-def _print_worst(screen: "Console", matrix: "TimingMatrix", found: "BestMap") -> None:
-    """The shapes at which a table loses most, each with the config that is best there."""
+def _print_worst(screen: "Console", matrix: "TimingMatrix", content: "BestMap") -> None:
+    """The worst shapes of a table, each with the best config."""
     from normtune.heuristics.regret.fixed_log import percent
 
-    for (rows, hidden), loss in found.worst(_WORST):
-        place = matrix.problems.index((rows, hidden))
+    for (rows, hidden), loss in content.worst(_WORST):
+        index = matrix.problems.index((rows, hidden))
         best = min(
-            (config for config in matrix.configs if matrix.loss(place, config) is not None),
-            key=lambda config: matrix.loss(place, config) or 0,
+            (config for config in matrix.configs if matrix.loss(index, config) is not None),
+            key=lambda config: matrix.loss(index, config) or 0,
         )
-        letter = found.letters[found.shown[rows, hidden]]
-        told = str(best).removesuffix(f" {found.ending}")
-        screen.print(f"  {percent(loss, 1):>7} at {rows} rows of {hidden}: {letter}, best is {told}", soft_wrap=True)
+        letter = content.letters[content.shown[rows, hidden]]
+        name = str(best).removesuffix(f" {content.ending}")
+        screen.print(f"  {percent(loss, 1):>7} at {rows} rows of {hidden}: {letter}, best is {name}", soft_wrap=True)
 
 
 def _check_list(query: str | None, sort: str | None, evidence: "Evidence") -> None:
-    """Refuse a filter or an order that cannot be, before anything is worked out."""
+    """Refuse an invalid filter or order before any work."""
     from normtune.heuristics.showing.listing import columns
     from normtune.heuristics.showing.query import check
 
@@ -217,25 +216,25 @@ def _check_list(query: str | None, sort: str | None, evidence: "Evidence") -> No
 def _list(
     current: "Evidence", matrices: "list[TimingMatrix]", query: str | None, sort: str | None, limit: int
 ) -> "list[RichTable | str]":
-    """The measurements that were asked for, and how many are left out."""
+    """The requested measurements, and the number left out."""
     from normtune.heuristics.showing.listing import listing
     from normtune.heuristics.showing.query import where
 
     frame = listing(current, matrices)
-    found = where(frame, query) if query is not None else frame
-    if found.empty:
+    rows = where(frame, query) if query is not None else frame
+    if rows.empty:
         return [f"none of the {len(frame)} measurements is so"]
     if sort is None:
-        found = found.sort_values(["operator", "variant", "dtype", "hidden", "rows", "median_us"], kind="stable")
+        rows = rows.sort_values(["operator", "variant", "dtype", "hidden", "rows", "median_us"], kind="stable")
     else:
         name = sort.removeprefix("-")
-        found = found.sort_values(name, ascending=name == sort, kind="stable")
-    left = f"{len(found) - limit} more are left out: --limit {len(found)} lists all" if len(found) > limit else ""
-    return [_listed(found.head(limit)), f"{len(found)} of {len(frame)} measurements" + (f", {left}" if left else "")]
+        rows = rows.sort_values(name, ascending=name == sort, kind="stable")
+    left = f"{len(rows) - limit} more are left out: --limit {len(rows)} lists all" if len(rows) > limit else ""
+    return [_listed(rows.head(limit)), f"{len(rows)} of {len(frame)} measurements" + (f", {left}" if left else "")]
 
 
 def _listed(frame: "pd.DataFrame") -> "RichTable":
-    """Measurements as a table; operator and dtype are left out where all have the same and the columns are few."""
+    """Measurements as a table; operator and dtype are left out if all rows share them, to save columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -244,10 +243,10 @@ def _listed(frame: "pd.DataFrame") -> "RichTable":
 
     failed = bool((frame["status"] != "ok").any())
     keys = frame["operator"] + (":" + frame["variant"]).where(frame["variant"] != "", "")
-    one = keys.nunique() == 1 and frame["dtype"].nunique() == 1
-    title = printable(f"{keys.iloc[0]} {frame['dtype'].iloc[0]}") if one else None
+    is_uniform = keys.nunique() == 1 and frame["dtype"].nunique() == 1
+    title = printable(f"{keys.iloc[0]} {frame['dtype'].iloc[0]}") if is_uniform else None
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for name in () if one else ("operator", "dtype"):
+    for name in () if is_uniform else ("operator", "dtype"):
         table.add_column(name, no_wrap=True)
     for name in ("rows", "hidden"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -259,7 +258,7 @@ def _listed(frame: "pd.DataFrame") -> "RichTable":
     for key, row in zip(keys, frame.to_dict("records"), strict=True):
         config = config_of_row(row)
         numbers = ((row["median_us"], 2), (row["best_ratio"], 3), (row["copy_ratio"], 2), (row["gbps"], 1))
-        cells = [] if one else [key, row["dtype"]]
+        cells = [] if is_uniform else [key, row["dtype"]]
         cells += [str(row["rows"]), str(row["hidden"]), str(config)]
         cells += ["-" if number != number else f"{number:.{digits}f}" for number, digits in numbers]
         if failed:

@@ -1,1 +1,1 @@
-"""Two tables, or a table and the rule of another library: where they differ and what that costs."""
+"""Comparison of two tables, or of a table and the rule of another library: differences and their cost."""

@@ -1,16 +1,16 @@
-"""How much faster one config is than another, over shapes, and how sure that is.
+"""Gain of one config over another, over shapes, with its confidence interval.
 
-In: a timing matrix and, at each shape, two of its configs. Out: `Gain`: the first instead of the second, in log-time
-and in microseconds a call, with intervals.
+In: a timing matrix and, at each shape, two of its configs. Out: `Gain`: of the first over the second, in log-time and
+in microseconds a call, with intervals.
 
 Method. Two configs are compared inside rounds, and each block of rounds gives one mean log-ratio (rounds of one block
-share their luck). At a shape the blocks give a mean and its variance. The gain over shapes is the weighted mean of
-these, its variance follows, and its interval is that of a paired t-test with the degrees of freedom of Welch (1947) and
-Satterthwaite (1946): at 95 %, for these shapes. What other shapes would say is not in it. Saved time is the first
-config's time, which is taken as known, times what the ratio exceeds 1 by, in each block.
+share their noise). At a shape the blocks give a mean and its variance. The gain over shapes is the weighted mean of
+these, with the resulting variance. Its interval is that of a paired t-test with the degrees of freedom of Welch (1947)
+and Satterthwaite (1946): at 95 %, for these shapes only, without the variation over other shapes. Saved time is the
+first config's time, taken as known, times (ratio - 1), in each block.
 
-That blocks may be treated as independent shows on the recorded H200: of 8,130 random pairs of configs (forward in
-bfloat16, 8 blocks each) the even and the odd blocks differ by Welch's test at 5 % in 3.9 % and at 1 % in 0.5 %.
+Independence of blocks was tested on the recorded H200: of 8,130 random pairs of configs (forward in bfloat16, 8 blocks
+each) the even and the odd blocks differ by Welch's test at 5 % in 3.9 % and at 1 % in 0.5 %.
 """
 
 import math
@@ -28,7 +28,7 @@ CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """A mean and the ends of its interval; they are None where nothing tells how it scatters."""
+    """A mean and the ends of its interval; the ends are None if its variance is unknown."""
 
     mean: float
     low: float | None
@@ -36,13 +36,13 @@ class Interval(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """The first instead of the second.
+    """Gain of the first over the second.
 
     Attributes:
-        shapes: how many it is over.
-        weight: what these count together.
+        shapes: their number.
+        weight: their total weight.
         log: log of the second's time over the first's, millionths.
-        saved: the second's time less the first's, microseconds a call.
+        saved: the second's time minus the first's, microseconds a call.
     """
 
     shapes: int
@@ -52,7 +52,7 @@ class Gain(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """One shape: its place in the matrix, and the places of the first and the second config."""
+    """One shape: its index in the matrix, and the columns of the first and the second config."""
 
     problem: int
     first: int
@@ -60,10 +60,10 @@ class Pair(NamedTuple):
 
 
 def gain(matrix: TimingMatrix, best: NDArray[np.int64], pairs: Sequence[Pair]) -> Gain | None:
-    """The gain over some shapes; None where there is none.
+    """The gain over some shapes; None if there are none.
 
-    Shapes at which the two share fewer than two blocks are left out, unless all are such: then the regrets alone speak,
-    and there is no interval.
+    Shapes at which the two share fewer than two blocks are left out. If all shapes are such, the gain comes from the
+    regrets, without an interval.
 
     Args:
         matrix: the times; both configs of each pair are usable.
@@ -73,13 +73,13 @@ def gain(matrix: TimingMatrix, best: NDArray[np.int64], pairs: Sequence[Pair]) -
     if not pairs:
         return None
     blocks = [_blocks(matrix, pair) for pair in pairs]
-    paired = any(len(found) > 1 for found in blocks)
-    kept = [(pair, found) for pair, found in zip(pairs, blocks, strict=True) if len(found) > 1 or not paired]
+    paired = any(len(own) > 1 for own in blocks)
+    kept = [(pair, own) for pair, own in zip(pairs, blocks, strict=True) if len(own) > 1 or not paired]
     logs, saved = [], []
-    for pair, found in kept:
-        first, second = (float(matrix.regret[pair.problem, place]) for place in (pair.first, pair.second))
+    for pair, own in kept:
+        first, second = (float(matrix.regret[pair.problem, column]) for column in (pair.first, pair.second))
         microseconds = best[pair.problem] / 1000 * math.exp(first / MILLION)
-        ratios = found if paired else np.array([second - first])
+        ratios = own if paired else np.array([second - first])
         logs.append(ratios)
         saved.append(microseconds * np.expm1(ratios / MILLION))
     weights = matrix.weight[[pair.problem for pair, _ in kept]]

@@ -1,8 +1,8 @@
-"""Where in the plane of rows and hidden sizes two sides choose differently, as rectangles.
+"""Rectangles of rows and hidden sizes in which two sides choose differently.
 
-In: the trees of two tables, or of one and nothing of the other, a rule. Out: `Differing` boxes, whose edges are the
-thresholds of the trees. Most rules have none that can be read, so against them each leaf of the table is one. What is
-gained in them is left to `difference`.
+In: the trees of two tables, or one tree and None for a rule. Out: `Differing` boxes, whose edges are the thresholds of
+the trees. Most rules have no readable thresholds, so against them each leaf of the table is a box. `difference` finds
+their gains.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Differing(NamedTuple):
 
 
 def rectangles(first: Tree | None, second: Tree | None, max_hidden: int) -> list[Differing]:
-    """The fewest rectangles that greedy joining finds in which the configs differ, over all legal shapes.
+    """Rectangles in which the configs differ, over all legal shapes, merged greedily.
 
     Args:
         first: the tree of one side, None for a rule.
@@ -36,24 +36,24 @@ def rectangles(first: Tree | None, second: Tree | None, max_hidden: int) -> list
         max_hidden: the longest row.
 
     Returns:
-        In order of hidden and rows; none where both are rules.
+        In order of hidden and rows; none if both are rules.
     """
     if first is None and second is None:
         return []
     whole = Box(1, MAX_ROWS, 1, max_hidden)
     parts = ([(None, whole)] if tree is None else list(regions(tree, whole)) for tree in (first, second))
-    found = [
-        Differing(box.overlap(other), config, its)
-        for (config, box), (its, other) in product(*parts)
-        if config != its and not box.overlap(other).is_empty
+    boxes = [
+        Differing(box.overlap(other), config, other_config)
+        for (config, box), (other_config, other) in product(*parts)
+        if config != other_config and not box.overlap(other).is_empty
     ]
-    return sorted(_joined(found), key=lambda part: (part.box.least_hidden, part.box.least_rows))
+    return sorted(_joined(boxes), key=lambda part: (part.box.least_hidden, part.box.least_rows))
 
 
-def _joined(found: Sequence[Differing]) -> list[Differing]:
-    """Rectangles of equal configs that share a whole edge, joined until none do."""
+def _joined(boxes: Sequence[Differing]) -> list[Differing]:
+    """Rectangles of equal configs that share a whole edge, merged until none do."""
     groups: dict[tuple[Config | None, Config | None], list[Differing]] = {}
-    for part in found:
+    for part in boxes:
         group = groups.setdefault((part.first, part.second), [])
         while (pair := next(((other, both) for other in group if (both := _join(part, other))), None)) is not None:
             group.remove(pair[0])
@@ -63,7 +63,7 @@ def _joined(found: Sequence[Differing]) -> list[Differing]:
 
 
 def _join(one: Differing, other: Differing) -> Differing | None:
-    """Both as one where one continues the other towards more rows or longer ones, else None."""
+    """Both as one box if one continues the other along rows or hidden, else None."""
     for low, high in ((one, other), (other, one)):
         box, next_box = low.box, high.box
         if box[2:4] == next_box[2:4] and box.most_rows + 1 == next_box.least_rows:

@@ -1,4 +1,4 @@
-"""The two that `normtune diff` compares: tables, rules of other libraries, and what their autotuners would pick.
+"""The two sides of `normtune diff`: tables, rules of other libraries, and picks of their autotuners.
 
 In: names. Out: `Side`, which answers for a problem, or `Tuned`, which needs the times of its configs to do so.
 """
@@ -23,10 +23,10 @@ class Side(NamedTuple):
     """A table or a rule.
 
     Attributes:
-        name: how it is named.
-        choose: (problem, target) to its config, None where it has none.
-        tree: (operator key, dtype, target) to its tree on that GPU; None where it has none, as most rules, which are
-            more than thresholds, and functions with thresholds in bytes.
+        name: for messages.
+        choose: (problem, target) to its config, None if it has none.
+        tree: (operator key, dtype, target) to its tree on that GPU; None if it has none, as for most rules, which are
+            more than thresholds, and for functions with thresholds in bytes.
     """
 
     name: str
@@ -35,11 +35,11 @@ class Side(NamedTuple):
 
 
 class Tuned(NamedTuple):
-    """What an autotuner picks at each shape: of a list of configs the one of the least median time there.
+    """Picks of an autotuner: at each shape, the config of least median time in a list.
 
     Attributes:
-        name: how it is named.
-        configs: (problem, target) to the list; empty where it has no answer.
+        name: for messages.
+        configs: (problem, target) to the list; empty if it has no answer.
     """
 
     name: str
@@ -50,7 +50,7 @@ def side(text: str) -> Side:
     """The rule of that name, else the table in the file of that name, else the shipped table of that name.
 
     Raises:
-        UsageError: there is none of them, or the file is no table.
+        UsageError: there is none of them, or the file is not a table.
     """
     if text in RULES:
         rule = RULES[text]
@@ -79,7 +79,7 @@ def contender(text: str) -> Side | Tuned:
 def _table(path: str | Path, name: str) -> Side:
     table = load(path)
     text = read(path)
-    found = trees(text) if table.is_bound else {}
+    absolute = trees(text) if table.is_bound else {}
     relative = {} if table.is_bound else normalised_trees(text)
 
     def choose(problem: Problem, target: Target) -> Config | None:
@@ -88,8 +88,8 @@ def _table(path: str | Path, name: str) -> Side:
 
     def tree(key: str, dtype: str, target: Target) -> Tree | None:
         for name in (key, split_key(key)[0]):
-            if (name, dtype) in found:
-                return found[name, dtype]
+            if (name, dtype) in absolute:
+                return absolute[name, dtype]
             if (name, dtype) in relative:
                 return on_sms(relative[name, dtype], target.sms)
         return None

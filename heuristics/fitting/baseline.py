@@ -26,7 +26,7 @@ class Incumbent:
 
     Attributes:
         choice: (rows, hidden) to a config, None if there is no answer.
-        tree: of the table that is replaced, which the new one stays near to; None for a mere baseline.
+        tree: of a table to replace, for the new one to stay near; None for a bare baseline.
     """
 
     choice: Callable[[int, int], Config | None]

@@ -12,7 +12,7 @@ are left out of the default space, but programs of columns cannot serve many row
 its missing time at a shape is bounded by its time at the next larger number of rows: less work in the same launch takes
 no longer. A bound is never below the truth, so the printed figure is the most that the function can lose. On the
 recorded H200 the backward in bfloat16 loses at most 36 % with bounds, and 60 % with the configs that were timed
-everywhere, with one config a hidden size and all shapes weighted equally.
+everywhere, with one config per hidden size and all shapes weighted equally.
 """
 
 from dataclasses import replace
@@ -141,7 +141,9 @@ def cost_of(matrix: TimingMatrix, filled: TimingMatrix, tree: Tree, usual: Tree)
         usual: the other tree, scored where it was measured.
     """
     pairs = zip(losses(filled, tree), losses(matrix, usual), strict=True)
-    extra = [None if one is None or usual_loss is None else one - usual_loss for one, usual_loss in pairs]
+    extra = [
+        None if own_loss is None or usual_loss is None else own_loss - usual_loss for own_loss, usual_loss in pairs
+    ]
     known = [loss for loss in extra if loss is not None]
     bounds = zip(extra, losses(matrix, tree), strict=True)
     return Cost(

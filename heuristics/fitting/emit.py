@@ -70,9 +70,9 @@ def _regret(fit: Fit) -> Iterable[str]:
     """One line per function, each followed by one for every variant or dtype that shares it."""
     for function in fit.functions:
         figures = function.figures
-        asked = f" (of {figures.asked}{f', {figures.kept} kept' if figures.kept else ''})"
+        change = f" (of {figures.asked}{f', {figures.kept} kept' if figures.kept else ''})"
         parts = [
-            counted_leaves(figures.leaves) + (asked if figures.kept or figures.asked != figures.leaves else ""),
+            counted_leaves(figures.leaves) + (change if figures.kept or figures.asked != figures.leaves else ""),
             f"{figures.configs} config{'s' * (figures.configs != 1)}",
             *_lost(figures),
             certificate(figures),
@@ -91,29 +91,29 @@ def _regret(fit: Fit) -> Iterable[str]:
                 yield f"{other.key} {other.dtype}: {', '.join(parts)}"
 
 
-def certificate(found: Figures) -> str:
+def certificate(figures: Figures) -> str:
     """The proved gap of a tree: `within 0.05 % of the best 8-leaf tree on this grid`."""
-    if found.joined:
+    if figures.joined:
         return "its nearest sizes not told apart, so nothing is proved of this grid"
-    text = f"{_within(found.gap)}the best {found.leaves}-leaf tree{found.limits} on this grid"
-    if found.few:
-        bound, mean = found.few
-        text += f", these configs {_within(mean - bound)}the best {found.configs}"
+    text = f"{_within(figures.gap)}the best {figures.leaves}-leaf tree{figures.limits} on this grid"
+    if figures.few:
+        bound, mean = figures.few
+        text += f", these configs {_within(mean - bound)}the best {figures.configs}"
     return text
 
 
-def unmeasured(found: Figures) -> list[str]:
+def unmeasured(figures: Figures) -> list[str]:
     """Leaves without a measured config: `1 leaf of the default config, where none that was measured is legal`."""
-    if not found.unmeasured:
+    if not figures.unmeasured:
         return []
-    return [f"{counted_leaves(found.unmeasured)} of the default config, where none that was measured is legal"]
+    return [f"{counted_leaves(figures.unmeasured)} of the default config, where none that was measured is legal"]
 
 
-def slower(found: Figures) -> list[str]:
+def slower(figures: Figures) -> list[str]:
     """Shapes that regress against the baseline: `3 shapes up to 5.1 % slower than what was in use`."""
-    if not found.slower:
+    if not figures.slower:
         return []
-    count, most = found.slower
+    count, most = figures.slower
     return [f"{count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what was in use"]
 
 
@@ -131,8 +131,8 @@ def _percents(name: str, value: int | None) -> list[str]:
     return [] if value is None else [f"{name} {percent(value)}"]
 
 
-def _lost(found: Figures) -> list[str]:
-    loss = found.loss
+def _lost(figures: Figures) -> list[str]:
+    loss = figures.loss
     parts = [f"mean {percent(loss.mean)}", f"plain mean {percent(loss.plain)}", f"worst {percent(loss.worst, 1)}"]
     return [*parts, f"means low by at most {percent_up(loss.luck)}"] if loss.luck else parts
 

@@ -14,7 +14,7 @@ from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.config import Config
 
-# (operator, rows, hidden) to a config, or None where it has none.
+# (operator, rows, hidden) to a config, or None without an answer.
 Rule = Callable[[str, int, int], Config | None]
 Launches = Callable[[str, int, int], Sequence[Config]]
 

@@ -98,16 +98,16 @@ def together(sides: Sequence[Side], rule: Rule) -> list[Together]:
     return sorted(pairs, key=lambda pair: pair.name)
 
 
-def lines(found: Sequence[Together], rule: str) -> Iterable[str]:
+def lines(pairs: Sequence[Together], rule: str) -> Iterable[str]:
     """Lines that `fit` prints; none without a pair.
 
     Args:
-        found: of one table.
+        pairs: of one table.
         rule: name of the rule.
     """
-    if found:
+    if pairs:
         yield f"Forward and backward of one call together, by time lost ({rule}: its rule):"
-    for pair in found:
+    for pair in pairs:
         shapes = f"{pair.shapes} shape{'s' * (pair.shapes != 1)}"
         by_rule = "" if pair.rule is None else f", {rule} {percent(pair.rule)}"
         yield f"  {pair.name} {pair.dtype}: {percent(pair.loss)}{by_rule}, on {shapes}"

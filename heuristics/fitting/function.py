@@ -160,7 +160,7 @@ def least_measured(matrix: TimingMatrix, optima: Optima, count: int) -> int | No
 def _is_beyond(case: Case, baseline: Incumbent, tree: Tree, bound: int | None) -> bool:
     """Whether a tree with replaced leaves breaks the bounds on leaves or configs.
 
-    The bounds hold beside a baseline. A table that is replaced is stayed near to, and may exceed them.
+    A bare baseline leaves these bounds in force. A table that replaces another stays near to it, and may exceed them.
     """
     if baseline.tree is not None:
         return False
@@ -188,14 +188,14 @@ def _old(task: Task, legality: Legality, tree: Tree) -> Old:
     """The tree that is replaced, in the form for `simplify`."""
     matrix, in_bins = task.allowed, task.found
     weights, differs = matrix.weight.tolist(), np.zeros(in_bins.cost.shape, np.int64)
-    indices = {config: place for place, config in enumerate(in_bins.configs)}
+    columns = {config: number for number, config in enumerate(in_bins.configs)}
     cost: int | None = None if any(legality.breaches(tree)) else 0
     for index, shape in enumerate(matrix.problems):
         answer = choose(tree, *shape)
         row, column = (axis.bin(size) for axis, size in zip(in_bins.axes, shape, strict=True))
         differs[:, row, column] += weights[index]
-        if answer in indices:
-            differs[indices[answer], row, column] -= weights[index]
+        if answer in columns:
+            differs[columns[answer], row, column] -= weights[index]
         loss = matrix.loss(index, answer)
         cost = None if cost is None or loss is None else cost + loss * weights[index]
     return Old(tree, cost, Sums(differs))
@@ -208,14 +208,14 @@ def _figures(task: Task, optima: Optima, tree: Tree, asked: int) -> Figures:
     if best is None or optimum is None:
         raise AssertionError("where there is a tree there is a best one")
     joined = task.found.joins(task.matrix.problems)
-    found, few = figures_of(task.matrix, tree, optimum, joined), task.few
+    own, few = figures_of(task.matrix, tree, optimum, joined), task.few
     # A tree with its cuts on the grid is legal at all sizes, and compared with such trees. Any other tree is compared
     # with trees that need not be legal beyond the measured sizes.
     cost = cost_of(optima, tree)
-    gap = found.gap if cost is None else -((best - cost) // int(task.matrix.weight.sum()))
-    return found._replace(
+    gap = own.gap if cost is None else -((best - cost) // int(task.matrix.weight.sum()))
+    return own._replace(
         asked=asked,
-        gap=min(gap, found.gap),
+        gap=min(gap, own.gap),
         limits=task.limits,
         few=None if few is None else (few.bound, few.mean),
     )

@@ -10,10 +10,10 @@ config is slower if the test rejects and the mean ratio is at least `SLOWER`.
 
 Replacement. The region of a leaf with such problems is divided again, with the leaf's own config and the incumbent's
 configs on those problems as candidates. The result is the fewest parts in which none is slower than the incumbent's and
-which together lose no more than the leaf did, or else, of at most `PARTS`, those of least regret. If the incumbent's
-config has no time or is not legal, the fitted one stays. (Giving the whole region back to the incumbent would be
-simpler, and ruinous: a leaf that loses 2 % on one of its 40 problems would get a rule that loses up to 765 % on the
-others.)
+which together lose no more than the leaf did, or else, of at most `PARTS` (twice as many until a tree is legal), those
+of least regret. If the incumbent's config has no time or is not legal, the fitted one stays. (Giving the whole region
+back to the incumbent would be simpler, and ruinous: a leaf that loses 2 % on one of its 40 problems would get a rule
+that loses up to 765 % on the others.)
 """
 
 import math
@@ -53,26 +53,26 @@ class Guarded(NamedTuple):
     kept: int
 
 
-def guarded(matrix: TimingMatrix, found: Bins, tree: Tree, incumbent: Choice) -> Guarded:
+def guarded(matrix: TimingMatrix, in_bins: Bins, tree: Tree, incumbent: Choice) -> Guarded:
     """The tree, divided again wherever it is slower than the incumbent.
 
     Args:
         matrix: of the measurements.
-        found: the bins of its problems, with all cuts of the tree.
+        in_bins: the bins of its problems, with all cuts of the tree.
         tree: fitted.
         incumbent: the baseline.
     """
     slow = slower(matrix, lambda rows, hidden: choose(tree, rows, hidden), incumbent)
-    slow = [index for index in slow if _may_answer(found, matrix.problems[index], incumbent)]
+    slow = [index for index in slow if _may_answer(in_bins, matrix.problems[index], incumbent)]
     if not slow:
         return Guarded(tree, 0)
-    optima = Optima(*found, 1)
+    optima = Optima(*in_bins, 1)
     parts: list[Tree] = []
     kept = 0
     for box, config in zip(boxes(optima, tree), configs_of(tree), strict=True):
         part = None
-        if any(_holds(found, box, matrix.problems[index]) for index in slow):
-            part = _divided(matrix, found, box, config, slow, incumbent)
+        if any(_holds(in_bins, box, matrix.problems[index]) for index in slow):
+            part = _divided(matrix, in_bins, box, config, slow, incumbent)
         kept += part is not None
         parts.append(part or Leaf(config))
     return Guarded(replaced(tree, iter(parts)), kept)
@@ -87,7 +87,7 @@ def _slower_by(matrix: TimingMatrix, chosen: Choice, incumbent: Choice) -> dict[
     """The problems of `slower`, in order, with their mean log-ratios, millionths."""
     if matrix.rounds is None:
         return {}
-    indices = {config: place for place, config in enumerate(matrix.configs)}
+    indices = {config: column for column, config in enumerate(matrix.configs)}
     tested: list[tuple[int, float, float]] = []
     for index, shape in enumerate(matrix.problems):
         ours, theirs = indices.get(chosen(*shape), -1), indices.get(incumbent(*shape), -1)  # type: ignore[arg-type]
@@ -151,22 +151,22 @@ def p_value(means: NDArray[np.float64]) -> float:
     return float(stdtr(count - 1, -float(means.mean()) / scatter))
 
 
-def _bin(found: Bins, shape: tuple[int, int]) -> tuple[int, int]:
-    rows, hidden = found.axes
+def _bin(in_bins: Bins, shape: tuple[int, int]) -> tuple[int, int]:
+    rows, hidden = in_bins.axes
     return rows.bin(shape[0]), hidden.bin(shape[1])
 
 
-def _holds(found: Bins, box: Box, shape: tuple[int, int]) -> bool:
-    return box.holds(*_bin(found, shape))
+def _holds(in_bins: Bins, box: Box, shape: tuple[int, int]) -> bool:
+    return box.holds(*_bin(in_bins, shape))
 
 
-def _may_answer(found: Bins, shape: tuple[int, int], incumbent: Choice) -> bool:
+def _may_answer(in_bins: Bins, shape: tuple[int, int], incumbent: Choice) -> bool:
     """Whether the incumbent's config may answer on a problem; otherwise the leaf is not replaced for it."""
-    config, cell = incumbent(*shape), _bin(found, shape)
-    if config not in found.configs:
+    config, cell = incumbent(*shape), _bin(in_bins, shape)
+    if config not in in_bins.configs:
         return False
-    index = found.configs.index(config)
-    return bool(found.legal[index, *cell]) and not found.barred[index, *cell]
+    index = in_bins.configs.index(config)
+    return bool(in_bins.legal[index, *cell]) and not in_bins.barred[index, *cell]
 
 
 def _divided(

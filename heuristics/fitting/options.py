@@ -22,7 +22,7 @@ from normtune.results.regimes import COLD, check_regime
 
 OBJECTIVES = ("mean", "worst")
 TIE_PERCENT = 0.1
-# Nobody reads more. The program takes 5 MB a leaf on the recording grid, and time with the square of leaves.
+# Nobody reads more. The program takes 5 MB per leaf on the recording grid, and time with the square of leaves.
 MOST_LEAVES = 128
 
 # Types accepted from Python, NumPy's numbers included.

@@ -34,7 +34,7 @@ def in_order(
 
     Args:
         function: of one item; its side effects are lost. Its results can be pickled.
-        items: each process takes every `processes`-th of them.
+        items: each of n processes takes every n-th of them.
         processes: at most; one, or a system without fork, does the work in this process.
 
     Raises:

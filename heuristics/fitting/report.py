@@ -81,7 +81,7 @@ def figures(fit: Fit) -> Iterable[str]:
         ]
         if takers:
             yield f"{function.key} {function.dtype} is shared, which costs"
-            yield from (f"  {told}" for told in takers)
+            yield from (f"  {line}" for line in takers)
 
 
 def _beyond(fit: Fit) -> Iterable[str]:
@@ -108,7 +108,7 @@ def _batch_invariant(fit: Fit) -> Iterable[str]:
 
 def gain(fit: Fit) -> Iterable[str]:
     """Speedup of each operator over the rule that Liger-Kernel ships: see `gain_lines`."""
-    yield from gain_lines((key, found.gain) for key, _, found in fit.with_data())
+    yield from gain_lines((key, own.gain) for key, _, own in fit.with_data())
 
 
 def gain_lines(gains: Iterable[tuple[str, Gain | None]]) -> Iterable[str]:
@@ -153,25 +153,25 @@ def _row(cells: Sequence[str]) -> str:
     return (f"{first[0]:<{first[1]}}" + "".join(f"{cell:>{width}}" for cell, width in rest)).rstrip()
 
 
-def _cells(found: Figures) -> list[str]:
-    rule = found.rule
+def _cells(own: Figures) -> list[str]:
+    rule = own.rule
     shown = (
-        (found.loss.mean, 2),
-        (found.loss.plain, 2),
-        (found.loss.worst, 1),
-        (found.cross_validated, 2),
+        (own.loss.mean, 2),
+        (own.loss.plain, 2),
+        (own.loss.worst, 1),
+        (own.cross_validated, 2),
     )
     of_rule = ((rule.mean if rule else None, 2), (rule.worst if rule else None, 1))
     cells = ["-" if value is None else percent(value, digits) for value, digits in (*shown, *of_rule)]
-    gap = "-" if found.joined else percent_up(found.gap)
-    return [str(found.configs), *(cell.removesuffix(" %") for cell in (*cells[:4], gap, *cells[4:]))]
+    gap = "-" if own.joined else percent_up(own.gap)
+    return [str(own.configs), *(cell.removesuffix(" %") for cell in (*cells[:4], gap, *cells[4:]))]
 
 
 def _faster(gains: Sequence[Gain]) -> str:
     """`98 % faster (up to 12.1 times): +15 % by the best switch between Liger's launches, +72 % by other launches`."""
-    problems = sum(one.problems for one in gains)
+    problems = sum(each.problems for each in gains)
     total, thresholds = (sum(logs) / problems for logs in ([g.total for g in gains], [g.thresholds for g in gains]))
-    most = math.exp(max(one.most for one in gains) / MILLION)
+    most = math.exp(max(each.most for each in gains) / MILLION)
     ratio = math.exp(total / MILLION)
     if ratio >= 2:
         text = f"{ratio:.1f} times as fast"

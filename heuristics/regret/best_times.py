@@ -39,8 +39,8 @@ def best_times(evidence: "Evidence", matrix: TimingMatrix) -> BestTimes:
     part = evidence.part(matrix.operator, matrix.variant, matrix.dtype)
     part = part[part["status"] != "not_recorded"]
     order = {run.id: number for number, run in enumerate(evidence.runs)}
-    problems = {shape: place for place, shape in enumerate(matrix.problems)}
-    columns = {config.to_json(): place for place, config in enumerate(matrix.configs) if config != COPY}
+    problems = {shape: index for index, shape in enumerate(matrix.problems)}
+    columns = {config.to_json(): index for index, config in enumerate(matrix.configs) if config != COPY}
     failed = np.zeros(matrix.usable.shape, np.bool_)
     newest: dict[tuple[int, int], tuple[int, list[NDArray[np.int32]]]] = {}
     fields = (part[name] for name in ("rows", "hidden", "config", "run", "status", "samples"))

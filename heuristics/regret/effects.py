@@ -78,16 +78,16 @@ def levels(runs: Sequence[dict[Config, Samples]]) -> dict[Config, Level]:
     return {config: level for config, level in merged.items() if config != COPY}
 
 
-def unused(runs: Sequence[dict[Config, Samples]], found: dict[Config, Level]) -> int:
+def unused(runs: Sequence[dict[Config, Samples]], known: dict[Config, Level]) -> int:
     """Number of (config, run) pairs whose times have no part in the levels, because nothing links them to the others.
 
     Args:
         runs: as for `levels`.
-        found: the result of `levels`.
+        known: the result of `levels`.
     """
     measured = {config: [number for number, run in enumerate(runs) if config in run] for run in runs for config in run}
     measured.pop(COPY, None)
-    used = {config: {*(level.labels // _LABELS).tolist()} for config, level in found.items()}
+    used = {config: {*(level.labels // _LABELS).tolist()} for config, level in known.items()}
     return sum(number not in used.get(config, ()) for config, numbers in measured.items() for number in numbers)
 
 

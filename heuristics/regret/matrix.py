@@ -91,7 +91,7 @@ class TimingMatrix:
         return join_key(self.operator, self.variant)
 
     def loss(self, problem: int, config: Config) -> int | None:
-        """Regret of a config on the problem of that index; None where it has no time."""
+        """Regret of a config on the problem with that index; None if it has no time."""
         column = self._columns.get(config)
         return int(self.regret[problem, column]) if column is not None and self.usable[problem, column] else None
 
@@ -172,17 +172,17 @@ def timing_matrix(
             the time of a measured one.
     """
     measured = _measured(evidence, spec, variant, dtype)
-    with_levels = {shape: found for shape, found in sorted(measured.items()) if found.levels}
-    configs = tuple(sorted({config for found in with_levels.values() for config in found.levels}))
+    with_levels = {shape: shape_data for shape, shape_data in sorted(measured.items()) if shape_data.levels}
+    configs = tuple(sorted({config for shape_data in with_levels.values() for config in shape_data.levels}))
     regret = np.zeros((len(with_levels), len(configs)), np.int64)
     usable = np.zeros((len(with_levels), len(configs)), np.bool_)
     shapes: list[tuple[int, int]] = []
     behind: list[dict[int, Level]] = []
     illegal: dict[int, tuple[int, int]] = {}
     luck: list[int] = []
-    for shape, found in with_levels.items():
+    for shape, shape_data in with_levels.items():
         problem = Problem(spec.name, shape[0], shape[1], dtype, variant)
-        known = _with_aliases(found, configs, spec, problem, target, illegal)
+        known = _with_aliases(shape_data, configs, spec, problem, target, illegal)
         if not known:
             continue
         columns = list(known)
@@ -202,7 +202,7 @@ def timing_matrix(
         *(spec.name, variant, dtype, tuple(shapes), configs, regret[:count], usable[:count]),
         rounds=_rounds(behind, len(configs)),
         luck=np.array(luck, np.int64),
-        unused=tuple(map(sum, zip(*(found.unused for found in measured.values()), strict=True))),  # type: ignore[arg-type]
+        unused=tuple(map(sum, zip(*(shape_data.unused for shape_data in measured.values()), strict=True))),  # type: ignore[arg-type]
     )
 
 

@@ -1,7 +1,6 @@
-"""Launch rules of other libraries, each in the terms of this one, so that they can be scored on the same kernels.
+"""Launch rules of other libraries as configs of normtune, to score them on the same kernels.
 
-In: nothing. Out: `RULES` and `AUTOTUNED`, all of them by name. What a rule leaves out of its original stands in its
-file.
+In: nothing. Out: `RULES` and `AUTOTUNED`, all of them by name. The file of a rule lists what it omits of the original.
 """
 
 from normtune.heuristics.rules import (

@@ -2,10 +2,10 @@
 
 In: a problem and the target's number of multiprocessors. Out: a config. A forward that stores rstd is training.
 
-Left out: the forward where it is not tiled, whose launch the schedule leaves to older code, and so has no answer; the
-second kernel's tile of 128 x 64, as sums over programs end as always here; partial sums beyond 64 MB, for which the
-grid is cut here. Where the schedule names no number of warps, it is the 8 of the other kernels. There is no answer
-where a row exceeds what 8 warps hold here.
+Omitted: the forward without tiles, which has no answer because the schedule leaves its launch to older code; the second
+kernel's tile of 128 x 64, because sums over programs end here as always; partial sums beyond 64 MB, for which the grid
+is cut here. If the schedule names no number of warps, it is the 8 of the other kernels. There is no answer if a row
+exceeds what 8 warps hold here.
 """
 
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
@@ -21,12 +21,12 @@ _PERSISTENT_HIDDEN = 512
 _LARGE_ROWS = 8192
 _LARGE_ROWS_HIDDEN = 2048
 _TILE_ELEMENTS = 16384
-# What 8 warps hold in the backward here, elements.
+# Elements that 8 warps hold in the backward here.
 _MOST_ROW = 16384
 
 
 def choose(problem: Problem, target: Target) -> Config | None:
-    """The config of the rule; None where it has none."""
+    """The config of the rule; None if it has none."""
     rows, hidden = problem.rows, problem.hidden
     many_short = rows > _LARGE_ROWS and hidden <= _LARGE_ROWS_HIDDEN
     if problem.operator == FORWARD:
@@ -40,8 +40,8 @@ def choose(problem: Problem, target: Target) -> Config | None:
     if hidden <= _PERSISTENT_HIDDEN:
         return RMSNormConfig("persistent", tile_rows, _WARPS, 1, _PROGRAMS_PER_SM, "reduce")
     if many_short:
-        tiles = -(-rows // tile_rows)
-        return RMSNormConfig("persistent", tile_rows, _WARPS, 1, -(-tiles // target.sms), "reduce")  # a program a tile
+        programs = -(-rows // tile_rows)  # one per tile
+        return RMSNormConfig("persistent", tile_rows, _WARPS, 1, -(-programs // target.sms), "reduce")
     return RMSNormConfig("persistent", 1, _WARPS, 1, 1, "reduce")
 
 

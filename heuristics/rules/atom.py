@@ -2,10 +2,10 @@
 
 In: a problem. Out: a config of the forward; ATOM has no backward.
 
-Two kernels are joined, as each takes the shapes that the other does not: for 128 columns the one with a gate, which
-takes tiles of 32 rows from 65536 rows on, and elsewhere the one without a weight, whose warps follow the columns. Left
-out: the gate, and the Gemma kernel, whose grid of 304 programs is the number of compute units of one GPU. There is no
-answer where a row exceeds what 8 warps hold here.
+Two kernels are joined, because each takes the shapes that the other does not: for 128 columns the one with a gate,
+which takes tiles of 32 rows from 65536 rows on, and elsewhere the one without a weight, whose number of warps follows
+the columns. Omitted: the gate, and the Gemma kernel, whose grid of 304 programs is the number of compute units of one
+GPU. There is no answer if a row exceeds what 8 warps hold here.
 """
 
 from normtune.heuristics.rules.rule import FORWARD, Rule
@@ -16,12 +16,12 @@ from normtune.kernels.target import Target
 
 _GATED_HIDDEN = 128
 _GATED_ROWS = 65536
-# What 8 warps hold in the forward here, elements.
+# Elements that 8 warps hold in the forward here.
 _MOST_ROW = 32768
 
 
 def choose(problem: Problem, target: Target) -> Config | None:
-    """The config of the rule; None where it has none. The target plays no part."""
+    """The config of the rule; None if it has none. Independent of the target."""
     hidden = problem.hidden
     if problem.operator != FORWARD or hidden > _MOST_ROW:
         return None

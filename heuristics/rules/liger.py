@@ -1,8 +1,8 @@
 """The launch rule that Liger-Kernel ships for RMSNorm, on normtune's kernels.
 
-In: operator, rows, hidden. Out: the config that does here what Liger does there. Read in Liger-Kernel 0.8.5,
-`ops/rms_norm.py` (`_rms_norm_forward_kernel`, `_block_rms_norm_forward_kernel` and their backwards) and
-`ops/utils.py` (`calculate_settings`). The rule knows neither dtype nor GPU nor pass.
+In: operator, rows, hidden. Out: the config equivalent to Liger's launch. Source: Liger-Kernel 0.8.5, `ops/rms_norm.py`
+(`_rms_norm_forward_kernel`, `_block_rms_norm_forward_kernel` and their backwards) and `ops/utils.py`
+(`calculate_settings`). The rule depends on neither dtype nor GPU nor pass.
 """
 
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
@@ -21,10 +21,10 @@ _BLOCK_WARPS = 4
 
 
 def choose(operator: str, rows: int, hidden: int) -> Config | None:
-    """The config of Liger's rule; None where it has none.
+    """The config of Liger's rule; None if it has none.
 
     Args:
-        operator: plain name; the rule is about `rms_norm_forward` and `rms_norm_backward`.
+        operator: plain name; the rule covers `rms_norm_forward` and `rms_norm_backward`.
         rows: number of rows.
         hidden: length of a row.
     """
@@ -32,14 +32,14 @@ def choose(operator: str, rows: int, hidden: int) -> Config | None:
 
 
 def switched(operator: str, rows: int, hidden: int, block_hidden: int, block_rows: int) -> Config | None:
-    """The config of a rule of Liger's form, with its switch from a row to a block of rows a program elsewhere.
+    """The config of a rule of Liger's form, with another switch from a row to a block of rows per program.
 
     Args:
         operator: as in `choose`.
         rows: as in `choose`.
         hidden: as in `choose`.
-        block_hidden: the most padded columns of a row that is taken in blocks.
-        block_rows: the fewest rows that are.
+        block_hidden: the most padded columns of a row for blocks of rows.
+        block_rows: the fewest rows for blocks of rows.
     """
     if operator not in (FORWARD, BACKWARD) or hidden > MAX_HIDDEN:
         return None
@@ -57,7 +57,7 @@ def switched(operator: str, rows: int, hidden: int, block_hidden: int, block_row
 
 
 def launches(operator: str, rows: int, hidden: int) -> tuple[Config, ...]:
-    """The configs between which the rule switches at this hidden size: a row, and a block of rows, a program.
+    """The configs between which the rule switches at this hidden size: a row, and a block of rows, per program.
 
     Arguments are as in `choose`.
     """
@@ -66,7 +66,7 @@ def launches(operator: str, rows: int, hidden: int) -> tuple[Config, ...]:
 
 
 def tree(operator: str, block_hidden: int, block_rows: int) -> Tree | None:
-    """What `switched` answers for an operator, as a tree; None for another operator. Arguments are as there."""
+    """The answers of `switched` for an operator, as a tree; None for another operator. Arguments are as there."""
     if operator not in (FORWARD, BACKWARD):
         return None
 
@@ -78,7 +78,7 @@ def tree(operator: str, block_hidden: int, block_rows: int) -> Tree | None:
 
     short = leaf(1, 1024)
     blocks = Split("rows", block_rows, short, leaf(block_rows, block_hidden))
-    # Rows of more columns than these have more warps.
+    # Rows with more columns than these get more warps.
     return Split(
         *("hidden", 4096),
         Split("hidden", 1024, Split("hidden", block_hidden, blocks, short), leaf(1, 4096)),

@@ -1,7 +1,7 @@
 """The launch rule that Liger-Kernel #1188 proposed and withdrew: fewer warps for short rows in the forward.
 
-In: a problem. Out: a config. All but the warps of short rows in the forward is as shipped and stands in `liger`.
-Nothing is left out.
+In: a problem. Out: a config. Everything except the warps of short rows in the forward is as shipped, in `liger`.
+Nothing is omitted.
 """
 
 from normtune.heuristics.rules import liger
@@ -15,7 +15,7 @@ _SHORT_WARPS = 2
 
 
 def choose(problem: Problem, target: Target) -> Config | None:
-    """The config of the withdrawn rule; None beyond 65536 columns. The target plays no part."""
+    """The config of the withdrawn rule; None beyond 65536 columns. Independent of the target."""
     shipped = liger.choose(problem.operator, problem.rows, problem.hidden)
     if shipped and problem.operator == FORWARD and shipped.schedule == "row" and problem.hidden <= _SHORT_HIDDEN:
         return shipped._replace(num_warps=_SHORT_WARPS)

@@ -1,7 +1,7 @@
 """The launch rule that Liger-Kernel #1238 proposes: blocks of rows from 4096 rows and for up to 512 columns.
 
-In: a problem. Out: a config. All but the switch is as shipped and stands in `liger`. The numbers of the proposal come
-from one GPU, an RTX 5060 Ti. Nothing is left out.
+In: a problem. Out: a config. Everything except the switch is as shipped, in `liger`. The numbers of the proposal come
+from one GPU, an RTX 5060 Ti. Nothing is omitted.
 """
 
 from normtune.heuristics.rules import liger
@@ -15,7 +15,7 @@ _BLOCK_ROWS = 4096
 
 
 def choose(problem: Problem, target: Target) -> Config | None:
-    """The config of the proposed rule; None beyond 65536 columns. The target plays no part."""
+    """The config of the proposed rule; None beyond 65536 columns. Independent of the target."""
     return liger.switched(problem.operator, problem.rows, problem.hidden, _BLOCK_HIDDEN, _BLOCK_ROWS)
 
 

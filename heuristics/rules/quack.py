@@ -1,10 +1,10 @@
-"""The launch rule of the CuTe RMSNorm in quack, as it stands for Hopper.
+"""The launch rule of the CuTe RMSNorm in quack for Hopper.
 
 In: a problem. Out: a config.
 
-A block's threads are shared out among rows: threads by threads a row is BLOCK_ROW here. Left out: clusters, so that
-there is no answer for rows that more than one block works on; keeping or reloading x in shared memory, and the pipeline
-of the backward; a grid of the backward that does not shrink with the rows.
+A block's threads are divided among rows: threads over threads per row is BLOCK_ROW here. Omitted: clusters, so there is
+no answer for rows that need more than one block; keeping or reloading x in shared memory, and the pipeline of the
+backward; a grid of the backward that does not shrink with the rows.
 """
 
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
@@ -13,18 +13,18 @@ from normtune.kernels.problem import ITEMSIZE, Problem
 from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.target import Target
 
-# (most hidden, threads a row)
+# (most hidden, threads per row)
 _FORWARD_LADDER = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128))
 _BACKWARD_LADDER = ((64, 8), (128, 16), (256, 32), (512, 64), (4096, 128))
-# (most hidden, programs a multiprocessor)
+# (most hidden, programs per multiprocessor)
 _PROGRAMS_LADDER = ((256, 16), (1024, 8), (2048, 4), (4096, 2))
-# Longer rows are worked on by a cluster of blocks: in the forward this many elements of 2 and of 4 bytes.
+# Longer rows need a cluster of blocks: in the forward beyond this many elements of 2 and of 4 bytes.
 _FORWARD_MOST_HIDDEN = {2: 16384, 4: 32768}
 _BACKWARD_MOST_HIDDEN = 8192
 
 
 def choose(problem: Problem, target: Target) -> Config | None:
-    """The config of the rule; None where it has none. The target plays no part."""
+    """The config of the rule; None if it has none. Independent of the target."""
     hidden = problem.hidden
     if problem.operator == FORWARD and hidden <= _FORWARD_MOST_HIDDEN[ITEMSIZE[problem.dtype]]:
         threads = 128 if hidden <= 16384 else 256

@@ -1,7 +1,6 @@
-"""What a launch rule of another library is here.
+"""A launch rule of another library.
 
-In: nothing. Out: `Rule` and `Autotuned`. Each has a file of its own; the names under which they are found are in the
-package.
+In: nothing. Out: `Rule` and `Autotuned`. Each rule has a file of its own; the package lists them by name.
 """
 
 from collections.abc import Callable
@@ -17,15 +16,15 @@ BACKWARD = "rms_norm_backward"
 
 
 class Rule(NamedTuple):
-    """How another library decides on a launch, in the terms of this one.
+    """The launch rule of another library, in configs of normtune.
 
     Attributes:
-        name: under which it is asked for, `te_rocm`.
-        title: library and kernel, as one would say it in a sentence.
-        source: where the rule was read.
-        choose: (problem, target) to the config that does here what that library does there; None where the rule has no
-            answer, or one that no kernel here can run. What is answered is legal on an H200 at every shape.
-        tree: name of an operator to the rule as a tree, where thresholds on rows and hidden are all of it; else None.
+        name: for commands, `te_rocm`.
+        title: library and kernel, for a sentence.
+        source: of the rule.
+        choose: (problem, target) to the config equivalent to that library's launch; None if the rule has no answer, or
+            one that no kernel here can run. All answers are legal on an H200 at every shape.
+        tree: name of an operator to the rule as a tree, if it consists of thresholds on rows and hidden; else None.
     """
 
     name: str
@@ -36,17 +35,17 @@ class Rule(NamedTuple):
 
 
 class Autotuned(NamedTuple):
-    """How another library lets `triton.autotune` decide: by timing a list of configs at each new shape.
+    """A library's use of `triton.autotune`: it times a list of configs at each new shape.
 
-    It has an answer only where that list was timed: of its configs the one of the least median time at that very shape.
-    So it is no rule but a bound of what such tuning can reach: each shape is a key of its own, as if every one had been
-    met before, at no cost; the winner is scored on the times that made it win.
+    It has an answer only at shapes where that list was timed: the config of least median time at that very shape. So it
+    is not a rule, but a bound on such tuning: each shape is a key of its own, as if every one had been tuned before, at
+    no cost. The winner is scored on the times that made it win.
 
     Attributes:
-        name: under which it is asked for, `te_rocm.autotune`.
+        name: for commands, `te_rocm.autotune`.
         title: as in `Rule`.
-        source: where the list was read.
-        configs: (problem, target) to the list; empty where that library has no answer. Some may be illegal here.
+        source: of the list.
+        configs: (problem, target) to the list; empty if that library has no answer. Some may be illegal here.
     """
 
     name: str

@@ -1,10 +1,10 @@
-"""The launch rule of the one-pass Triton RMSNorm in SGLang: up to 16 rows a program where rows are many.
+"""The launch rule of the one-pass Triton RMSNorm in SGLang: up to 16 rows per program for many rows.
 
 In: a problem. Out: a config of the forward; SGLang has no backward.
 
-Left out: the CUDA kernels that SGLang takes for hidden sizes they were made for. It never stores rstd, and here does as
-the problem says. Tiles beyond what 4 warps hold are lowered here as everywhere, and there is no answer where they hold
-no row.
+Omitted: the CUDA kernels that SGLang uses for the hidden sizes they were made for. SGLang never stores rstd; here the
+problem decides. Tiles beyond what 4 warps hold are lowered here as everywhere, and there is no answer if they hold no
+row.
 """
 
 from normtune.heuristics.rules.rule import FORWARD, Rule
@@ -17,12 +17,12 @@ from normtune.kernels.target import Target
 _WARPS = 4
 _ROWS_PER_PROGRAM = 512
 _MOST_ROWS = 16
-# What 4 warps hold in the forward here, elements.
+# Elements that 4 warps hold in the forward here.
 _MOST_ROW = 16384
 
 
 def choose(problem: Problem, target: Target) -> Config | None:
-    """The config of the rule; None where it has none. The target plays no part."""
+    """The config of the rule; None if it has none. Independent of the target."""
     if problem.operator != FORWARD or problem.hidden > _MOST_ROW:
         return None
     rows = min(_MOST_ROWS, next_power_of_2(max(1, problem.rows // _ROWS_PER_PROGRAM)))

@@ -1,12 +1,12 @@
-"""The launch rule of the CUDA RMSNorm in Transformer Engine: four rows a block, a warp each, then a row for all four.
+"""The launch rule of the CUDA RMSNorm in Transformer Engine: four rows per block, a warp each, then a row for all four.
 
 In: a problem and the target's warp. Out: a config.
 
-Its tuned and its general kernels share out warps alike, so one ladder holds both; of rows beyond 4096 only those of
-8192 have a backward that a single block works on. Left out: how many programs a multiprocessor has, which the driver is
-asked there and follows here from an estimate of registers (a thread holds x in float32 and the weight as stored, in the
-backward dy and the running weight gradient besides, and 32 more), rounded down to a power of two; rows that several
-blocks work on together, for which there is no answer; FP8 outputs; cuDNN, which an environment variable chooses.
+Its tuned and its general kernels divide warps alike, so one ladder holds both; of rows beyond 4096 only those of 8192
+have a backward in a single block. The number of programs per multiprocessor comes from the driver there and from an
+estimate of registers here (a thread holds x in float32 and the weight as stored, in the backward dy and the running
+weight gradient besides, and 32 more), rounded down to a power of two. Omitted: rows for several blocks, for which there
+is no answer; FP8 outputs; cuDNN, which an environment variable chooses.
 """
 
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
@@ -20,7 +20,7 @@ _WARPS = 4
 _FOUR_ROWS_HIDDEN = {FORWARD: 2048, BACKWARD: 1024}
 _ONE_ROW_HIDDEN = {FORWARD: 8192, BACKWARD: 4096}
 _LONG_BACKWARD = 8192
-# Float32 values of a row that a thread holds, by pass.
+# Float32 values per element of a row in a thread's registers, by pass.
 _HELD = {FORWARD: 1, BACKWARD: 3}
 _OTHER_REGISTERS = 32
 _MOST_REGISTERS = 255
@@ -29,7 +29,7 @@ _MOST_PROGRAMS = 16
 
 
 def choose(problem: Problem, target: Target) -> Config | None:
-    """The config of the rule; None where it has none."""
+    """The config of the rule; None if it has none."""
     operator, hidden = problem.operator, problem.hidden
     if operator not in (FORWARD, BACKWARD):
         return None

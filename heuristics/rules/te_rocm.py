@@ -2,11 +2,11 @@
 
 In: a problem and the target's number of multiprocessors. Out: a config.
 
-Left out: warps are the 8 that the backward runs with when autotuning is off (the autotuner picks among 1, 4, 8 and 16
-by timing, anew for each number of rows); rows packed into a program are worked on one after the other there and as one
-tile here; long rows have no pipeline of their columns here and, in the forward, no fixed grid; their backward leaves
-partial sums of the programs of the grid here, not of all rows; FP8 outputs, the margin of multiprocessors and cache
-hints are not mapped. There is no answer where a chunk or a row exceeds what 8 warps hold here.
+Differences: the number of warps is 8, that of the backward without autotuning (the autotuner picks among 1, 4, 8 and 16
+by timing, again for each number of rows). Rows packed into a program run one after the other there and as one tile
+here. Long rows have no pipeline of their columns here and, in the forward, no fixed grid; their backward leaves partial
+sums of the programs of the grid here, not of all rows. FP8 outputs, the margin of multiprocessors and cache hints are
+not mapped. There is no answer if a chunk or a row exceeds what 8 warps hold here.
 """
 
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
@@ -17,22 +17,22 @@ from normtune.kernels.rms_norm_launch import next_power_of_2
 from normtune.kernels.target import Target
 
 _WARPS = 8
-# Longer rows, in bytes, are taken in chunks. The forward makes its chunks larger than the length that decides on them.
+# Longer rows, in bytes, are read in chunks. The forward's chunks are larger than this limit.
 _BLOCKED_BYTES = 16384
 _FORWARD_CHUNK_BYTES = 65536
 _FLAT_HIDDEN = 2048
-# (most hidden, most rows a program)
+# (most hidden, most rows per program)
 _FORWARD_LADDER = ((128, 16), (256, 4), (512, 2))
 _BACKWARD_LADDER = ((128, 4), (512, 2))
 _PROGRAMS_PER_SM_KEPT = 8
 _PACKED_PROGRAMS_PER_SM = 16
-# What 8 warps hold here, elements.
+# Elements that 8 warps hold here.
 _MOST_CHUNK = 16384
 _MOST_ROW = 32768
 
 
 def choose(problem: Problem, target: Target) -> Config | None:
-    """The config of the rule; None where it has none."""
+    """The config of the rule; None if it has none."""
     if problem.operator not in (FORWARD, BACKWARD):
         return None
     itemsize = ITEMSIZE[problem.dtype]
@@ -55,7 +55,7 @@ def choose(problem: Problem, target: Target) -> Config | None:
 
 
 def rows_per_program(rows: int, hidden: int, sms: int, ladder: tuple[tuple[int, int], ...]) -> int:
-    """Rows packed into a program: doubled while they divide the rows and leave 8 programs a multiprocessor."""
+    """Rows packed into a program: doubled while they divide the rows and leave 8 programs per multiprocessor."""
     cap = next((most for widest, most in ladder if hidden <= widest), 1)
     packed = 1
     while 2 * packed <= cap and rows % (2 * packed) == 0 and rows // (2 * packed) >= _PROGRAMS_PER_SM_KEPT * sms:

@@ -1,8 +1,8 @@
 """The autotuned Triton RMSNorm in Transformer Engine (ROCm), after #593 and #615.
 
-In: a problem and the target. Out: the list of configs that `triton.autotune` times there: what `te_rocm` answers, with
-1, 4, 8 and 16 warps, less those that its pruning drops, in which a warp has 64 threads. What is left out, and where
-there is no answer, is as in `te_rocm`.
+In: a problem and the target. Out: the list of configs that `triton.autotune` times there: the answer of `te_rocm` with
+1, 4, 8 and 16 warps, minus those removed by its pruning, in which a warp has 64 threads. Differences and missing
+answers are those of `te_rocm`.
 """
 
 from normtune.heuristics.rules import te_rocm
@@ -16,7 +16,7 @@ _THREADS = 64
 
 
 def configs(problem: Problem, target: Target) -> tuple[Config, ...]:
-    """The list that is timed; empty where `te_rocm` has no answer."""
+    """The list that is timed; empty if `te_rocm` has no answer."""
     launch = te_rocm.choose(problem, target)
     if launch is None:
         return ()

@@ -2,9 +2,9 @@
 
 In: a problem and the target's number of multiprocessors. Out: a config.
 
-Left out: cuTile sizes its blocks of threads itself, so warps are the fewest from 4 to 32 that leave a thread at most 32
-elements of the tile (128 of the row where it is read in chunks); hints on latency and on TMA; the cut to 32 programs
-where the backward has at most 64 tiles. There is no answer where a row has more than 16 chunks.
+cuTile sizes its blocks of threads itself. So warps are the fewest from 4 to 32 with at most 32 elements of the tile per
+thread (128 of the row if it is read in chunks). Omitted: hints on latency and on TMA; the cut to 32 programs if the
+backward has at most 64 tiles. There is no answer if a row has more than 16 chunks.
 """
 
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
@@ -19,7 +19,7 @@ _ELEMENTS_PER_THREAD = 32
 
 
 def choose(problem: Problem, target: Target) -> Config | None:
-    """The config of the rule; None where it has none."""
+    """The config of the rule; None if it has none."""
     block_col = next_power_of_2(problem.hidden)
     if problem.operator == BACKWARD:
         tile_rows = _backward_rows(problem.rows, block_col)
@@ -47,7 +47,7 @@ def _backward_rows(rows: int, block_col: int) -> int:
 
 
 def _warps(elements: int, elements_per_thread: int) -> int:
-    """The fewest warps of 32 threads from 4 to 32 that leave a thread at most so many elements; else 32."""
+    """The fewest warps of 32 threads from 4 to 32 with at most `elements_per_thread` elements per thread; else 32."""
     return next((warps for warps in (4, 8, 16) if elements <= elements_per_thread * 32 * warps), 32)
 
 

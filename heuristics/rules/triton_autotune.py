@@ -1,10 +1,10 @@
 """The autotuned Triton RMSNorm in flash-attention: every number of warps.
 
-In: a problem and the target's warp. Out: the list of configs that `triton.autotune` times there: one row a program in
-the forward, 8 programs a multiprocessor in the backward, each with every power of two of warps up to 1024 threads.
+In: a problem and the target's warp. Out: the list of configs that `triton.autotune` times there: one row per program in
+the forward, 8 programs per multiprocessor in the backward, each with every power of two of warps up to 1024 threads.
 
-Left out: that it times anew for each hidden size only, and keeps what won for the first number of rows that it met;
-residual, dropout and second weights. There is no answer for rows of more than 64 KB, for which it raises an error.
+Omitted: it times again only for each hidden size, and keeps the winner at the first number of rows; residual, dropout
+and second weights. There is no answer for rows of more than 64 KB, for which it raises an error.
 """
 
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Autotuned
@@ -20,7 +20,7 @@ _PROGRAMS_PER_SM = 8
 
 
 def configs(problem: Problem, target: Target) -> tuple[Config, ...]:
-    """The list that is timed; empty where flash-attention has no answer."""
+    """The list that is timed; empty if flash-attention has no answer."""
     too_long = next_power_of_2(problem.hidden) > _MOST_BYTES // ITEMSIZE[problem.dtype]
     if too_long or problem.operator not in (FORWARD, BACKWARD):
         return ()

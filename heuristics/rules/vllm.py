@@ -1,10 +1,10 @@
-"""The launch rule of the CUDA RMSNorm in vLLM, after #27931: one row a block, fewer threads where rows are many.
+"""The launch rule of the CUDA RMSNorm in vLLM, after #27931: one row per block, fewer threads for many rows.
 
 In: a problem. Out: a config of the forward; vLLM has no backward.
 
-Left out: vectors of 16 bytes a thread, which the compiler chooses here; the fall to single elements where rows are not
-aligned; the mode that is invariant to the batch. Threads that fill no power of two of warps are rounded up to one.
-There is no answer where a row exceeds what those warps hold here, as a block does not loop over the columns.
+Omitted: vectors of 16 bytes per thread, which the compiler chooses here; the fallback to single elements for unaligned
+rows; the batch-invariant mode. Threads are rounded up to a power of two of warps. There is no answer if a row exceeds
+what those warps hold here, because a block does not loop over the columns.
 """
 
 from math import gcd
@@ -21,7 +21,7 @@ _VECTOR_BYTES = 16
 
 
 def choose(problem: Problem, target: Target) -> Config | None:
-    """The config of the rule; None where it has none. The target plays no part."""
+    """The config of the rule; None if it has none. Independent of the target."""
     if problem.operator != FORWARD:
         return None
     vector = gcd(_VECTOR_BYTES // ITEMSIZE[problem.dtype], problem.hidden)

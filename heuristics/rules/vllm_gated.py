@@ -1,8 +1,8 @@
-"""The launch rule of the gated Triton RMSNorm in vLLM (layernorm_guard): up to 4 rows a program where rows are many.
+"""The launch rule of the gated Triton RMSNorm in vLLM (layernorm_guard): up to 4 rows per program for many rows.
 
 In: a problem and the target's number of multiprocessors. Out: a config of the forward; vLLM has no backward.
 
-Left out: the gate, and groups of columns: a row is one group. There is no answer for rows of more than 64 KB, for which
+Omitted: the gate, and groups of columns: a row is one group. There is no answer for rows of more than 64 KB, for which
 vLLM raises an error.
 """
 
@@ -17,7 +17,7 @@ _MOST_BYTES = 65536
 
 
 def choose(problem: Problem, target: Target) -> Config | None:
-    """The config of the rule; None where it has none."""
+    """The config of the rule; None if it has none."""
     block_col = next_power_of_2(problem.hidden)
     if problem.operator != FORWARD or block_col > _MOST_BYTES // ITEMSIZE[problem.dtype]:
         return None

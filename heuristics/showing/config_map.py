@@ -1,11 +1,11 @@
-"""The map of one operator and dtype: which config is best, or which a table takes, at each measured shape.
+"""Map of one operator and dtype: the best config, or a table's, at each measured shape.
 
-In: a timing matrix, and a table's function if there is one. Out: `BestMap`, and its text in bands that fit a width.
-Reads well without colour: configs are letters. Which measurements and which device is left to `commands.show`.
+In: a timing matrix, and a table's function if there is one. Out: `BestMap`, and its text in bands that fit a width. It
+needs no colour: configs are letters. `commands.show` chooses the measurements and the device.
 
-Configs that are equally fast share a map badly: by the least regret alone, the H200's backward in bfloat16 has 59 best
-configs on 418 shapes, most of them within a percent of their neighbours'. So a shape shows, of the configs within
-`NEAR` of its best, the one that is so on most shapes, found greedily: 43 configs, the first 26 of which have letters.
+Equally fast configs make a noisy map: by the least regret alone, the H200's backward in bfloat16 has 59 best configs on
+418 shapes, most of them within a percent of their neighbours'. So of the configs within `NEAR` of a shape's best, the
+map shows the one that is so on most shapes, found greedily: 43 configs, the first 26 of which have letters.
 """
 
 import string
@@ -25,7 +25,7 @@ from normtune.kernels.config import Config
 if TYPE_CHECKING:
     from rich.text import Text
 
-# Millionths. Configs that differ by a percent change places from sweep to sweep.
+# Millionths. The order of configs within a percent changes from sweep to sweep.
 NEAR = 9_950
 # Millionths: 3 %.
 LOSING = 29_559
@@ -39,15 +39,15 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True)
 class BestMap:
-    """What a map shows.
+    """Content of a map.
 
     Attributes:
-        shown: the config of each shape (rows, hidden) that has times.
+        shown: the config of each shape (rows, hidden) with times.
         counts: the shown configs, the most frequent first, each with the number of its shapes.
-        wins: of how many shapes each config is the very best.
-        untimed: shapes that were measured and have no config with times.
-        losses: what a table's config loses at each shape, millionths, None where it has no time there; empty where the
-            map is of the best configs.
+        wins: number of shapes for which each config is the very best.
+        untimed: measured shapes without a config with times.
+        losses: loss of a table's config at each shape, millionths, None if it has no time there; empty for a map of the
+            best configs.
     """
 
     shown: dict[Shape, Config]
@@ -60,21 +60,21 @@ class BestMap:
     def letters(self) -> dict[Config, str]:
         """The letter of each config; the rare ones share `OTHER`."""
         names = enumerate(config for config, _ in self.counts)
-        return {config: LETTERS[place] if place < len(LETTERS) else OTHER for place, config in names}
+        return {config: LETTERS[index] if index < len(LETTERS) else OTHER for index, config in names}
 
     @property
     def ending(self) -> str:
-        """The last word of all configs with letters, where it is the same: it would take them beyond 80 columns."""
+        """The common last word of all configs with letters, or empty: it would take them beyond 80 columns."""
         endings = {str(config).rpartition(" ")[2] for config, letter in self.letters.items() if letter != OTHER}
         return endings.pop() if len(endings) == 1 and len(self.counts) > 1 else ""
 
     def worst(self, count: int) -> list[tuple[Shape, int]]:
-        """The shapes at which the table loses over `LOSING`, the worst first, at most so many."""
+        """The shapes at which the table loses over `LOSING`, the worst first, at most `count`."""
         losing = [(shape, loss) for shape, loss in self.losses.items() if loss is not None and loss > LOSING]
         return sorted(losing, key=lambda pair: (-pair[1], pair[0]))[:count]
 
     def summary(self) -> Loss | None:
-        """What the table loses over all shapes at which its config has a time."""
+        """Loss of the table over all shapes at which its config has a time."""
         return summarise(list(self.losses.values()))
 
 
@@ -83,33 +83,33 @@ def best_map(matrix: TimingMatrix, measured: Collection[Shape]) -> BestMap:
 
     Args:
         matrix: the timing matrix.
-        measured: all shapes that were tried, those without times included.
+        measured: all shapes of the sweep, also those without times.
     """
     regret = np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max // 2)
     least = regret.min(axis=1, keepdims=True)
     best = regret.argmin(axis=1)
     chosen = _cover(regret <= least + NEAR)
-    shown = {shape: matrix.configs[chosen[place]] for place, shape in enumerate(matrix.problems)}
+    shown = {shape: matrix.configs[chosen[index]] for index, shape in enumerate(matrix.problems)}
     wins = Counter(matrix.configs[column] for column in best)
     return BestMap(shown, _counted(shown), wins, frozenset(measured) - set(matrix.problems), {})
 
 
 def table_map(matrix: TimingMatrix, measured: Collection[Shape], answer: Callable[[int, int], Config]) -> BestMap:
-    """The map of a table's configs and of what they lose.
+    """The map of a table's configs and their losses.
 
     Args:
         matrix: the timing matrix.
-        measured: all shapes that were tried, those without times included.
+        measured: all shapes of the sweep, also those without times.
         answer: rows and hidden to the table's config.
     """
     shown = {shape: answer(*shape) for shape in matrix.problems}
-    losses = {shape: matrix.loss(place, shown[shape]) for place, shape in enumerate(matrix.problems)}
+    losses = {shape: matrix.loss(index, shown[shape]) for index, shape in enumerate(matrix.problems)}
     wins = best_map(matrix, measured).wins
     return BestMap(shown, _counted(shown), wins, frozenset(measured) - set(matrix.problems), losses)
 
 
 def _cover(near: NDArray[np.bool_]) -> list[int]:
-    """The column that each row shows: greedily, the one that is near on most rows that show nothing yet."""
+    """The column that each row shows: greedily, the one that is near on most of the remaining rows."""
     chosen = np.full(len(near), -1)
     while (chosen < 0).any():
         column = int(near[chosen < 0].sum(axis=0).argmax())
@@ -122,31 +122,31 @@ def _counted(shown: dict[Shape, Config]) -> tuple[tuple[Config, int], ...]:
 
 
 def size_label(size: int) -> str:
-    """A size as the map's edges name it: `768`, `4k`, `1M`, with k and M the powers of 1024."""
+    """A size as a label of the map: `768`, `4k`, `1M`, with k and M the powers of 1024."""
     for unit, name in ((1 << 20, "M"), (1 << 10, "k")):
         if size % unit == 0:
             return f"{size // unit}{name}"
     return str(size)
 
 
-def map_lines(found: BestMap, columns: int) -> "list[Text]":
-    """The map as lines, hidden down and rows across, in as many bands as its width takes.
+def map_lines(content: BestMap, columns: int) -> "list[Text]":
+    """The map as lines, hidden down and rows across, in as many bands as its width requires.
 
     Args:
-        found: what is shown.
+        content: the map.
         columns: width, at least 20.
     """
-    letters = found.letters
-    return plane_lines({*found.shown, *found.untimed}, columns, lambda shape: _cell(found, letters, shape))
+    letters = content.letters
+    return plane_lines({*content.shown, *content.untimed}, columns, lambda shape: _cell(content, letters, shape))
 
 
 def plane_lines(shapes: Collection[Shape], columns: int, cell: Callable[[Shape], tuple[str, str]]) -> "list[Text]":
     """The plane of rows and hidden as lines.
 
     Args:
-        shapes: (rows, hidden) of which its edges consist.
+        shapes: (rows, hidden), whose sizes label the edges.
         columns: width, at least 20.
-        cell: a shape's two characters and their style; also asked for shapes that only the edges have in common.
+        cell: a shape's two characters and their style; also called for pairs of labels that are not among the shapes.
     """
     from rich.text import Text
 
@@ -169,15 +169,15 @@ def plane_lines(shapes: Collection[Shape], columns: int, cell: Callable[[Shape],
     return lines
 
 
-def _cell(found: BestMap, letters: dict[Config, str], shape: Shape) -> tuple[str, str]:
+def _cell(content: BestMap, letters: dict[Config, str], shape: Shape) -> tuple[str, str]:
     """Two characters, a mark and a letter, and their style."""
-    if shape in found.untimed:
+    if shape in content.untimed:
         return f" {UNTIMED}", "not bold dim"
-    config = found.shown.get(shape)
+    config = content.shown.get(shape)
     if config is None:
         return f" {NONE}", "not bold dim"
     letter = letters[config]
-    loss = found.losses.get(shape, 0)
+    loss = content.losses.get(shape, 0)
     if loss is None:
         return f"{UNKNOWN}{letter}", "not bold"
     if loss > LOSING:
@@ -187,14 +187,14 @@ def _cell(found: BestMap, letters: dict[Config, str], shape: Shape) -> tuple[str
 
 def letter_style(letter: str) -> str:
     """The style of a letter on the map and in its legend."""
-    place = LETTERS.find(letter)
-    if place < 0:
+    index = LETTERS.find(letter)
+    if index < 0:
         return "not bold"
-    return ("bold " if place // len(_COLOURS) % 2 else "not bold ") + _COLOURS[place % len(_COLOURS)]
+    return ("bold " if index // len(_COLOURS) % 2 else "not bold ") + _COLOURS[index % len(_COLOURS)]
 
 
 def _bands(sizes: Sequence[int], columns: int) -> list[list[int]]:
-    """The row counts in order, in as few bands as so many columns take, and these as narrow as that allows."""
+    """The row counts in order, in the fewest bands for a width, each as narrow as that number allows."""
     bands = _filled(sizes, columns)
     while columns > 1 and len(narrower := _filled(sizes, columns - 1)) == len(bands):
         bands, columns = narrower, columns - 1
@@ -202,7 +202,7 @@ def _bands(sizes: Sequence[int], columns: int) -> list[list[int]]:
 
 
 def _filled(sizes: Sequence[int], columns: int) -> list[list[int]]:
-    """Bands whose labels take at most so many columns, each filled before the next."""
+    """Bands whose labels fit into `columns`, each filled before the next."""
     bands: list[list[int]] = []
     room = 0
     for size in sizes:
@@ -215,25 +215,25 @@ def _filled(sizes: Sequence[int], columns: int) -> list[list[int]]:
     return bands
 
 
-def legend_lines(found: BestMap) -> "list[Text]":
-    """What the letters and marks mean: each config in one line, with its shapes and how often it is the very best."""
+def legend_lines(content: BestMap) -> "list[Text]":
+    """Legend of the letters and marks: each config in one line, with its shapes and number of wins."""
     from rich.text import Text
 
-    letters = found.letters
-    named = [(config, count) for config, count in found.counts if letters[config] != OTHER]
-    others = [(config, count) for config, count in found.counts if letters[config] == OTHER]
-    ending = found.ending
+    letters = content.letters
+    named = [(config, count) for config, count in content.counts if letters[config] != OTHER]
+    others = [(config, count) for config, count in content.counts if letters[config] == OTHER]
+    ending = content.ending
     lines = [Text(f"   shown  best  config{f', each with {ending}' * bool(ending)}", style="bold")]
     for config, count in named:
         letter = letters[config]
-        # The longest would take 92 columns.
+        # Unabbreviated, the longest takes 92 columns.
         name = str(config).removesuffix(f" {ending}").replace("programs_per_sm=", "per_sm=").replace("finish=", "")
-        told = f" {count:>6} {found.wins[config]:>5}  {name}"
-        lines.append(Text.assemble(" ", (letter, letter_style(letter)), told))
+        counts = f" {count:>6} {content.wins[config]:>5}  {name}"
+        lines.append(Text.assemble(" ", (letter, letter_style(letter)), counts))
     if others:
-        shown, best = sum(count for _, count in others), sum(found.wins[config] for config, _ in others)
+        shown, best = sum(count for _, count in others), sum(content.wins[config] for config, _ in others)
         lines.append(Text(f" {OTHER} {shown:>6} {best:>5}  {len(others)} other configs"))
-    marks = set(_marks(found))
+    marks = set(_marks(content))
     for mark, meaning in (
         (UNTIMED, "measured, but no config has times"),
         (NONE, "not measured"),
@@ -245,11 +245,11 @@ def legend_lines(found: BestMap) -> "list[Text]":
     return lines
 
 
-def _marks(found: BestMap) -> list[str]:
+def _marks(content: BestMap) -> list[str]:
     """The marks that the map has."""
-    shapes = {*found.shown, *found.untimed}
+    shapes = {*content.shown, *content.untimed}
     every = len({rows for rows, _ in shapes}) * len({hidden for _, hidden in shapes})
-    marks = [UNTIMED] * bool(found.untimed) + [NONE] * (len(shapes) < every)
+    marks = [UNTIMED] * bool(content.untimed) + [NONE] * (len(shapes) < every)
     return marks + [
-        UNKNOWN if loss is None else LOSES for loss in found.losses.values() if loss is None or loss > LOSING
+        UNKNOWN if loss is None else LOSES for loss in content.losses.values() if loss is None or loss > LOSING
     ]

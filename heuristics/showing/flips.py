@@ -1,13 +1,13 @@
-"""Where the winner flips: shapes at which the best config of one regime of measuring is not good in another.
+"""Flips of the winner: shapes at which the best config of one regime of measuring loses in another.
 
-In: the timing matrices of one operator variant and dtype in two regimes. Out: `Flips` from the one to the other. How it
-reads is in `flips_report`.
+In: the timing matrices of one operator variant and dtype in two regimes. Out: `Flips` from the one to the other.
+`flips_report` prints them.
 
-The test. At each shape measured in both, the config that is best in the one regime is compared in the other with the
-best there, inside rounds, one mean log-ratio a block (rounds of one block share their luck). The best there is chosen
-on the even blocks for the odd ones and on the odd for the even, or else luck would count as speed. It loses where the
-mean is at least `LOSING` and a one-sided t-test says that it is above 0, all shapes together by the procedure of
-Benjamini and Hochberg (1995): of the shapes that are told, at most `LEVEL` are expected to be so by chance.
+The test. At each shape measured in both, the best config of the one regime is compared in the other with the best
+there, inside rounds, by one mean log-ratio per block (rounds of one block share their noise). The best there is chosen
+on the even blocks for the odd ones and on the odd for the even; otherwise luck would count as speed. The config loses
+if the mean is at least `LOSING` and above 0 by a one-sided t-test, all shapes together by the procedure of Benjamini
+and Hochberg (1995): of the reported shapes, at most `LEVEL` are expected by chance.
 """
 
 from typing import NamedTuple
@@ -34,7 +34,7 @@ class Flip(NamedTuple):
         shape: rows and hidden.
         config: the best in the one regime.
         best: the best in the other.
-        loss: what `config` loses in the other, mean of the blocks' log-ratios, millionths.
+        loss: of `config` in the other, mean of the blocks' log-ratios, millionths.
         reconcilable: whether there is a config within `LOSING` of the best in both regimes.
     """
 
@@ -46,12 +46,13 @@ class Flip(NamedTuple):
 
 
 class Flips(NamedTuple):
-    """What the best configs of one regime do in another.
+    """Results of the best configs of one regime in another.
 
     Attributes:
-        compared: the shapes at which it can be told, ordered.
-        unknown: the shapes measured in both at which the config was not measured in the other, or in too few blocks.
-        losing: where it loses, the most first.
+        compared: the shapes with a test, ordered.
+        unknown: the shapes measured in both without a test: the config was not measured in the other, or in too few
+            blocks.
+        losing: the flips, largest loss first.
     """
 
     compared: tuple[Shape, ...]
@@ -60,44 +61,46 @@ class Flips(NamedTuple):
 
 
 def flips(one: TimingMatrix, other: TimingMatrix) -> Flips:
-    """What the best configs of `one` lose in `other`, at the shapes that both have."""
-    places = {shape: place for place, shape in enumerate(other.problems)}
-    columns = {config: place for place, config in enumerate(other.configs)}
+    """Losses in `other` of the best configs of `one`, at the shapes that both have."""
+    indices = {shape: index for index, shape in enumerate(other.problems)}
+    columns = {config: index for index, config in enumerate(other.configs)}
     compared: list[Shape] = []
     unknown: list[Shape] = []
     tested: list[tuple[float, Flip]] = []
-    for place, shape in enumerate(one.problems):
-        if shape not in places:
+    for index, shape in enumerate(one.problems):
+        if shape not in indices:
             continue
-        there = places[shape]
-        config = one.configs[_best(one, place)]
+        other_index = indices[shape]
+        config = one.configs[_best(one, index)]
         column = columns.get(config, -1)
-        ratios = _ratios(other, there, column) if column >= 0 and other.usable[there, column] else np.empty(0)
+        ratios = (
+            _ratios(other, other_index, column) if column >= 0 and other.usable[other_index, column] else np.empty(0)
+        )
         if len(ratios) < _LEAST_BLOCKS:
             unknown.append(shape)
             continue
         compared.append(shape)
-        best = other.configs[_best(other, there)]
-        flip = Flip(shape, config, best, round(float(ratios.mean())), _has_common(one, place, other, there))
+        best = other.configs[_best(other, other_index)]
+        flip = Flip(shape, config, best, round(float(ratios.mean())), _has_common(one, index, other, other_index))
         tested.append((p_value(ratios), flip))
-    found = [flip for flip in _discovered(tested) if flip.loss >= LOSING]
-    return Flips(tuple(compared), tuple(unknown), tuple(sorted(found, key=lambda flip: (-flip.loss, flip.shape))))
+    losing = [flip for flip in _discovered(tested) if flip.loss >= LOSING]
+    return Flips(tuple(compared), tuple(unknown), tuple(sorted(losing, key=lambda flip: (-flip.loss, flip.shape))))
 
 
-def _best(matrix: TimingMatrix, place: int) -> int:
+def _best(matrix: TimingMatrix, index: int) -> int:
     """The column of the config that is best at a shape."""
-    regret = np.where(matrix.usable[place], matrix.regret[place], np.iinfo(np.int64).max)
+    regret = np.where(matrix.usable[index], matrix.regret[index], np.iinfo(np.int64).max)
     return int(regret.argmin())
 
 
-def _ratios(matrix: TimingMatrix, place: int, column: int) -> NDArray[np.float64]:
+def _ratios(matrix: TimingMatrix, index: int, column: int) -> NDArray[np.float64]:
     """The mean log-ratio of a config over the best in each block, the best chosen on the blocks of the other half."""
     if matrix.rounds is None:
         return np.empty(0)
-    labels, logs = matrix.rounds.labels[place], matrix.rounds.logs[place]
+    labels, logs = matrix.rounds.labels[index], matrix.rounds.logs[index]
     even = (labels >= 0) & halves(labels)
     odd = (labels >= 0) & ~even
-    usable = matrix.usable[place]
+    usable = matrix.usable[index]
     parts = []
     for chosen_on, scored_on in ((even, odd), (odd, even)):
         best = _fastest(logs[:, chosen_on], usable)
@@ -108,7 +111,7 @@ def _ratios(matrix: TimingMatrix, place: int, column: int) -> NDArray[np.float64
 
 
 def _fastest(logs: NDArray[np.int32], usable: NDArray[np.bool_]) -> int | None:
-    """The config of the least median over some rounds; None where no config was timed in them."""
+    """The config of the least median over some rounds; None if no config was timed in them."""
     known = (logs != MISSING) & usable[:, None]
     timed = np.flatnonzero(known.any(axis=1))
     if not len(timed):
@@ -117,15 +120,15 @@ def _fastest(logs: NDArray[np.int32], usable: NDArray[np.bool_]) -> int | None:
     return int(timed[int(medians.argmin())])
 
 
-def _has_common(one: TimingMatrix, place: int, other: TimingMatrix, there: int) -> bool:
+def _has_common(one: TimingMatrix, index: int, other: TimingMatrix, other_index: int) -> bool:
     """Whether a config is near the best of both regimes at a shape."""
-    near = {one.configs[column] for column in np.flatnonzero(_near(one, place))}
-    return any(other.configs[column] in near for column in np.flatnonzero(_near(other, there)))
+    near = {one.configs[column] for column in np.flatnonzero(_near(one, index))}
+    return any(other.configs[column] in near for column in np.flatnonzero(_near(other, other_index)))
 
 
-def _near(matrix: TimingMatrix, place: int) -> NDArray[np.bool_]:
-    regret = matrix.regret[place]
-    return matrix.usable[place] & (regret <= regret[_best(matrix, place)] + LOSING)
+def _near(matrix: TimingMatrix, index: int) -> NDArray[np.bool_]:
+    regret = matrix.regret[index]
+    return matrix.usable[index] & (regret <= regret[_best(matrix, index)] + LOSING)
 
 
 def _discovered(tested: list[tuple[float, Flip]]) -> list[Flip]:

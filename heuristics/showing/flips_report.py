@@ -1,6 +1,6 @@
-"""How flips read: two directions, a map of both, and the shapes that lose most.
+"""Text of flips: two directions, a map of both, and the worst shapes.
 
-In: `Flips` from one regime to another and back, and what the tables of both lose. Out: lines for a terminal or a pipe.
+In: `Flips` from one regime to another and back, and the losses of both tables. Out: lines for a terminal or a pipe.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +19,14 @@ BOTH, NEITHER, UNKNOWN, UNMEASURED = "B", "=", "?", "."
 
 
 class Direction(NamedTuple):
-    """What one regime's winners and its table do in another.
+    """Results of one regime's winners and its table in another regime.
 
     Attributes:
         one, other: the regimes.
         flips: of the best configs.
-        table: what the table fitted in `one` loses in `other`, on the shapes that both have; None where it has no
-            function or no times.
-        own: what the table fitted in `other` loses there.
+        table: loss in `other` of the table fitted in `one`, on the common shapes; None if it has no function or no
+            times.
+        own: loss there of the table fitted in `other`.
     """
 
     one: str
@@ -48,7 +48,7 @@ def flip_lines(name: str, directions: Sequence[Direction], columns: int) -> "lis
     shapes = {*directions[0].flips.compared, *directions[0].flips.unknown}
     lines: list[Text | str] = [f"{name}: {len(shapes)} shapes measured {first} and {second}"]
     for direction in directions:
-        lines += _told(direction)
+        lines += _direction_lines(direction)
     losing = {direction.one: {flip.shape for flip in direction.flips.losing} for direction in directions}
     unknown = set.intersection(*(set(direction.flips.unknown) for direction in directions))
     if any(losing.values()):
@@ -65,18 +65,18 @@ def flip_lines(name: str, directions: Sequence[Direction], columns: int) -> "lis
     return lines
 
 
-def _told(direction: Direction) -> list[str]:
-    one, other, found = direction.one, direction.other, direction.flips
-    if not found.compared:
+def _direction_lines(direction: Direction) -> list[str]:
+    one, other, flips = direction.one, direction.other, direction.flips
+    if not flips.compared:
         return [f"  the best configs of {one} have no times {other}"]
-    count, losing = len(found.compared), len(found.losing)
+    count, losing = len(flips.compared), len(flips.losing)
     line = (
         f"  what is best {one} loses over 1 % {other} at {losing} of {count} shapes ({100 * losing / count:.0f} %), at "
         f"most {100 * LEVEL:.0f} % of them by chance"
     )
     lines = [line]
-    if found.losing:
-        apart = sum(not flip.reconcilable for flip in found.losing)
+    if flips.losing:
+        apart = sum(not flip.reconcilable for flip in flips.losing)
         lines.append(f"    at {apart} of these no config is within 1 % of the best of both")
     if direction.table and direction.own:
         lines.append(
@@ -84,13 +84,13 @@ def _told(direction: Direction) -> list[str]:
             f"{percent(direction.table.worst, 1)} at worst; the one fitted {other} "
             f"{percent(direction.own.mean)}, {percent(direction.own.worst, 1)}"
         )
-    if found.unknown:
-        lines.append(f"    at {len(found.unknown)} more shapes the best config of {one} has too few times {other}")
+    if flips.unknown:
+        lines.append(f"    at {len(flips.unknown)} more shapes the best config of {one} has too few times {other}")
     return lines
 
 
 def _letters(first: str, second: str) -> tuple[str, str]:
-    """The letters of shapes at which the winner of the one, or of the other regime loses."""
+    """The letters of shapes at which the winner of one regime loses in the other."""
     return first[0].upper(), second[0].upper()
 
 

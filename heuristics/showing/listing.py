@@ -1,7 +1,7 @@
-"""Measurements as people filter and read them: one row each, with its config in columns and its time beside others.
+"""Listing of measurements: one row each, with the config in columns and the time against other times.
 
-In: evidence of one device. Out: a frame with `columns`. What is best comes from the timing matrices; filtering is left
-to `query`, printing to `commands.show`.
+In: evidence of one device. Out: a frame with `columns`. The timing matrices give the best; `query` filters,
+`commands.show` prints.
 """
 
 import json
@@ -26,7 +26,7 @@ _LAST = ("status", "reason", "median_us", "best_ratio", "copy_ratio", "gbps", "d
 
 
 def columns(evidence: "Evidence") -> tuple[str, ...]:
-    """The columns of the listing of evidence: the knobs of its configs stand between shape and times."""
+    """Columns of the listing: shape, knobs of the configs, times."""
     return (*_FIRST, *evidence.knobs(), *_LAST)
 
 
@@ -37,18 +37,18 @@ def config_of_row(row: Mapping[Hashable, Any]) -> Config:
 
 
 def listing(evidence: "Evidence", matrices: list[TimingMatrix]) -> pd.DataFrame:
-    """The measurements of one device with what they say.
+    """The measurements of one device with derived figures.
 
     Args:
         evidence: of one device and one version of the kernels.
-        matrices: of its operators, variants and dtypes; what has none has no `best_ratio`.
+        matrices: of its operators, variants and dtypes; those without one have no `best_ratio`.
 
     Returns:
         `columns`, in the order of the evidence; a knob that an operator does not have is empty. median_us: of all
-        samples, microseconds. best_ratio: time over that of the best config of the problem, over all runs, as the
-        timing matrix has it; a near tie may be slightly under 1. copy_ratio: median over that of the copy of as many
-        bytes in the same run. gbps: bytes that a perfect kernel moves over the median, 1e9 bytes a second. nan where a
-        failure has no time, and where there is no such copy, matrix or operator.
+        samples, microseconds. best_ratio: time over that of the best config of the problem, over all runs, from the
+        timing matrix; a near tie may be slightly under 1. copy_ratio: median over that of a copy of as many bytes in
+        the same run. gbps: bytes that a perfect kernel moves over the median, 1e9 bytes a second. nan for a failure,
+        and without such a copy, matrix or operator.
     """
     measurements = evidence.measurements()
     devices = {run.id: run.device.label for run in evidence.runs}
@@ -77,21 +77,21 @@ def listing(evidence: "Evidence", matrices: list[TimingMatrix]) -> pd.DataFrame:
 
 
 def _losses(matrices: list[TimingMatrix]) -> dict[tuple[Problem, Config], float]:
-    found: dict[tuple[Problem, Config], float] = {}
+    losses: dict[tuple[Problem, Config], float] = {}
     for matrix in matrices:
-        for place, (rows, hidden) in enumerate(matrix.problems):
+        for index, (rows, hidden) in enumerate(matrix.problems):
             problem = Problem(matrix.operator, rows, hidden, matrix.dtype, matrix.variant)
             for config in matrix.configs:
-                loss = matrix.loss(place, config)
+                loss = matrix.loss(index, config)
                 if loss is not None:
-                    found[problem, config] = loss
-    return found
+                    losses[problem, config] = loss
+    return losses
 
 
 def _bytes_moved(problems: set[Problem]) -> dict[Problem, float]:
     specs = operators()
-    found = {}
+    moved = {}
     for problem in problems:
         spec = specs.get(problem.operator)
-        found[problem] = spec.bytes_moved(problem) if spec and problem.dtype in spec.dtypes else math.nan
-    return found
+        moved[problem] = spec.bytes_moved(problem) if spec and problem.dtype in spec.dtypes else math.nan
+    return moved

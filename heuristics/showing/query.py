@@ -1,8 +1,8 @@
-"""`--where`: rows of a table chosen by an expression that can do nothing else.
+"""`--where`: rows of a table by a safe filter expression.
 
-In: a pandas frame and a query as pandas takes it. Out: the rows for which it holds. pandas evaluates attributes and
-calls, and with them anything; so the expression is read first, and only what compares columns with constants is let
-through.
+In: a pandas frame and a query in pandas syntax. Out: the rows for which it holds. pandas evaluates attributes and
+calls, and with them anything. So the expression is parsed first, and only comparisons of columns with constants are
+accepted.
 """
 
 import ast
@@ -33,16 +33,16 @@ def where(frame: "pd.DataFrame", query: str) -> "pd.DataFrame":
         query: comparisons of its columns, joined by `and`, `or`, `not`.
 
     Raises:
-        UsageError: the query is no such expression; the text names the columns.
+        UsageError: the query is not such an expression; the text names the columns.
     """
     columns = list(frame.columns)
     try:
-        # Not the text itself: pandas takes lines apart in another way than Python does.
+        # Not the text itself: pandas splits lines differently from Python.
         kept: Any = frame.eval(_read(query, columns), engine="python")
         if str(getattr(kept, "dtype", "")) != "bool":
             raise ValueError("it is neither true nor false for a measurement")
         return frame.loc[kept.to_numpy()]
-    # What pandas raises on a comparison of a number with a text is a matter of its version.
+    # The exception for a comparison of a number with a text depends on the version of pandas.
     except Exception as error:
         raise _wrong(query, " ".join(str(error).split()) or type(error).__name__, columns) from None
 
@@ -51,7 +51,7 @@ def check(query: str, columns: Collection[str]) -> None:
     """Check that a query is an expression over these columns, before there are any data.
 
     Raises:
-        UsageError: it is none; the text names the columns.
+        UsageError: it is not; the text names the columns.
     """
     try:
         _read(query, columns)
@@ -60,10 +60,10 @@ def check(query: str, columns: Collection[str]) -> None:
 
 
 def _read(query: str, columns: Collection[str]) -> str:
-    """The expression of a query, written anew in one line.
+    """The expression of a query, rewritten in one line.
 
     Raises:
-        ValueError: it is none, or may do something else than compare columns with constants.
+        ValueError: it is invalid, or does more than compare columns with constants.
     """
     if len(query) > _MOST_CHARACTERS:
         raise ValueError(f"it has {len(query)} characters, expected at most {_MOST_CHARACTERS}")
@@ -85,10 +85,10 @@ def _wrong(query: str, why: str, columns: Collection[str]) -> UsageError:
 
 
 def _check(node: ast.AST, columns: Collection[str]) -> None:
-    """Check that nothing but columns, constants and comparisons of them is there.
+    """Check that a node holds only columns, constants and comparisons of them.
 
     Raises:
-        ValueError: something else is.
+        ValueError: it holds anything else.
     """
     if isinstance(node, ast.Call):
         _check_text_test(node, columns)

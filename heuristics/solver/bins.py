@@ -58,7 +58,7 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
     """
     train = np.ones(len(matrix.problems), np.bool_) if held_out is None else ~held_out
     known = [shape for shape, wanted in zip(matrix.problems, train, strict=True) if wanted]
-    most_rows, most_hidden = (max(shape[cell] for shape in matrix.problems) for cell in (0, 1))
+    most_rows, most_hidden = (max(shape[number] for shape in matrix.problems) for number in (0, 1))
     if held_out is None:
         most_rows, most_hidden = MAX_ROWS, legality.spec.max_hidden
     sizes = zip(*known, strict=True)
@@ -107,12 +107,12 @@ class Solver:
     def __init__(self) -> None:
         self._last: tuple[Bins, Optima] | None = None
 
-    def optima(self, found: Bins, max_leaves: int) -> Optima:
+    def optima(self, in_bins: Bins, max_leaves: int) -> Optima:
         """The optima of these bins for 1 to `max_leaves` leaves."""
-        if self._last is None or not _are_equal(found, self._last[0]):
-            self._last = found, Optima(*found, max_leaves)
+        if self._last is None or not _are_equal(in_bins, self._last[0]):
+            self._last = in_bins, Optima(*in_bins, max_leaves)
         elif max_leaves > self._last[1].most:
-            self._last = found, self._last[1].up_to(max_leaves)
+            self._last = in_bins, self._last[1].up_to(max_leaves)
         return self._last[1].up_to(max_leaves)
 
 
@@ -193,11 +193,11 @@ def _trimmed(
     return rows, hidden, legal
 
 
-def beyond(place: tuple[int, int], rows: Axis, hidden: Axis) -> list[tuple[int, int]]:
-    """Bins beyond the measured sizes whose nearest measured bin is the one at `place`."""
-    row_places, hidden_places = [place[0]], [place[1]]
-    if rows.beyond and place[0] == len(rows.tops) - 2:
-        row_places.append(place[0] + 1)
-    if hidden.beyond and place[1] == len(hidden.tops) - 2:
-        hidden_places.append(place[1] + 1)
-    return [(row, column) for row in row_places for column in hidden_places if (row, column) != place]
+def beyond(cell: tuple[int, int], rows: Axis, hidden: Axis) -> list[tuple[int, int]]:
+    """Bins beyond the measured sizes whose nearest measured bin is `cell`."""
+    row_places, hidden_places = [cell[0]], [cell[1]]
+    if rows.beyond and cell[0] == len(rows.tops) - 2:
+        row_places.append(cell[0] + 1)
+    if hidden.beyond and cell[1] == len(hidden.tops) - 2:
+        hidden_places.append(cell[1] + 1)
+    return [(row, column) for row in row_places for column in hidden_places if (row, column) != cell]

@@ -17,7 +17,7 @@ is at most one standard error of that mean, and at most `EXCESS`. The table take
 differ far more from one another than numbers of leaves do.)
 
 A fold's tree has to be legal at all measured sizes. It knows which configs were measured on the held-out problems, but
-not their times. Choosing an unmeasured config costs `UNMEASURED` a problem, so a tree does so only if nothing else is
+not their times. Choosing an unmeasured config costs `UNMEASURED` per problem, so a tree does so only if nothing else is
 legal. It is then scored as the slowest config measured there.
 """
 
@@ -119,8 +119,8 @@ class Validated(NamedTuple):
 def selected(matrix: TimingMatrix, legality: Legality, max_configs: int | None = None) -> tuple[Validated, int]:
     """Regret of trees on held-out groups, and the most leaves that were tried.
 
-    Time grows with the square of leaves. So more are tried only if one of the last four is chosen, on grids with at
-    least twenty problems a leaf.
+    Time grows with the square of leaves. So more are tried only if one of the last five is chosen, on grids with at
+    least twenty problems per leaf.
     """
     fewer, more = MAX_LEAVES
     validation = cross_validated(matrix, legality, fewer, max_configs)

@@ -95,7 +95,9 @@ class Partitions:
             low = np.stack([table[first, first + 1 : last, other] for table in parts], axis=-1)
             high = np.stack([table[first + 1 : last, last, other] for table in reversed(parts)], axis=-1)
             places, fewer = np.nonzero(np.add(low, high, dtype=np.float64) <= bound)
-            result += [Cut(axis, first + 1 + at, 1 + a) for at, a in zip(places.tolist(), fewer.tolist(), strict=True)]
+            result += [
+                Cut(axis, first + 1 + offset, 1 + a) for offset, a in zip(places.tolist(), fewer.tolist(), strict=True)
+            ]
         return result
 
     def _lay_out(self, dtype: DTypeLike) -> None:

@@ -169,9 +169,9 @@ class _Program:
                 kept = fewer
         return tuple(kept)
 
-    def _first_of_equals(self, chosen: tuple[int, ...], found: _Found) -> tuple[int, ...]:
+    def _first_of_equals(self, chosen: tuple[int, ...], result: _Found) -> tuple[int, ...]:
         """The first of all sets of the least cost, by the order in the module's docstring."""
-        every, cost, prices = tuple(range(self.candidates)), found.cost, found.prices
+        every, cost, prices = tuple(range(self.candidates)), result.cost, result.prices
         while len(chosen) > 1:
             fewer = self._search(_Node((), every, prices), len(chosen) - 1, cost + 1)
             if fewer.chosen is None:

@@ -1,1 +1,1 @@
-"""How far a table would change if its GPU were measured again."""
+"""Stability of a table: its expected change if the GPU were measured again."""

@@ -1,11 +1,11 @@
-"""The timing matrix that other blocks of rounds would have given.
+"""Timing matrices of resampled blocks of rounds.
 
-In: a timing matrix with its rounds, and which of its blocks are taken. Out: a matrix of these alone, by the estimator
-of `effects` and the regret of `matrix`. What is made of it is left to `spread` and `two_sweeps`.
+In: a timing matrix with its rounds, and a choice of its blocks. Out: a matrix of these alone, by the estimator of
+`effects` and the regret of `matrix`. `spread` and `two_sweeps` use it.
 
-Blocks are the unit, as the rounds of one share their luck, and they are taken of each problem for all its configs
-alike, so that rounds stay paired. The blocks at even places of what is taken are one half, those at odd places the
-other. A config that has no round in one of the halves has the level of the other in both.
+Blocks are the unit, because the rounds of one share their noise. They are taken for all configs of a problem alike, so
+that rounds stay paired. Of the chosen blocks, those at even positions are one half, those at odd positions the other. A
+config without a round in one half gets the level of the other half in both.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ _NONE = np.iinfo(np.int64).max
 
 
 class Blocks:
-    """The blocks of a timing matrix, from which others are made."""
+    """The blocks of a timing matrix, for resampling."""
 
     def __init__(self, matrix: TimingMatrix) -> None:
         """Find the blocks of each problem.
@@ -39,46 +39,46 @@ class Blocks:
         labels = self._rounds.labels
         blocks = [np.unique(block_of(own[own >= 0])) for own in labels]
         self.counts = np.array([len(own) for own in blocks])
-        # Of each problem, block and round of a block: the place of the round in `Rounds`, -1 where there is none.
+        # By problem, block and round of a block: the index of the round in `Rounds`, -1 if there is none.
         self._places = np.full((len(blocks), int(self.counts.max()), ROUNDS_PER_BLOCK), -1, np.int64)
         for problem, own in enumerate(blocks):
             known = np.flatnonzero(labels[problem] >= 0)
-            found = labels[problem, known]
-            self._places[problem, np.searchsorted(own, block_of(found)), found % ROUNDS_PER_BLOCK] = known
+            own_labels = labels[problem, known]
+            self._places[problem, np.searchsorted(own, block_of(own_labels)), own_labels % ROUNDS_PER_BLOCK] = known
         self._pairs = np.nonzero(matrix.usable)
 
     def of_half(self, half: int) -> TimingMatrix:
         """The matrix of every other block, from the first (0) or the second (1) on; see `taken`."""
-        places = np.arange(half, max(2, int(self.counts.max())), 2)
-        return self.taken(np.where(places < self.counts[:, None], places, -1))
+        numbers = np.arange(half, max(2, int(self.counts.max())), 2)
+        return self.taken(np.where(numbers < self.counts[:, None], numbers, -1))
 
     def drawn(self, draw: np.random.Generator) -> TimingMatrix:
         """The matrix of as many blocks as each problem has, drawn with replacement (Efron 1979).
 
-        A config of which no round was drawn keeps its regret, as it is seldom one that nearly wins: those that do were
-        timed in all blocks.
+        A config without a drawn round keeps its regret: it is seldom near the best, because such configs were timed in
+        all blocks.
         """
         most = int(self.counts.max())
-        places = draw.integers(0, self.counts[:, None], (len(self.counts), most))
-        found = self.taken(np.where(np.arange(most) < self.counts[:, None], places, -1))
-        kept = self.matrix.usable & ~found.usable
-        return replace(found, regret=np.where(kept, self.matrix.regret, found.regret), usable=self.matrix.usable)
+        numbers = draw.integers(0, self.counts[:, None], (len(self.counts), most))
+        result = self.taken(np.where(np.arange(most) < self.counts[:, None], numbers, -1))
+        kept = self.matrix.usable & ~result.usable
+        return replace(result, regret=np.where(kept, self.matrix.regret, result.regret), usable=self.matrix.usable)
 
     def taken(self, blocks: NDArray[np.int64]) -> TimingMatrix:
         """The matrix of some blocks, in this order; a config without a round in them is not usable.
 
         Args:
-            blocks: (problems, N), places in the ascending order of the problem's blocks, -1 for none.
+            blocks: (problems, N), indices in the ascending order of the problem's blocks, -1 for none.
         """
         count, most = blocks.shape
-        places = np.take_along_axis(self._places, np.maximum(blocks, 0)[:, :, None], axis=1)
-        places = np.where(blocks[:, :, None] < 0, -1, places)
-        labels = np.where(places < 0, -1, np.arange(most * ROUNDS_PER_BLOCK).reshape(most, -1)).astype(np.int32)
+        indices = np.take_along_axis(self._places, np.maximum(blocks, 0)[:, :, None], axis=1)
+        indices = np.where(blocks[:, :, None] < 0, -1, indices)
+        labels = np.where(indices < 0, -1, np.arange(most * ROUNDS_PER_BLOCK).reshape(most, -1)).astype(np.int32)
         logs = np.full((*self.matrix.usable.shape, most * ROUNDS_PER_BLOCK), MISSING, np.int32)
         problem, config = self._pairs
-        at = places.reshape(count, -1)[problem]
-        own = np.take_along_axis(self._rounds.logs[problem, config], np.maximum(at, 0), axis=1)
-        own = np.where(at < 0, MISSING, own)
+        rounds = indices.reshape(count, -1)[problem]
+        own = np.take_along_axis(self._rounds.logs[problem, config], np.maximum(rounds, 0), axis=1)
+        own = np.where(rounds < 0, MISSING, own)
         logs[problem, config] = own
 
         halves = own.reshape(len(own), most, ROUNDS_PER_BLOCK)
@@ -98,10 +98,10 @@ class Blocks:
 
 
 def _medians(logs: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Int64 (N,): the median of what is known in each row, as `levels.median`; `_NONE` where nothing is."""
+    """Int64 (N,): median of the known values in each row, as `effects.median`; `_NONE` if there are none."""
     if not logs.shape[1]:
         return np.full(len(logs), _NONE)
-    ordered = np.sort(logs, axis=1).astype(np.int64)  # what is missing comes first
+    ordered = np.sort(logs, axis=1).astype(np.int64)  # missing values come first
     known = (logs != MISSING).sum(axis=1)
     first, rows = logs.shape[1] - known, np.arange(len(logs))
     low = ordered[rows, np.minimum(first + np.maximum(known - 1, 0) // 2, logs.shape[1] - 1)]
@@ -110,10 +110,10 @@ def _medians(logs: NDArray[np.int32]) -> NDArray[np.int64]:
 
 
 def _regret(even: NDArray[np.int64], odd: NDArray[np.int64], usable: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The regret of levels (problems, configs): the best of one half is scored on the other, and conversely."""
+    """Regret of levels (problems, configs): the best of one half is scored on the other, and conversely."""
     rows = np.arange(len(usable))
     by_even, by_odd = even.argmin(axis=1), odd.argmin(axis=1)
     known = usable.any(axis=1)
-    first, second = (np.where(known, found, 0)[:, None] for found in (odd[rows, by_even], even[rows, by_odd]))
+    first, second = (np.where(known, level, 0)[:, None] for level in (odd[rows, by_even], even[rows, by_odd]))
     even, odd = np.where(usable, even, 0), np.where(usable, odd, 0)
     return np.where(usable, (odd - first + even - second) // 2, 0)

@@ -1,11 +1,11 @@
-"""Which other thresholds would do as well: what the measurements cannot tell apart.
+"""Equivalent thresholds: alternatives that the measurements cannot tell apart.
 
-In: a tree, the measurements and what may be lost. Out: for each cut, the integers to which it alone could be moved, the
-rest of the tree as it is.
+In: a tree, the measurements and a tie. Out: for each cut, the integers to which it alone could be moved, with the rest
+of the tree unchanged.
 
-Between two measured sizes no time tells one integer from another. Over a measured size the cut may move while the table
-loses no more than the tie beyond what it loses now. What is illegal is never among them, and beyond the measured sizes
-a cut stays where it is.
+Between two measured sizes no time tells one integer from another. Over a measured size the cut may move while the
+table's loss rises by no more than the tie. An illegal threshold is never equivalent, and beyond the measured sizes a
+cut stays where it is.
 """
 
 from bisect import bisect_right
@@ -21,7 +21,7 @@ from normtune.heuristics.tablefile.tree import Box, Split, Tree, choose, regions
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
 
-# What a problem costs on which a config may not answer: more than all others together.
+# Cost of a problem on which a config may not answer: more than all others together.
 _NEVER = 1 << 60
 
 
@@ -30,8 +30,8 @@ class Cut(NamedTuple):
 
     Attributes:
         axis, threshold: as in the tree.
-        box: what it divides.
-        least, most: all thresholds from one to the other are as good.
+        box: that it divides.
+        least, most: all thresholds from one to the other are equivalent.
     """
 
     axis: str
@@ -45,14 +45,14 @@ def equivalent(matrix: TimingMatrix, legality: Legality, tree: Tree, tie: int) -
     """The cuts of a tree from the root down, low before high.
 
     Args:
-        matrix: what was measured; a config that is not usable may not answer.
+        matrix: of the measurements; a config that is not usable may not answer.
         legality: for all that the tree serves.
         tree: fitted.
-        tie: what the mean may rise by, millionths.
+        tie: allowed rise of the mean, millionths.
     """
     costs = np.where(matrix.usable, matrix.regret * matrix.weight[:, None], _NEVER)
-    places = {config: place for place, config in enumerate(matrix.configs)}
-    search = _Search(matrix, costs, places, legality, tie * int(matrix.weight.sum()))
+    columns = {config: column for column, config in enumerate(matrix.configs)}
+    search = _Search(matrix, costs, columns, legality, tie * int(matrix.weight.sum()))
     return [
         Cut(split.axis, split.threshold, box, *search.interval(split, box))
         for split, box in splits(tree, legality.spec.max_hidden)
@@ -60,12 +60,12 @@ def equivalent(matrix: TimingMatrix, legality: Legality, tree: Tree, tie: int) -
 
 
 def splits(tree: Tree, max_hidden: int) -> list[tuple[Split, Box]]:
-    """The cuts of a tree with what each divides, from the root down, low before high."""
+    """The cuts of a tree, each with its box, from the root down, low before high."""
     return [(node, box) for node, box in walk(tree, Box(1, MAX_ROWS, 1, max_hidden)) if isinstance(node, Split)]
 
 
 class _Search(NamedTuple):
-    """What does not change from cut to cut; `costs` int64 (problems, configs), `tie` a sum over problems."""
+    """Constants of the search; `costs` int64 (problems, configs), `tie` a sum over problems."""
 
     matrix: TimingMatrix
     costs: NDArray[np.int64]
@@ -77,7 +77,7 @@ class _Search(NamedTuple):
         inside = [index for index, shape in enumerate(self.matrix.problems) if box.holds(*shape)]
         sizes = sorted({self.matrix.problems[index][cut.axis == "hidden"] for index in inside})
         gaps = _gaps(cut.axis, sizes)
-        own = next((place for place, (least, most) in enumerate(gaps) if least <= cut.threshold <= most), None)
+        own = next((number for number, (least, most) in enumerate(gaps) if least <= cut.threshold <= most), None)
         if own is None:
             return cut.threshold, cut.threshold
         now = self.cost(cut, inside)
@@ -90,16 +90,16 @@ class _Search(NamedTuple):
             if self.cost(cut._replace(threshold=low), inside) > now + self.tie:
                 break
             most = high
-        # A region that reaches up to larger sizes may become illegal, one that begins at smaller ones never does.
+        # A region that extends to larger sizes may become illegal; one that begins at smaller ones never does.
         reach = range(cut.threshold, most + 1)
-        legal = bisect_right(reach, False, key=lambda at: not self.legal(cut._replace(threshold=at), box))
+        legal = bisect_right(reach, False, key=lambda threshold: not self.legal(cut._replace(threshold=threshold), box))
         return least, reach[max(legal, 1) - 1]
 
     def cost(self, tree: Tree, problems: list[int]) -> int:
         total = 0
         for index in problems:
-            place = self.places.get(choose(tree, *self.matrix.problems[index]))
-            total += _NEVER if place is None else int(self.costs[index, place])
+            column = self.places.get(choose(tree, *self.matrix.problems[index]))
+            total += _NEVER if column is None else int(self.costs[index, column])
         return total
 
     def legal(self, tree: Tree, box: Box) -> bool:
@@ -107,6 +107,6 @@ class _Search(NamedTuple):
 
 
 def _gaps(axis: str, sizes: list[int]) -> list[tuple[int, int]]:
-    """The thresholds between each two sizes: `hidden <= T` from the lower one on, `rows >= T` up to the higher one."""
+    """Thresholds between neighbouring sizes: `hidden <= T` from the lower one on, `rows >= T` up to the higher one."""
     at_rows = axis == "rows"
     return [(low + at_rows, high - 1 + at_rows) for low, high in pairwise(sizes)]

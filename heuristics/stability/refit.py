@@ -1,7 +1,7 @@
-"""The functions of a table with what they were fitted to, so that each can be fitted again to other times.
+"""The functions of a table with their cases, to fit each again to other times.
 
-In: a fit and its evidence. Out: `Fitted`, and the tree that the same fit finds in another timing matrix. Which matrix
-that is, is left to `stability` and `two_sweeps`.
+In: a fit and its evidence. Out: `Fitted`, and the tree of the same fit for another timing matrix, from `spread` or
+`two_sweeps`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,13 +35,13 @@ class Fitted(NamedTuple):
 
 
 def fitted(evidence: "Evidence", fit: Fit, options: FitOptions, incumbents: Incumbents | None = None) -> list[Fitted]:
-    """The functions of a fit that look at rows and hidden, in its order.
+    """The functions of a fit that depend on rows and hidden, in its order.
 
     Args:
-        evidence: that was fitted.
-        fit: of it.
-        options: that it was given.
-        incumbents: likewise.
+        evidence: of the fit.
+        fit: the fit.
+        options: of the fit.
+        incumbents: its baseline.
     """
     asked = Asked(target_for(fit.device.target, fit.device.sms), options, incumbents, {}, {})
     functions = [function for function in fit.functions if function.beside is None]
@@ -55,7 +55,7 @@ def fitted(evidence: "Evidence", fit: Fit, options: FitOptions, incumbents: Incu
 def weighted(
     evidence: "Evidence", options: FitOptions, kinds: Iterable[tuple[str, str, str]]
 ) -> Sequence[TimingMatrix]:
-    """The weighted timing matrices of some (operator, variant, dtype) that have times, as a fit makes them.
+    """The weighted timing matrices of some (operator, variant, dtype) with times, as a fit makes them.
 
     Raises:
         NormtuneError: one of them has no times.
@@ -63,18 +63,18 @@ def weighted(
     data = used(evidence, options.operators)
     device = data.devices()[0]
     target, weighting = target_for(device.target, device.sms), Weighting(options.weights)
-    found = []
+    matrices = []
     for name, variant, dtype in kinds:
         spec = operator(name)
         matrix = timing_matrix(data, spec, variant, dtype, target)
         if matrix is None:
             raise NormtuneError(f"no times of {name} {variant} {dtype} on {device.label}: sweep them first")
-        found.append(weighting.weighted(spec, matrix))
-    return found
+        matrices.append(weighting.weighted(spec, matrix))
+    return matrices
 
 
 def refitted(fitted: Fitted, matrix: TimingMatrix) -> Tree | None:
-    """What the same fit finds in other times, its number of leaves as it is; None where it finds no legal tree.
+    """Tree of the same fit to other times, with the same number of leaves; None if there is no legal tree.
 
     Args:
         fitted: the function.
@@ -88,10 +88,12 @@ def refitted(fitted: Fitted, matrix: TimingMatrix) -> Tree | None:
 
 
 def server(fit: Fit, key: str, dtype: str) -> Function | None:
-    """The function of a fit that answers for a key and dtype; None where there is none."""
-    donor = next((one.donor for one in fit.shared if (one.key, one.dtype) == (key, dtype)), (key, dtype))
+    """The function of a fit that answers for a key and dtype; None if there is none."""
+    donor = next(
+        (function.donor for function in fit.shared if (function.key, function.dtype) == (key, dtype)), (key, dtype)
+    )
     for name, kind in (donor, (split_key(key)[0], dtype)):
-        for one in fit.functions:
-            if one.key == name and kind in one.dtypes and one.beside is None:
-                return one
+        for function in fit.functions:
+            if function.key == name and kind in function.dtypes and function.beside is None:
+                return function
     return None

@@ -1,4 +1,4 @@
-"""How the stability of a table reads.
+"""Text of a table's stability.
 
 In: `Stability` of each function. Out: lines of at most 80 columns where names allow, the same for a terminal and for a
 pipe.
@@ -16,53 +16,53 @@ _THRESHOLD, _EQUIVALENT, _HELD = 18, 18, 5
 
 
 def beforehand(functions: int, tables: int, seconds: float) -> str:
-    """How long it takes from now on."""
+    """Announcement with the remaining time."""
     counted = "1 function is" if functions == 1 else f"{functions} functions are"
     return f"stability: {counted} fitted {tables} times, about {max(1, round(seconds))} s"
 
 
-def lines(found: Sequence[Stability]) -> Iterator[str]:
-    """What is said of all functions, in the order of the table."""
-    if not found:
+def lines(functions: Sequence[Stability]) -> Iterator[str]:
+    """The lines of all functions, in the order of the table."""
+    if not functions:
         return
-    tables = max(one.tables for one in found)
+    tables = max(stability.tables for stability in functions)
     yield ""
     yield f"Stability: {tables} tables, each fitted to blocks of rounds that were drawn again"
     yield "as good: thresholds to which this cut alone may move and cost at most the tie"
     yield f"held: the tables that have such a cut there; (to): in {SHARE} % of them at most"
     yield f"  {'threshold':<{_THRESHOLD}}{'as good':<{_EQUIVALENT}}{'held':>{_HELD}}  where"
-    for one in found:
-        yield from _function(one)
+    for stability in functions:
+        yield from _function(stability)
 
 
-def _function(one: Stability) -> Iterator[str]:
-    yield f"{one.key} {one.dtype}: {counted_leaves(one.leaves)}"
-    if not one.tables:
+def _function(own: Stability) -> Iterator[str]:
+    yield f"{own.key} {own.dtype}: {counted_leaves(own.leaves)}"
+    if not own.tables:
         yield "  no draw gives a legal table"
         return
-    for cut, share in one.held:
+    for cut, share in own.held:
         as_good = f"{cut.least} to {cut.most}" if cut.least < cut.most else "no other"
         held = f"{100 * share:.0f} %"
-        row = f"  {told(cut):<{_THRESHOLD}}{as_good:<{_EQUIVALENT}}{held:>{_HELD}}  {_where(cut.box, one.max_hidden)}"
+        row = f"  {told(cut):<{_THRESHOLD}}{as_good:<{_EQUIVALENT}}{held:>{_HELD}}  {_where(cut.box, own.max_hidden)}"
         yield row.rstrip()
-    weighted, plain, lost = one.weighted, one.plain, one.lost
+    weighted, plain, lost = own.weighted, own.plain, own.lost
     more = f"{percent(round(lost.mean))} more (to {percent(round(lost.most))})"
     yield f"  another config on {_share(weighted.mean)} of the shapes by weight (to {_share(weighted.most)}),"
     yield f"  {_share(plain.mean)} of all (to {_share(plain.most)}), which loses {more}"
 
 
 def told(cut: Cut) -> str:
-    """A threshold as the code has it."""
+    """A threshold in the form of the code."""
     return f"{cut.axis} {'<=' if cut.axis == 'hidden' else '>='} {cut.threshold}"
 
 
 def _where(box: Box, max_hidden: int) -> str:
-    """The region that a cut divides, without what it has in common with everything."""
+    """The region that a cut divides, without unbounded axes."""
     axes = (
         ("rows", box.least_rows, box.most_rows, MAX_ROWS),
         ("hidden", box.least_hidden, box.most_hidden, max_hidden),
     )
-    return ", ".join(_range(*one) for one in axes if one[1:3] != (1, one[3]))
+    return ", ".join(_range(*axis) for axis in axes if axis[1:3] != (1, axis[3]))
 
 
 def _range(name: str, least: int, most: int, limit: int) -> str:

@@ -1,13 +1,13 @@
-"""How far a table would change if it were measured again.
+"""Expected change of a table if it were measured again.
 
-In: the functions of a fit with what they were fitted to. Out: `Stability` of each: which thresholds the measurements
-cannot tell apart, on how many shapes the config would be another one, and what that would cost.
+In: the functions of a fit with their cases. Out: `Stability` of each: thresholds that the measurements cannot tell
+apart, the share of shapes whose config would change, and the cost of that.
 
-Method. A bootstrap over blocks of rounds (`bootstrap`): of each problem as many blocks as it has are drawn again, and
-the same fit is made to what they say, its number of leaves as it is. Up to `TABLES` times, seeded, so that it says the
-same each time. The tables that come of it are judged on the times that were measured. What blocks of one sweep have in
-common, the binaries, the GPU and its day, no bootstrap can vary: `two_sweeps` is for that. Eight blocks drawn from
-eight scatter by the factor sqrt(7/8) too little.
+Method. A bootstrap over blocks of rounds (`bootstrap`): for each problem as many blocks as it has are drawn with
+replacement, and the same fit is repeated on them with the same number of leaves. Up to `TABLES` draws, seeded, so the
+result is reproducible. The resulting tables are scored on the measured times. A bootstrap cannot vary what the blocks
+of one sweep share: the binaries, the GPU and its day; `two_sweeps` is for that. The scatter of eight blocks drawn from
+eight is too small by the factor sqrt(7/8).
 """
 
 import time
@@ -27,40 +27,40 @@ from normtune.heuristics.stability.equivalent import Cut, equivalent, splits
 from normtune.heuristics.stability.refit import Fitted, refitted
 from normtune.heuristics.tablefile.tree import Box, Split, Tree, choose, leaves
 
-# As many tables as are solved in two minutes on two cores, a step in 2.1 ns: never more than 100, nor fewer than 20.
+# As many tables as are solved in two minutes on two cores, at 2.1 ns a step: at most 100 and at least 20.
 TABLES, LEAST_TABLES = 100, 20
 _STEPS = 110_000_000_000
-SHARE = 95  # percent of the tables that `Spread.most` holds for
+SHARE = 95  # percent of the tables that `Spread.most` bounds
 _SEED = 20
 
 
 class Spread(NamedTuple):
-    """Over the tables of a bootstrap: the mean, and what `SHARE` % of them do not exceed."""
+    """Over the tables of a bootstrap: the mean, and the bound that `SHARE` % of them do not exceed."""
 
     mean: float
     most: float
 
 
 class Held(NamedTuple):
-    """A threshold, and the share of the tables that have a cut of its axis among the equivalent ones where it is."""
+    """A threshold, and the share of tables with an equivalent cut: same axis, overlapping region."""
 
     cut: Cut
     share: float
 
 
 class Stability(NamedTuple):
-    """How stable a function is.
+    """Stability of a function.
 
     Attributes:
         key, dtype: of the function.
-        max_hidden: the largest hidden size that can occur.
+        max_hidden: the largest possible hidden size.
         leaves: of its tree.
-        tables: how many came of the bootstrap; draws that have no legal table are left out.
+        tables: number of tables from the bootstrap; draws without a legal table are left out.
         held: its cuts, from the root down.
-        weighted: share of the problems, by weight, whose config is another one.
-        plain: the same, each problem counting as one.
-        lost: what the tables lose more than the fitted one on what was measured, mean regret in millionths; below 0
-            where they lose less, as the fitted one may lose up to the tie more than the best.
+        weighted: share of the problems, by weight, whose config changes.
+        plain: the same with equal weights.
+        lost: excess loss of the tables over the fitted one on the measured times, mean regret in millionths; below 0 if
+            they lose less, because the fitted one may lose up to the tie more than the best.
     """
 
     key: str
@@ -75,16 +75,16 @@ class Stability(NamedTuple):
 
 
 def tables_of(functions: Sequence[Fitted]) -> int:
-    """How many tables are drawn of these functions: a number that depends on their sizes and leaves alone."""
-    steps = sum(_steps(one) for one in functions)
+    """Number of tables drawn for these functions; it depends on their sizes and leaves only."""
+    steps = sum(_steps(function) for function in functions)
     return min(TABLES, max(LEAST_TABLES, _STEPS // max(1, steps)))
 
 
-def _steps(one: Fitted) -> int:
+def _steps(fitted: Fitted) -> int:
     """Sums that the exact program compares: pairs of leaves, by cuts of either axis, by bounds of the other one."""
-    rows, hidden = (len({shape[axis] for shape in one.case.matrix.problems}) + 1 for axis in (0, 1))
+    rows, hidden = (len({shape[axis] for shape in fitted.case.matrix.problems}) + 1 for axis in (0, 1))
     cuts = rows * (rows + 1) * hidden**3 + hidden * (hidden + 1) * rows**3
-    return int(one.function.figures.asked**2 * cuts // 24)
+    return int(fitted.function.figures.asked**2 * cuts // 24)
 
 
 def stability(
@@ -94,20 +94,21 @@ def stability(
 
     Args:
         functions: of a table.
-        tables: of the bootstrap, at least one; None for as many as `tables_of` says.
-        told: is called once, with the seconds that are left, when the first table of each function is done.
+        tables: of the bootstrap, at least one; None for the number from `tables_of`.
+        told: called once, with the remaining seconds, when the first table of each function is done.
     """
     tables = tables_of(functions) if tables is None else tables
     start = time.perf_counter()
-    first = [_drawn(one, 0) for one in functions]
+    first = [_drawn(function, 0) for function in functions]
     each = time.perf_counter() - start
     if told:
         told(each * (tables - 1) / MOST_PROCESSES)
     # Neighbours go to different processes, so those of one function share its time evenly.
-    items = [(place, number) for place in range(len(functions)) for number in range(1, tables)]
+    items = [(index, number) for index in range(len(functions)) for number in range(1, tables)]
     trees = in_order(partial(_of_item, functions), items)
     return [
-        _judged(one, [own, *(next(trees) for _ in range(1, tables))]) for one, own in zip(functions, first, strict=True)
+        _judged(function, [own, *(next(trees) for _ in range(1, tables))])
+        for function, own in zip(functions, first, strict=True)
     ]
 
 
@@ -115,59 +116,59 @@ def _of_item(functions: Sequence[Fitted], item: tuple[int, int]) -> Tree | None:
     return _drawn(functions[item[0]], item[1])
 
 
-def _drawn(one: Fitted, number: int) -> Tree | None:
-    """The tree of the draw of that number; None where it has no legal one."""
-    draw = np.random.default_rng([_SEED, crc32(one.case.name.encode()), number])
-    return refitted(one, Blocks(one.case.matrix).drawn(draw))
+def _drawn(fitted: Fitted, number: int) -> Tree | None:
+    """The tree of the draw with that number; None if it has no legal one."""
+    draw = np.random.default_rng([_SEED, crc32(fitted.case.name.encode()), number])
+    return refitted(fitted, Blocks(fitted.case.matrix).drawn(draw))
 
 
-def _judged(one: Fitted, drawn: Sequence[Tree | None]) -> Stability:
-    function, matrix = one.function, one.case.matrix
-    found = [tree for tree in drawn if tree is not None]
-    cuts = equivalent(_allowed(one), one.case.legality, function.tree, one.case.options.tie)
-    at = [splits(tree, one.case.legality.spec.max_hidden) for tree in found]
+def _judged(fitted: Fitted, drawn: Sequence[Tree | None]) -> Stability:
+    function, matrix = fitted.function, fitted.case.matrix
+    tables = [tree for tree in drawn if tree is not None]
+    cuts = equivalent(_allowed(fitted), fitted.case.legality, function.tree, fitted.case.options.tie)
+    cuts_of_tables = [splits(tree, fitted.case.legality.spec.max_hidden) for tree in tables]
     now, here = _choices(matrix, function.tree), losses(matrix, function.tree)
-    changed = np.array([now != _choices(matrix, tree) for tree in found]).reshape(len(found), len(matrix.problems))
-    lost = [_more(matrix, here, losses(matrix, tree)) for tree in found]
+    changed = np.array([now != _choices(matrix, tree) for tree in tables]).reshape(len(tables), len(matrix.problems))
+    lost = [_more(matrix, here, losses(matrix, tree)) for tree in tables]
     return Stability(
         key=function.key,
         dtype=function.dtype,
-        max_hidden=one.case.legality.spec.max_hidden,
+        max_hidden=fitted.case.legality.spec.max_hidden,
         leaves=leaves(function.tree),
-        tables=len(found),
-        held=tuple(Held(cut, share_of(cut, at)) for cut in cuts),
+        tables=len(tables),
+        held=tuple(Held(cut, share_of(cut, cuts_of_tables)) for cut in cuts),
         weighted=_spread(changed @ matrix.weight / matrix.weight.sum()),
         plain=_spread(changed.mean(axis=1)),
         lost=_spread(np.array(lost, np.float64)),
     )
 
 
-def _allowed(one: Fitted) -> TimingMatrix:
-    """The measurements without what the options exclude: a shape that would be worse than what was asked for."""
-    options, matrix = one.case.options, one.case.matrix
-    cap = one.function.figures.loss.worst if options.objective == "worst" else options.cap
+def _allowed(fitted: Fitted) -> TimingMatrix:
+    """The measurements without entries that the options exclude: shapes above the bound on regret."""
+    options, matrix = fitted.case.options, fitted.case.matrix
+    cap = fitted.function.figures.loss.worst if options.objective == "worst" else options.cap
     return matrix if cap is None else matrix.within(cap)
 
 
 def _choices(matrix: TimingMatrix, tree: Tree) -> NDArray[np.object_]:
-    found = np.empty(len(matrix.problems), np.object_)
+    choices = np.empty(len(matrix.problems), np.object_)
     for index, shape in enumerate(matrix.problems):
-        found[index] = choose(tree, *shape)
-    return found
+        choices[index] = choose(tree, *shape)
+    return choices
 
 
 def _more(matrix: TimingMatrix, here: Sequence[int | None], there: Sequence[int | None]) -> int:
-    """What is lost there more than here, over the problems at which both have a time."""
+    """Excess loss of the second over the first, over the problems at which both have a time."""
     pairs = zip(there, here, strict=True)
     return matrix.mean([None if a is None or b is None else a - b for a, b in pairs]) or 0
 
 
 def share_of(cut: Cut, tables: Sequence[Sequence[tuple[Split, Box]]]) -> float:
-    """The share of the tables that cut its axis at a threshold that is as good, in a region that meets its own."""
+    """Share of the tables with a cut of its axis at an equivalent threshold, in an overlapping region."""
     has = [
         any(
-            one.axis == cut.axis and cut.least <= one.threshold <= cut.most and not box.overlap(cut.box).is_empty
-            for one, box in own
+            split.axis == cut.axis and cut.least <= split.threshold <= cut.most and not box.overlap(cut.box).is_empty
+            for split, box in own
         )
         for own in tables
     ]

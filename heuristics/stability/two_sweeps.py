@@ -1,12 +1,12 @@
-"""What two sweeps of the same kind of GPU say of each other's tables.
+"""Cross-evaluation of two sweeps of the same kind of GPU: each table scored on the other's times.
 
-In: the evidence of both. Out: for each operator, variant and dtype that both measured, what the table of each loses on
-the times of the other more than the other's own table does there; and the noise floor to compare that with.
+In: the evidence of both. Out: for each operator, variant and dtype in both, the excess loss of each table on the times
+of the other sweep over the other's own table; and the noise floor for comparison.
 
-The noise floor of a sweep: its blocks are split in two, a table is fitted to each half, and it is what the table of one
-half loses on the other more than that half's own, the mean of both directions. The halves have half as many rounds, so
-it is rather too high for whole sweeps; but they share the compiled binaries, the day and the GPU, which sweeps do not.
-An own table has seen the noise that it is judged on, in the sweeps as in the halves.
+The noise floor of a sweep: its blocks are split in two and a table is fitted to each half. The floor is the excess loss
+of one half's table on the other half over that half's own, the mean of both directions. The halves have half as many
+rounds, so the floor is rather too high for whole sweeps; but they share the compiled binaries, the day and the GPU,
+which sweeps do not. An own table has seen the noise that it is scored on, in the sweeps as in the halves.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,11 +35,11 @@ class Crossed(NamedTuple):
     """Two tables on one operator, variant and dtype; losses are means by weight, millionths.
 
     Attributes:
-        key, dtype: whose times these are.
-        shapes: how many of them both sweeps measured.
-        scored: at how many the configs of both tables have times in the first sweep, and in the second.
-        losses: what the first sweep's table loses on the second more than the second's own, and the other way round.
-        floors: the noise floor of the first sweep, and of the second; None where there are too few blocks.
+        key, dtype: of the times.
+        shapes: number of shapes in both sweeps.
+        scored: numbers of shapes at which the configs of both tables have times, in the first sweep and in the second.
+        losses: excess loss of the first sweep's table on the second over the second's own, and the other way round.
+        floors: the noise floor of the first sweep, and of the second; None if there are too few blocks.
         differing: the share of the shapes, by weight, at which the two tables choose differently.
     """
 
@@ -58,18 +58,18 @@ class Crossed(NamedTuple):
 
     @property
     def floor(self) -> float | None:
-        """The mean of both sweeps; None where one has none."""
+        """The mean of both sweeps; None if one has none."""
         first, second = self.floors
         return None if first is None or second is None else (first + second) / 2
 
 
 class Sweep(NamedTuple):
-    """A sweep and the table of it.
+    """A sweep with its table.
 
     Attributes:
         evidence: measurements of one device.
-        fit: of them.
-        halves: of each function, by key and dtype, the trees of both halves of the blocks; None where there are none.
+        fit: to the evidence.
+        halves: of each function, by key and dtype, the trees of both halves of the blocks; None if there are none.
     """
 
     evidence: "Evidence"
@@ -86,7 +86,7 @@ def swept(evidence: "Evidence", options: FitOptions) -> Sweep:
     """
     table = fit(evidence, options)
     functions = fitted(evidence, table, options)
-    return Sweep(evidence, table, {(one.function.key, one.function.dtype): _halves(one) for one in functions})
+    return Sweep(evidence, table, {(item.function.key, item.function.dtype): _halves(item) for item in functions})
 
 
 def crossed(first: Sweep, second: Sweep, options: FitOptions) -> list[Crossed]:
@@ -95,28 +95,28 @@ def crossed(first: Sweep, second: Sweep, options: FitOptions) -> list[Crossed]:
     Args:
         first: a sweep.
         second: another one, of the same kind of GPU.
-        options: that both were fitted with.
+        options: of both fits.
 
     Raises:
         UsageError: the GPUs are of different kinds.
-        NormtuneError: the sweeps have no operator and dtype in common, measured at shapes in common.
+        NormtuneError: the sweeps have no operator and dtype in common, measured at common shapes.
     """
-    devices = [one.fit.device for one in (first, second)]
+    devices = [sweep.fit.device for sweep in (first, second)]
     if len({(device.target, device.sms) for device in devices}) > 1:
-        told = " and ".join(f"{device.label} with {device.sms} SMs" for device in devices)
-        raise UsageError(f"the sweeps are of different kinds of GPU: {told}")
+        both = " and ".join(f"{device.label} with {device.sms} SMs" for device in devices)
+        raise UsageError(f"the sweeps are of different kinds of GPU: {both}")
     kinds = [kind for kind in _kinds(first, options) if kind in set(_kinds(second, options))]
     pairs = zip(weighted(first.evidence, options, kinds), weighted(second.evidence, options, kinds), strict=True)
-    found = [one for pair in pairs if (one := _crossed(first, second, *pair))]
-    if not found:
+    results = [result for pair in pairs if (result := _crossed(first, second, *pair))]
+    if not results:
         raise NormtuneError("the sweeps have no shapes of an operator and dtype in common: sweep the same grid")
-    return found
+    return results
 
 
 def _kinds(sweep: Sweep, options: FitOptions) -> Iterator[Kind]:
-    """What was measured and is served by the table."""
-    served = {(one.key, one.dtype) for one in sweep.fit.functions}
-    served |= {(one.key, one.dtype) for one in sweep.fit.shared}
+    """The measured kinds that the table serves."""
+    served = {(function.key, function.dtype) for function in sweep.fit.functions}
+    served |= {(function.key, function.dtype) for function in sweep.fit.shared}
     for name, variant, dtype in sweep.evidence.select(options.operators).kinds():
         spec = operators().get(name)
         if spec and variant in all_variants(spec) and (join_key(name, variant), dtype) in served:
@@ -125,27 +125,27 @@ def _kinds(sweep: Sweep, options: FitOptions) -> Iterator[Kind]:
 
 def _crossed(first: Sweep, second: Sweep, left: TimingMatrix, right: TimingMatrix) -> Crossed | None:
     key, dtype = left.key, left.dtype
-    mine, other = server(first.fit, key, dtype), server(second.fit, key, dtype)
+    own, other = server(first.fit, key, dtype), server(second.fit, key, dtype)
     common = set(left.problems) & set(right.problems)
-    if mine is None or other is None or not common:
+    if own is None or other is None or not common:
         return None
     left, right = _at(left, common), _at(right, common)
-    differ = [choose(mine.tree, *shape) != choose(other.tree, *shape) for shape in left.problems]
-    halves = (first.halves[mine.key, mine.dtype], second.halves[other.key, other.dtype])
+    differ = [choose(own.tree, *shape) != choose(other.tree, *shape) for shape in left.problems]
+    halves = (first.halves[own.key, own.dtype], second.halves[other.key, other.dtype])
     return Crossed(
         key,
         dtype,
         len(common),
-        (_scored(left, mine.tree, other.tree), _scored(right, mine.tree, other.tree)),
-        (extra(right, mine.tree, other.tree), extra(left, other.tree, mine.tree)),
+        (_scored(left, own.tree, other.tree), _scored(right, own.tree, other.tree)),
+        (extra(right, own.tree, other.tree), extra(left, other.tree, own.tree)),
         (_floor(left, halves[0]), _floor(right, halves[1])),
         float(left.weight @ differ) / float(left.weight.sum()),
     )
 
 
 def _at(matrix: TimingMatrix, shapes: set[tuple[int, int]]) -> TimingMatrix:
-    """The same at some of its shapes."""
-    return matrix.of_problems([place for place, shape in enumerate(matrix.problems) if shape in shapes])
+    """The matrix of some of its shapes."""
+    return matrix.of_problems([index for index, shape in enumerate(matrix.problems) if shape in shapes])
 
 
 def _scored(matrix: TimingMatrix, *trees: Tree) -> int:
@@ -155,15 +155,15 @@ def _scored(matrix: TimingMatrix, *trees: Tree) -> int:
     )
 
 
-def _halves(one: Fitted) -> tuple[Tree, Tree] | None:
-    """The tables of both halves of the blocks; None where they are too few, or give no table."""
-    split = _split(one.case.matrix)
-    trees = [refitted(one, half) for half in split]
+def _halves(fitted: Fitted) -> tuple[Tree, Tree] | None:
+    """The tables of both halves of the blocks; None if the blocks are too few, or give no table."""
+    split = _split(fitted.case.matrix)
+    trees = [refitted(fitted, half) for half in split]
     return (trees[0], trees[1]) if len(trees) == 2 and trees[0] and trees[1] else None
 
 
 def _split(matrix: TimingMatrix) -> Sequence[TimingMatrix]:
-    """The matrices of both halves of the blocks; none where a problem has fewer than four."""
+    """The matrices of both halves of the blocks; none if a problem has fewer than four."""
     blocks = Blocks(matrix)
     return [] if int(blocks.counts.min()) < 4 else [blocks.of_half(half) for half in (0, 1)]
 
