@@ -1,1 +1,1 @@
-"""Triton RMSNorm kernels, what they say about themselves, and the dispatch that launches them."""
+"""Triton RMSNorm kernels, their operator specs, and the dispatch that launches them."""

@@ -1,4 +1,4 @@
-"""What the compiler may be told of the lengths of rows: accesses are only as wide as it can prove them to be aligned.
+"""Alignment of row lengths for the compiler: accesses are only as wide as it can prove them to be aligned.
 
 In: lengths in elements. Out: a power of two.
 """

@@ -1,7 +1,7 @@
-"""Whether a row shall have the same bits in every batch: the switch of the batch-invariant mode.
+"""Switch of the batch-invariant mode, in which a row has the same bits in every batch.
 
-In: NORMTUNE_BATCH_INVARIANT and the two functions below. Out: `is_batch_invariant`, asked at each call that does not
-say it itself. What the mode does is for `dispatch`, which looks configs up without rows, and for `settled`.
+In: NORMTUNE_BATCH_INVARIANT and the two functions below. Out: `is_batch_invariant`, for calls that do not set the mode
+themselves. `dispatch` implements the mode by a lookup without rows, `settled` by the layout of its inputs.
 """
 
 import os
@@ -15,24 +15,24 @@ from normtune.errors import UsageError
 from normtune.kernels.alignment import alignment_of
 
 VARIABLE = "NORMTUNE_BATCH_INVARIANT"
-# Pointers are multiples of this many bytes, or accesses are narrower and a row's sum takes another order.
+# Alignment of pointers, bytes: below it accesses are narrower and a row's sum takes another order.
 _POINTER_BYTES = 16
 
 _here: ContextVar[bool | None] = ContextVar("normtune_batch_invariant", default=None)
 _process: bool | None = None
-# What the variable says, once it was asked. Apart from `_process`, so that who asks cannot undo who turns the mode on.
+# Value of the variable, once read. Apart from `_process`, so that a reader cannot undo a writer's choice.
 _environment: bool | None = None
 
 
 def use_batch_invariant(enabled: bool | None = True) -> None:
     """Turn the batch-invariant mode on or off for all threads of this process.
 
-    In this mode rows of y, rstd and dx have the same bits whatever the number of rows and wherever a row stands: the
-    launch config depends on the hidden size and the dtype, never on the number of rows. The weight gradient is a sum
-    over all rows and depends on them by nature.
+    In this mode rows of y, rstd and dx have the same bits for any number of rows and at any index: the config depends
+    on the hidden size and the dtype, never on the number of rows. The weight gradient is a sum over all rows and
+    depends on them by nature.
 
     Args:
-        enabled: True or False; None for what NORMTUNE_BATCH_INVARIANT says, as at the start.
+        enabled: True or False; None for the value of NORMTUNE_BATCH_INVARIANT, as at the start.
     """
     global _process, _environment
     _process, _environment = enabled, None
@@ -42,9 +42,9 @@ def use_batch_invariant(enabled: bool | None = True) -> None:
 def batch_invariant(enabled: bool = True) -> Iterator[None]:
     """Turn the batch-invariant mode on or off for the calls inside of a `with`, in this thread or task alone.
 
-    A backward follows its forward, wherever it runs. What a backward computes anew, as activation checkpointing does,
-    runs in another thread: use the argument of `rms_norm` or `use_batch_invariant` there. `torch.compile` cannot trace
-    this `with`: put it around the call of the compiled function.
+    A backward follows its forward in any thread. A recomputed forward, as in activation checkpointing, runs in another
+    thread: use the argument of `rms_norm` or `use_batch_invariant` there. `torch.compile` cannot trace this `with`: put
+    it around the call of the compiled function.
 
     Args:
         enabled: as in `use_batch_invariant`.
@@ -57,10 +57,10 @@ def batch_invariant(enabled: bool = True) -> Iterator[None]:
 
 
 def is_batch_invariant() -> bool:
-    """Whether the mode is on here.
+    """Whether the mode is on in this thread or task.
 
     Raises:
-        UsageError: NORMTUNE_BATCH_INVARIANT is asked and is neither 0 nor 1.
+        UsageError: NORMTUNE_BATCH_INVARIANT is needed and is neither 0 nor 1.
     """
     global _environment
     here = _here.get()
@@ -74,10 +74,10 @@ def is_batch_invariant() -> bool:
 
 
 def settled(x: Tensor) -> Tensor:
-    """The tensor, or a copy of it whose rows lie as those of any other tensor of this hidden size may.
+    """The tensor, or a copy with the alignment of any other tensor of this hidden size.
 
-    A view may begin at any row or have any stride between rows. Where the compiler cannot prove as much of them as of a
-    tensor that was just made, it gives elements to other threads, and a row's sum takes another order.
+    A view may begin at any row or have any stride between rows. If the compiler can prove less about it than about a
+    new tensor, it gives elements to other threads, and a row's sum takes another order.
 
     Args:
         x: (..., hidden) and contiguous, or (rows, hidden) with a contiguous last dimension.

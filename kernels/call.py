@@ -1,6 +1,6 @@
-"""One kernel call as a value, so that running, capturing and compiling ahead of time share its construction.
+"""A kernel call as a value, so that running, capturing and compiling ahead of time share its construction.
 
-In: what a kernel file's `calls` builds. Out: `KernelCall`, `run` and `warmup`. Imports neither torch nor triton.
+In: the result of a kernel file's `calls`. Out: `KernelCall`, `run` and `warmup`. Imports neither torch nor triton.
 """
 
 from collections import deque
@@ -18,10 +18,10 @@ class KernelCall(NamedTuple):
 
 
 class ForeignKernel:
-    """A function that is no kernel of Triton, launched in the way of one.
+    """A function in place of a Triton kernel, with the same way of launching.
 
     Args:
-        function: called with its options by name, returns a tensor, or several in a tuple.
+        function: called with its options by name; returns a tensor, or several in a tuple.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -29,9 +29,10 @@ class ForeignKernel:
         self.kept: deque[Any] | None = None
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        """What makes the call and copies what it returns into the positional arguments.
+        """A function that makes the call and copies the results into the positional arguments.
 
-        Where `kept` is set it goes there instead: no time goes into copies, and no output takes the memory of the last.
+        If `kept` is set, the results go there instead: no time goes into copies, and no output takes the memory of the
+        last.
         """
 
         def launch(*outputs: Any, **inputs: Any) -> None:

@@ -1,6 +1,6 @@
-"""The GPU at hand as a `Target`.
+"""The present GPU as a `Target`.
 
-In: CUDA's number of a GPU. Out: its limits, asked of torch once. The one file of this room that asks a device.
+In: CUDA's number of a GPU. Out: its limits, from torch, read once. The only file of this room that queries a device.
 """
 
 from functools import cache
@@ -12,14 +12,14 @@ from normtune.kernels.target import Target
 
 @cache
 def describe(index: int) -> Target:
-    """The limits of GPU `index`, as torch reports them."""
+    """The limits of GPU `index`, from torch."""
     properties = torch.cuda.get_device_properties(index)
     hip = torch.version.hip is not None
     name = properties.gcnArchName.partition(":")[0] if hip else f"sm_{properties.major}{properties.minor}"
     return Target(
         name=name,
         sms=properties.multi_processor_count,
-        # A block may opt in to more shared memory on NVIDIA's GPUs; builds of torch for others need not have the name.
+        # On NVIDIA's GPUs a block may opt in to more shared memory; other builds of torch may lack the attribute.
         shared_bytes=getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block),
         warp_size=properties.warp_size,
         max_threads=1024,

@@ -1,10 +1,10 @@
 """From device to table to config to launch: the one place that looks a config up.
 
-In: an operator, tensors that exist, and whatever table serves their GPU. Out: kernels on the current stream. Which
-table that is, is found once a GPU by `normtune.heuristics.tablefile.locate`; `use_table` says otherwise.
+In: an operator, existing tensors, and the table of their GPU. Out: kernels on the current stream.
+`normtune.heuristics.tablefile.locate` finds the table, once per GPU; `use_table` overrides it.
 
-In the batch-invariant mode a config is looked up and proved legal at the largest number of rows, whatever the batch
-has, in functions that the table holds for this mode; where it has none, the operator's default config serves.
+In the batch-invariant mode a config is looked up and proved legal at the largest number of rows, for any batch, in the
+table's functions for this mode; without one, the operator's default config is used.
 """
 
 import os
@@ -27,29 +27,29 @@ from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import TARGETS, Target
 
 Kept = TypeVar("Kept")
-# A table's config is of a class that the table defines.
+# A table's config is of a class defined in the table.
 Lookup = Callable[[Problem], Any]
 
 _chosen: str | os.PathLike[str] | Literal["auto"] | None = "auto"
 _tables: dict[int, locate.Table | None] = {}
 _lookups: dict[tuple[int, bool], Lookup] = {}
 _caches: list[dict[Any, Any]] = []
-# A table is found and chosen by one thread at a time.
+# Held while a table is found or chosen.
 _choosing = threading.RLock()
-# A server sees batches of every length. A kept launch takes 2 KB and no GPU memory; to make one anew takes 0.1 ms.
+# A server sees batches of every length. A kept launch takes 2 KB and no GPU memory; making it anew takes 0.1 ms.
 MOST_KEPT = 2048
 
 
 def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
-    """Choose the table that all later launches of this process look up.
+    """Choose the table for all later launches of this process.
 
     Args:
-        table: path of a table that `normtune fit --out` wrote; None for the fixed default config of each operator, as
-            if there were no table; `auto`, as at the start, for NORMTUNE_TABLE, else the table installed for the GPU,
-            else the one shipped for it.
+        table: path of a table that `normtune fit --out` wrote; None for the fixed default config of each operator;
+            `auto`, as at the start, for NORMTUNE_TABLE, else the table installed for the GPU, else the one shipped for
+            it.
 
     Raises:
-        UsageError: the file is missing or is no table; the table in use stays as it was.
+        UsageError: the file is missing or is not a table; the table in use stays as it was.
     """
     global _chosen
     if table is not None and table != "auto":
@@ -65,17 +65,17 @@ def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
 def config_for(
     spec: OperatorSpec, problem: Problem, target: Target, device: int, batch_invariant: bool = False
 ) -> Config:
-    """The config that launches `problem` on GPU `device`: the table's, else the operator's default.
+    """The config for `problem` on GPU `device`: the table's, else the operator's default.
 
     Args:
         spec: the operator.
-        problem: what is launched.
+        problem: the problem to launch.
         target: limits of the GPU.
         device: CUDA's number of the GPU.
-        batch_invariant: whether the config may not depend on the number of rows.
+        batch_invariant: the config must not depend on the number of rows.
 
     Raises:
-        UsageError: NORMTUNE_TABLE names no table.
+        UsageError: NORMTUNE_TABLE is not the path of a table.
     """
     lookup = _lookups.get((device, batch_invariant))
     if lookup is None:
@@ -99,15 +99,15 @@ def prepared(
     batch_invariant: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Prepared:
-    """The launch of an operator on tensors that exist, to be made on them and on others that are alike.
+    """The launch of an operator on existing tensors, repeatable on tensors like them.
 
     Args:
         spec: the operator.
         problem: of at least one row.
-        tensors: by name, as `spec.buffers` lists them; last dimension contiguous, row strides free. None stands for one
+        tensors: by name, as `spec.buffers` lists them; last dimension contiguous, row strides free. None for a tensor
             that the variant leaves out.
         scalars: a value for each of the operator's `scalars`.
-        batch_invariant: whether the config may not depend on the number of rows.
+        batch_invariant: the config must not depend on the number of rows.
         options: compiler options besides those of the kernel calls.
     """
     first = next(tensor for tensor in tensors.values() if tensor is not None)
@@ -122,14 +122,14 @@ def resolved(
     tensors: Iterable[Tensor | None],
     batch_invariant: bool = False,
 ) -> AnyLaunch:
-    """What the table's config resolves to on tensors of these strides; the default config's, where it is illegal.
+    """The launch of the table's config on tensors of these strides; of the default config if that is illegal.
 
     Args:
         spec: the operator.
         problem: of at least one row.
         first: a tensor, for its device.
-        tensors: those of the problem; of matrices the row strides count.
-        batch_invariant: whether the config may not depend on the number of rows.
+        tensors: those of the problem; the row strides of matrices count.
+        batch_invariant: the config must not depend on the number of rows.
     """
     strides = [tensor.stride(0) for tensor in tensors if tensor is not None and tensor.dim() == 2]
     alignment = alignment_of(problem.hidden, *strides)
@@ -137,7 +137,7 @@ def resolved(
 
 
 def row_bounds(spec: OperatorSpec, problem: Problem, first: Tensor) -> list[int]:
-    """The numbers of rows, ascending from 1, from which on the table may answer with another config.
+    """The numbers of rows, ascending from 1, at which the table's config may change.
 
     Args:
         spec: the operator.
@@ -151,9 +151,9 @@ def row_bounds(spec: OperatorSpec, problem: Problem, first: Tensor) -> list[int]
 
 
 class Cache(dict[Any, Kept]):
-    """What was found of launches, by whatever tells them apart.
+    """Launches by the key that distinguishes them.
 
-    All of it is forgotten when another table is chosen, and the oldest of it when it has become too much.
+    A choice of another table clears the cache; beyond `MOST_KEPT` entries the oldest is dropped.
     """
 
     def __init__(self) -> None:
@@ -163,13 +163,13 @@ class Cache(dict[Any, Kept]):
         _caches.append(self)
 
     def clear(self) -> None:
-        """Forget all, and what is still being made."""
+        """Drop all entries, and those under construction."""
         with self._lock:
             self.generation += 1
             super().clear()
 
     def keep(self, key: Any, found: Kept, generation: int | None = None) -> Kept:
-        """Keep what was found under a key, unless all was forgotten since that generation, and return it."""
+        """Store a value under a key, unless the cache was cleared since `generation`, and return it."""
         with self._lock:
             if generation not in (None, self.generation):
                 return found
@@ -183,28 +183,28 @@ def _resolve(
     spec: OperatorSpec, problem: Problem, target: Target, device: int, alignment: int, batch_invariant: bool = False
 ) -> AnyLaunch:
     config = config_for(spec, problem, target, device, batch_invariant)
-    # So that no batch is too large for what a small one runs.
+    # No batch is then too large for a small batch's config.
     most = problem._replace(rows=MAX_ROWS) if batch_invariant else problem
     launch = spec.launch_of(config, most, target, alignment) and spec.launch_of(config, problem, target, alignment)
-    # Where it is illegal the table was made for a GPU with other limits.
+    # An illegal config means that the table was made for a GPU with other limits.
     return launch or spec.launch(spec.default_config(problem, target), problem, target, alignment)
 
 
 def target_of(tensor: Tensor) -> Target:
-    """The limits of the GPU that a tensor is on."""
-    # Tensors on a CPU get here only under the Triton interpreter, which knows nothing that came after sm_80.
+    """The limits of a tensor's GPU."""
+    # CPU tensors occur only under the Triton interpreter, which supports nothing newer than sm_80.
     return describe(tensor.device.index) if tensor.is_cuda else TARGETS["sm_80"]
 
 
 def _table_of(device: int, target: Target) -> locate.Table | None:
-    """The table of GPU `device`, found once; asked while `_choosing` is held."""
+    """The table of GPU `device`, found once; the caller holds `_choosing`."""
     if device not in _tables:
         _tables[device] = _find(device, target)
     return _tables[device]
 
 
 def _find(device: int, target: Target) -> locate.Table | None:
-    """The table that serves GPU `device` under the present choice; None for the default configs."""
+    """The table of GPU `device` under the present choice; None for the default configs."""
     if _chosen is None:
         return None
     if _chosen != "auto":
@@ -223,7 +223,7 @@ def _find(device: int, target: Target) -> locate.Table | None:
 
 
 def _in_table(table: locate.Table | None, batch_invariant: bool = False) -> Lookup:
-    """What a table answers in one of the two modes; None where the default config is to serve."""
+    """The lookup of a table in one of the two modes; it returns None for the default config."""
     told = False
 
     def look_up(problem: Problem) -> Any:

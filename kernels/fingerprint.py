@@ -1,4 +1,4 @@
-"""The fingerprint of an operator's kernels: changes exactly when their syntax trees do.
+"""The fingerprint of an operator's kernels: it changes exactly when their syntax trees do.
 
 In: an `OperatorSpec`. Out: a sha256 over the syntax trees of the modules that its spec lists, without docstrings,
 comments, annotations and positions. Reads sources as text: needs neither triton nor torch, and gives the same on
@@ -40,13 +40,13 @@ def _of_modules(modules: tuple[str, ...]) -> str:
 
 
 def _canonical(node: object) -> str:
-    """A node as text. Written here because `ast.dump` prints other fields on other versions of Python."""
+    """A node as text. Not `ast.dump`, which prints other fields on other versions of Python."""
     if isinstance(node, list):
         return "[" + ",".join(_canonical(item) for item in node) + "]"
     if not isinstance(node, ast.AST):
         return repr(node)
     fields = dict(ast.iter_fields(node))
-    if isinstance(node, ast.AnnAssign):  # x: int = 1 is x = 1; a bare x: int says nothing at run time
+    if isinstance(node, ast.AnnAssign):  # x: int = 1 is x = 1; a bare x: int does nothing at run time
         if node.value is None:
             return ""
         return _canonical(ast.Assign(targets=[node.target], value=node.value))
@@ -63,5 +63,5 @@ def _canonical(node: object) -> str:
 
 
 def _is_constexpr(annotation: object) -> bool:
-    """Whether an annotation is `tl.constexpr`, the one kind that changes what is compiled."""
+    """Whether an annotation is `tl.constexpr`, the only kind that changes the compiled code."""
     return isinstance(annotation, ast.Attribute) and annotation.attr == "constexpr"

@@ -1,7 +1,7 @@
-"""What to call a GPU in a line of text, whatever its driver calls it.
+"""Name of a GPU for a line of text, from any driver's name.
 
 In: the driver's name. Out: one line of printable ASCII of bounded length, never empty. Headers and messages all use it,
-so that a table finds the GPU it was made for.
+so that a table finds its GPU.
 """
 
 MAX_LETTERS = 80
@@ -9,11 +9,11 @@ UNNAMED = "unnamed GPU"
 
 
 def plain_name(name: str) -> str:
-    """The name in one line of at most `MAX_LETTERS`; `UNNAMED` where nothing is left."""
+    """The name in one line of at most `MAX_LETTERS`; `UNNAMED` if nothing is left."""
     return " ".join(plain_letters(name).split())[:MAX_LETTERS].strip() or UNNAMED
 
 
 def plain_letters(text: str) -> str:
-    """A text in one line of printable ASCII: `?` for other letters, a space for what cannot be printed."""
+    """A text in one line of printable ASCII: `?` for other letters, a space for unprintable ones."""
     letters = (letter if letter.isprintable() else " " for letter in text)
     return "".join(letter if letter.isascii() else "?" for letter in letters)

@@ -1,11 +1,11 @@
-"""Launching a compiled binary again on other tensors, without Triton's binder, which takes 10 us and more a call.
+"""Repeated launches of a compiled binary on other tensors, without Triton's binder, which takes 10 us and more a call.
 
-In: kernel calls with real tensors. Out: `Prepared`, which launches them on tensors that are alike: same shapes, strides
-and dtypes, pointers of the same alignment, as binaries are specialised on these. It keeps numbers and binaries, never a
-tensor. Launches that end in the same binary share it, whatever their grids and row counts.
+In: kernel calls with real tensors. Out: `Prepared`, which launches them on tensors like these: same shapes, strides and
+dtypes, pointers of the same alignment, as binaries are specialised on these. It keeps numbers and binaries, never a
+tensor. Launches with the same binary share it, for any grid and number of rows.
 
-What is private to Triton is used here alone, one way a version; what no way is known for (other versions, other
-vendors) is launched by the public `kernel[grid]`, and so is everything while somebody listens by one of Triton's hooks.
+Triton's private interfaces are used here alone, one way per version. Other versions and other vendors are launched by
+the public `kernel[grid]`, and so is everything while one of Triton's hooks has a listener.
 """
 
 import threading
@@ -22,34 +22,34 @@ from normtune.kernels.call import KernelCall
 from normtune.kernels.operator import AnyLaunch, OperatorSpec
 from normtune.kernels.problem import Problem
 
-# Launches on a stream: (stream, pointers of the tensors).
+# Launches on a stream, given the stream and the pointers of the tensors.
 Bound = Callable[[int, Sequence[int | None]], object]
 
-# Those of all pointers that a kernel takes, in its order.
+# Selects a kernel's pointers, in its order, from all pointers.
 Pick = Callable[[Sequence[int | None]], Sequence[int | None]]
 
 _runtime = triton.knobs.runtime
-# Chains of hooks. In their place somebody may put others, a hook or None.
+# Chains of hooks. Other code may replace them by others, by a hook or by None.
 _ENTER, _LEAVE = _runtime.launch_enter_hook, _runtime.launch_exit_hook
-# A multiple of this many bytes is what Triton specialises pointers on.
+# Triton specialises pointers on multiples of this many bytes.
 _POINTER_BYTES = 16
 _INT32 = range(-(2**31), 2**31)
 _binaries: dict[tuple[Any, ...], Any] = {}
-# Triton shows a kernel whose binary is still being loaded to other threads.
+# Triton exposes a kernel to other threads while its binary is still being loaded.
 _loading = threading.Lock()
 
 
 class Prepared:
-    """Kernel calls that can be made again.
+    """Repeatable kernel calls.
 
     Args:
-        calls: as an operator's kernel file makes them, of `tensors` and nothing else that has a pointer.
+        calls: from an operator's kernel file, with no pointers but those of `tensors`.
         tensors: each tensor of the calls, None for one that is left out; not kept.
         workspace: float32 elements that each launch allocates; its tensor is then the last of `tensors`.
-        device: CUDA's number of the GPU, None where kernels are interpreted.
+        device: CUDA's number of the GPU; None if kernels are interpreted.
 
     Raises:
-        ValueError: a tensor stands behind an argument that is none.
+        ValueError: a tensor follows an argument that is none.
     """
 
     __slots__ = ("_bound", "_device", "_hooks", "_one_device", "_public", "_stream_of", "_workspace")
@@ -67,12 +67,12 @@ class Prepared:
             self._stream_of = driver.active.get_current_stream
             with torch.cuda.device(device):
                 bound = [_bind(call, public, device) for call, public in zip(calls, self._public, strict=True)]
-        # All of them or none: what is launched in two ways would have two meanings of the current device.
+        # All or none: two ways of launching would give the current device two meanings.
         self._bound = [launch for launch in bound if launch] if all(bound) else []
 
     @property
     def is_fast(self) -> bool:
-        """Whether launches go around Triton's binder while nobody listens."""
+        """Whether launches avoid Triton's binder while its hooks have no listener."""
         return bool(self._bound)
 
     @property
@@ -84,12 +84,12 @@ class Prepared:
         """Launch on the current stream of the device.
 
         Args:
-            tensors: as those it was made of, the workspace left out; the first one is there.
+            tensors: like those of the construction, without the workspace; the first one is not None.
         """
         if self._workspace:
             tensors = (*tensors, tensors[0].new_empty(self._workspace, dtype=torch.float32))
         if (
-            # Whether somebody listens to launches, as profilers do; asked here, as it is asked at each launch.
+            # Whether a hook has a listener, as with profilers; checked at each launch.
             (_ENTER.calls or _LEAVE.calls)
             or _runtime.launch_enter_hook is not _ENTER
             or _runtime.launch_exit_hook is not _LEAVE
@@ -127,13 +127,13 @@ def prepare(
     scalars: Mapping[str, float],
     options: Mapping[str, Any] | None = None,
 ) -> Prepared:
-    """A launch of an operator, to be made on these tensors and on others that are alike.
+    """A launch of an operator, repeatable on tensors like these.
 
     Args:
         spec: the operator.
-        launch: what `problem` resolved to.
+        launch: resolved for `problem`.
         problem: of at least one row.
-        tensors: by name, as the operator's `buffers` lists them; None stands for one that the variant leaves out.
+        tensors: by name, as the operator's `buffers` lists them; None for one that the variant leaves out.
         scalars: a value for each of the operator's `scalars`.
         options: compiler options besides those of the calls.
     """
@@ -150,16 +150,16 @@ def prepare(
 
 
 class _Public:
-    """A kernel call by Triton's public way, on other tensors.
+    """A kernel call through Triton's public interface, on other tensors.
 
     Attributes:
         slots: for each leading argument that is a tensor or None, its index among the tensors.
         rest: the other positional arguments.
         options: constexprs and compiler options.
-        count: how many tensors there are.
+        count: number of tensors.
 
     Raises:
-        ValueError: a tensor stands behind an argument that is none.
+        ValueError: a tensor follows an argument that is none.
     """
 
     __slots__ = ("_grid", "_kernel", "count", "options", "rest", "slots")
@@ -182,7 +182,7 @@ class _Public:
 
 
 def _bind(call: KernelCall, public: _Public, device: int) -> Bound | None:
-    """The fast way to make a call again; None where this Triton, this GPU or this binary has none."""
+    """The fast way to repeat a call; None if this Triton, this GPU or this binary has none."""
     compiled = _loaded(call, device)
     way = _WAYS.get(".".join(triton.__version__.split(".")[:2]))
     if way is None or len(public.slots) < 2 or driver.active.get_current_target().backend != "cuda":
@@ -190,7 +190,7 @@ def _bind(call: KernelCall, public: _Public, device: int) -> Bound | None:
     launcher = compiled.run
     if launcher.global_scratch_size or launcher.profile_scratch_size:
         return None
-    # All parameters in the order of the signature; the launcher leaves constants out by itself.
+    # All parameters in the order of the signature; the launcher itself leaves out constants.
     constants = tuple(call.options[name] for name in call.kernel.arg_names[len(call.args) :])
     x, y, z = (*call.grid, 1, 1)[:3]
     pick: Pick = itemgetter(*public.slots)
@@ -204,7 +204,7 @@ def _all(pointers: Sequence[int | None]) -> Sequence[int | None]:
 
 
 def _loaded(call: KernelCall, device: int) -> Any:
-    """The compiled kernel of a call, loaded on the current device, whose number is given."""
+    """The compiled kernel of a call, loaded on the current device, whose number is `device`."""
     key = (call.kernel, device, tuple(map(_kind, call.args, call.kernel.params)), tuple(call.options.items()))
     compiled = _binaries.get(key)
     if compiled is None:
@@ -216,7 +216,7 @@ def _loaded(call: KernelCall, device: int) -> Any:
 
 
 def _kind(argument: Any, parameter: Any) -> Any:
-    """What a binary is specialised on of a positional argument."""
+    """The properties of a positional argument on which a binary is specialised."""
     if isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % _POINTER_BYTES == 0
     if isinstance(argument, float):

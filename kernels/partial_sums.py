@@ -1,7 +1,7 @@
-"""The sum of the partial sums that the programs of one kernel left, in a fixed order.
+"""The sum of one kernel's partial sums, in a fixed order.
 
-In: their workspace. Out: the kernel call. As a dependent launch (CUDA's programmatic dependent launch) its programs are
-brought to the GPU while the last ones of the kernel before still run, and wait there before their first access.
+In: their workspace. Out: the kernel call. As a dependent launch (CUDA's programmatic dependent launch) its programs
+come to the GPU while the last ones of the previous kernel still run, and wait there before their first access.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ def _reduce_partials_kernel(
     o_col = tl.program_id(0).to(tl.int64) * BLOCK_COL + tl.arange(0, BLOCK_COL)
     m_col = o_col < n_col
     if IS_DEPENDENT:
-        gdc_wait()  # no access of any program comes before this
+        gdc_wait()  # precedes every access of every program
     b_sum = tl.zeros([BLOCK_PARTIAL, BLOCK_COL], dtype=tl.float32)
     for i_partial in range(0, partials, BLOCK_PARTIAL):
         o_partial = i_partial + tl.arange(0, BLOCK_PARTIAL).to(tl.int64)
@@ -44,7 +44,7 @@ def reduction(launch: Launch, hidden: int, workspace: Any, dweight: Any) -> Kern
     """The call that sums `launch.grid` rows of partial sums.
 
     Args:
-        launch: of the kernel that left them; its `finish` says how this one follows it.
+        launch: of the kernel that wrote them; its `finish` gives the way in which this one follows.
         hidden: length of a row.
         workspace: (launch.grid, hidden) float32.
         dweight: (hidden,), the sum.

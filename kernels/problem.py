@@ -1,4 +1,4 @@
-"""One shape of one operator: what is measured, fitted and looked up.
+"""One shape of one operator: the unit of measuring, fitting and lookup.
 
 In: names and sizes. Out: `Problem`, `Buffer` and the sizes of dtypes. Knows no operator by name.
 """
@@ -9,15 +9,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
-# A grid has at most 2**31 - 1 programs. The kernels count rows in int32 and look ahead of the last one, by a block and
-# by as many programs as the grid has for each stage of a pipeline: half of the range is left for that.
+# A grid has at most 2**31 - 1 programs. The kernels count rows in int32 and look beyond the last one, by a block and by
+# as many programs as the grid has per stage of a pipeline: half of the range is left for that.
 MAX_ROWS = 2**30
-# Ends the name under which a table holds a function that may not look at rows.
+# Suffix of the name of a table's function that does not depend on rows.
 BATCH_INVARIANT = "batch_invariant"
 
 
 class Problem(NamedTuple):
-    """Operator, shape, dtype and the variant in which it runs.
+    """Operator, shape, dtype and variant.
 
     Attributes:
         operator: the plain name of the operator, `rms_norm_forward`.
@@ -35,7 +35,7 @@ class Problem(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The name under which tables hold this operator: `rms_norm_forward` or `rms_norm_forward:no_rstd`."""
+        """The operator's name in tables: `rms_norm_forward` or `rms_norm_forward:no_rstd`."""
         return join_key(self.operator, self.variant)
 
     @property
@@ -105,22 +105,22 @@ def nearest_sizes(operator: str, others: Iterable[str]) -> str | None:
 
 
 def join_key(operator: str, variant: str) -> str:
-    """A table's operator name of an operator and variant, as `split_key` takes it apart."""
+    """The name in tables of an operator and variant, the inverse of `split_key`."""
     return f"{operator}:{variant}" if variant else operator
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """A table's operator name as (operator, variant): `a:b` is ("a", "b"), `a` is ("a", "")."""
+    """A name in tables as (operator, variant): `a:b` is ("a", "b"), `a` is ("a", "")."""
     operator, _, variant = key.partition(":")
     return operator, variant
 
 
 def batch_invariant_key(key: str) -> str:
-    """The name of an operator's function that does not look at rows: `a:batch_invariant`, `a:b+batch_invariant`."""
+    """The name of an operator's function without rows: `a:batch_invariant`, `a:b+batch_invariant`."""
     return f"{key}{'+' if split_key(key)[1] else ':'}{BATCH_INVARIANT}"
 
 
 def split_batch_invariant(key: str) -> tuple[str, bool]:
-    """A table's operator name without what `batch_invariant_key` adds, and whether it was there."""
+    """A name in tables without the suffix of `batch_invariant_key`, and whether it had that."""
     plain = key.removesuffix(BATCH_INVARIANT)
     return (plain[:-1], True) if plain != key and plain[-1:] in (":", "+") else (key, False)

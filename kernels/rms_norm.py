@@ -1,8 +1,8 @@
-"""RMSNorm as people call it: a function with the arguments of `torch.nn.functional.rms_norm`, or a shorter one.
+"""The public function: arguments as in `torch.nn.functional.rms_norm`, or shorter ones.
 
 In: arguments. Out: y = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps), computed in float32. This module
-chooses the road of a call: straight to a kept launch for plain tensors (`rms_norm_eager`), through torch's dispatcher
-for those who have to see the call (`rms_norm_ops`), composed of torch's operations for transforms of functions
+chooses the path of a call: to a kept launch for plain tensors (`rms_norm_eager`), through torch's dispatcher for
+compilers, modes and subclasses (`rms_norm_ops`), or composed of torch's operations for function transforms
 (`rms_norm_composed`).
 """
 
@@ -30,7 +30,7 @@ _forward = eager.forward
 _modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._are_functorch_transforms_active
 _is_traced = torch._C._get_tracing_state
-# `Function.apply` without what it does for transforms of functions, which take another road: 2 us.
+# `Function.apply` without its work for function transforms, which take another path: 2 us.
 _apply: Callable[..., Tensor] = super(torch.autograd.Function, RMSNormFunction).apply
 _INTEGERS = (Integral, torch.SymInt)
 
@@ -59,21 +59,21 @@ def rms_norm(
 def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the overloads)
     """RMSNorm over the last dimension, or over the last dimensions, differentiable in x and weight.
 
-    Called `rms_norm(x, weight, eps=1e-6)`, or as `torch.nn.functional.rms_norm`, whose place it can take:
+    Call it as `rms_norm(x, weight, eps=1e-6)`, or in place of `torch.nn.functional.rms_norm`:
     `rms_norm(input, normalized_shape, weight=None, eps=None)`.
 
-    The kernels take bfloat16, float16 and float32 on a GPU, rows of 1 to 65536 elements and up to 2^30 rows. Rows that
-    do not lie one stride apart with their elements in order are copied first, and so is a weight that is not contiguous
-    or of a third dtype. Everything else that torch takes is composed of torch's operations, in several passes: float64,
-    tensors on a CPU, longer rows, forward-mode derivatives, transforms of `torch.func`, second derivatives.
+    The kernels take bfloat16, float16 and float32 on a GPU, rows of 1 to 65536 elements and up to 2^30 rows. Rows
+    without a single stride or with elements out of order are copied first, and so is a weight that is not contiguous or
+    of a third dtype. All other inputs of torch's function are composed of torch's operations, in several passes:
+    float64, tensors on a CPU, longer rows, forward-mode derivatives, transforms of `torch.func`, second derivatives.
 
     Args:
         x: (..., hidden), a dense floating-point tensor of 16 to 64 bits; also `input`.
         weight: (hidden,), or of `normalized_shape`, of any such dtype, on x's device; None for y = x * rstd.
-        eps: added to the mean square; None for the machine epsilon of float32, of float64 where x is that.
+        eps: added to the mean square; None for the machine epsilon of float32, or of float64 if x is float64.
         offset: added to the weight, in float32: 1.0 for weights that are stored around zero.
-        batch_invariant: whether each row of y, and of the gradient of x, has the same bits in every batch; None for
-            what `normtune.batch_invariant` and `normtune.use_batch_invariant` say. The weight gradient sums over rows
+        batch_invariant: give each row of y, and of the gradient of x, the same bits in every batch; None for the
+            setting of `normtune.batch_invariant` and `normtune.use_batch_invariant`. The weight gradient sums over rows
             and always depends on the batch.
         normalized_shape: x's last dimensions, over which it is normalized; the last one without it.
 
@@ -81,8 +81,8 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
         y, of x's shape and dtype, contiguous. Autocast changes nothing: all arithmetic is in float32 anyway.
 
     Raises:
-        TypeError: x or weight is no tensor, or eps or offset no number.
-        ValueError: an argument is not as above; the text names it and its value. Nothing was launched.
+        TypeError: x or weight is not a tensor, or eps or offset not a number.
+        ValueError: another argument is wrong; the message names it and its value. Nothing was launched.
     """
     if not named and len(arguments) > 1 and type(arguments[1]) in PLAIN:
         return _rms_norm(*arguments)
@@ -103,7 +103,7 @@ def _over_shape(
     offset: float = 0.0,
     batch_invariant: bool | None = None,
 ) -> Tensor:
-    """As torch's own function is called."""
+    """The form of torch's own function."""
     if isinstance(input, Tensor):
         shape = shape_of(normalized_shape)
         dims = len(shape)
@@ -124,8 +124,8 @@ def shape_of(normalized_shape: Any) -> tuple[int, ...]:
     """`normalized_shape` as a tuple of sizes.
 
     Raises:
-        TypeError: it is neither an integer nor a sequence of them.
-        ValueError: it is empty, or a size is negative.
+        TypeError: neither an integer nor a sequence of integers.
+        ValueError: empty, or with a negative size.
     """
     sizes = (normalized_shape,) if isinstance(normalized_shape, _INTEGERS) else normalized_shape
     if not isinstance(sizes, Sequence) or not all(isinstance(size, _INTEGERS) for size in sizes):
@@ -142,7 +142,7 @@ def _rms_norm(
     offset: float = 0.0,
     batch_invariant: bool | None = None,
 ) -> Tensor:
-    """Over the last dimension."""
+    """The form over the last dimension."""
     if (
         _is_compiling()
         or type(x) not in PLAIN
@@ -167,13 +167,13 @@ def _rms_norm(
     return _forward(x, weight, eps, offset, batch_invariant, False)[0]
 
 
-# Errors of a wrong call name the function that was called.
+# Errors of a wrong call name the public function.
 for _form in (_rms_norm, _over_shape):
     _form.__name__ = _form.__qualname__ = "rms_norm"
 
 
 def _seen(x: Any, weight: Any, eps: float | None, offset: float, batch_invariant: bool | None) -> Tensor:
-    """A call that somebody has to see, or of tensors that are more than their memory."""
+    """A call through torch's dispatcher, or of tensors that are more than their memory."""
     for name, tensor in (("x", x), *((("weight", weight),) if weight is not None else ())):
         if not _is_proxy(tensor):
             check_kind(name, tensor)
@@ -183,17 +183,17 @@ def _seen(x: Any, weight: Any, eps: float | None, offset: float, batch_invariant
         )
     if eps is None:
         eps = composed.machine_epsilon(x)
-    if not _is_traced():  # sizes are tensors there; the operator checks them
+    if not _is_traced():  # traced sizes are tensors; the operator checks them
         check(x, weight, eps, offset)
     if _transforms() or forward_ad._current_level >= 0:
         return _transformed(x, weight, eps, offset, batch_invariant)
     if not (_is_compiling() or _modes() or _is_traced() or any(map(_is_seeing, (x, weight)))):
-        # Of a subclass that is nothing but its memory.
+        # Of a subclass that adds nothing to its memory.
         columns = None if weight is None else weight.as_subclass(Tensor)
         return _rms_norm(x.as_subclass(Tensor), columns, eps, offset, batch_invariant)
     if _is_sharded(x):
         rms_norm_sharding.register()
-    # torch.jit.trace compares what it records with and without gradients.
+    # torch.jit.trace compares its recordings with and without gradients.
     needs = (_is_traced() or torch.is_grad_enabled()) and (
         x.requires_grad or (weight is not None and weight.requires_grad)
     )
@@ -211,16 +211,16 @@ def _transformed(x: Tensor, weight: Tensor | None, eps: float, offset: float, ba
 
 
 def _is_seeing(tensor: Tensor | None) -> bool:
-    """Whether the type of a tensor has a say in what is done with it."""
+    """Whether the type of a tensor intercepts operations."""
     return type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__ if tensor is not None else False
 
 
 def _is_sharded(tensor: Tensor) -> bool:
-    """Whether it is a DTensor, asked without importing what makes them."""
+    """Whether it is a DTensor, without an import of its class."""
     tensors = sys.modules.get("torch.distributed.tensor")
     return tensors is not None and isinstance(tensor, tensors.DTensor)
 
 
 def _is_proxy(value: object) -> bool:
-    """Whether it stands for a tensor and is none, as what `torch.fx` records calls of."""
+    """Whether it stands for a tensor, as the proxies with which `torch.fx` records calls."""
     return not isinstance(value, Tensor) and has_torch_function((value,))

@@ -1,7 +1,7 @@
-"""What RMSNorm takes, and one line for what it does not.
+"""Checks of RMSNorm's arguments.
 
-In: arguments as somebody passed them. Out: nothing, or TypeError or ValueError that names the argument, its value and
-what is expected. Reads what a tensor says of itself, never its memory, so that it serves tensors without memory, too.
+In: a user's arguments. Out: nothing, or TypeError or ValueError with the argument, its value and the expected one.
+Reads properties of tensors, never their memory, so it also serves tensors without memory.
 """
 
 from numbers import Real
@@ -28,8 +28,8 @@ def check(x: Any, weight: Any, eps: Any, offset: Any) -> None:
         offset: a finite number.
 
     Raises:
-        TypeError: an argument is no tensor, or no number.
-        ValueError: it is not as above.
+        TypeError: x or weight is not a tensor, or eps or offset not a number.
+        ValueError: another property is wrong.
     """
     _check_tensor("x", x)
     if x.dim() == 0:
@@ -46,11 +46,11 @@ def check(x: Any, weight: Any, eps: Any, offset: Any) -> None:
 
 
 def number(name: str, value: Any) -> float:
-    """A finite number of float32's range as a float; a tensor is none, as it could change after it was read.
+    """A finite number of float32's range as a float; a tensor is refused, as it could change later.
 
     Raises:
-        TypeError: it is no number.
-        ValueError: it is not finite.
+        TypeError: not a number.
+        ValueError: not finite.
     """
     if not isinstance(value, Real | torch.SymFloat):
         raise TypeError(f"{name} is {value!r}: expected a number")
@@ -58,22 +58,22 @@ def number(name: str, value: Any) -> float:
         found = float(value)
     except OverflowError:
         found = float("inf")
-    if not -_LARGEST <= found <= _LARGEST:  # NaN is neither
+    if not -_LARGEST <= found <= _LARGEST:  # also refuses NaN
         raise ValueError(f"{name} is {value!r}: expected a finite number")
     return found
 
 
 def is_for_kernels(x: Tensor) -> bool:
-    """Whether the kernels take a checked x on a GPU: its dtype, and the length and number of its rows."""
+    """Whether the kernels take a checked x on a GPU, by its dtype and the length and number of its rows."""
     hidden = x.shape[-1]
     return x.dtype in DTYPES and 1 <= hidden <= MAX_HIDDEN and x.numel() // hidden <= MAX_ROWS
 
 
 def check_kind(name: str, tensor: Any) -> None:
-    """Raise TypeError for what is no tensor and ValueError for nested ones, whatever their type does with functions."""
+    """Raise TypeError for anything but a tensor and ValueError for nested ones, whatever their type intercepts."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} is {tensor!r}: expected a tensor")
-    # A jagged one knows torch's own function by its name, and would call it with other arguments.
+    # A jagged tensor knows torch's own function by its name, and would call it with other arguments.
     with torch._C.DisableTorchFunctionSubclass():
         if tensor.is_nested:
             raise ValueError(f"{name} is a nested tensor: expected a dense one, pass {name}.values()")

@@ -1,7 +1,7 @@
 """Gradients of RMSNorm for autograd, of any order.
 
-In: tensors. Out: y with a graph. The first gradients are launched (`rms_norm_eager`); their own gradients are those of
-the formula composed of torch's operations (`rms_norm_composed`).
+In: tensors. Out: y with a graph. First gradients are launched (`rms_norm_eager`); higher ones come from the formula
+composed of torch's operations (`rms_norm_composed`).
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from normtune.kernels.rms_norm_readable import has_memory
 
 
 class RMSNormFunction(torch.autograd.Function):
-    """`forward` with gradients of any order; arguments and errors as there, without `store_rstd`."""
+    """`forward` with gradients of any order; same arguments and errors, without `store_rstd`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float, offset: float, batch_invariant: bool) -> Tensor:
@@ -30,9 +30,9 @@ class RMSNormFunction(torch.autograd.Function):
         """Dx and dweight."""
         x, weight, rstd = ctx.saved_tensors
         needs_dx, needs_dweight = ctx.needs_input_grad[:2]
-        # Somebody asks for gradients of gradients where a graph is recorded here.
+        # A recorded graph here means that gradients of gradients are wanted.
         function = _Backward.apply if torch.is_grad_enabled() else backward
-        if function is not backward and not has_memory(dy):  # batched, and no function of ours is to stand between
+        if function is not backward and not has_memory(dy):  # batched: no autograd function may intervene
             plan = ctx.plan
             _, factors = composed.forward(x, weight, plan.eps, plan.offset)
             found = composed.backward(dy, x, weight, factors, plan.offset)
@@ -42,7 +42,7 @@ class RMSNormFunction(torch.autograd.Function):
 
 
 class _Backward(torch.autograd.Function):
-    """`backward`, whose own gradients are those of the composed formula."""
+    """`backward`, with the gradients of the composed formula."""
 
     @staticmethod
     def forward(
@@ -73,12 +73,12 @@ def second_derivatives(
 
     Args:
         saved: dy, x and weight.
-        gradients: of dx and dweight, None for one that nothing depends on.
+        gradients: of dx and dweight; None for one without dependents.
         eps: of the forward.
         offset: of the forward.
     """
     with torch.enable_grad():
-        # Others of the same values: what x and dy may have in common stays out of these gradients.
+        # New leaves of the same values: dependencies between x and dy stay out of these gradients.
         leaves = [
             tensor if tensor is None else tensor.view_as(tensor) if tensor.requires_grad else tensor.detach()
             for tensor in saved

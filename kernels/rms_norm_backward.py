@@ -3,14 +3,14 @@
 With g = dy * (weight + offset), xhat = x * rstd and m = mean(g * xhat) over a row:
     dx = rstd * (g - xhat * m)          dweight = sum over rows of dy * xhat
 
-In: a `Launch` and tensors that exist. Out: the kernel calls. Chooses nothing and allocates nothing; kernels and launch
-stand apart from all else because their syntax trees are the kernels' fingerprint.
+In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. Kernels and launch
+stand apart from other code because their syntax trees are the kernels' fingerprint.
 
-Three ways, all without atomics, so that a launch gives the same bits each time:
-    persistent  a fixed grid strides over the rows; each program keeps its part of dweight in registers and writes it
+Three ways, all without atomics, so that every launch gives the same bits:
+    persistent  a fixed grid strides over the rows. Each program keeps its part of dweight in registers and writes it
                 once, in float32, to its row of a (grid, hidden) workspace that a second kernel sums. A grid of one
                 writes dweight. This file.
-    split       the same for rows that registers do not hold: columns in chunks. rms_norm_backward_split.
+    split       the same for rows that do not fit into registers: columns in chunks. rms_norm_backward_split.
     columns     some programs take rows and write dx, others take columns and sum dweight from x and dy, which they read
                 once more, out of the L2: one launch, no partial sums. rms_norm_backward_columns.
 
@@ -72,7 +72,7 @@ def _rms_norm_backward_kernel(
     o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
     b_weight = load_weight(weight_ptr, o_col, m_col, offset)
     inverse_hidden = 1.0 / hidden
-    # The sum over a tile's rows waits until after the loop: inside it would cross warps once a tile.
+    # The sum over a tile's rows follows the loop: inside, it would cross warps once per tile.
     b_dweight = tl.zeros([BLOCK_ROW, BLOCK_COL], dtype=tl.float32)
     for i_block in tl.range(tl.program_id(0), tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0), num_stages=NUM_STAGES):
         o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
@@ -99,12 +99,12 @@ def calls(
     """The kernel calls of one backward: the main kernel and, with partial sums, their reduction.
 
     Args:
-        launch: as `resolve_backward` returns it.
-        problem: rows, hidden, dtype; the variant says whether the weight gradient is wanted.
+        launch: from `resolve_backward`.
+        problem: rows, hidden, dtype; the variant decides whether the weight gradient is computed.
         tensors: `dy`, `x` (rows, hidden), `weight` (hidden,), `rstd` (rows,) float32, `dx` (rows, hidden), and
             `dweight` (hidden,) unless the variant is `no_dweight`; last dimension contiguous.
-        workspace: at least `launch.workspace` float32 elements when that is not 0, else not used.
-        eps: not used, rstd holds it.
+        workspace: at least `launch.workspace` float32 elements if that is not 0, else unused.
+        eps: unused, as rstd includes it.
         offset: added to the weight, in float32.
     """
     dy, x, dx, dweight = tensors["dy"], tensors["x"], tensors["dx"], tensors.get("dweight")

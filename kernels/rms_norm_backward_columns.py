@@ -1,8 +1,8 @@
 """RMSNorm backward in one launch: some programs take rows and write dx, others take columns and sum dweight.
 
-In: arguments as `rms_norm_backward.calls` makes them. Out: the kernel. dweight needs no mean over a row, so nothing has
-to wait for anything: no partial sums, no second launch, no ticket. x and dy are read twice, the second time out of
-the L2, and a program of columns walks through all rows: this is for few rows.
+In: the arguments from `rms_norm_backward.calls`. Out: the kernel. dweight needs no mean over a row, so no program waits
+for another: no partial sums, no second launch, no ticket. x and dy are read twice, the second time out of the L2, and a
+program of columns walks through all rows: this is for few rows.
 """
 
 import triton
@@ -71,7 +71,7 @@ def rms_norm_backward_columns_kernel(
     HAS_DWEIGHT: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    """As `rms_norm_backward` says; a grid of the slices of columns, if any, and then of the blocks of rows."""
+    """See `rms_norm_backward`; the grid has the slices of columns, if any, and then the blocks of rows."""
     n_col = extent(hidden, ALIGNMENT)
     s_x = extent(x_stride, ALIGNMENT)
     s_dy = extent(dy_stride, ALIGNMENT)

@@ -1,8 +1,8 @@
 """RMSNorm backward of rows that are too long for one tile: columns in chunks, each with a sum of its own.
 
-In: arguments as `rms_norm_backward.calls` makes them. Out: the kernel. A fixed grid strides over the rows. The sums of
-dweight take half of the registers at hidden 16384 in bfloat16: x and dy are held between their two uses as they were
-read, or read again out of the cache where even that is too much.
+In: the arguments from `rms_norm_backward.calls`. Out: the kernel. A fixed grid strides over the rows. The sums of
+dweight take half of the registers at hidden 16384 in bfloat16. Between their two uses x and dy stay in registers in
+their own dtype, or are read again out of the cache if even that is too much.
 """
 
 import triton
@@ -35,13 +35,13 @@ def rms_norm_backward_split_kernel(
     IS_HELD: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    """As `rms_norm_backward` says; `IS_HELD`: a row stays in registers, `NUM_STAGES` 2: the next one is fetched."""
+    """See `rms_norm_backward`; `IS_HELD`: a row stays in registers, `NUM_STAGES` 2: the next one is fetched."""
     n_col = extent(hidden, ALIGNMENT)
     s_x = extent(x_stride, ALIGNMENT)
     s_dy = extent(dy_stride, ALIGNMENT)
     s_dx = extent(dx_stride, ALIGNMENT)
     inverse_hidden = 1.0 / hidden
-    t_dweight = ()  # Triton adds tuples, it does not unpack them
+    t_dweight = ()  # Triton adds tuples, but does not unpack them
     for _ in tl.static_range(CHUNKS):
         t_dweight = t_dweight + (tl.zeros([BLOCK_COL], dtype=tl.float32),)  # noqa: RUF005
     for i_row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=1):
@@ -69,7 +69,7 @@ def rms_norm_backward_split_kernel(
                 t_x = t_x + (b_x,)  # noqa: RUF005
                 t_dy = t_dy + (b_dy,)  # noqa: RUF005
         else:
-            # No unrolling: the loads of all chunks at once would take the registers that the sums need.
+            # No unrolling: the loads of all chunks at once would take the registers of the sums.
             for i_chunk in tl.range(0, CHUNKS, num_stages=1):
                 o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
                 b_weight = load_weight(weight_ptr, o_col, m_col, offset)

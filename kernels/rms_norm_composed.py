@@ -1,8 +1,8 @@
-"""RMSNorm in torch's own operations: what the kernels do not take, and what has to be differentiated again.
+"""RMSNorm in torch's own operations: for inputs that the kernels do not take, and for higher derivatives.
 
 In: tensors of any device, dtype float64 or shorter, rows of any length. Out: y and rstd, dx and dweight. All arithmetic
-in float32, in float64 where x is float64. Several passes over memory, where a kernel makes one. The backward is written
-out, for those who may not record a graph; both are differentiable, in every mode that torch knows.
+in float32, or in float64 if x is float64. Several passes over memory, where a kernel makes one. The backward is written
+out, for callers without a graph; both are differentiable, in every mode of torch.
 """
 
 import torch
@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 def machine_epsilon(x: Tensor) -> float:
-    """What torch's own RMSNorm adds to the mean square where no eps is given: that of the dtype it computes in."""
+    """The default eps of torch's own RMSNorm: the machine epsilon of the dtype of its arithmetic."""
     return torch.finfo(wide_dtype(x)).eps
 
 
 def wide_dtype(x: Tensor) -> torch.dtype:
-    """The dtype in which x is normalized."""
+    """The dtype of the arithmetic."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
@@ -24,7 +24,7 @@ def forward(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tupl
 
     Args:
         x: (..., hidden).
-        weight: (hidden,); None where rows are only normalized.
+        weight: (hidden,); None for rows that are only normalized.
         eps: added to the mean square.
         offset: added to the weight.
 
@@ -44,13 +44,13 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, offset:
 
     Args:
         dy: (..., hidden), the gradient of y.
-        x: (..., hidden), as the forward had it.
-        weight: (hidden,), or None, as the forward had it.
-        rstd: (...,), as `forward` gave it.
+        x: (..., hidden), the forward's.
+        weight: (hidden,), or None, the forward's.
+        rstd: (...,), from `forward`.
         offset: added to the weight.
 
     Returns:
-        dx, of x's shape and dtype, and dweight, of the weight's; None where there is no weight.
+        dx, of x's shape and dtype, and dweight, of the weight's; None without a weight.
     """
     wide = x.to(wide_dtype(x))
     rstd = rstd.unsqueeze(-1)
@@ -64,7 +64,7 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, offset:
 
 
 def forward_in_pieces(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor, Tensor]:
-    """As `forward`, without a graph, some rows at a time, as all of them in float32 need not fit.
+    """As `forward`, without a graph, some rows at a time: all rows in float32 may not fit.
 
     Returns:
         y, contiguous, and rstd, (rows,).
@@ -105,7 +105,7 @@ def _rows_at_once(x: Tensor) -> int:
 
 
 def _pieces(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
-    """Some rows of each at a time; of a contiguous tensor they are views."""
+    """Some rows of each at a time; views, if a tensor is contiguous."""
     rows = tensors[0].shape[:-1].numel()
     return [tensor.reshape(rows, tensor.shape[-1]).split(_rows_at_once(tensor)) for tensor in tensors]
 

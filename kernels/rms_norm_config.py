@@ -13,7 +13,7 @@ FINISHES = ("none", "reduce", "dependent", "columns")
 
 
 class RMSNormConfig(Config):
-    """How RMSNorm is launched."""
+    """A config of RMSNorm."""
 
     schedule: Annotated[
         str,
@@ -35,7 +35,7 @@ class RMSNormConfig(Config):
     def constant_name(self) -> str:
         """`BLOCK_ROW_16_WARPS_4`, `PERSISTENT_ROWS_2_WARPS_8_STAGES_3_REDUCE`.
 
-        The columns of a chunk or slice stand behind what they belong to: `SPLIT_4096_WARPS_16`,
+        The columns of a chunk or slice follow the word that they belong to: `SPLIT_4096_WARPS_16`,
         `ROW_WARPS_4_COLUMNS_32`.
         """
         of_chunks = self.schedule == "split"

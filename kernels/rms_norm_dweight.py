@@ -1,8 +1,8 @@
-"""The weight gradient of RMSNorm alone, for inputs that need no gradient: x and dy are read once, nothing else written.
+"""The weight gradient of RMSNorm alone, for inputs that need no gradient: reads x and dy once, writes nothing else.
 
-In: tensors. Out: kernel calls. A program sums columns over every n-th block of rows into a row of partial sums, which
-`partial_sums` adds up in a fixed order, so that a launch gives the same bits each time. One launch for all shapes: it
-is bound by memory from 16 MB on, and below by what two launches cost.
+In: tensors. Out: kernel calls. A program sums columns over every n-th block of rows into a row of partial sums;
+`partial_sums` adds these up in a fixed order, so that every launch gives the same bits. One launch for all shapes: from
+16 MB on its limit is memory, below it the cost of two launches.
 """
 
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ def _rms_norm_dweight_kernel(
 
 
 def parts_of(rows: int, hidden: int, sms: int) -> int:
-    """Rows of partial sums: enough programs to fill the GPU, and a block of rows or more for each."""
+    """Number of rows of partial sums: enough programs to fill the GPU, with a block of rows or more for each."""
     slices = -(-hidden // min(_MAX_BLOCK_COL, next_power_of_2(hidden)))
     return max(1, min(-(-rows // _BLOCK_ROW), _PROGRAMS_PER_SM * sms // slices))
 
@@ -65,7 +65,7 @@ def calls(parts: int, tensors: Mapping[str, Any], workspace: Any) -> tuple[Kerne
     """The kernel calls of one weight gradient.
 
     Args:
-        parts: rows of partial sums, as `parts_of` says.
+        parts: number of rows of partial sums, from `parts_of`.
         tensors: `dy`, `x` (rows, hidden), last dimension contiguous, `rstd` (rows,) float32, `dweight` (hidden,).
         workspace: (parts, hidden) float32.
     """

@@ -1,14 +1,14 @@
-"""RMSNorm of tensors that exist: launches that are kept, and the gradients that autograd asks for.
+"""RMSNorm of existing tensors: kept launches, and gradients for autograd.
 
-In: tensors whose memory can be read. Out: y, rstd, dx, dweight, launched on the current stream; what the kernels do not
-take is composed of torch's operations (`rms_norm_composed`).
+In: tensors with readable memory. Out: y, rstd, dx, dweight, launched on the current stream. Inputs that the kernels do
+not take are composed of torch's operations (`rms_norm_composed`).
 
-Most kernels take less time than Python takes to launch one, so a call of known arguments does little: everything that
-its checks, its config and its binary depend on makes a key, under which the launch was kept the first time. Nothing
-that is kept holds a tensor. The backward is launched for the tensors that it is given: what was saved may come back
-with other strides, elsewhere in memory, or computed anew.
+Most kernels take less time than a launch from Python, so a call of known arguments does little: everything on which its
+checks, its config and its binary depend makes a key, under which the launch was kept the first time. No kept object
+holds a tensor. The backward is launched for the tensors that it gets: saved tensors may come back with other strides,
+elsewhere in memory, or recomputed.
 
-In the batch-invariant mode (`batch_invariant`) each row of y, rstd and dx has the bits that it has in any other batch.
+In the batch-invariant mode (`batch_invariant`) each row of y, rstd and dx has the same bits as in any other batch.
 """
 
 from typing import Any
@@ -37,11 +37,11 @@ from normtune.kernels.rms_norm_readable import (
 from normtune.kernels.rms_norm_spec import rms_norm_backward, rms_norm_forward
 
 _FLOAT32 = torch.float32
-# Triton's reciprocal square root takes what is below the least normal number for zero, unless it is told otherwise.
+# Triton's reciprocal square root flushes subnormal numbers to zero by default.
 _LEAST_NORMAL = torch.finfo(torch.float32).tiny
 _SUBNORMAL = {"enable_reflect_ftz": False}
-# In the batch-invariant mode rstd begins so many elements into its memory: what was computed anew by a caller that was
-# not in that mode, as activation checkpointing does, is known by that.
+# In the batch-invariant mode rstd begins this many elements into its memory. So a backward recognises an rstd that was
+# recomputed by a caller outside of that mode, as activation checkpointing does.
 _MARK = 4
 
 _plans: "Cache[Plan]" = Cache()
@@ -53,12 +53,12 @@ class Plan:
 
     Attributes:
         eps, offset, batch_invariant: arguments of the call.
-        forward: None where nothing is launched.
+        forward: None if nothing is launched.
         shape: of x.
-        rows: how many.
+        rows: number of rows.
         elements, hidden: of x and of the weight.
-        dtype, weight_dtype, device: of x, and what the weight has of its own.
-        backward: without and with a gradient of the weight, each None until it is asked for.
+        dtype, weight_dtype, device: of x; the weight's own dtype.
+        backward: without and with a gradient of the weight, each None until its first use.
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ def forward(
     """Y of x's shape, contiguous, rstd (rows,) if it is stored, and the plan.
 
     Raises:
-        TypeError, ValueError: as `rms_norm_arguments.check`, or the batch-invariant mode cannot be had.
+        TypeError, ValueError: as `rms_norm_arguments.check`, or the batch-invariant mode is not available.
     """
     key = plan = None
     if weight is not None:
@@ -98,13 +98,13 @@ def forward(
                 and not x.is_neg()
                 and not weight.is_neg()
             ):
-                # All that checks, config and binary depend on.
+                # Everything on which checks, config and binary depend.
                 key = (
                     *(x.shape, x.dtype, x.get_device(), weight.shape, weight.dtype, weight.get_device()),
                     *(eps, offset, batch_invariant, store_rstd),
                 )
                 plan = _plans.get(key)
-        except RuntimeError:  # it has no memory: sparse, nested, of a mode that is over
+        except RuntimeError:  # it has no memory: sparse, nested, of a mode that has ended
             key = None
     if plan is None or plan.forward is None:
         return _new_forward(key, x, weight, eps, offset, batch_invariant, store_rstd)
@@ -117,11 +117,11 @@ def forward(
 def backward(
     dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, plan: Plan, needs_dx: bool, needs_dweight: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Dx of x's shape and dweight (hidden,) in the weight's dtype, those that are wanted.
+    """The wanted ones of dx, of x's shape, and dweight (hidden,), in the weight's dtype.
 
     Args:
         dy: of x's shape and dtype, any strides.
-        x: what was saved of the forward, or a copy.
+        x: saved by the forward, or a copy.
         weight: as x.
         rstd: as x.
         plan: of the forward.
@@ -129,7 +129,7 @@ def backward(
         needs_dweight: whether dweight is wanted.
 
     Raises:
-        ValueError: what was saved came back as something else.
+        ValueError: a saved tensor came back different.
     """
     launch = plan.backward[needs_dweight]
     if launch is not None and needs_dx and weight is not None and _is_as_saved(dy, x, weight, rstd, plan):
@@ -140,12 +140,12 @@ def backward(
 
 
 def is_marked(rstd: Tensor) -> bool:
-    """Whether a forward in the batch-invariant mode gave this rstd; what copied it may have lost the mark."""
+    """Whether a forward in the batch-invariant mode made this rstd; a copy may have lost the mark."""
     return rstd.storage_offset() == _MARK
 
 
 def _is_as_saved(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, plan: Plan) -> bool:
-    """Whether the launch that a plan keeps of the backward is right for these: spelt out, as each call asks it."""
+    """Whether the plan's kept backward launch fits these tensors; written out, as each call evaluates it."""
     try:
         first, second, third, fourth = dy.data_ptr(), x.data_ptr(), weight.data_ptr(), rstd.data_ptr()
     except RuntimeError:  # batched gradients have no memory
@@ -189,7 +189,7 @@ def _new_forward(
     batch_invariant: bool,
     store_rstd: bool,
 ) -> tuple[Tensor, Tensor | None, Plan]:
-    """`forward` of arguments that are new, or that need more than a launch."""
+    """`forward` of new arguments, or of those that need more than a launch."""
     check(x, weight, eps, offset)
     plan = Plan(x, weight, float(eps), float(offset), batch_invariant)
     if not takes_kernels(x):
@@ -225,7 +225,7 @@ def _new_forward(
 def _new_backward(
     dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, plan: Plan, needs_dx: bool, needs_dweight: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """`backward` of tensors that are new, or that need more than a launch."""
+    """`backward` of new tensors, or of those that need more than a launch."""
     _check_saved(dy, x, weight, rstd, plan)
     is_batched = not has_memory(dy)
     if is_batched or not takes_kernels(x):
@@ -277,7 +277,7 @@ def _new_backward(
 
 
 def _prepared_dweight(tensors: dict[str, Tensor | None]) -> Prepared:
-    """The launch of the weight gradient alone; its table is one line, so there is none."""
+    """The launch of the weight gradient alone; its table would have one line, so there is none."""
     there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     x = there["x"]
     parts = rms_norm_dweight.parts_of(x.shape[0], x.shape[1], target_of(x).sms)
@@ -287,7 +287,7 @@ def _prepared_dweight(tensors: dict[str, Tensor | None]) -> Prepared:
 
 
 def _check_saved(dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, plan: Plan) -> None:
-    """Raise ValueError where hooks of saved tensors gave back something else than they got."""
+    """Raise ValueError if hooks of saved tensors returned different tensors."""
     if tuple(dy.shape) != tuple(plan.shape):
         raise ValueError(f"dy has shape {tuple(dy.shape)}: expected {tuple(plan.shape)}, as x")
     saved = [("x", x, tuple(plan.shape), plan.dtype), ("rstd", rstd.reshape(-1), (plan.rows,), None)]

@@ -1,6 +1,6 @@
 """RMSNorm forward: y = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps), all arithmetic in float32.
 
-In: a `Launch` and tensors that exist. Out: the kernel calls. Chooses nothing and allocates nothing; kernel and launch
+In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. Kernel and launch
 stand alone in this file because its syntax tree is the kernel's fingerprint.
 
 Traffic of a perfect kernel: read rows x hidden of x and hidden of weight, write rows x hidden of y and rows of rstd.
@@ -17,8 +17,8 @@ from normtune.kernels.operator import Launch
 from normtune.kernels.problem import ITEMSIZE, Problem
 from normtune.kernels.rms_norm_tile import columns, extent, load_tile, load_weight, row_block, store_tile, tile_mask
 
-# A row in chunks that is no longer than this is read again out of the cache: 0.97 of the copy at hidden 16384 in
-# float32. A longer one stays in registers: 1.04 of the copy at 32768, against 1.10 when it is read again.
+# Longest row in chunks that is read again out of the cache: 0.97 of the copy at hidden 16384 in float32. A longer one
+# stays in registers: 1.04 of the copy at 32768, against 1.10 when read again.
 _MAX_READ_AGAIN_BYTES = 64 << 10
 _RUNTIME = ["rows", "hidden", "x_stride", "y_stride"]
 
@@ -117,7 +117,7 @@ def _rms_norm_forward_split_kernel(
     p_x = x_ptr + i_row * extent(x_stride, ALIGNMENT)
     p_y = y_ptr + i_row * extent(y_stride, ALIGNMENT)
     b_square = tl.zeros([BLOCK_COL], dtype=tl.float32)
-    t_x = ()  # Triton adds tuples, it does not unpack them
+    t_x = ()  # Triton adds tuples, but does not unpack them
     for i_chunk in tl.static_range(CHUNKS):
         o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
         if IS_HELD:
@@ -147,11 +147,11 @@ def calls(
     """The kernel calls of one forward.
 
     Args:
-        launch: as `resolve_forward` returns it.
-        problem: rows, hidden, dtype; the variant says whether rstd is stored.
+        launch: from `resolve_forward`.
+        problem: rows, hidden, dtype; the variant decides whether rstd is stored.
         tensors: `x` (rows, hidden), `weight` (hidden,), `y` (rows, hidden), and `rstd` (rows,) float32 unless the
             variant is `no_rstd`; last dimension contiguous.
-        workspace: not used.
+        workspace: unused.
         eps: added to the mean square.
         offset: added to the weight, in float32.
     """

@@ -1,7 +1,7 @@
-"""How a config resolves to a launch of the RMSNorm kernels, and when it cannot.
+"""Resolves a config to a launch of the RMSNorm kernels, if it is legal.
 
 In: config, problem, target. Out: `Launch`, or `IllegalConfigError` with the reason. Pure arithmetic, no torch, no
-triton. Part of the kernels' fingerprint: a change here can change what a config costs.
+triton. Part of the kernels' fingerprint: a change here can change the time of a config.
 """
 
 from normtune.kernels.alignment import alignment_of
@@ -10,26 +10,26 @@ from normtune.kernels.operator import IllegalConfigError, Launch
 from normtune.kernels.problem import ITEMSIZE, Problem
 from normtune.kernels.target import Target
 
-# Partial sums of a weight gradient may take this much, bytes; a fixed grid of more programs is cut to it.
+# Most bytes of partial sums of a weight gradient; a fixed grid of more programs is cut to it.
 MAX_WORKSPACE_BYTES = 64 << 20
-# A tile of more elements a thread than this spills so much that no shape gains; the two numbers keep the widest row,
+# Most elements of a tile per thread: beyond, so much spills that no shape gains. The two numbers keep the widest row,
 # 65536, legal with 32 warps. The backward holds x, dy, weight and the running weight gradient, the forward x alone.
 MAX_FORWARD_ELEMENTS_PER_THREAD = 128
 MAX_BACKWARD_ELEMENTS_PER_THREAD = 64
-# In `split` a chunk is what is worked on at a time; of a whole row only the running weight gradient is always held.
+# In `split` the tile is a chunk; of a whole row only the running weight gradient is always held.
 MAX_SPLIT_ELEMENTS_PER_THREAD = 128
 MAX_CHUNK_ELEMENTS_PER_THREAD = 64
 # Chunks are unrolled.
 MAX_CHUNKS = 16
-# x, dy and the weight gradient of a row stay in registers where they leave this many bytes of the 256 KB free for the
-# rest: 1.04 of the copy at hidden 16384 in bfloat16 against 1.35 when read again, which is what 32768 needs.
+# x, dy and the weight gradient of a row stay in registers up to this many of the 256 KB, the rest is for other values:
+# 1.04 of the copy at hidden 16384 in bfloat16 against 1.35 when read again, as 32768 must be.
 MAX_HELD_BYTES = 160 << 10
 # A program of columns walks through all rows: beyond 2048 of them partial sums are faster everywhere on the H200.
 MAX_COLUMNS_ROWS = 4096
-# What a thread of it takes at once: elements of x, and as many of dy.
+# Elements of x, and as many of dy, per thread and step of such a program.
 _SLICE_ELEMENTS_PER_THREAD = 16
 _MAX_SLICE_ROWS = 512
-# The pipelined loop streams its tiles through shared memory; reductions and layout changes need some besides.
+# The pipelined loop streams its tiles through shared memory; reductions and layout changes need some as well.
 RESERVED_SHARED_BYTES = 8 << 10
 _PARTIAL_FINISHES = ("reduce", "dependent")
 
@@ -63,8 +63,8 @@ def resolve_backward(config: Config, problem: Problem, target: Target, alignment
     """The launch of `rms_norm_backward`; arguments and errors as in `resolve_forward`.
 
     `persistent` and `split` with more than one program and a weight gradient leave partial sums, grid x hidden float32,
-    which `reduce` or `dependent` ends; a target without dependent launches reduces. `row` and `block_row` end as
-    `columns`, up to `MAX_COLUMNS_ROWS` rows where there is a weight gradient.
+    which `reduce` or `dependent` sums; a target without dependent launches reduces. `row` and `block_row` finish as
+    `columns`, up to `MAX_COLUMNS_ROWS` rows if there is a weight gradient.
     """
     wants_dweight = "no_dweight" not in problem.variant
     if config.schedule in ("row", "block_row"):
@@ -111,7 +111,7 @@ def _threads(config: Config, target: Target) -> int:
 def _tile(
     config: Config, problem: Problem, target: Target, alignment: int | None, max_elements: int, streamed_tiles: int
 ) -> Launch:
-    """Whole rows in one tile: a program a block of rows, or a fixed grid of them."""
+    """Whole rows in one tile: a program per block of rows, or a fixed grid of programs."""
     block_col = next_power_of_2(problem.hidden)
     threads = _threads(config, target)
     looped = config.schedule == "persistent"
@@ -177,7 +177,7 @@ def _split(config: Config, problem: Problem, target: Target, alignment: int | No
 
 
 def _columns(config: Config, problem: Problem, target: Target, alignment: int | None, wants_dweight: bool) -> Launch:
-    """A program a block of rows and, for the weight gradient, programs of `block_col` columns each."""
+    """A program per block of rows and, for the weight gradient, programs of `block_col` columns each."""
     rows = _tile(config, problem, target, alignment, MAX_BACKWARD_ELEMENTS_PER_THREAD, streamed_tiles=0)
     if not wants_dweight:
         return rows

@@ -1,8 +1,8 @@
-"""RMSNorm as operators of torch's dispatcher, for who has to see a call: compilers, exporters, modes, subclasses.
+"""RMSNorm as operators of torch's dispatcher, for compilers, exporters, modes and subclasses, which intercept calls.
 
-In: import. Out: `torch.ops.normtune.rms_norm_forward` and `rms_norm_backward`, with shapes for tensors that have no
-memory, and with autograd. On a GPU they make the launches that eager calls make, and give the same bits; on a CPU they
-are composed of torch's operations. Inside of a compiled function the batch-invariant mode is asked for at each call.
+In: import. Out: `torch.ops.normtune.rms_norm_forward` and `rms_norm_backward`, with shapes for tensors without memory,
+and with autograd. On a GPU they make the same launches as eager calls, with the same bits; on a CPU they are composed
+of torch's operations. In a compiled function each call reads the batch-invariant mode.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from normtune.kernels.rms_norm_autograd import second_derivatives
 NAMESPACE = "normtune"
 FORWARD, BACKWARD = f"{NAMESPACE}::rms_norm_forward", f"{NAMESPACE}::rms_norm_backward"
 
-# The fragment lives as long as this module: operators go with it.
+# Operators live as long as this fragment: as long as the module.
 _library = torch.library.Library(NAMESPACE, "DEF")
 _library.define(
     "rms_norm_forward(Tensor x, Tensor? weight, float eps, float offset, bool? batch_invariant, bool store_rstd)"
@@ -89,7 +89,7 @@ def _backward_shapes(
 
 
 def _or_nothing(tensor: Tensor | None, x: Tensor) -> Tensor:
-    """The tensor; an empty one for None, as an operator returns tensors."""
+    """The tensor; an empty one for None, as an operator must return tensors."""
     return x.new_empty(0) if tensor is None else tensor
 
 
@@ -105,7 +105,7 @@ def _forward_gradient(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Te
     if dy is None:
         return (None, None, *nothing)
     x, weight, rstd = ctx.saved_tensors
-    if rstd is None:  # traced without gradients and called with them
+    if rstd is None:  # traced without gradients, but called with them
         rstd = torch.ops.normtune.rms_norm_forward(x, weight, *ctx.options, True)[1]
     needs_dx, needs_dweight = ctx.needs_input_grad[:2]
     found = torch.ops.normtune.rms_norm_backward(dy, x, weight, rstd, *ctx.options, needs_dx, needs_dweight)

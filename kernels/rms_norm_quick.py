@@ -1,8 +1,8 @@
 """The quick spaces of the RMSNorm operators: a handful of configs for each problem.
 
-In: a problem and a target. Out: configs, beside which the spaces hold those of Liger's rule. Chosen greedily, for each
-block of columns, by what they save on average on the recorded H200 in bfloat16 and float32, most first; a config that
-serves neighbouring blocks is preferred, because a table needs it measured all over a leaf.
+In: a problem and a target. Out: configs; the spaces add those of Liger's rule. Chosen greedily, for each block of
+columns, by their mean gain on the recorded H200 in bfloat16 and float32, the greatest first. A config that serves
+neighbouring blocks is preferred, because a table needs it measured throughout a leaf.
 """
 
 from normtune.kernels.config import Config
@@ -11,7 +11,7 @@ from normtune.kernels.rms_norm_config import RMSNormConfig
 from normtune.kernels.rms_norm_launch import next_power_of_2
 from normtune.kernels.target import Target
 
-# The config, and the least and largest block of columns at which it is tried.
+# The config, and the least and largest block of columns for it.
 _FORWARD = (
     (RMSNormConfig("block_row", 2, 1), 64, 512),
     (RMSNormConfig("block_row", 16, 2), 64, 64),
@@ -104,8 +104,8 @@ _LOOPED = (
     (RMSNormConfig("split", 1, 16, 2, 1, "dependent", 4096), 16384, 16384),
     (RMSNormConfig("split", 1, 32, 1, 1, "dependent", 4096), 32768, 32768),
 )
-# Where one gives way to the other both are tried, less what is for fewer rows: up to hidden 4096 slices of 32 columns
-# and more take 1.2 to 4 times as long there as those of 16, and single warps twice to three times as long as the best.
+# Between these bounds both are tried, without configs for fewer rows: up to hidden 4096 slices of 32 columns and more
+# take 1.2 to 4 times as long there as those of 16, and single warps two to three times as long as the best.
 _MOST_COLUMNS_ROWS, _LEAST_LOOPED_ROWS = 2048, 1024
 
 
@@ -122,9 +122,9 @@ def quick_backward(problem: Problem, target: Target, finish: str) -> list[Config
     """The quick space of `rms_norm_backward`.
 
     Args:
-        problem: whose space it is.
-        target: whose limits it keeps.
-        finish: how partial sums end, `reduce` or `dependent`.
+        problem: the problem.
+        target: limits of the GPU.
+        finish: of partial sums, `reduce` or `dependent`.
     """
     columns, looped = (_of_columns(table, problem.hidden, target) for table in (_COLUMNS, _LOOPED))
     looped = [config._replace(finish=finish) for config in looped]

@@ -1,7 +1,7 @@
-"""What the RMSNorm kernels can read, and how other tensors become so.
+"""Tensors in the layout of the RMSNorm kernels, copied if necessary.
 
-In: tensors as somebody passed them. Out: matrices and weights that the kernels read, and what launches depend on of
-them. Copies only where nothing else helps.
+In: a user's tensors. Out: matrices and weights for the kernels, and the properties on which launches depend. Copies
+only as a last resort.
 """
 
 from typing import Any
@@ -14,9 +14,9 @@ from normtune.kernels.batch_invariant import settled
 from normtune.kernels.rms_norm_arguments import DTYPES, is_for_kernels
 from normtune.kernels.rms_norm_spec import MAX_HIDDEN
 
-# Where kernels are interpreted they read the memory of CPUs.
+# Interpreted kernels read the memory of CPUs.
 INTERPRETED: bool = triton.knobs.runtime.interpret
-# Types of tensors that are nothing but their memory.
+# Types of tensors that add nothing to their memory.
 PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 # Binaries are specialised on pointers that are multiples of 16 bytes.
 POINTER_MASK = 15
@@ -34,13 +34,13 @@ def is_aligned(*tensors: Tensor) -> bool:
             if not pointer:
                 return False
             bits |= pointer
-    except RuntimeError:  # it has no memory: sparse, nested, of a mode that is over
+    except RuntimeError:  # it has no memory: sparse, nested, of a mode that has ended
         return False
     return not bits & POINTER_MASK
 
 
 def has_memory(tensor: Tensor) -> bool:
-    """Whether there is memory to point to, unlike in batched gradients."""
+    """Whether the tensor has memory to point to, unlike batched gradients."""
     try:
         tensor.data_ptr()
     except RuntimeError:
@@ -49,27 +49,27 @@ def has_memory(tensor: Tensor) -> bool:
 
 
 def takes_kernels(x: Tensor) -> bool:
-    """Whether the kernels run where a checked x is, and take its dtype and rows."""
+    """Whether the kernels run on the device of a checked x, and take its dtype and rows."""
     return (x.is_cuda or (INTERPRETED and x.device.type == "cpu")) and is_for_kernels(x)
 
 
 def shown(x: Tensor) -> str:
-    """A tensor in the words of an error."""
+    """Text of a tensor for errors."""
     return f"{x.dtype} on {x.device} with shape {tuple(x.shape)}"
 
 
 def traits(tensor: Tensor | None) -> Any:
-    """What a binary and its scalars depend on, besides the problem, of a tensor that it takes."""
+    """The properties of a tensor, besides the problem, on which a binary and its scalars depend."""
     if tensor is None:
         return None
     return tensor.stride(), tensor.dtype, tensor.get_device(), tensor.data_ptr() & POINTER_MASK
 
 
 def rows_of(name: str, tensor: Tensor, batch_invariant: bool) -> Tensor:
-    """(rows, hidden) of (..., hidden), a copy where rows do not lie one stride apart with their elements in order."""
+    """(rows, hidden) of (..., hidden); a copy if rows lack a single stride or have elements out of order."""
     tensor = readable(name, tensor)
     hidden = tensor.shape[-1]
-    if tensor.is_contiguous():  # a single row gets the stride of any other, whatever it was cut from
+    if tensor.is_contiguous():  # a single row gets the usual stride, whatever view it is of
         tensor = tensor.view(-1).view(-1, hidden)
     else:
         tensor = tensor.reshape(-1, hidden)
@@ -79,7 +79,7 @@ def rows_of(name: str, tensor: Tensor, batch_invariant: bool) -> Tensor:
 
 
 def columns_of(x: Tensor, weight: Tensor | None) -> Tensor:
-    """The weight as the kernels read it: contiguous, of x's dtype or float32, ones where there is none."""
+    """The weight for the kernels: contiguous, of x's dtype or float32; ones for None."""
     if weight is None:
         return x.new_ones(x.shape[-1])
     weight = readable("weight", weight)
@@ -87,10 +87,10 @@ def columns_of(x: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def readable(name: str, tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of one whose values are not what its memory holds.
+    """The tensor, or a copy if its values differ from its memory.
 
     Raises:
-        ValueError: its memory is gone.
+        ValueError: its memory was freed.
     """
     if tensor._is_zerotensor():
         return torch.zeros_like(tensor, memory_format=torch.contiguous_format)

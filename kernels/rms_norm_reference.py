@@ -1,7 +1,7 @@
-"""The float64 reference of the RMSNorm operators and the inputs that try them.
+"""The float64 reference of the RMSNorm operators, and inputs for their checks.
 
-In: a problem, a generator and tensors. Out: inputs, and for each output the exact value with the error it may have.
-The bounds are those of docs/measuring.md, "The gate".
+In: a problem, a generator and tensors. Out: inputs, and for each output the exact value and its tolerance. The bounds
+are those of docs/measuring.md, "The gate".
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ def inputs(problem: Problem, generator: torch.Generator, device: torch.device, h
     Args:
         problem: of either operator.
         generator: of that device.
-        device: where the tensors go.
-        hostile: whether rows of zeros, tiny, huge and outlier values are among them, in turn from row 0 on.
+        device: of the tensors.
+        hostile: include rows of zeros, tiny, huge and outlier values, in turn from row 0 on.
 
     Returns:
         `x` (rows, hidden), `weight` (hidden,), and for the backward also `dy` (rows, hidden) and `rstd` (rows,).
@@ -54,11 +54,11 @@ def _make_hostile(x: Tensor, dtype: torch.dtype) -> None:
 
 
 def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offset: float) -> dict[str, Expected]:
-    """What each output of a problem should be, from the rounded inputs, in float64.
+    """Exact outputs of a problem, from the rounded inputs, in float64.
 
     Args:
-        problem: of either operator; its variant decides which outputs there are.
-        tensors: as `inputs` returns them.
+        problem: of either operator; its variant decides which outputs exist.
+        tensors: from `inputs`.
         eps: added to the mean square (forward only).
         offset: added to the weight.
 

@@ -1,7 +1,7 @@
-"""How RMSNorm's operators are computed on the shards of a DTensor.
+"""RMSNorm's operators on the shards of a DTensor.
 
-In: nothing, before the first call with a DTensor. Out: the placements with which each rank may call the operators on
-its own shards, told to torch. Rows are normalized where they lie; a sharded hidden dimension is gathered first.
+In: nothing, before the first call with a DTensor. Out: placements, registered with torch, with which each rank may call
+the operators on its own shards. Rows are normalized where they are; a sharded hidden dimension is gathered first.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ _is_registered = False
 
 
 def register() -> None:
-    """Tell torch the placements, once. Imports DTensor, so it is called when a call has one."""
+    """Register the placements with torch, once. Imports DTensor, so only a call with a DTensor calls it."""
     global _is_registered
     if _is_registered:
         return
@@ -21,7 +21,7 @@ def register() -> None:
     from torch.distributed.tensor.experimental import register_sharding
 
     def of_rows(x: Any) -> list[tuple[Any, Any]]:
-        """Placements of tensors that have rows, and of sums over them, in each way in which x may be sharded."""
+        """Placements of tensors with rows, and of sums over them, for each way of sharding x."""
         return [(Replicate(), Replicate()), *((Shard(dim), Partial()) for dim in range(x.ndim - 1))]
 
     def of_weight(weight: Any) -> Any:
@@ -48,5 +48,5 @@ def register() -> None:
         ]
 
 
-# What `torch.compiler.assume_constant_result` does, which would import the compiler: it calls, and does not trace it.
+# The effect of `torch.compiler.assume_constant_result`, without importing the compiler: a call, not a trace.
 register._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
-"""The two RMSNorm operators as the rest of normtune sees them: buffers, bytes, spaces.
+"""Specs of the two RMSNorm operators: buffers, bytes, spaces.
 
-In: nothing. Out: registered `OperatorSpec`s. How a config resolves is in rms_norm_launch, the kernels are in
+In: nothing. Out: registered `OperatorSpec`s. Configs are resolved in rms_norm_launch, the kernels are in
 rms_norm_forward and rms_norm_backward, the reference is in rms_norm_reference.
 """
 
@@ -33,7 +33,7 @@ _FULL_STAGES = (1, 2, 3, 4)
 _FULL_PROGRAMS = (1, 2, 4, 8, 16)
 _FULL_CHUNKS = (512, 1024, 2048, 4096, 8192)
 _FULL_SLICES = (16, 32, 64)
-# Beyond these many rows no config that ends as `columns` won on the recorded H200.
+# With more rows no config with the finish `columns` won on the recorded H200.
 _MOST_COLUMNS_ROWS = 2048
 
 
@@ -60,7 +60,7 @@ def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
 
 
 def _elements(config: Config, hidden: int, warp_size: int) -> float:
-    """Elements a thread of a config's tile, before `resolve` lowers it."""
+    """Elements per thread of a config's tile, before `resolve` lowers it."""
     return config.block_row * next_power_of_2(hidden) / (warp_size * config.num_warps)
 
 
@@ -89,10 +89,10 @@ def _forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     return sorted({*chosen, *_liger_configs(rms_norm_forward.name, hidden)})
 
 
-# The default spaces hold what showed to win by more than 1 % somewhere on an H200: out of the full space tried on the
-# 20 shapes of the grid `probe` (benchmarks/space.py), and for `split` and `columns`, which came later, out of twice as
-# many configs tried on the recording grid: against these the default space loses 0.01 % on average backward, 0.02 %
-# forward, 2.2 % at worst. Leaving out a value named below cost the percentage beside it at the shape where it wins.
+# The default spaces hold configs that won by more than 1 % somewhere on an H200: out of the full space tried on the 20
+# shapes of the grid `probe` (benchmarks/space.py), and for `split` and `columns`, which came later, out of twice as
+# many configs tried on the recording grid. Against these the default space loses 0.01 % on average backward, 0.02 %
+# forward, 2.2 % at worst. The percentage beside a value below is the loss without it at the shape where it wins.
 
 
 def _is_default_flat(config: Config, hidden: int, warp_size: int) -> bool:
@@ -110,7 +110,7 @@ def _is_default_flat(config: Config, hidden: int, warp_size: int) -> bool:
 
 def _is_default_looped(config: Config, problem: Problem, warp_size: int) -> bool:
     return (
-        problem.rows >= 512  # with fewer its programs have a row or two each, as without a loop
+        problem.rows >= 512  # with fewer, programs have a row or two each, as without a loop
         and config.num_stages == 4  # 4.0 % at 1024 x 5120
         and config.block_row == 1
         and config.programs_per_sm in (2, 8, 16)  # 2: 5.9 % at 1024 x 5120; 8: 1.4 % at 4096 x 1536
@@ -128,7 +128,7 @@ def _is_default_split(config: Config, hidden: int) -> bool:
 
 def _backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     hidden, warp_size = problem.hidden, target.warp_size
-    # Where the GPU has dependent launches they take up to 8 % less time than plain ones, and never much more.
+    # On a GPU with dependent launches they take up to 8 % less time than plain ones, and never much more.
     finish = "dependent" if target.has_dependent_launch else "reduce"
     chosen: list[Config]
     if name == "quick":
@@ -167,7 +167,7 @@ def _backward_space(name: str, problem: Problem, target: Target) -> list[Config]
 def _columns(
     problem: Problem, target: Target, rows: Iterable[int], warps: Iterable[int], stages: Iterable[int]
 ) -> list[Config]:
-    """The configs that end as `columns`: none where there are too many rows for a program to walk through."""
+    """The configs with the finish `columns`; none if there are too many rows for a program to walk through."""
     if problem.rows > _MOST_COLUMNS_ROWS and not problem.variant:
         return []
     found: list[Config] = []
@@ -181,9 +181,9 @@ def _columns(
 
 
 def _liger_configs(name: str, hidden: int) -> set[Config]:
-    """What Liger-Kernel's rule and its open proposal (Liger-Kernel #1238) map to, so that both can be scored anywhere.
+    """The configs of Liger-Kernel's rule and of its open proposal (Liger-Kernel #1238), so that both can be scored.
 
-    The two differ in where a row gives way to a block of rows: both are in the space at every shape.
+    The two differ in the threshold between a row and a block of rows: both are in the space at every shape.
     """
     return {config for config in (liger.choose(name, 1, hidden), liger.choose(name, 1 << 20, 64)) if config}
 
@@ -221,7 +221,7 @@ def _forward_default(problem: Problem, target: Target) -> Config:
 
 
 def _backward_default(problem: Problem, target: Target) -> Config:
-    if problem.hidden > 8192:  # the registers do not hold a whole row, and three more of its length
+    if problem.hidden > 8192:  # a whole row, and three more of its length, do not fit into the registers
         threads = 512 if problem.hidden <= 16384 else 1024
         return RMSNormConfig("split", 1, threads // target.warp_size, 1, 1, "reduce", 4096)
     warps = _default_warps(problem, target, MAX_BACKWARD_ELEMENTS_PER_THREAD)
@@ -229,7 +229,7 @@ def _backward_default(problem: Problem, target: Target) -> Config:
 
 
 def _default_warps(problem: Problem, target: Target, most: int) -> int:
-    """Eight warps, as Transformer Engine (ROCm) runs with autotuning off, and more only where eight are illegal."""
+    """Eight warps, as Transformer Engine (ROCm) runs with autotuning off; more only if eight are illegal."""
     warps = 8
     while next_power_of_2(problem.hidden) > most * warps * target.warp_size:
         warps *= 2

@@ -1,6 +1,6 @@
-"""What the RMSNorm kernels share: which rows and columns a program holds, its weight, the gradient of a tile.
+"""Shared parts of the RMSNorm kernels: rows and columns of a program, its weight, the gradient of a tile.
 
-In and out: values inside a kernel. Each function is inlined where it is called. Part of the kernels' fingerprint.
+In and out: values inside a kernel. Each function is inlined at its call. Part of the kernels' fingerprint.
 """
 
 import triton
@@ -9,13 +9,13 @@ import triton.language as tl
 
 @triton.jit
 def extent(length, ALIGNMENT: tl.constexpr):
-    """A row's length or stride, int64; accesses are as wide as the compiler can prove these and masks to be aligned."""
+    """A row's length or stride, int64. Accesses are as wide as the compiler can prove these and masks to be aligned."""
     return tl.multiple_of(length.to(tl.int64), ALIGNMENT)
 
 
 @triton.jit
 def columns(first, n_col, BLOCK_COL: tl.constexpr, HAS_COLUMN_MASK: tl.constexpr):
-    """(BLOCK_COL,) offsets from column `first` on, and which of them exist."""
+    """(BLOCK_COL,) offsets from column `first` on, and the mask of those that exist."""
     o_col = first + tl.arange(0, BLOCK_COL)
     m_col = tl.full([BLOCK_COL], True, tl.int1)
     if HAS_COLUMN_MASK:
@@ -25,14 +25,14 @@ def columns(first, n_col, BLOCK_COL: tl.constexpr, HAS_COLUMN_MASK: tl.constexpr
 
 @triton.jit
 def row_block(i_block, rows, BLOCK_ROW: tl.constexpr):
-    """(BLOCK_ROW,) rows of block `i_block`, int64, and which of them exist."""
+    """(BLOCK_ROW,) rows of block `i_block`, int64, and the mask of those that exist."""
     o_row = tl.full([BLOCK_ROW], BLOCK_ROW, tl.int64) * i_block + tl.arange(0, BLOCK_ROW)
     return o_row, o_row < rows
 
 
 @triton.jit
 def tile_mask(m_row, m_col, BLOCK_ROW: tl.constexpr):
-    """(BLOCK_ROW, columns): what of a tile exists; a block of one row is only launched where that row is."""
+    """(BLOCK_ROW, columns) mask of a tile; a block of one row is only launched for an existing row."""
     mask = m_col[None, :]
     if BLOCK_ROW > 1:
         mask = m_row[:, None] & mask
@@ -53,7 +53,7 @@ def load_tile(ptr, stride, o_row, o_col, mask):
 
 @triton.jit
 def store_tile(ptr, stride, o_row, o_col, mask, b_value):
-    """Write (rows, columns) in the dtype of what `ptr` points to."""
+    """Write (rows, columns) in the element type of `ptr`."""
     tl.store(ptr + o_row[:, None] * stride + o_col[None, :], b_value.to(ptr.dtype.element_ty), mask=mask)
 
 
@@ -67,8 +67,8 @@ def gradient_of_x(b_dy, b_xhat, b_weight, b_rstd, inverse_hidden):
 
 @triton.jit
 def fetch_row(ptr, hidden):
-    """Begin to bring a row into the L2: one instruction of one thread (PTX ISA, `cp.async.bulk.prefetch.L2`, sm_90)."""
-    # It takes multiples of 16 bytes from a multiple of 16 on: what lies before and after stays where it is.
+    """Start bringing a row into the L2: one instruction of one thread (PTX ISA, `cp.async.bulk.prefetch.L2`, sm_90)."""
+    # It takes multiples of 16 bytes from a multiple of 16 on: the bytes before and after stay uncached.
     first = ptr.to(tl.int64) & -16
     nbytes = (hidden * (ptr.dtype.element_ty.primitive_bitwidth // 8)) & -16
     tl.inline_asm_elementwise(

@@ -1,6 +1,6 @@
-"""On which shapes the gate tries the binaries of the RMSNorm kernels.
+"""Trial shapes for the gate of the RMSNorm kernels.
 
-In: a config with its launch. Out: a problem and launch of the same binary: its loop runs several times and its last
+In: a config with its launch. Out: a problem and launch of the same binary, whose loop runs several times and whose last
 tile is cut.
 """
 
@@ -11,7 +11,7 @@ from normtune.kernels.operator import IllegalConfigError, Launch
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import Target
 
-# Programs of the fixed grid while gating: the grid is no part of the binary, and few programs loop often.
+# Programs of the fixed grid in the gate: the grid is not part of the binary, and few programs loop often.
 PROGRAMS = 5
 # Full passes of the grid's loop, more than any pipeline has stages.
 PASSES = 6
@@ -20,13 +20,13 @@ Resolve = Callable[[Config, Problem, Target, int | None], Launch]
 
 
 def trial(resolve: Resolve, config: Config, launch: Launch, problem: Problem, target: Target) -> tuple[Problem, Launch]:
-    """The problem and launch on which a launch's binary is tried.
+    """The trial problem and launch of a launch's binary.
 
     Args:
         resolve: of the operator.
-        config: what was resolved.
-        launch: what came of it.
-        problem: for which it was.
+        config: the config.
+        launch: its launch.
+        problem: the problem of both.
         target: limits of the GPU.
     """
     if not launch.looped:
@@ -39,7 +39,7 @@ def trial(resolve: Resolve, config: Config, launch: Launch, problem: Problem, ta
             many = resolve(config, problem._replace(rows=MAX_ROWS), target, None)
         except IllegalConfigError:
             many = None
-        # One program may be another binary (it ends its sums itself), then it makes all the passes alone.
+        # One program may be another binary (it sums alone); then it makes all the passes.
         programs = PROGRAMS if many and many.binary == launch.binary else 1
     rows = programs * launch.block_row * PASSES + max(1, launch.block_row // 2)
     workspace = programs * problem.hidden if launch.workspace else 0

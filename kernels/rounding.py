@@ -1,4 +1,4 @@
-"""How far a computed output may be from the exact one.
+"""Tolerance of a computed output against the exact one.
 
 In: float64 tensors. Out: `Expected`, and the distance of neighbouring numbers of a dtype.
 """
@@ -14,14 +14,14 @@ _LEAST_EXPONENT = {torch.bfloat16: -126, torch.float16: -14, torch.float32: -126
 
 
 class Expected(NamedTuple):
-    """The value an output should have and how far it may be off, both float64 and of the output's shape."""
+    """The exact value of an output and its tolerance, both float64 and of the output's shape."""
 
     value: Tensor
     tolerance: Tensor
 
 
 def unit_in_last_place(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """The distance of neighbouring numbers of `dtype` at `value` (float64); that of its least normal below it."""
+    """The distance of neighbouring numbers of `dtype` at `value` (float64); below the least normal one, that of it."""
     exponent = torch.frexp(value).exponent.to(torch.float64) - 1
     least = _LEAST_EXPONENT[dtype]
     exponent = exponent.clamp_(min=least).masked_fill_(value == 0, least)  # frexp gives zero the exponent 0

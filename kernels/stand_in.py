@@ -1,6 +1,6 @@
-"""A tensor without memory, for compiling and resolving launches where there is no GPU.
+"""A tensor without memory, for compiling and resolving launches without a GPU.
 
-In: dtype and shape. Out: as much of a tensor as Triton's warm-up and an operator's launch ask for. Needs triton.
+In: dtype and shape. Out: the part of a tensor that Triton's warm-up and an operator's launch use. Needs triton.
 """
 
 import math
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class StandIn:
-    """A tensor that is only its dtype and strides, contiguous and 16-byte aligned, as Triton's warm-up takes it.
+    """A tensor with only dtype and strides, contiguous and 16-byte aligned, for Triton's warm-up.
 
     Args:
         dtype: its name.
@@ -25,36 +25,36 @@ class StandIn:
         self.ndim = len(shape)
 
     def data_ptr(self) -> int:
-        """Aligned."""
+        """An aligned address."""
         return 0
 
     def ptr_range(self) -> int:
-        """Bytes behind the pointer, as AMD's compiler asks: more than 32 bits count."""
+        """Bytes behind the pointer, for AMD's compiler: it distinguishes those of more than 32 bits."""
         return 2**40
 
     def stride(self, dimension: int | None = None) -> Any:
-        """Elements from one index of a dimension to the next, of all dimensions without one."""
+        """Stride of a dimension, in elements; of all dimensions without one."""
         strides = [1] * len(self.shape)
         for place in range(len(self.shape) - 2, -1, -1):
             strides[place] = strides[place + 1] * self.shape[place + 1]
         return tuple(strides) if dimension is None else strides[dimension]
 
     def size(self, dimension: int | None = None) -> Any:
-        """An extent, all of them without a dimension."""
+        """Extent of a dimension; of all dimensions without one."""
         return self.shape if dimension is None else self.shape[dimension]
 
     def dim(self) -> int:
-        """How many dimensions it has."""
+        """Number of dimensions."""
         return self.ndim
 
     def numel(self) -> int:
-        """How many elements it has."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     def element_size(self) -> int:
-        """Bytes an element."""
+        """Bytes per element."""
         return int(self.dtype.primitive_bitwidth) // 8
 
     def is_contiguous(self) -> bool:
-        """It is."""
+        """Always True."""
         return True

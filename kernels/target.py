@@ -1,6 +1,6 @@
-"""The limits of a GPU that decide whether a launch is legal.
+"""Limits of a GPU, which decide whether a launch is legal.
 
-In: nothing. Out: `Target` and the targets that are known by name. Knows no kernel and asks no device.
+In: nothing. Out: `Target` and the known targets by name. Knows no kernel and queries no device.
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from normtune.errors import UsageError
 
-# The largest GPU has 304 multiprocessors: more are no GPU's.
+# Sanity limit: the largest GPU has 304 multiprocessors.
 MOST_SMS = 4096
 
 
@@ -34,7 +34,7 @@ class Target(NamedTuple):
 
     @property
     def has_dependent_launch(self) -> bool:
-        """Whether a kernel may be brought to the GPU before the one ahead of it has ended (CUDA, from sm_90 on)."""
+        """Whether a kernel may come to the GPU before the previous one has ended (CUDA, from sm_90 on)."""
         return _since_hopper(self.name)
 
     @property
@@ -45,7 +45,7 @@ class Target(NamedTuple):
 
 @cache
 def _since_hopper(name: str) -> bool:
-    # Kept, as a launch is resolved tens of thousands of times in a fit and asks it more than once.
+    # Cached: a fit resolves tens of thousands of launches, each of which calls this more than once.
     number = name.removeprefix("sm_")
     return number != name and int(number) >= 90
 
@@ -64,12 +64,12 @@ TARGETS = {
 
 
 def target_for(name: str, sms: int) -> Target:
-    """The target of that architecture with its own number of multiprocessors.
+    """The target of an architecture, with a number of multiprocessors of its own.
 
-    An architecture of NVIDIA that is not listed has the limits of the nearest older one that is.
+    An unlisted architecture of NVIDIA has the limits of the nearest older one that is listed.
 
     Raises:
-        UsageError: there is none, a ValueError.
+        UsageError: no listed architecture fits; a ValueError.
     """
     if name in TARGETS:
         return TARGETS[name]._replace(sms=sms)

@@ -1,8 +1,8 @@
-"""Loading, before anybody waits for it, every binary that RMSNorm may launch at one hidden size.
+"""Loads every binary that RMSNorm may launch at one hidden size, ahead of the first call.
 
-In: hidden size, dtype, GPU. Out: the binaries, compiled and loaded. What a table answers changes at its thresholds;
-between two of them one config answers, and as rows grow its binary changes in one direction only, so that bisection
-finds each (`row_counts`).
+In: hidden size, dtype, GPU. Out: the binaries, compiled and loaded. A table's config changes at its thresholds. Between
+two of them there is one config, and as rows grow its binary changes in one direction only, so that bisection finds each
+binary (`row_counts`).
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -31,21 +31,21 @@ def warmup(
     """Compile and load all that `rms_norm` and its gradients may launch at one hidden size, for any number of rows.
 
     Later calls on contiguous tensors of this hidden size and these dtypes compile and load nothing, so they may come
-    first in a CUDA graph capture or in a server's first request. To be called again after `normtune.use_table`.
+    first in a CUDA graph capture or in a server's first request. Call it again after `normtune.use_table`.
 
     Args:
         hidden: length of a row, 1 to 65536.
         dtype: of x: bfloat16, float16 or float32.
         device: a CUDA GPU.
-        weight_dtype: of the weight; x's without it.
+        weight_dtype: of the weight; by default x's.
         batch_invariant: as in `rms_norm`.
-        gradients: whether the backward is wanted, too.
+        gradients: include the backward.
 
     Returns:
-        How many different kernel calls were made ready.
+        Number of distinct kernel calls that are ready.
 
     Raises:
-        ValueError: an argument is not as above.
+        ValueError: an argument is wrong.
     """
     if not isinstance(hidden, int) or not 1 <= hidden <= MAX_HIDDEN:
         raise ValueError(f"hidden is {hidden!r}: expected an integer from 1 to {MAX_HIDDEN}")
@@ -72,17 +72,17 @@ def warmup(
 def row_counts(
     spec: OperatorSpec, problem: Problem, tensors: dict[str, Tensor | None], batch_invariant: bool
 ) -> Iterator[tuple[int, Sequence[KernelCall]]]:
-    """A number of rows, with its kernel calls, for each combination of binaries that any number of rows launches.
+    """One number of rows, with its kernel calls, per combination of binaries that any number of rows launches.
 
     Args:
         spec: the operator.
         problem: hidden size, dtype and variant.
         tensors: one row each, by name.
-        batch_invariant: whether the config may not depend on the number of rows.
+        batch_invariant: the config must not depend on the number of rows.
     """
     there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     first = next(iter(there.values()))
-    # Whatever a binary is specialised on of a workspace, any float32 tensor has.
+    # Any float32 tensor has the properties of a workspace on which a binary is specialised.
     workspace = torch.empty(1, dtype=torch.float32, device=first.device)
 
     def calls(rows: int) -> Sequence[KernelCall]:
@@ -96,7 +96,7 @@ def row_counts(
 
 
 def steps(function: Callable[[int], Hashable], least: int, most: int) -> Iterator[int]:
-    """An integer for each value of a function, which once it has left a value never takes it again."""
+    """One integer per value of a function that never returns to a value it has left."""
     first, last = function(least), function(most)
     yield least
     if first != last:
@@ -126,7 +126,7 @@ def _binary(call: KernelCall) -> Hashable:
 def _stand_ins(
     spec: OperatorSpec, problem: Problem, place: torch.device, weight_dtype: torch.dtype | None
 ) -> dict[str, Tensor | None]:
-    """The tensors of a single row, as calls of any number of rows have them."""
+    """Stand-ins for the tensors of a single row, valid in calls of any number of rows."""
     tensors: dict[str, Tensor | None] = {}
     for buffer in spec.buffers(problem):
         dtype = getattr(torch, buffer.dtype)

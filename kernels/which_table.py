@@ -1,7 +1,7 @@
-"""Which table the kernels take on a GPU, said without torch and without launching anything.
+"""The table of the kernels on a GPU, without torch and without a launch.
 
-In: a GPU's name, target and number of multiprocessors; NORMTUNE_TABLE and what is installed and shipped. Out: the
-table in words. `dispatch` takes it; who only wants to know asks here.
+In: a GPU's name, target and number of multiprocessors; NORMTUNE_TABLE, installed and shipped tables. Out: the table, as
+text. `dispatch` uses the table; this module is for reports.
 """
 
 import os
@@ -11,7 +11,7 @@ from normtune.heuristics.tablefile import locate
 
 
 def serving(name: str, target: str, sms: int) -> tuple[str, bool]:
-    """Where the table of a GPU comes from, as one would say it in a sentence, and whether it was made for that GPU.
+    """Source of a GPU's table, as a part of a sentence, and whether it was made for that GPU.
 
     Args:
         name: the driver's name, `NVIDIA H200`.
@@ -19,21 +19,21 @@ def serving(name: str, target: str, sms: int) -> tuple[str, bool]:
         sms: number of multiprocessors.
 
     Raises:
-        UsageError: NORMTUNE_TABLE, or the installed table, is no table.
+        UsageError: NORMTUNE_TABLE, or the installed table, is not a table.
     """
     found = locate.select(name, target, sms)
     return found.source, found.exact
 
 
 def without_gpu() -> str:
-    """What waits for a GPU: the table that NORMTUNE_TABLE names, else the GPUs whose tables ship.
+    """The table for a future GPU, as text: that of NORMTUNE_TABLE, else the GPUs whose tables ship.
 
     Raises:
-        UsageError: NORMTUNE_TABLE names no table.
+        UsageError: NORMTUNE_TABLE is not the path of a table.
     """
     named = os.environ.get(locate.VARIABLE)
     if named:
-        # NORMTUNE_TABLE comes before all else, so any GPU gives the same answer, or the same error.
+        # NORMTUNE_TABLE precedes all else, so any GPU gives the same result, or the same error.
         source, _ = serving("", "", 0)
         return f"{source} waits for one"
     devices = ", ".join(sorted(header.device for header in locate.shipped().values())) or "none"
@@ -41,7 +41,7 @@ def without_gpu() -> str:
 
 
 def installed() -> list[tuple[str, str, str]]:
-    """The tables that the user installed, of whatever GPU: the file of each, the GPU, and why it cannot be used."""
+    """The tables that the user installed, for any GPU: path, GPU, and the reason if it cannot be used."""
     found = []
     for path in locate.installed():
         try:

@@ -1,4 +1,4 @@
-"""A GPU that is absent, to plan for.
+"""An absent GPU, for plans.
 
 In: nothing. Out: a `Bench` with the limits and the speed of an H200 with 16 cores, which measures nothing.
 """
@@ -16,7 +16,7 @@ from normtune.tuner.search.protocol import Race
 
 
 class AbsentBench:
-    """An H200 known only by its limits."""
+    """An H200, by its limits alone."""
 
     target = TARGETS["sm_90"]
     device = Device("no GPU here, planned as for an H200", "sm_90", target.sms, target.l2_bytes, 0, "absent", "none")
@@ -27,18 +27,18 @@ class AbsentBench:
         self.free_bytes: int | None = None
 
     def speed(self) -> Speed:
-        """As measured on one."""
+        """Speed measured on an H200."""
         return H200
 
     def prepare(self, tasks: Iterable[Task], told: Callable[[int], None] | None = None) -> None:
-        """Nothing is compiled."""
+        """Do nothing: no binary is needed."""
 
     def compiled(self, task: Task, seconds: float | None = None) -> bool:
-        """Nothing is."""
+        """Always False: nothing is compiled."""
         return False
 
     def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
-        """It cannot.
+        """Not possible.
 
         Raises:
             NotImplementedError: always.
@@ -46,9 +46,9 @@ class AbsentBench:
         raise NotImplementedError("a GPU that is not here measures nothing")
 
     def phases(self) -> Phases:
-        """No time was spent."""
+        """Zero seconds."""
         return Phases(0.0, 0.0, 0.0, {})
 
     def close(self) -> dict[str, object]:
-        """Nothing to release."""
+        """Do nothing: no resources are held."""
         return {}

@@ -1,8 +1,8 @@
-"""A device as a sweep sees it: tasks in, outcomes out, whatever a config does to the process that runs it.
+"""A device for a sweep: tasks in, outcomes out, even if a config kills the process that runs it.
 
-In: tasks. Out: an `Outcome` a config. The device is driven by a worker; when that is lost, the config to blame is found
-by asking for the same step one config at a time, gets its outcome, and the others go on with a new worker. How a device
-does a step is left to its `engine.Engine`, which configs have how many rounds to the race of a search.
+In: tasks. Out: an `Outcome` per config. A worker drives the device. When it is lost, the same step is repeated one
+config at a time to find the culprit, which gets its outcome; the others go on with a new worker. The `engine.Engine`
+does the steps; the race of a search gives the number of rounds of each config.
 """
 
 import time
@@ -32,25 +32,25 @@ from normtune.tuner.plan.plan import Candidate, Plan, Task
 from normtune.tuner.search.protocol import Race
 from normtune.tuner.search.rounds import close_to_best, timed
 
-# Configs within 3 % of the best have many calls compared: whoever wins here, alone or in a table, is among them.
+# Configs within 3 % of the best have many calls compared: every winner, here or in a table, is among them.
 LIKELY = 1.03
 # One config's step takes milliseconds; a step of all configs of a problem a few seconds on a slow GPU.
 STEP_SECONDS = 20.0
 STEPS_SECONDS = 60.0
-# So many workers may be lost with no step done between: by the device itself, and by configs, as all those of an
-# operator may be bad.
+# Most workers lost without a finished step between: by the device itself; by configs, as all configs of an operator may
+# be bad.
 MAX_LOST = 3
 MAX_LOST_BY_CONFIGS = 20
-# Binaries of so many tasks are compiled ahead. By the estimate of a default sweep no more is gained from 16 on, beside
-# 2 to 16 cores: 0.0 to 73 s are waited for the compilers, as if all began at the start.
+# Number of tasks whose binaries are compiled ahead. By the estimate of a default sweep more than 16 gain nothing, with
+# 2 to 16 cores: the wait for compilers is 0.0 to 73 s, as if all began at the start.
 LOOK_AHEAD = 32
 
 
 class WorkerBench:
-    """A device behind a worker; a `device.Bench`.
+    """A device behind a worker; an `open.Bench`.
 
     Args:
-        opener: module, function and arguments that make its engine.
+        opener: module, function and arguments that make the engine.
 
     Raises:
         NormtuneError: the engine cannot be opened.
@@ -76,22 +76,22 @@ class WorkerBench:
         self._seconds = {"compile": 0.0, "gate": 0.0, "timing": 0.0}
 
     def speed(self) -> Speed:
-        """How fast this machine is.
+        """Speed of this machine.
 
         Raises:
-            NormtuneError: the device cannot even copy.
+            NormtuneError: even a copy fails on the device.
         """
         try:
-            found: Speed = self.ask_twice("speed", seconds=STEPS_SECONDS)
+            speed: Speed = self.ask_twice("speed", seconds=STEPS_SECONDS)
         except (WorkerLostError, NoMemoryError) as error:
             raise NormtuneError(
                 f"{self.device.label} cannot be measured, a plain copy failed ({error}): `normtune doctor` looks for "
                 "the cause, as others that hold its memory"
             ) from None
-        return found._replace(cores=default_workers())
+        return speed._replace(cores=default_workers())
 
     def prepare(self, tasks: Iterable[Task], told: Callable[[int], None] | None = None) -> None:
-        """Begin to compile, in the order of the tasks; a failure becomes the outcome of the binary's configs."""
+        """Start compiling, in the order of the tasks; a failure becomes the outcome of the binary's configs."""
         if not self._identity.compiles:
             return
         if self._pool is None:
@@ -100,7 +100,7 @@ class WorkerBench:
             self._want(task)
 
     def compiled(self, task: Task, seconds: float | None = None) -> bool:
-        """Wait for the binaries of a task, at most so long; whether they are there."""
+        """Wait for the binaries of a task, at most `seconds`; whether they are compiled."""
         start = time.perf_counter()
         self._want(task)
         try:
@@ -130,12 +130,12 @@ class WorkerBench:
         first_block = self._blocks.get(task.problem, 0)
         samples = timed(session, session.alive(), race, first_block) if session.alive() else {}
         if samples:
-            self._blocks[task.problem] = 1 + max(one.rounds[-1] for one in samples.values()) // ROUNDS_PER_BLOCK
+            self._blocks[task.problem] = 1 + max(values.rounds[-1] for values in samples.values()) // ROUNDS_PER_BLOCK
         compare = time.perf_counter()
         session.step("compare", session.alive(), close_to_best(samples, LIKELY))
         outcomes.update(session.failed)
-        for config, found in samples.items():
-            outcomes.setdefault(config, Outcome("ok", "", found.rounds, found.nanoseconds))
+        for config, values_of_config in samples.items():
+            outcomes.setdefault(config, Outcome("ok", "", values_of_config.rounds, values_of_config.nanoseconds))
         for candidate in task.candidates if self._pool else ():
             outcome = outcomes[candidate.config]
             outcomes[candidate.config] = outcome._replace(code=self._code(task.problem, candidate.launch))
@@ -149,7 +149,7 @@ class WorkerBench:
         return Phases(**self._seconds, protocol={"regime": self._identity.regime, **counts, **self._protocol})
 
     def close(self) -> dict[str, object]:
-        """End the worker and the compilers; what the clocks did."""
+        """End the worker and the compilers; returns the summary of the clocks."""
         if self._pool:
             self._pool.close()
         if self._worker:
@@ -158,10 +158,10 @@ class WorkerBench:
         return self._protocol
 
     def worker(self) -> Worker:
-        """The worker, a new one if the last was lost.
+        """The worker; a new one if the last was lost.
 
         Raises:
-            NormtuneError: none can be had.
+            NormtuneError: no worker can start.
         """
         while self._worker is None:
             try:
@@ -172,10 +172,10 @@ class WorkerBench:
         return self._worker
 
     def ask(self, step: str, *arguments: Any, seconds: float) -> Any:
-        """What the engine answers to a step.
+        """The engine's answer to a step.
 
         Raises:
-            WorkerLostError: the worker is gone; the next call has a new one.
+            WorkerLostError: the worker is lost; the next call starts a new one.
             NoMemoryError, NormtuneError: as `Worker.call`.
         """
         try:
@@ -189,7 +189,7 @@ class WorkerBench:
         return answer
 
     def ask_twice(self, step: str, *arguments: Any, seconds: float | None = None) -> Any:
-        """As `ask`, but a death alone does not convict the step: somebody may have killed the worker."""
+        """As `ask`, but one death does not prove the step guilty: another process may have killed the worker."""
         patience = seconds or STEP_SECONDS
         try:
             return self.ask(step, *arguments, seconds=patience)
@@ -199,13 +199,13 @@ class WorkerBench:
         return self.ask(step, *arguments, seconds=patience)
 
     def count(self, block: Block) -> None:
-        """Add the rounds of a block to the run's."""
+        """Add the rounds of a block to those of the run."""
         self._rounds += block.rounds
         self._void_rounds += block.void_rounds
 
     @property
     def generation(self) -> int:
-        """Number of the present worker: what an earlier one was told, this one does not know."""
+        """Number of the present worker; it knows nothing of the steps of earlier ones."""
         return self._generation
 
     def _count_lost(self, error: WorkerLostError, most: int) -> None:
@@ -217,26 +217,26 @@ class WorkerBench:
             ) from None
 
     def _want(self, task: Task) -> None:
-        """Begin to compile the binaries of a task, once."""
+        """Start compiling the binaries of a task, once."""
         if self._pool is not None and task not in self._wanted:
             self._wanted.add(task)
             self._pool.add(Plan((task,), {}).jobs())
 
     def _compile(self, problem: Problem, candidate: Candidate, seconds: float | None) -> Compiled | bool | None:
-        """Whether a candidate's binary was dealt with; None where the time was too short."""
+        """Result of a candidate's binary, or True if none is needed; None if `seconds` were too short."""
         key = compile_class(problem, candidate.launch)
         if self._pool is None or key in self._failed or key in self._gated:
             return True
-        found = self._pool.result(problem, candidate.launch, seconds)
-        if found is not None and found.status != "ok":
-            self._failed[key] = Outcome(found.status, found.reason)
-        elif found is not None and found.shared_bytes > self.target.shared_bytes:
-            reason = f"{found.shared_bytes} bytes of shared memory exceed {self.target.shared_bytes}"
+        result = self._pool.result(problem, candidate.launch, seconds)
+        if result is not None and result.status != "ok":
+            self._failed[key] = Outcome(result.status, result.reason)
+        elif result is not None and result.shared_bytes > self.target.shared_bytes:
+            reason = f"{result.shared_bytes} bytes of shared memory exceed {self.target.shared_bytes}"
             self._failed[key] = Outcome("out_of_resources", reason)
-        return found
+        return result
 
     def _code(self, problem: Problem, launch: AnyLaunch) -> TimedCode | None:
-        """What a compiled candidate launches; None of an implementation that is not ours."""
+        """Code of a compiled candidate's launch; None for another library's implementation."""
         assert self._pool is not None
         if isinstance(launch, ImplementationLaunch):
             return None
@@ -244,7 +244,7 @@ class WorkerBench:
         return TimedCode(launch_digest(launch), code.launch, code.machine)
 
     def _gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
-        """The failure of a candidate's binary, if any; it is tried once."""
+        """The failure of a candidate's binary, if any; each binary is gated once."""
         key = compile_class(problem, candidate.launch)
         if key in self._failed or key in self._gated:
             return self._failed.get(key)
@@ -262,10 +262,10 @@ class WorkerBench:
 
 
 class _Session:
-    """One problem being measured, by whatever worker there is: a `rounds.Session`.
+    """One problem under measurement, by the present worker: a `search.rounds.Session`.
 
     Attributes:
-        failed: the configs that failed since it began.
+        failed: the configs that failed since its beginning.
     """
 
     def __init__(self, bench: WorkerBench, problem: Problem, candidates: Sequence[Candidate]) -> None:
@@ -280,16 +280,16 @@ class _Session:
         return [candidate.config for candidate in self._candidates if candidate.config not in self.failed]
 
     def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
-        """Time a block of rounds; who fails is missing."""
-        found: Block = self.step("block", configs)
-        self._bench.count(found)
-        return found.times
+        """Time a block of rounds; failed configs are missing."""
+        timed_block: Block = self.step("block", configs)
+        self._bench.count(timed_block)
+        return timed_block.times
 
     def step(self, name: str, configs: Sequence[Config], *more: Any) -> Any:
-        """The answer to a step of several configs, without those that fail in it; None where none is left.
+        """The answer to a step of several configs, without those that fail in it; None if none is left.
 
         Raises:
-            SkippedError: the problem does not fit, or the worker is lost over and over with no config to blame.
+            SkippedError: the problem does not fit, or the worker is lost twice with no single config to blame.
         """
         for _ in range(2):
             wanted = [config for config in configs if config not in self.failed]
@@ -309,7 +309,7 @@ class _Session:
         raise SkippedError(f"the process that drives the device was lost twice over all configs together ({lost})")
 
     def _convict(self, name: str, configs: Sequence[Config], *more: Any) -> None:
-        """Ask for a step one config at a time, to see whose fault it is that the worker was lost."""
+        """Repeat a step one config at a time, to find the config that loses the worker."""
         for config in configs:
             try:
                 self._once(name, [config], *more)

@@ -1,6 +1,6 @@
 """The compiled code that a launch runs, as a digest: equal digests run equal code.
 
-In: kernel calls, in a process whose active Triton driver names the target. Out: 16 bytes a launch. Only Triton's
+In: kernel calls, in a process whose active Triton driver names the target. Out: 16 bytes per launch. Only Triton's
 frontend runs: no GPU and no assembler. Digests of two versions of Triton do not compare.
 """
 
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 from normtune.kernels.call import KernelCall
 
 _DIGEST_BYTES = 16
-# A function's name is its module's and its own, so that both may change.
+# The name of a function is that of its module and its own; both may change.
 _FUNCTION = re.compile(r"\btt\.func (?:public |private )?@([\w.$]+|\"[^\"]+\")")
 
 
 class Code(NamedTuple):
-    """What a launch runs.
+    """Digests of the code of a launch.
 
     Attributes:
         launch: digest of the frontend's code of its kernels, their grids and arguments.
-        machine: digest of the instructions that the assembler made of it; empty where it did not run.
+        machine: digest of the assembler's instructions; empty if it did not run.
     """
 
     launch: bytes
@@ -31,7 +31,7 @@ class Code(NamedTuple):
 
 
 class Frontend:
-    """Digests of launches; each specialisation of a kernel goes through Triton's frontend once."""
+    """Digests of launches; each specialisation of a kernel passes Triton's frontend once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], bytes] = {}
@@ -40,14 +40,14 @@ class Frontend:
     def of_launch(self, calls: Iterable[KernelCall]) -> bytes:
         """The digest of kernel calls: the code of each, its grid and its arguments.
 
-        Tensors count by dtype, shape and which of them are the same, so that their names and addresses do not.
+        Tensors count by dtype, shape and identity within the launch; names and addresses do not count.
         """
         tensors: dict[int, int] = {}
-        said = [
+        parts = [
             [self.of_call(call).hex(), list(call.grid), [_argument(value, tensors) for value in call.args]]
             for call in calls
         ]
-        return _digest(json.dumps(said, separators=(",", ":")))
+        return _digest(json.dumps(parts, separators=(",", ":")))
 
     def of_call(self, call: KernelCall) -> bytes:
         """The digest of the specialised kernel: optimised TTIR without names and positions, target and options."""
@@ -71,19 +71,19 @@ class Frontend:
         return seen[0] if seen else self._compiled[compiled.hash]
 
     def remember(self, kernels: Sequence[Any], digests: Sequence[bytes]) -> None:
-        """The digests of compiled kernels, which Triton keeps in memory and does not show to its hook again."""
+        """Keep the digests of compiled kernels: Triton holds these in memory and calls its hook for them only once."""
         self._compiled.update(zip((kernel.hash for kernel in kernels), digests, strict=True))
 
 
 def normalised(text: str) -> str:
-    """TTIR without debug information, its functions named by their order."""
+    """TTIR without debug information, with functions named by their order."""
     for number, name in enumerate(dict.fromkeys(_FUNCTION.findall(text))):
         text = re.sub(rf"@{re.escape(name)}(?![\w.$])", f"@f{number}", text)
     return text
 
 
 def _code_text(kernel: Any, compile: dict[str, Any]) -> str:
-    """What decides the machine code of a specialised kernel, given the version of Triton."""
+    """Text that determines the machine code of a specialised kernel, given the version of Triton."""
     from triton._C.libtriton import ir
     from triton.compiler import ASTSource, make_backend
     from triton.runtime.driver import driver
@@ -100,11 +100,11 @@ def _code_text(kernel: Any, compile: dict[str, Any]) -> str:
     backend.add_stages(stages, options, source.language)
     implementation = backend.get_codegen_implementation(options)
     module = source.make_ir(target, options, implementation, backend.get_module_map(), context)
-    # Inlines what the kernel calls and simplifies: how code is cut into functions does not count.
+    # Inlines called functions and simplifies: the division of code into functions does not count.
     module = stages["ttir"](module, {})
-    # Libraries lie where Triton is installed.
-    told = given | {"extern_libs": sorted(name for name, _ in given.get("extern_libs") or ())}
-    head = json.dumps([target.backend, target.arch, target.warp_size, told], sort_keys=True, default=str)
+    # Paths of libraries depend on the installation of Triton.
+    kept = given | {"extern_libs": sorted(name for name, _ in given.get("extern_libs") or ())}
+    head = json.dumps([target.backend, target.arch, target.warp_size, kept], sort_keys=True, default=str)
     return f"{head}\n{normalised(module.str_nodebug())}"
 
 
@@ -116,19 +116,20 @@ def machine_code(binaries: Iterable[bytes]) -> bytes:
 def _instructions(binary: bytes) -> bytes:
     """The sections `.text*` of an ELF64 file, little-endian.
 
-    ELF64, little-endian: the offset of the section headers is at 0x28, their size, number and that of the one with the
-    names at 0x3A; a header begins with the offset of its name, and holds its section's offset and size at 0x18.
+    ELF64, little-endian: the offset of the section headers is at 0x28; their size, their number and the number of the
+    one with the names at 0x3A. A header begins with the offset of its name, and has its section's offset and size at
+    0x18.
     """
     (start,) = struct.unpack_from("<Q", binary, 0x28)
     size, count, names = struct.unpack_from("<HHH", binary, 0x3A)
     headers = [start + number * size for number in range(count)]
     extents = [struct.unpack_from("<QQ", binary, header + 0x18) for header in headers]
-    found = []
+    sections = []
     for header, (offset, length) in zip(headers, extents, strict=True):
         name = extents[names][0] + struct.unpack_from("<I", binary, header)[0]
         if binary[name : name + 5] == b".text":
-            found.append(binary[offset : offset + length])
-    return b"".join(found)
+            sections.append(binary[offset : offset + length])
+    return b"".join(sections)
 
 
 def _argument(value: Any, tensors: dict[int, int]) -> Any:

@@ -1,9 +1,9 @@
-"""Compiling ahead of the timing, in a pool of processes, for a GPU that need not be there.
+"""Compilation ahead of the timing, in a pool of processes, for a GPU that may be absent.
 
-In: (problem, launch) pairs and a target. Out: for each binary what the compiler reported, or why it failed, and the
-digest of the code of each pair; the binaries themselves end up in Triton's disk cache, where the later launch of the
-same arguments finds them. The pool's processes import triton but never torch and open no CUDA context. A compiler that
-hangs or dies twice costs its binary.
+In: (problem, launch) pairs and a target. Out: for each binary the compiler's report or the reason of its failure, and
+the digest of the code of each pair. The binaries go to Triton's disk cache, where a later launch of the same arguments
+finds them. The pool's processes import triton but never torch and open no CUDA context. A compiler that hangs or dies
+twice costs its binary.
 """
 
 import os
@@ -28,27 +28,27 @@ from normtune.tuner.plan.binaries import Job, compile_class, jobs_of
 
 # No binary of the full space took more than 6 s on a core of the H200's host.
 COMPILE_SECONDS = 60.0
-# Somebody may have killed the compiler, or the machine may have slept: the second time convicts.
+# After the first time: another process may have killed the compiler, or the machine may have slept.
 TRIES = 2
-# Of a process of the pool.
+# One per process of the pool.
 _FRONTEND = Frontend()
-# What `nice` adds to compilers beside a process that drives a GPU: they take what it leaves.
+# `nice` of compilers beside a process that drives a GPU: they take the rest of the cores.
 BESIDE_A_GPU = 10
 
 
 class Compiled(NamedTuple):
-    """What came of one job.
+    """Result of one job.
 
     Attributes:
         job: the job.
         status: `ok`, `compile_error`, `timeout` or `crashed`.
         reason: the compiler's message, one line; empty for `ok`.
         shared_bytes: shared memory of the largest of the job's kernels, bytes.
-        threads: threads a program, the most of them.
-        binaries: names of the compiled kernels with their assembly, only when asked for.
-        codes: of each pair that the job serves; empty where the frontend failed.
+        threads: most threads per program among the job's kernels.
+        binaries: names of the compiled kernels with their assembly, only on request.
+        codes: of each pair that the job serves; empty if the frontend failed.
         alike: for each of these, whether it runs the kernels that represent the job.
-        machine: digest of the instructions of these; empty where they were not compiled.
+        machine: digest of their instructions; empty if they were not compiled.
     """
 
     job: Job
@@ -63,22 +63,22 @@ class Compiled(NamedTuple):
 
 
 def default_workers() -> int:
-    """Processes of the pool: as many as this process may use cores."""
+    """Processes of the pool: one per core that this process may use."""
     return max(1, len(os.sched_getaffinity(0)))
 
 
 class CompilePool:
-    """Binaries in the making: compiles jobs in the background, about in their order.
+    """Compiles jobs in the background, about in their order.
 
     Args:
-        jobs: one a compile class; others may be added.
+        jobs: one per compile class; `add` takes more.
         target: `sm_90`, `gfx942`, ...
-        workers: processes; default one a core, and no more than jobs if there are any.
-        keep_assembly: whether `Compiled.binaries` is filled (PTX or AMD assembly, much text).
-        seconds: after so many a compile is tried again, or given up.
-        told: called with the number of jobs that are done whenever one is, from another thread.
-        nice: how far the processes stand back behind others, as for `os.nice`.
-        only_codes: whether nothing is compiled but for the digests of code.
+        workers: number of processes; default one per core, and no more than jobs if there are any.
+        keep_assembly: fill `Compiled.binaries` (PTX or AMD assembly, much text).
+        seconds: limit of a compile; after it the compile is repeated, or given up.
+        told: called from another thread with the number of finished jobs, after each.
+        nice: added to the niceness of the processes, as by `os.nice`.
+        only_codes: compute only the digests of code, without compiling.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class CompilePool:
         self._seconds = seconds
         self._futures: dict[tuple[str, str, str, AnyLaunch], Future[Compiled]] = {}
         self._jobs: dict[Future[Compiled], Job] = {}
-        # Where the digest of each launch's code comes from: with the binary that serves it, or later.
+        # Source of the digest of each launch's code: the job of its binary, or a later one.
         self._of_launch: dict[tuple[Problem, AnyLaunch], Future[Compiled]] = {}
         self._done = 0
         self._told = told
@@ -107,9 +107,9 @@ class CompilePool:
         self.add(jobs)
 
     def add(self, jobs: Sequence[Job]) -> None:
-        """Compile these, too, behind the others.
+        """Compile further jobs, behind the others.
 
-        What is among them already is not compiled again; of launches that it did not serve before, code is digested.
+        A known binary is not compiled again; for new launches of it, only code is digested.
         """
         for job in jobs:
             new = tuple(pair for pair in job.serves if pair not in self._of_launch)
@@ -132,7 +132,7 @@ class CompilePool:
             self._try(job, future, TRIES, self._only_codes)
 
     def __iter__(self) -> Iterator[Compiled]:
-        """All results, as they are done.
+        """All results, in the order of completion.
 
         Raises:
             NormtuneError: no process of the pool can start.
@@ -141,23 +141,23 @@ class CompilePool:
             yield self._result(future)
 
     def result(self, problem: Problem, launch: AnyLaunch, seconds: float | None = None) -> Compiled | None:
-        """What came of the binary of a launch, waiting for it at most so long; None where it is not done by then.
+        """Result of the binary of a launch, after a wait of at most `seconds`; None if it is not finished.
 
         Raises:
-            KeyError: it is not among the jobs.
+            KeyError: the binary is not among the jobs.
             NormtuneError: no process of the pool can start.
         """
         future = self._futures[compile_class(problem, launch)]
-        # Waited for apart: who asks too early must not be told that the compile took too long.
+        # A separate wait: the timeout of `Future.result` would read as one of the compiler.
         wait([future], seconds)
         return self._result(future) if future.done() else None
 
     def code(self, problem: Problem, launch: AnyLaunch) -> Code:
-        """The digest of what a launch runs, waited for; empty where the compiler refused it."""
+        """The digest of a launch's code, after a wait for it; empty if the compiler failed."""
         binary = self._futures[compile_class(problem, launch)]
         try:
             done, of_binary = self._of_launch[problem, launch].result(), binary.result()
-        # Whatever became of the compiler: `result` says it.
+        # `result` reports the compiler's failure.
         except Exception:
             return Code(b"")
         for pair, code, is_alike in zip(done.job.serves, done.codes, done.alike, strict=False):
@@ -166,7 +166,7 @@ class CompilePool:
         return Code(b"")
 
     def close(self) -> None:
-        """End the processes and remove their temporary files; what is not compiled by then stays so."""
+        """End the processes and remove their temporary files; pending jobs stay uncompiled."""
         if self._pool is not None:
             try:
                 self._pool.stop()  # type: ignore[no-untyped-call]
@@ -180,7 +180,7 @@ class CompilePool:
             self._told(self._done)
 
     def _try(self, job: Job, future: Future[Compiled], tries: int, only_codes: bool) -> None:
-        """Compile a job, so many times at most; whoever is killed or has no time is tried again behind the others."""
+        """Compile a job, at most `tries` times; after a kill or a timeout it is repeated behind the others."""
 
         def tried(attempt: Future[Compiled]) -> None:
             try:
@@ -207,41 +207,41 @@ class CompilePool:
                 "the compiler's processes cannot start: `normtune doctor` looks for the cause"
             ) from None
         except (TimeoutError, CancelledError) as error:
-            told = "was stopped" if isinstance(error, CancelledError) else f"took over {self._seconds:g} s"
-            return Compiled(self._jobs[future], "timeout", f"compiling {told}")
+            outcome = "was stopped" if isinstance(error, CancelledError) else f"took over {self._seconds:g} s"
+            return Compiled(self._jobs[future], "timeout", f"compiling {outcome}")
 
 
 def compile_all(
     jobs: Sequence[Job], target: str, workers: int | None = None, keep_assembly: bool = False
 ) -> Iterator[Compiled]:
-    """Compile all jobs for `target`, yielding each as it is done, in any order; arguments as of `CompilePool`."""
+    """Compile all jobs for `target`; yields each at its end, in any order. Arguments as in `CompilePool`."""
     pool = CompilePool(jobs, target, workers, keep_assembly)
     try:
         yield from pool
-    finally:  # also where the caller stops listening
+    finally:  # also if the caller stops iterating
         pool.close()
 
 
 def codes_of(
     pairs: Iterable[tuple[Problem, AnyLaunch]], target: str, workers: int | None = None
 ) -> dict[tuple[Problem, AnyLaunch], bytes]:
-    """The digest of the code of each pair, by Triton's frontend alone; those that it refuses are left out.
+    """The digest of the code of each pair, by Triton's frontend alone, without pairs that it refuses.
 
     Raises:
         NormtuneError: no process of the pool can start.
     """
     pool = CompilePool(jobs_of(pairs), target, workers, only_codes=True)
     try:
-        found: dict[tuple[Problem, AnyLaunch], bytes] = {}
+        codes: dict[tuple[Problem, AnyLaunch], bytes] = {}
         for done in pool:
-            found.update(zip(done.job.serves, (code.launch for code in done.codes), strict=False))
-        return found
+            codes.update(zip(done.job.serves, (code.launch for code in done.codes), strict=False))
+        return codes
     finally:
         pool.close()
 
 
 class _Driver:
-    """As much of a Triton driver as compiling asks for."""
+    """The part of a Triton driver that compilation uses."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -266,10 +266,10 @@ def gpu_target(name: str) -> Any:
 
 
 def _activate(target: str, nice: int, scratch: str, files: Sequence[str] = ()) -> None:
-    """Make `target` the active target of this process, which stands back behind others by `nice`.
+    """Make `target` the active target of this process, and lower its priority by `nice`.
 
-    Triton removes the files that it hands to the assembler at the end of a compile, which may never come: they go into
-    the folder `scratch`.
+    Triton removes the assembler's input files at the end of a compile, which may never come: they go into the folder
+    `scratch`.
     """
     belong_to_parent()
     use_scratch(scratch)
@@ -283,9 +283,9 @@ def _activate(target: str, nice: int, scratch: str, files: Sequence[str] = ()) -
 
 
 def _do_without_torch() -> None:
-    """Let Triton find out now that there are no tensors of torch here.
+    """Make Triton note now that this process has no tensors of torch.
 
-    The first time that it looks at an argument it imports torch, if it can, to know its tensors: 1.6 s and 190 MB.
+    At its first look at an argument it imports torch, if it can, to know its tensors: 1.6 s and 190 MB.
     """
     from triton.runtime.jit import mangle_type
 
@@ -307,7 +307,7 @@ def _calls(problem: Problem, launch: AnyLaunch) -> Sequence[KernelCall]:
 
 def _compile(job: Job, keep_assembly: bool, only_codes: bool = False) -> Compiled:
     if isinstance(job.launch, ImplementationLaunch):
-        return Compiled(job, "ok")  # it has no binary of ours
+        return Compiled(job, "ok")  # another library's implementation has no binary of ours
     codes: list[Code] = []
     alike: list[bool] = []
     try:
@@ -316,13 +316,13 @@ def _compile(job: Job, keep_assembly: bool, only_codes: bool = False) -> Compile
         for pair in job.serves:
             served = _calls(*pair)
             codes.append(Code(_FRONTEND.of_launch(served)))
-            # The kernel that sums partial sums depends on how many there are, so that launches of a job differ in it.
+            # The kernel that sums partial sums depends on their number, so launches of a job may differ in it.
             alike.append([_FRONTEND.of_call(call) for call in served] == digests)
         if only_codes:
             return Compiled(job, "ok", codes=tuple(codes), alike=tuple(alike))
         kernels = warmup(calls)
         _FRONTEND.remember(kernels, digests)
-    # Whatever the compiler throws is this config's result.
+    # Any exception of the compiler is this config's outcome.
     except Exception as error:
         return Compiled(job, "compile_error", _one_line(error), codes=tuple(codes))
     metadata = [kernel.metadata for kernel in kernels]
@@ -343,12 +343,12 @@ def _compile(job: Job, keep_assembly: bool, only_codes: bool = False) -> Compile
 
 
 def _one_line(error: BaseException) -> str:
-    """Type, first and last line of an error's text: the compiler says where in the one and why in the other.
+    """Type, first and last line of an error's text: the first has the compiler's position, the last its reason.
 
-    An error inside a function that a kernel calls comes wrapped in one for the call, which does not say why.
+    An error inside a function that a kernel calls is wrapped in one for the call, which lacks the reason.
     """
     while error.__cause__ is not None and type(error.__cause__) is type(error):
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    told = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
-    return f"{type(error).__name__}: {told}"[:200]
+    text = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
+    return f"{type(error).__name__}: {text}"[:200]

@@ -34,7 +34,7 @@ class CudaEngine:
         regime: of the timing, a name of `regimes.REGIMES`.
 
     Attributes:
-        device: as the driver describes it.
+        device: from the driver.
         target: its limits.
         software: versions of compiler and driver stack.
     """
@@ -66,19 +66,19 @@ class CudaEngine:
         self._clocks.start()
 
     def identify(self) -> Identity:
-        """The GPU, and what of its memory is free."""
+        """The GPU, with its free memory."""
         with self._translated():
             free, _ = torch.cuda.mem_get_info(self._torch_device)
         return Identity(self.device, self.target, self.software, free, True, self._regime)
 
     def speed(self) -> Speed:
-        """Measured with warm clocks; the cores are not its to know."""
+        """Speed, measured with warm clocks; the number of cores is the caller's."""
         with self._translated():
             bytes_per_second, block_seconds = self.ready().speed()
         return Speed(bytes_per_second, block_seconds, 1)
 
     def gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
-        """Try the binary of a candidate on a problem of the gate's own."""
+        """Check the binary of a candidate on a problem of the gate's own."""
         with self._translated():
             try:
                 gate(operator(problem.operator), problem, candidate, self.target, self._torch_device)
@@ -87,13 +87,13 @@ class CudaEngine:
         return None
 
     def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
-        """Turn to a problem."""
+        """Start a problem."""
         launches = {candidate.config: candidate.launch for candidate in candidates}
         with self._translated():
             self._session = CudaSession(self.ready(), operator(problem.operator), problem, launches, self._regime)
 
     def warm_up(self, configs: Sequence[Config]) -> Mapping[Config, Outcome]:
-        """Launch each once."""
+        """Launch each config; returns the failures."""
         with self._translated():
             failed = self.session().warm_up(configs)
             return {config: self._outcome(error) for config, error in failed.items()}
@@ -114,7 +114,7 @@ class CudaEngine:
 
     @property
     def sm_clock_mhz(self) -> int | None:
-        """The SM clock as it was sampled last; None where NVML does not answer."""
+        """The last sample of the SM clock; None without NVML."""
         return self._clocks.latest
 
     def close(self) -> dict[str, object]:
@@ -122,20 +122,20 @@ class CudaEngine:
         return self._clocks.stop()
 
     def ready(self) -> Timer:
-        """What times kernels, with the clocks warm."""
+        """The timer, with warm clocks."""
         if self._timer is None:
             self._timer = Timer(self._torch_device, self.target.sms, self.device.l2_bytes)
             self._timer.warm_clocks()
         return self._timer
 
     def session(self) -> CudaSession[Config]:
-        """The problem that was begun last."""
+        """The session of the last `begin`."""
         if self._session is None:
             raise RuntimeError("no problem was begun")
         return self._session
 
     def _outcome(self, error: LaunchFailedError, where: str = "") -> Outcome:
-        """The outcome of a config whose launch failed, if the device lives on."""
+        """The outcome of a config whose launch failed, if the device still works."""
         self._check_alive(error)
         return Outcome(error.status, f"{where}{error}")
 

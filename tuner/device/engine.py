@@ -36,7 +36,7 @@ class Identity(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One block of rounds: nanoseconds by config, rounds taken in all and how many of them were void."""
+    """One block of rounds: nanoseconds by config, number of rounds taken, and of void ones among them."""
 
     times: dict[Config, list[int]]
     rounds: int
@@ -48,30 +48,30 @@ class DeviceLostError(RuntimeError):
 
 
 class NoMemoryError(RuntimeError):
-    """The device has too little memory for the problem, whatever the config."""
+    """The device has too little memory for the problem, with any config."""
 
 
 class Engine(Protocol):
     """One device in the process that drives it. Every step may raise `DeviceLostError` or `NoMemoryError`."""
 
     def identify(self) -> Identity:
-        """Who answers."""
+        """Identity of the engine."""
         ...
 
     def speed(self) -> Speed:
-        """How fast it is."""
+        """Speed of the machine."""
         ...
 
     def gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
-        """Try the binary of a candidate; its failure, or None."""
+        """Check the binary of a candidate; returns its failure, or None."""
         ...
 
     def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
-        """Turn to a problem: the steps that follow are about these candidates."""
+        """Start a problem: later steps concern these candidates."""
         ...
 
     def warm_up(self, configs: Sequence[Config]) -> Mapping[Config, Outcome]:
-        """Launch each once at the problem's own size; the failures."""
+        """Launch each config at the problem's own size; returns the failures."""
         ...
 
     def block(self, configs: Sequence[Config]) -> Block:
@@ -79,7 +79,7 @@ class Engine(Protocol):
         ...
 
     def compare(self, configs: Sequence[Config], often: Sequence[Config]) -> Mapping[Config, Outcome]:
-        """Compare outputs at the problem's own size with the reference, those of `often` many times; the failures."""
+        """Compare outputs at the problem's own size with the reference, `often` over many calls; the failures."""
         ...
 
     def close(self) -> dict[str, object]:

@@ -1,8 +1,8 @@
-"""Of which kernels the stored times are: a timing belongs to the compiled code of its config.
+"""Kernels of the stored times: a timing belongs to the compiled code of its config.
 
-In: the coverage of a store, a target. Out: `Comparison`: whose sources changed and whose code did not, whose code did,
-and what cannot be decided. The syntax hash and the launch are the quick look, which needs no Triton; only where one of
-them differs does Triton's frontend run.
+In: the coverage of a store, a target. Out: `Comparison`: measurements with changed sources and the same code, those
+with changed code, and undecided ones. Syntax hash and launch are the quick comparison, without Triton. Triton's
+frontend runs only for measurements that differ in one of them.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from normtune.tuner.device.compiling import codes_of
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.resume import Stored
 
-# Ends the fingerprint of what was timed with other code although its sources, as far as they are hashed, are the same.
+# Suffix of the fingerprint of measurements with other code although their sources, as far as hashed, are the same.
 OTHER_CODE = " (other code)"
 _NAMED = 5
 
@@ -31,10 +31,10 @@ class Comparison:
     """Stored measurements whose sources or launch changed.
 
     Attributes:
-        same: whose compiled code did not change.
-        changed: whose compiled code, launch or legality did.
-        undecided: how many others there are, by the reason why their code cannot be compared: the syntax hash decides.
-        fingerprints: (old, new) fingerprint of those whose stored one does not say which they are.
+        same: measurements whose compiled code did not change.
+        changed: measurements whose compiled code, launch or legality changed.
+        undecided: number of others, by the reason why their code cannot be compared; the syntax hash decides these.
+        fingerprints: (old, new) fingerprint of measurements stored under the wrong one.
     """
 
     same: tuple[tuple[Problem, Config], ...] = ()
@@ -43,12 +43,12 @@ class Comparison:
     fingerprints: dict[tuple[Problem, Config], tuple[str, str]] = field(default_factory=dict)
 
     def applied(self, stored: Stored) -> Stored:
-        """What is stored, with the fingerprints of what it belongs to."""
-        new = {pair: stored[pair]._replace(fingerprint=said) for pair, (_, said) in self.fingerprints.items()}
+        """The stored coverage, with the fingerprints of the kernels that it belongs to."""
+        new = {pair: stored[pair]._replace(fingerprint=present) for pair, (_, present) in self.fingerprints.items()}
         return {**stored, **new}
 
     def lines(self) -> list[str]:
-        """What it says, in words; empty where no source changed."""
+        """The comparison as text; empty if no source changed."""
         lines = []
         if self.same:
             lines.append(f"the kernels' sources changed, the compiled code of {_counted(len(self.same))} did not: kept")
@@ -60,7 +60,7 @@ class Comparison:
 
 
 def triton_version() -> str:
-    """The version of Triton that compiles here; empty where there is none."""
+    """Version of the installed Triton; empty without one."""
     try:
         from triton import __version__
     except ImportError:
@@ -69,12 +69,12 @@ def triton_version() -> str:
 
 
 def compare(stored: Stored, target: Target, most_binaries: int | None = None) -> Comparison:
-    """Compare what was timed with what the present sources launch.
+    """Compare the measured code with the code that the present sources launch.
 
     Args:
-        stored: what was timed.
-        target: for which it is launched.
-        most_binaries: where more would have to be looked at, nothing is compared; None for no limit.
+        stored: coverage of a store.
+        target: of the launches.
+        most_binaries: compare nothing if more would have to be compiled; None for no limit.
 
     Raises:
         NormtuneError: no process that compiles can start.
@@ -90,8 +90,8 @@ def compare(stored: Stored, target: Target, most_binaries: int | None = None) ->
         launch = spec.launch_of(config, problem, target)
         if _is_same_at_first_look(coverage, spec, launch):
             continue
-        if why := _undecidable(coverage):
-            undecided[why] += coverage.fingerprint != fingerprint(spec)
+        if reason := _undecidable(coverage):
+            undecided[reason] += coverage.fingerprint != fingerprint(spec)
         elif launch is None:
             changed.append((problem, config))
         else:
@@ -108,19 +108,19 @@ def compare(stored: Stored, target: Target, most_binaries: int | None = None) ->
 
 
 def renew(store: Store, device: Device, target: Target, regime: str = COLD) -> Comparison:
-    """Compare all that a store holds of devices of a kind, and let it say to which kernels that belongs.
+    """Compare all that a store holds of devices of a kind, and correct the stored fingerprints.
 
     Raises:
         NormtuneError: the store failed, or no process that compiles can start.
     """
-    found = compare(store.coverage(device, regime), target)
-    if found.fingerprints:
-        store.set_fingerprints(device, found.fingerprints)
-    return found
+    comparison = compare(store.coverage(device, regime), target)
+    if comparison.fingerprints:
+        store.set_fingerprints(device, comparison.fingerprints)
+    return comparison
 
 
 def named(pairs: Iterable[tuple[Problem, Config]]) -> str:
-    """The configs of some pairs, the first of them by name."""
+    """The configs of some pairs: the first `_NAMED` by name, the number of the rest."""
     configs = sorted({config for _, config in pairs})
     more = f" and {len(configs) - _NAMED} more configs" if len(configs) > _NAMED else ""
     return "; ".join(map(str, configs[:_NAMED])) + more
@@ -133,7 +133,7 @@ def _is_same_at_first_look(coverage: Coverage, spec: OperatorSpec, launch: AnyLa
 
 
 def _undecidable(coverage: Coverage) -> str:
-    """Why the code of a measurement cannot be compared with today's; empty where it can."""
+    """Reason why the code of a measurement cannot be compared with today's; empty if it can."""
     if coverage.code is None or not coverage.code.code:
         return "they were stored without a digest of their code"
     present = triton_version()
@@ -147,17 +147,17 @@ def _undecidable(coverage: Coverage) -> str:
 def _fingerprints(
     stored: Stored, same: Iterable[tuple[Problem, Config]], changed: Iterable[tuple[Problem, Config]]
 ) -> dict[tuple[Problem, Config], tuple[str, str]]:
-    found = {}
+    pairs = {}
     for problem, config in same:
         new = fingerprint(operators()[problem.operator])
         for pair in ((problem, config), (problem, COPY)):
             if pair in stored and stored[pair].fingerprint != new:
-                found[pair] = stored[pair].fingerprint, new
+                pairs[pair] = stored[pair].fingerprint, new
     for pair in changed:
         old = stored[pair].fingerprint
         if old == fingerprint(operators()[pair[0].operator]):
-            found[pair] = old, old + OTHER_CODE
-    return found
+            pairs[pair] = old, old + OTHER_CODE
+    return pairs
 
 
 def _counted(count: int) -> str:

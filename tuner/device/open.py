@@ -1,4 +1,4 @@
-"""Interface of a device that measures or replays, and the opening of one by name.
+"""Interface of a device that measures or replays; opens one by name.
 
 In: tasks. Out: an `Outcome` per config. `open_device` is the only place that knows the kinds of device.
 """
@@ -25,7 +25,7 @@ class SkippedError(NormtuneError):
 
 
 class NoDeviceError(NormtuneError):
-    """There is no such GPU, or it cannot be used."""
+    """The GPU does not exist, or cannot be used."""
 
 
 class Phases(NamedTuple):
@@ -59,36 +59,36 @@ class Bench(Protocol):
     regime: str
 
     def speed(self) -> Speed:
-        """How fast this machine is."""
+        """Speed of the machine."""
         ...
 
     def prepare(self, tasks: Iterable[Task], told: Callable[[int], None] | None = None) -> None:
-        """Begin to compile what the next of these tasks need, in their order, as far ahead as makes sense.
+        """Start compiling the binaries of the next tasks, in their order, as far ahead as is useful.
 
         Args:
-            tasks: what is wanted now, again and again.
-            told: hears how many binaries are compiled, from another thread.
+            tasks: the tasks wanted now; called again and again.
+            told: receives the number of compiled binaries, from another thread.
         """
         ...
 
     def compiled(self, task: Task, seconds: float | None = None) -> bool:
-        """Wait for the binaries of a task, at most so long; whether they are there."""
+        """Wait for the binaries of a task, at most `seconds`; whether they are compiled."""
         ...
 
     def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
         """Gate one task and time it in the batches of a race.
 
         Returns:
-            Every candidate that failed or was timed, and the copy if anything was.
+            Every candidate that failed or was timed, and the copy if anything was timed.
 
         Raises:
-            SkippedError: it cannot be measured now.
+            SkippedError: the task cannot be measured now.
             NormtuneError: nothing can be measured any more.
         """
         ...
 
     def phases(self) -> Phases:
-        """Where the time went so far."""
+        """Time per phase so far."""
         ...
 
     def close(self) -> dict[str, object]:
@@ -101,11 +101,11 @@ def open_device(name: str | None, regime: str = COLD) -> Bench:
 
     Args:
         name: of the device.
-        regime: how times are to be taken, a name of `regimes.REGIMES`.
+        regime: of the timing, a name of `regimes.REGIMES`.
 
     Raises:
         UsageError: the name has an unknown form, or the recording does not exist or lacks times of the regime.
-        NoDeviceError: there is no such GPU.
+        NoDeviceError: the GPU does not exist, or cannot be used.
     """
     from normtune.tuner.device.bench import WorkerBench
 
@@ -122,23 +122,23 @@ def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
 
     Args:
         index: CUDA's number of the GPU.
-        name: as the user gave it, for messages.
-        regime: how times are to be taken.
+        name: from the user, for messages.
+        regime: of the timing.
 
     Raises:
-        NoDeviceError: there is no such GPU.
+        NoDeviceError: the GPU does not exist, or cannot be used.
     """
     from normtune.tuner.machine.no_gpu import why_no_gpu
 
-    why = why_no_gpu()
-    if why:
-        what = "there is no GPU to measure" if name is None else f"device {name!r} cannot be measured"
-        raise NoDeviceError(f"{what}: {why}; --device replay:nvidia-h200 runs the tool on the recorded H200 sweep")
+    reason = why_no_gpu()
+    if reason:
+        state = "there is no GPU to measure" if name is None else f"device {name!r} cannot be measured"
+        raise NoDeviceError(f"{state}: {reason}; --device replay:nvidia-h200 runs the tool on the recorded H200 sweep")
     import torch
 
-    found = torch.cuda.device_count()
-    if index >= found:
-        known = ", ".join(f"cuda:{number}" for number in range(found))
+    count = torch.cuda.device_count()
+    if index >= count:
+        known = ", ".join(f"cuda:{number}" for number in range(count))
         raise NoDeviceError(f"there is no device {name!r}: torch finds {known}")
     from normtune.tuner.device.cuda import CudaEngine
 
@@ -146,14 +146,14 @@ def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
 
 
 def open_device_to_plan(name: str | None, regime: str = COLD) -> Bench:
-    """Open a device by name, to plan for; without a name and a GPU, an absent H200.
+    """Open a device by name, for a plan; without a name and a GPU, an absent H200.
 
     Args:
         name: of the device.
-        regime: how times are to be taken.
+        regime: of the timing.
 
     Raises:
-        UsageError, NoDeviceError: as `open_device`, for a device that was named.
+        UsageError, NoDeviceError: as in `open_device`, for a given name.
     """
     try:
         return open_device(name, regime)

@@ -1,4 +1,4 @@
-"""Child processes: they start clean, end with their parent, and leave no files behind.
+"""Child processes: a clean start, an end with their parent, and no files left behind.
 
 In: nothing. Out: the multiprocessing context of compilers and worker, their first call, and a folder for the temporary
 files of killed ones.
@@ -14,7 +14,7 @@ import tempfile
 import time
 from multiprocessing import resource_tracker
 
-# Spawned, because a forked child of a process with a CUDA context or threads may hang.
+# Spawned: a forked child of a process with a CUDA context or threads may hang.
 SPAWN = multiprocessing.get_context("spawn")
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -25,8 +25,8 @@ _REMOVE_SECONDS = 2.0
 def belong_to_parent() -> None:
     """Leave interrupts to the parent, and end with it.
 
-    A killed parent cannot end its children, so the operating system does. multiprocessing names the parent; one that
-    died before this call is noticed here.
+    A killed parent cannot end its children, so the operating system does. multiprocessing names the parent; a parent
+    that died before this call is detected here.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -37,10 +37,10 @@ def belong_to_parent() -> None:
 
 
 def start_tracker() -> None:
-    """Start multiprocessing's resource tracker before anything else does.
+    """Start multiprocessing's resource tracker, before other code does.
 
-    If this process is killed, the tracker removes its semaphores, and would warn about it on a terminal that is back at
-    its prompt.
+    If this process is killed, the tracker removes its semaphores. Unsilenced, it would warn about that on a terminal
+    that is back at its prompt.
     """
     before = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = f"{before},{_QUIET}" if before else _QUIET
@@ -64,7 +64,7 @@ class Scratch:
         self.path = tempfile.mkdtemp(prefix="normtune-")
 
     def remove(self) -> None:
-        """Remove it; what a killed process started, as an assembler, may write there for a moment."""
+        """Remove it; a killed process's children, as an assembler, may write there for a moment."""
         deadline = time.monotonic() + _REMOVE_SECONDS
         while os.path.exists(self.path) and time.monotonic() < deadline:
             shutil.rmtree(self.path, ignore_errors=True)
@@ -76,7 +76,7 @@ def use_scratch(path: str) -> None:
 
 
 def told_exit(code: int | None) -> str:
-    """An exit code of `multiprocessing` as text: `exit code 3`, `signal SIGSEGV`."""
+    """Text of an exit code of `multiprocessing`: `exit code 3`, `signal SIGSEGV`."""
     if code is not None and code < 0:
         try:
             return f"signal {signal.Signals(-code).name}"

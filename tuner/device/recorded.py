@@ -1,6 +1,7 @@
-"""Whether a recording's times are of the present kernels, by their compiled code.
+"""Comparison of a recording with the present kernels, by compiled code.
 
-In: a recording, its digests, the cells that matter. Out: the cells whose code changed, or why that cannot be decided.
+In: a recording, its digests, the cells that matter. Out: the cells whose code changed, or the reason why that is
+undecided.
 """
 
 from collections.abc import Collection, Iterable
@@ -27,10 +28,10 @@ from normtune.tuner.device.identity import triton_version
 
 
 def record(evidence: Evidence) -> RecordedCode:
-    """The digests of a recording, by the present sources, which are to be its own.
+    """The digests of a recording, by the present sources, which must be its own.
 
     Raises:
-        NormtuneError: the kernels changed since it was measured, or Triton refuses one.
+        NormtuneError: the kernels changed since the recording, or Triton refuses one.
     """
     fingerprints, target = evidence.fingerprints(), _target(evidence)
     known = operators()
@@ -46,7 +47,7 @@ def record(evidence: Evidence) -> RecordedCode:
 
 
 def difference(name: str, evidence: Evidence, asked: Collection[Cell]) -> Difference:
-    """Compare cells of a recording with what the present sources launch.
+    """Compare cells of a recording with the launches of the present sources.
 
     Args:
         name: of the recording.
@@ -57,23 +58,23 @@ def difference(name: str, evidence: Evidence, asked: Collection[Cell]) -> Differ
         NormtuneError: the file of digests is damaged, or no process that compiles can start.
     """
     known, target = operators(), _target(evidence)
-    there = {name: measured for name, measured in evidence.fingerprints().items() if name in known}
+    fingerprints = {name: measured for name, measured in evidence.fingerprints().items() if name in known}
     code = read(name, evidence)
     pairs = pairs_of(evidence)
     suspects = tuple(
         name
-        for name, measured in there.items()
+        for name, measured in fingerprints.items()
         if fingerprint(known[name]) != measured or (code and _launches(name, pairs, target) != code.launches.get(name))
     )
     if not suspects:
         return Difference(())
-    if why := _undecidable(code):
-        by_sources = tuple(name for name in suspects if fingerprint(known[name]) != there[name])
-        return Difference(by_sources, undecided=why if by_sources else "")
+    if reason := _undecidable(code):
+        by_sources = tuple(name for name in suspects if fingerprint(known[name]) != fingerprints[name])
+        return Difference(by_sources, undecided=reason if by_sources else "")
     assert code is not None
     wanted = {cell for cell in asked if cell.operator in suspects and cell in code.cells}
-    found = _digests([pair for pair in pairs if cell_of(*pair) in wanted], target)
-    return Difference(suspects, tuple(sorted(cell for cell in wanted if found.get(cell) != code.cells[cell])))
+    digests = _digests([pair for pair in pairs if cell_of(*pair) in wanted], target)
+    return Difference(suspects, tuple(sorted(cell for cell in wanted if digests.get(cell) != code.cells[cell])))
 
 
 def _undecidable(code: RecordedCode | None) -> str:
@@ -98,7 +99,7 @@ def _launches(name: str, pairs: Iterable[tuple[Problem, Config]], target: Target
 
 
 def _digests(pairs: Iterable[tuple[Problem, Config]], target: Target) -> dict[Cell, bytes]:
-    """The digests of cells, of which these are all pairs; without those that cannot be launched or compiled."""
+    """The digests of cells, given all of their pairs; without cells that cannot be launched or compiled."""
     known = operators()
     launches: dict[Cell, list[tuple[Problem, AnyLaunch | None]]] = {}
     for problem, config in pairs:

@@ -1,7 +1,7 @@
 """A recording as an engine: the whole tool without a GPU.
 
-In: the name of a recording. Out: outcomes drawn from its rounds. Each block of rounds that is asked for is one recorded
-block, the same for all configs, drawn with a fixed seed; what was not recorded says so.
+In: the name of a recording. Out: outcomes drawn from its rounds. Each requested block is one recorded block, the same
+for all configs, drawn with a fixed seed. A config that was not recorded gets the outcome `not_recorded`.
 """
 
 import random
@@ -27,7 +27,7 @@ from normtune.tuner.plan.plan import Candidate
 Blocks = dict[int, list[int]]
 
 
-# Of drawing a config's block and sending it to the sweep, on a core of 2024.
+# Seconds of drawing a config's block and sending it to the sweep, on a core of 2024.
 _BLOCK_SECONDS = 1e-5
 
 
@@ -36,9 +36,9 @@ class ReplayEngine:
 
     Args:
         name: of the recording.
-        regime: in which the times that are wanted were taken.
+        regime: of the recorded times.
         seed: other seeds draw other blocks.
-        evidence: what is replayed instead, measurements of one device; None for the recording.
+        evidence: replayed instead of the recording, measurements of one device; None for the recording.
 
     Raises:
         UsageError: no recording of that name is shipped, or it has no times of that regime.
@@ -64,15 +64,15 @@ class ReplayEngine:
         self._places = evidence.frame.groupby(["operator", "rows", "hidden", "dtype", "variant"]).indices
 
     def identify(self) -> Identity:
-        """The recorded device; nothing is compiled and memory does not matter."""
+        """The recorded device; it compiles nothing and needs no memory."""
         return Identity(self._device, self._target, self._software, None, False, self._regime)
 
     def speed(self) -> Speed:
-        """A replay moves no bytes."""
+        """Zero bytes per second, as a replay moves none."""
         return Speed(0.0, _BLOCK_SECONDS, 1)
 
     def gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
-        """What failed a gate was recorded so: `warm_up` says it."""
+        """Always None: `warm_up` returns the recorded failures of the gate."""
         return None
 
     def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
@@ -81,67 +81,67 @@ class ReplayEngine:
         self._failures, self._blocks = {}, {}
         recorded = self._recorded(problem)
         cells = self._by_launch(problem, recorded)
-        found = {c.config: cells.get(c.launch) for c in candidates} | {COPY: recorded.get(COPY)}
-        for config, cell in found.items():
+        cell_of = {c.config: cells.get(c.launch) for c in candidates} | {COPY: recorded.get(COPY)}
+        for config, cell in cell_of.items():
             if isinstance(cell, dict):
                 self._blocks[config] = cell
             elif config != COPY:
                 self._failures[config] = cell or Outcome("not_recorded", f"not in recording {self._name}")
 
     def warm_up(self, configs: Sequence[Config]) -> Mapping[Config, Outcome]:
-        """The recorded failures, and what was not recorded."""
+        """The recorded failures, and `not_recorded` for missing configs."""
         return {config: self._failures[config] for config in configs if config in self._failures}
 
     def block(self, configs: Sequence[Config]) -> Block:
-        """One recorded block, drawn at random; the nearest one of a config that lacks it."""
-        numbers = sorted({number for found in self._blocks.values() for number in found})
+        """One recorded block, drawn at random; the nearest one for a config without it."""
+        numbers = sorted({number for blocks in self._blocks.values() for number in blocks})
         if not numbers:
             return Block({}, 0, 0)
         number = self._random.choice(numbers)
         times = {}
         for config in configs:
             if config in self._blocks:
-                found = self._blocks[config]
-                times[config] = found.get(number) or found[min(found, key=lambda other: abs(other - number))]
+                blocks = self._blocks[config]
+                times[config] = blocks.get(number) or blocks[min(blocks, key=lambda other: abs(other - number))]
         return Block(times, ROUNDS_PER_BLOCK, 0)
 
     def compare(self, configs: Sequence[Config], often: Sequence[Config]) -> Mapping[Config, Outcome]:
-        """What was wrong was recorded so."""
+        """Always empty: `warm_up` returns recorded wrong results."""
         return {}
 
     def close(self) -> dict[str, object]:
-        """Nothing to release."""
+        """Do nothing: no resources are held."""
         return {}
 
     def _recorded(self, problem: Problem) -> dict[Config, Outcome | Blocks]:
         """The recorded cells of a problem."""
-        found: dict[Config, Outcome | Blocks] = {}
+        result: dict[Config, Outcome | Blocks] = {}
         names = ["config", "status", "reason", "rounds", "samples"]
         rows = self._frame.iloc[self._places.get(problem, [])]
         for text, status, reason, rounds, samples in zip(*(rows[name].tolist() for name in names), strict=True):
             config = read_config(problem.operator, text)
             if status != "ok":
-                found.setdefault(config, Outcome(status, reason))
+                result.setdefault(config, Outcome(status, reason))
                 continue
             blocks: Blocks = {}
             for number, sample in zip(rounds.tolist(), samples.tolist(), strict=True):
                 blocks.setdefault(number // ROUNDS_PER_BLOCK, []).append(sample)
-            # Several runs of one cell: the largest is the recording, the others are anchors.
-            known = found.get(config)
+            # Several runs of one cell: the one with most blocks is the recording, the others are anchors.
+            known = result.get(config)
             if not isinstance(known, dict) or len(blocks) > len(known):
-                found[config] = blocks
-        return found
+                result[config] = blocks
+        return result
 
     def _by_launch(
         self, problem: Problem, recorded: Mapping[Config, Outcome | Blocks]
     ) -> dict[AnyLaunch, Outcome | Blocks]:
         spec = operator(problem.operator)
-        found: dict[AnyLaunch, Outcome | Blocks] = {}
+        result: dict[AnyLaunch, Outcome | Blocks] = {}
         for config, cell in recorded.items():
             if config == COPY:
                 continue
             try:
-                found[spec.launch(config, problem, self._target)] = cell
+                result[spec.launch(config, problem, self._target)] = cell
             except IllegalConfigError:
                 continue  # recorded before the rules changed
-        return found
+        return result

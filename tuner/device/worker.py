@@ -1,8 +1,8 @@
-"""The process that drives a device, and the end of it that a sweep holds.
+"""The process that drives a device, and the sweep's end of it.
 
-In: the name of a function that opens an `engine.Engine`, and its arguments. Out: `Worker`, whose `call` asks that
-engine for a step and returns its answer, or says how the process was lost: it gave no answer in time, it died, or its
-device did. What is done then is left to `bench`.
+In: the name of a function that opens an `engine.Engine`, and its arguments. Out: `Worker`. `Worker.call` sends a
+step and returns the answer, or raises the way in which the process was lost: no answer in time, its death, or that of
+its device. `bench` decides what follows.
 """
 
 import os
@@ -33,7 +33,7 @@ class WorkerLostError(RuntimeError):
 
     Attributes:
         status: `timeout` or `crashed`.
-        certain: whether the step that was asked for is to blame: the device reported the fault, or it hung.
+        certain: whether the step is to blame: the device reported the fault, or it hung.
     """
 
     def __init__(self, status: str, reason: str, certain: bool) -> None:
@@ -53,11 +53,11 @@ class Worker:
 
     Raises:
         NormtuneError: the engine cannot be opened.
-        WorkerLostError: the process died or did not answer while it opened it.
+        WorkerLostError: the process died or did not answer during the opening.
     """
 
     def __init__(self, opener: Opener) -> None:
-        # Without a name: whatever kills this process leaves no file behind.
+        # Nameless: a kill of this process leaves no file behind.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the worker lives)
         log = f"/proc/{os.getpid()}/fd/{self._log.fileno()}"
         start_tracker()
@@ -70,39 +70,39 @@ class Worker:
         self.identity: Identity = self._ask(START_SECONDS)
 
     def call(self, step: str, *arguments: Any, seconds: float) -> Any:
-        """The answer of the engine to a step.
+        """The engine's answer to a step.
 
         Args:
             step: name of a method of `Engine`.
             arguments: of that method.
-            seconds: how long to wait, not counting time in which the machine slept.
+            seconds: limit of the wait, without time in which the machine slept.
 
         Raises:
-            WorkerLostError: the process is gone: this worker must not be called again.
+            WorkerLostError: the process is lost; this worker must not be called again.
             NoMemoryError: the problem does not fit.
-            NormtuneError: the step failed in a way that the user can act on.
+            NormtuneError: the step failed in a way that the user can remedy.
         """
         return self._ask(seconds, step, arguments)
 
     def close(self) -> dict[str, object]:
-        """End the process in good order; what the clocks did."""
+        """End the process in good order; returns the summary of the clocks."""
         try:
-            found: dict[str, object] = self.call("close", seconds=_END_SECONDS)
+            summary: dict[str, object] = self.call("close", seconds=_END_SECONDS)
         except (WorkerLostError, NormtuneError, NoMemoryError):
-            found = {}
+            summary = {}
         self._end(_END_SECONDS)
-        return found
+        return summary
 
     def _ask(self, seconds: float, *question: Any) -> Any:
-        """The answer to a question, or to the start where there is none."""
+        """The answer to a question, or to the start without one."""
         try:
             if question:
-                with suppress(OSError):  # it died before it was asked: the answer says so
+                with suppress(OSError):  # it is already dead: `_answer` raises that
                     self._connection.send(question)
             return self._answer(seconds)
         except (WorkerLostError, NoMemoryError, NormtuneError):
             raise
-        except BaseException:  # an interrupt, say: the process would answer to nobody
+        except BaseException:  # an interrupt, say: nobody would read the process's answer
             self._end(0.0)
             raise
 
@@ -113,8 +113,8 @@ class Worker:
                 raise WorkerLostError("timeout", f"no answer for {seconds:g} s", certain=True)
             kind, value = self._connection.recv()
         except (EOFError, OSError):
-            told = self._end(1.0)
-            raise WorkerLostError("crashed", f"the process died ({told})", certain=False) from None
+            ending = self._end(1.0)
+            raise WorkerLostError("crashed", f"the process died ({ending})", certain=False) from None
         if kind == "lost":
             self._end(1.0)
             raise WorkerLostError("crashed", value, certain=True)
@@ -129,25 +129,25 @@ class Worker:
         return value
 
     def _end(self, patience: float) -> str:
-        """Make sure that the process is gone, and say how it ended."""
+        """Make sure that the process is gone; returns how it ended."""
         self._connection.close()
         self._process.join(patience)
         if self._process.is_alive():
             self._process.kill()
             self._process.join(_END_SECONDS)
-        told = told_exit(self._process.exitcode)
+        ending = told_exit(self._process.exitcode)
         if self._log.closed:
-            return told
+            return ending
         with self._log:
             self._log.seek(0)
-            return ": ".join([told, *self._log.read().decode("utf-8", "replace").strip().splitlines()[-1:]])
+            return ": ".join([ending, *self._log.read().decode("utf-8", "replace").strip().splitlines()[-1:]])
 
 
 def answers(connection: Connection, seconds: float) -> bool:
-    """Wait for a message, so many seconds in which this process ran; whether there is one.
+    """Wait for a message, for `seconds` in which this process ran; whether there is one.
 
-    A wait that took far longer than it was to take is no time that the other process had: the machine slept, or both
-    were stopped.
+    A wait that took far longer than its limit is not counted against the other process: the machine slept, or both were
+    stopped.
     """
     while seconds > 0:
         start = time.monotonic()
@@ -159,9 +159,9 @@ def answers(connection: Connection, seconds: float) -> bool:
 
 
 def _serve(connection: Connection, opener: Opener, log: str, files: Sequence[str]) -> None:
-    """The life of the process: open the engine, answer steps, end when the parent hangs up."""
+    """Main function of the process: open the engine, answer steps, end when the parent hangs up."""
     belong_to_parent()
-    # What a driver or a kernel's assertion prints would tear the parent's display; the last line goes into the reason.
+    # Output of a driver or a kernel's assertion would garble the parent's display; its last line goes into the reason.
     handle = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
@@ -188,7 +188,7 @@ def _serve(connection: Connection, opener: Opener, log: str, files: Sequence[str
 
 
 def _reply(connection: Connection, step: Callable[..., Any], arguments: Sequence[Any]) -> bool:
-    """Do a step and send what came of it; whether further steps make sense."""
+    """Do a step and send its result; whether further steps are possible."""
     try:
         answer: tuple[str, Any] = ("done", step(*arguments))
     except NoMemoryError as error:

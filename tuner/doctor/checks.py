@@ -1,8 +1,7 @@
 """State of this machine, with advice for each fault.
 
 In: the option of the store. Out: `Finding`s, one per line, in the order of `_CHECKS`. Nothing is measured or written,
-and no check fails: something that a check cannot find out is a finding as well. Store and tables are left to `data`,
-printing to `command`.
+and no check fails: an unknown state is a finding as well. `data` checks store and tables, `command` prints.
 """
 
 import os
@@ -20,7 +19,7 @@ from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_tr
 from normtune.tuner.machine.probe import Facts, ask
 
 OK, WARNING, PROBLEM = LEVELS = ("ok", "warning", "problem")
-# What a driver and a display hold of a GPU that nobody uses stays below this.
+# Greatest memory that driver and display hold of an unused GPU.
 _HELD_BYTES = 2 << 30
 _REPLAY = "without a GPU, `normtune sweep --device replay:nvidia-h200` runs the whole tool on the recorded H200"
 
@@ -29,10 +28,10 @@ class Finding(NamedTuple):
     """One line of the report.
 
     Attributes:
-        level: `ok`; `warning` for what a user should know; `problem` for what stops a sweep or the kernels.
+        level: `ok`; `warning` for a fact that a user should know; `problem` for one that stops a sweep or the kernels.
         topic: one or two words.
         found: the state.
-        advice: what to do; empty if nothing, or if `found` ends with it.
+        advice: the remedy; empty if none is needed, or if `found` ends with it.
     """
 
     level: str
@@ -42,7 +41,7 @@ class Finding(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """Facts that the checks look at.
+    """Facts for the checks.
 
     Attributes:
         packages, torch, triton, nvml: facts of `probe`.
@@ -57,7 +56,7 @@ class Machine(NamedTuple):
 
     @property
     def has_gpu(self) -> bool:
-        """Whether there is a GPU, for torch or for the driver."""
+        """Whether torch or the driver has a GPU."""
         return bool(self.torch.get("gpus") or self.nvml.get("gpus"))
 
 
@@ -65,15 +64,15 @@ def examine(store: str | None) -> list[Finding]:
     """All findings about this machine.
 
     Args:
-        store: value of `--store`; None where it is not given.
+        store: value of `--store`; None if not given.
     """
-    # NVML before torch, whose CUDA context would be among the processes on the GPU.
+    # NVML before torch: torch's CUDA context would be among the processes on the GPU.
     nvml, packages, torch, triton = (ask(subject) for subject in ("nvml", "packages", "torch", "triton"))
     return examined(Machine(packages, torch, triton, nvml, store))
 
 
 def examined(machine: Machine) -> list[Finding]:
-    """All findings about a machine whose facts are known."""
+    """All findings, from the facts of a machine."""
     from normtune.tuner.doctor import data
 
     of_data = (
@@ -89,9 +88,9 @@ def examined(machine: Machine) -> list[Finding]:
 def _guarded(topic: str, check: Callable[[Machine], Iterable[Finding]], machine: Machine) -> list[Finding]:
     try:
         return list(check(machine))
-    except Exception as error:  # whatever it is, the other checks go on
-        told = " ".join(f"{type(error).__name__}: {error}".split())
-        return [Finding(PROBLEM, topic, f"cannot be checked ({told})", "report it with these lines")]
+    except Exception as error:  # the other checks go on
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        return [Finding(PROBLEM, topic, f"cannot be checked ({message})", "report it with these lines")]
 
 
 def _python(_: Machine) -> Iterable[Finding]:
@@ -103,8 +102,8 @@ def _packages(machine: Machine) -> Iterable[Finding]:
     if "missing" in machine.packages:
         yield Finding(PROBLEM, "packages", machine.packages["missing"], "install normtune again in a new environment")
         return
-    there = [f"{name} {facts['version']}" for name, facts in machine.packages.items() if "version" in facts]
-    yield Finding(OK, "packages", ", ".join(there) or "none")
+    versions = [f"{name} {facts['version']}" for name, facts in machine.packages.items() if "version" in facts]
+    yield Finding(OK, "packages", ", ".join(versions) or "none")
     for name, facts in machine.packages.items():
         if "missing" in facts:
             advice = f"`pip install --force-reinstall {name}`"
@@ -112,8 +111,8 @@ def _packages(machine: Machine) -> Iterable[Finding]:
 
 
 def _torch(machine: Machine) -> Iterable[Finding]:
-    if why := without_torch(machine.torch):
-        yield Finding(PROBLEM, "torch", why)
+    if reason := without_torch(machine.torch):
+        yield Finding(PROBLEM, "torch", reason)
         return
     cuda, hip = machine.torch["cuda"], machine.torch["hip"]
     built = f"built for CUDA {cuda}" if cuda else f"built for ROCm {hip}" if hip else "built without CUDA"
@@ -121,8 +120,8 @@ def _torch(machine: Machine) -> Iterable[Finding]:
 
 
 def _triton(machine: Machine) -> Iterable[Finding]:
-    if why := without_triton(machine.triton):
-        yield Finding(PROBLEM, "triton", why)
+    if reason := without_triton(machine.triton):
+        yield Finding(PROBLEM, "triton", reason)
         return
     yield Finding(OK, "triton", machine.triton["version"])
     value = os.environ.get("TRITON_INTERPRET", "0")
@@ -161,15 +160,15 @@ def _gpus(machine: Machine) -> Iterable[Finding]:
         yield Finding(OK, "gpu", f"cuda:{index} is {gpu['name']}, {size}{_by_driver(known, nvml)}")
         yield from _disturbed(f"cuda:{index}", known)
     for known in by_uuid.values():
-        told = "is not visible to torch" if usable else "is there"
-        yield Finding(OK, "gpu", f"{known['name']} {told}{_by_driver(known, nvml)}")
-        if known["mig"]:  # torch sees its slices, under names of their own
+        state = "is not visible to torch" if usable else "is there"
+        yield Finding(OK, "gpu", f"{known['name']} {state}{_by_driver(known, nvml)}")
+        if known["mig"]:  # torch sees its slices, under other names
             yield _divided(known["name"])
     if not usable and "missing" not in machine.torch:
-        why = without_gpu(machine.torch)
-        # Somebody who has a GPU wants to measure it; on a machine that has none the rest still works.
-        level = PROBLEM if by_uuid or "too old" in why else WARNING
-        yield Finding(level, "gpu", f"torch sees none: {why}", _REPLAY)
+        reason = without_gpu(machine.torch)
+        # A user with a GPU wants to measure it; on a machine without one the rest still works.
+        level = PROBLEM if by_uuid or "too old" in reason else WARNING
+        yield Finding(level, "gpu", f"torch sees none: {reason}", _REPLAY)
     if "missing" in nvml:
         found = f"NVML cannot be asked ({nvml['missing']}), so nothing explains rounds that are void"
         yield Finding(WARNING, "gpu", found, "`pip install nvidia-ml-py`")
@@ -194,7 +193,7 @@ def _by_driver(known: Facts, nvml: Facts) -> str:
 
 
 def _disturbed(name: str, known: Facts) -> Iterable[Finding]:
-    """Findings that would distort the times of a GPU."""
+    """Findings about conditions that distort the times of a GPU."""
     if not known:
         return
     if known["mig"]:
@@ -220,8 +219,8 @@ def _cache(machine: Machine) -> Iterable[Finding]:
     if "cache" not in machine.triton:
         return
     folder = Path(machine.triton["cache"])
-    if why := unwritable(folder):
-        found = f"Triton's cache {folder} cannot be written ({why})"
+    if reason := unwritable(folder):
+        found = f"Triton's cache {folder} cannot be written ({reason})"
         yield Finding(PROBLEM, "cache", found, "name another folder with TRITON_CACHE_DIR")
     else:
         yield Finding(OK, "cache", f"Triton's cache {folder} can be written")

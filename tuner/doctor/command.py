@@ -1,7 +1,7 @@
 """`normtune doctor`.
 
-In: its options. Out: the findings of `checks`, a line each, or as JSON; exit code 1 if one is a problem. Needs
-only Typer, because it runs when the rest is broken.
+In: its options. Out: the findings of `checks`, one per line, or as JSON; exit code 1 if one is a problem. Needs only
+Typer, because it runs when the rest is broken.
 """
 
 import json
@@ -43,8 +43,8 @@ def doctor(
     problems = sum(finding.level == PROBLEM for finding in findings)
     warnings = sum(finding.level == WARNING for finding in findings)
     if as_json:
-        found = [finding._asdict() for finding in findings]
-        say(json.dumps({"problems": problems, "warnings": warnings, "findings": found}, indent=1))
+        plain = [finding._asdict() for finding in findings]
+        say(json.dumps({"problems": problems, "warnings": warnings, "findings": plain}, indent=1))
     else:
         for line in lines(findings, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")):
             typer.echo(line, color=True)
@@ -58,7 +58,7 @@ def lines(findings: "list[Finding]", colour: bool) -> list[str]:
 
     Args:
         findings: of `checks.examine`.
-        colour: whether the levels are coloured, for a terminal.
+        colour: colour the levels, for a terminal.
     """
     printed = []
     for level, topic, found, advice in findings:

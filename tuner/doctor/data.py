@@ -1,6 +1,6 @@
 """Findings of `doctor` about the store, its disk and the tables.
 
-In: the facts about a machine. Out: findings. Opens the store for reading and loads tables as kernels would.
+In: the facts about a machine. Out: findings. Opens the store for reading; loads tables as kernels do.
 """
 
 import os
@@ -20,15 +20,16 @@ from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine
 if TYPE_CHECKING:
     from normtune.results.database.store import Store, Tally
 
-# The recording of two operators in one dtype takes 11 MB, a default sweep less.
+# Least free bytes without a warning, and without a problem: the recording of two operators in one dtype takes 11 MB, a
+# default sweep less.
 _FEW_BYTES = 100 << 20
 _NO_BYTES = 10 << 20
-# Of which the compiled code is compared, in ten seconds or so.
+# Most binaries whose compiled code is compared; they take about ten seconds.
 _FEW_BINARIES = 200
 
 
 def store(machine: Machine) -> Iterable[Finding]:
-    """Place of the store, whether it can be written, its content, and how much of that is stale."""
+    """Path of the store, its write permission, its content, and the stale share of that."""
     if "version" not in machine.packages.get("sqlalchemy", {}) or "version" not in machine.packages.get("pandas", {}):
         yield Finding(PROBLEM, "store", "cannot be read without sqlalchemy and pandas")
         return
@@ -40,9 +41,9 @@ def store(machine: Machine) -> Iterable[Finding]:
         path = sqlite_path(parse(url))
         name = told(parse(url))
         if path is not None and path.parent.is_dir() and not path.exists():
-            why = unwritable(path.parent)
-            if why:
-                yield _read_only(name, why)
+            reason = unwritable(path.parent)
+            if reason:
+                yield _read_only(name, reason)
             else:
                 yield Finding(OK, "store", f"{name} is not there yet: `normtune sweep` makes it")
             return
@@ -59,9 +60,9 @@ def store(machine: Machine) -> Iterable[Finding]:
         advice = "`normtune sweep` measures these again, `normtune data export --regime all` writes what is whole"
         yield Finding(WARNING, "store", damage, advice)
     if path is not None:
-        why = unwritable(path.parent) or ("" if os.access(path, os.W_OK) else "no permission")
-        if why:
-            yield _read_only(name, why)
+        reason = unwritable(path.parent) or ("" if os.access(path, os.W_OK) else "no permission")
+        if reason:
+            yield _read_only(name, reason)
 
 
 def _read_only(name: str, why: str) -> Finding:
@@ -70,17 +71,17 @@ def _read_only(name: str, why: str) -> Finding:
 
 
 def _only_sources_changed(opened: "Store") -> bool:
-    """Whether the sources of kernels changed since they were measured and their compiled code did not."""
+    """Whether only sources of kernels changed since the measurement, and no compiled code."""
     from normtune.kernels.target import target_for
     from normtune.tuner.device.identity import compare
 
     runs = {(run.device.kind, run.regime): run for run in opened.runs()}
-    found = [
+    comparisons = [
         compare(opened.coverage(run.device, run.regime), target_for(run.device.target, run.device.sms), _FEW_BINARIES)
         for run in runs.values()
     ]
-    same = any(one.same for one in found)
-    return same and not any(one.changed or one.undecided for one in found)
+    same = any(comparison.same for comparison in comparisons)
+    return same and not any(comparison.changed or comparison.undecided for comparison in comparisons)
 
 
 def _held(name: str, tallies: "list[Tally]", same: bool) -> Iterable[Finding]:
@@ -110,18 +111,18 @@ def disk(machine: Machine) -> Iterable[Finding]:
     try:
         path = sqlite_path(parse(resolve_url(machine.store)))
     except NormtuneError:
-        return  # said under store
+        return  # reported by `store`
     if path is None or not path.parent.is_dir():
         return
     free = shutil.disk_usage(path.parent).free
     level = PROBLEM if free < _NO_BYTES else WARNING if free < _FEW_BYTES else OK
-    found = f"{free / 2**30:.1f} GiB" if free >= 2**30 else f"{free / 2**20:.0f} MiB"
+    amount = f"{free / 2**30:.1f} GiB" if free >= 2**30 else f"{free / 2**20:.0f} MiB"
     advice = "free some, or name a store elsewhere with --store" if level != OK else ""
-    yield Finding(level, "disk", f"{found} free in {path.parent.resolve()}", advice)
+    yield Finding(level, "disk", f"{amount} free in {path.parent.resolve()}", advice)
 
 
 def tables(machine: Machine) -> Iterable[Finding]:
-    """The table that kernels would use on each GPU, and why."""
+    """The table that kernels would use on each GPU, and the reason."""
     gpus = machine.torch.get("gpus", [])
     for index, gpu in enumerate(gpus):
         try:

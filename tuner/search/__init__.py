@@ -1,1 +1,1 @@
-"""Which configs of a problem are measured, and how often."""
+"""Searches: choice of the configs of a problem to measure, and their number of rounds."""

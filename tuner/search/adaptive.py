@@ -1,6 +1,6 @@
-"""The search that spends most rounds where they matter: 6 for every config, 16 for those that may be the best.
+"""The search with most rounds where they matter: 6 for every config, 16 for candidates for the best.
 
-In: see `protocol`. Out: two batches a problem.
+In: see `protocol`. Out: two batches per problem.
 """
 
 from normtune.tuner.plan.plan import Task
@@ -9,9 +9,9 @@ from normtune.tuner.search.protocol import Batch, Race
 from normtune.tuner.search.rounds import close_to_best
 from normtune.tuner.timing.protocol import ALL_BLOCKS
 
-FIRST_BLOCKS = 3  # 6 rounds for everybody, on three draws of offsets
-CLOSE = 1.10  # who may be the best: whoever is within 10 % of the best after the first blocks
-# Share of the configs of which that is true, in sweeps of an H200.
+FIRST_BLOCKS = 3  # 6 rounds for all configs, on three draws of offsets
+CLOSE = 1.10  # candidates for the best: configs within 10 % of the best after the first blocks
+# Share of such configs in sweeps of an H200.
 CLOSE_SHARE = 0.42
 
 
@@ -23,6 +23,6 @@ class Adaptive(ByProblem):
     least_blocks = FIRST_BLOCKS
 
     def batches(self, task: Task) -> Race:
-        """The first blocks for all, the rest for those that are close to the best."""
+        """The first blocks for all configs, the rest for those close to the best."""
         samples = yield Batch(task.configs, FIRST_BLOCKS)
         yield Batch(close_to_best(samples, CLOSE), ALL_BLOCKS - FIRST_BLOCKS)

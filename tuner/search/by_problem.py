@@ -1,6 +1,6 @@
-"""Searches that measure one problem after the other, each once, and differ in what they do inside one.
+"""Searches that measure one problem after the other, each once, and differ only within a problem.
 
-In: see `protocol`. Out: the problems in the order of `agenda`. What a problem lacks and its race are a subclass's.
+In: see `protocol`. Out: the problems in the order of `agenda`. A subclass gives the wanted configs and the race.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ class ByProblem(ABC):
     """A `protocol.Search`.
 
     Attributes:
-        least_blocks: a config that was timed in so many is not measured again.
+        least_blocks: a config timed in this many blocks is not measured again.
     """
 
     name: str
@@ -30,7 +30,9 @@ class ByProblem(ABC):
 
     def __init__(self, tasks: Sequence[Task], known: Known) -> None:
         medians = {
-            problem: {config: one.median_ns for config, one in configs.items() if one.median_ns is not None}
+            problem: {
+                config: coverage.median_ns for config, coverage in configs.items() if coverage.median_ns is not None
+            }
             for problem, configs in known.items()
         }
         lacking = (self._lacking(task, known.get(task.problem, {})) for task in tasks)
@@ -41,31 +43,31 @@ class ByProblem(ABC):
         """The race of a task."""
 
     def wanted(self, task: Task, known: Mapping[Config, Coverage]) -> Sequence[Candidate]:
-        """The candidates of a problem that are still to be measured; none where it is done."""
+        """The candidates of a problem still to be measured; none if it is done."""
         least = ROUNDS_PER_BLOCK * self.least_blocks
-        done = {config for config, one in known.items() if one.status != "ok" or one.samples >= least}
+        done = {config for config, coverage in known.items() if coverage.status != "ok" or coverage.samples >= least}
         return [candidate for candidate in task.candidates if candidate.config not in done]
 
     def left(self) -> Sequence[Task]:
-        """The tasks that were not begun, in the order of coverage."""
+        """The tasks not yet begun, in the order of coverage."""
         return self._agenda.left()
 
     def ask(self, seconds: float) -> Iterator[Task]:
-        """The tasks by their worth."""
+        """The tasks, most useful first."""
         return self._agenda.choices()
 
     def race(self, task: Task) -> Race:
-        """The batches of a task, which is not asked for again."""
+        """The batches of a task; the task is not asked for again."""
         self._agenda.take(task)
         return self.batches(task)
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """What the times of a problem say about others."""
+        """Pass the median times of a problem to the agenda."""
         medians = {c: int(np.median(o.nanoseconds)) for c, o in outcomes.items() if len(o.nanoseconds)}
         self._agenda.learn(task.problem, medians)
 
     def _lacking(self, task: Task, known: Mapping[Config, Coverage]) -> Task | None:
-        """What is wanted of a task, and the best config that is known already, timed again as an anchor."""
+        """The wanted configs of a task, with the best known config as an anchor."""
         wanted = self.wanted(task, known)
         if not wanted:
             return None

@@ -1,6 +1,6 @@
-"""The search that leaves nothing out: 16 rounds for every config of every problem.
+"""The exhaustive search: 16 rounds for every config of every problem.
 
-In: see `protocol`. Out: one batch a problem. Recordings are made with it.
+In: see `protocol`. Out: one batch per problem. Recordings are made with it.
 """
 
 from normtune.tuner.plan.plan import Task
@@ -17,5 +17,5 @@ class Exhaustive(ByProblem):
     least_blocks = ALL_BLOCKS
 
     def batches(self, task: Task) -> Race:
-        """All rounds for all."""
+        """All rounds for all configs."""
         yield Batch(task.configs, ALL_BLOCKS)

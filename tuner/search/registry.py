@@ -1,6 +1,6 @@
-"""The searches there are, by name.
+"""The searches by name.
 
-In: a name, as `normtune sweep --strategy` takes it. Out: the class. Imports a search only when it is wanted.
+In: a name, as in `normtune sweep --strategy`. Out: the class. Imports a search only on demand.
 """
 
 from pkgutil import resolve_name
@@ -15,12 +15,12 @@ SEARCHES = {
 
 
 def search(name: str) -> type[Search]:
-    """The search of that name.
+    """The search of this name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the name is unknown.
     """
     if name not in SEARCHES:
         raise UsageError(f"unknown strategy {name!r}: expected one of {', '.join(SEARCHES)}")
-    found: type[Search] = resolve_name(SEARCHES[name])
-    return found
+    search_class: type[Search] = resolve_name(SEARCHES[name])
+    return search_class

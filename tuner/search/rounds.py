@@ -1,7 +1,7 @@
 """The rounds of one task: the batches of a race, timed block by block.
 
 In: a session (one problem on one device), its configs and a race. Out: every sample with its round number. Knows
-neither CUDA nor replay: a session times blocks of rounds, a race says of which configs.
+neither CUDA nor replay: a session times blocks of rounds, a race chooses their configs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,24 +15,24 @@ from normtune.tuner.search.protocol import Race, Samples
 
 
 class Session(Protocol):
-    """One problem being timed."""
+    """One problem under timing."""
 
     def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
         """Time `ROUNDS_PER_BLOCK` rounds of these configs on fresh offsets: nanoseconds by config.
 
-        A config that fails meanwhile is missing from the answer.
+        A config that fails meanwhile is missing from the result.
         """
         ...
 
 
 def timed(session: Session, configs: Sequence[Config], race: Race, first_block: int = 0) -> dict[Config, Samples]:
-    """Time the batches of a race, and the copy beside each.
+    """Time the batches of a race, with the copy beside each.
 
     Args:
         session: of the problem.
-        configs: what can be timed; what else the race asks for is left out.
-        race: says of which configs, and how often.
-        first_block: number of the first block, where the problem had others in this run.
+        configs: configs that can be timed; others in the race's batches are left out.
+        race: chooses the configs of each batch and its number of blocks.
+        first_block: number of the first block, if the problem had others in this run.
     """
     samples = {config: Samples([], []) for config in (*configs, COPY)}
     block = first_block
@@ -51,12 +51,12 @@ def timed(session: Session, configs: Sequence[Config], race: Race, first_block: 
 
 
 def close_to_best(samples: Mapping[Config, Samples], within: float) -> list[Config]:
-    """The configs whose median is at most `within` times the least. The copy is none of them."""
-    medians = {config: median(found.nanoseconds) for config, found in samples.items() if found.rounds}
+    """The configs with a median of at most `within` times the least, without the copy."""
+    medians = {config: median(values.nanoseconds) for config, values in samples.items() if values.rounds}
     medians.pop(COPY, None)
     best = min(medians.values(), default=0)
     return [config for config, time in medians.items() if time <= within * best]
 
 
 def _taken(samples: Mapping[Config, Samples]) -> dict[Config, Samples]:
-    return {config: found for config, found in samples.items() if found.rounds}
+    return {config: values for config, values in samples.items() if values.rounds}
