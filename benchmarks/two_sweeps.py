@@ -1,12 +1,12 @@
-"""What two sweeps of the same kind of GPU lose by each other's tables, beside the noise floor.
+"""Losses of two sweeps of the same kind of GPU under each other's tables, beside the noise floor.
 
     python benchmarks/two_sweeps.py STORE_A STORE_B [--leaves N] [--operator NAME] [--json FILE]
 
-A store is a URL, an SQLite file, a .parquet file that `normtune data export` or `normtune fit --evidence` wrote, or the
-name of a recording that ships. A table is fitted to each, and two more to the halves of its blocks. Printed is what the
-table of each sweep loses on the other's times more than the other's own table does there, and what the tables of the
-halves lose so (the floor). Every loss must be at most 0.3 % above its floor; else the last line says which is not, and
-the exit code is 1.
+A store is a URL, an SQLite file, a .parquet file from `normtune data export` or `normtune fit --evidence`, or the name
+of a shipped recording. A table is fitted to each, and two more to the halves of its blocks. The output is the extra
+loss of each sweep's table on the other's times against the other's own table, and the same for the tables of the halves
+(the floor). Every loss must be at most 0.3 % above its floor; else the last line names the offender, and the exit code
+is 1.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def above(one: "Crossed") -> float:
-    """How far the loss is above the floor, which counts as 0 where it is below or there is none; millionths."""
+    """Loss above the floor, which counts as 0 if it is negative or missing; millionths."""
     return one.loss - max(0.0, one.floor or 0.0)
 
 
