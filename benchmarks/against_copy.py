@@ -67,7 +67,7 @@ def ratios(evidence: Any, path: Path) -> Ratios:
     for item in evidence.measurements():
         if item.status == "ok":
             times[item.problem][item.config] = median(item.samples.tolist())
-    found: Ratios = defaultdict(list)
+    result: Ratios = defaultdict(list)
     for problem, cells in times.items():
         look_up = shipped.function(problem.key, problem.dtype)
         if look_up is None:
@@ -82,8 +82,8 @@ def ratios(evidence: Any, path: Path) -> Ratios:
         width = max(label for label in WIDTHS if label[0] <= problem.hidden)[1]
         if launch in by_launch:
             pair = log(by_launch[launch] / copy), log(min(by_launch.values()) / copy)
-            found[problem.key, problem.dtype, size, width].append(pair)
-    return found
+            result[problem.key, problem.dtype, size, width].append(pair)
+    return result
 
 
 def table(found: Ratios, keys: Iterable[tuple[str, str]] = ()) -> list[str]:

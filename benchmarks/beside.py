@@ -54,8 +54,8 @@ def measure(engine: Any, name: str, dtype: str, rows: int, hidden: int, sides: d
     import torch
 
     spec, problem = problem_of(name, dtype, rows, hidden)
-    told: dict[str, dict[str, Any]] = {side: {"version": part.version} for side, part in sides.items()}
-    told[OURS] |= identity(engine.target, name, dtype, rows, hidden)
+    results: dict[str, dict[str, Any]] = {side: {"version": part.version} for side, part in sides.items()}
+    results[OURS] |= identity(engine.target, name, dtype, rows, hidden)
     norms: dict[str, Norm] = {}
     for side, part in sides.items():
         try:
@@ -64,19 +64,19 @@ def measure(engine: Any, name: str, dtype: str, rows: int, hidden: int, sides: d
             norms[side] = norm
         # Any exception of a peer is its own result.
         except Exception as error:
-            _leave_out(SideFailedError(side, error), told)
+            _leave_out(SideFailedError(side, error), results)
     samples = None
     while samples is None:
         try:
             samples = timed(engine.ready(), problem, spec.bytes_moved(problem), name, norms)
         except SideFailedError as error:
-            _leave_out(error, told)
+            _leave_out(error, results)
             del norms[error.side]
     for side, times in samples.items():
         median = round(float(torch.tensor(times).double().median()) / 1e3, 3)
-        told.setdefault(side, {}).update(median_us=median, samples_ns=times)
+        results.setdefault(side, {}).update(median_us=median, samples_ns=times)
     setting = {"device": engine.device.name, "software": engine.software, "sm_clock_mhz": engine.sm_clock_mhz}
-    return {"pass": name, "dtype": dtype, "rows": rows, "hidden": hidden, "sides": told} | setting
+    return {"pass": name, "dtype": dtype, "rows": rows, "hidden": hidden, "sides": results} | setting
 
 
 def said(error: Exception) -> str:
@@ -114,8 +114,8 @@ def check(norm: Norm, part: Side, name: str, dtype: str, rows: int, hidden: int,
             wanted = torch.autograd.grad(exact, (exact_x, exact_weight), dy.double())
             # As in the timing: a backward that is compiled at its first run is compiled for a kept graph.
             with part.witness():
-                found = torch.autograd.grad(y, (x, weight), dy.clone(), retain_graph=True)
-            pairs += zip(("dx", "dweight"), found, wanted, strict=True)
+                gradients = torch.autograd.grad(y, (x, weight), dy.clone(), retain_graph=True)
+            pairs += zip(("dx", "dweight"), gradients, wanted, strict=True)
     for which, value, exact in pairs:
         value, exact = value.detach().double(), exact.detach()
         off = float((value - exact).abs().max() / exact.abs().max())
@@ -134,8 +134,8 @@ def timed(timer: Any, problem: Any, footprint: int, name: str, norms: dict[str, 
     times: dict[str, list[int]] = {side: [] for side in ("copy", *norms)}
     for _ in range(BLOCKS):
         torch.cuda.empty_cache()  # the memory of the last block's graphs is still held
-        for side, found in _block(timer, problem, footprint, name, norms).items():
-            times[side] += found
+        for side, samples in _block(timer, problem, footprint, name, norms).items():
+            times[side] += samples
     return times
 
 

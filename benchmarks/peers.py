@@ -94,9 +94,9 @@ def is_done(cell: Cell | None, sides: dict[str, Side], identity: dict[str, Any])
     """Whether a cell holds these sides in these versions, with the present normtune; a failure is a result, too."""
     if cell is None:
         return False
-    found = cell["sides"]
-    same = all(found.get(name, {}).get("version") == side.version for name, side in sides.items())
-    return same and identity.items() <= found.get(OURS, {}).items()
+    measured = cell["sides"]
+    same = all(measured.get(name, {}).get("version") == side.version for name, side in sides.items())
+    return same and identity.items() <= measured.get(OURS, {}).items()
 
 
 def run(

@@ -122,11 +122,11 @@ def _liger_1238() -> Side:
     from importlib.metadata import version
 
     # A second copy of its module: the first one keeps the shipped rule.
-    found = importlib.util.find_spec("liger_kernel.ops.rms_norm")
-    if found is None or found.loader is None:
+    module_spec = importlib.util.find_spec("liger_kernel.ops.rms_norm")
+    if module_spec is None or module_spec.loader is None:
         raise ImportError("no module liger_kernel.ops.rms_norm")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
     try:
         for function in (module.rms_norm_forward, module.rms_norm_backward):
             with_constants(function, LIGER_1238)

@@ -106,8 +106,8 @@ class Case(NamedTuple):
         """The shapes on which a function can be checked; None for all."""
         if self.replay is None:
             return None
-        found = self.replay.timed(one)
-        return found if self.half is None else [shape for shape in found if self.replay.half(one, shape) == self.half]
+        timed = self.replay.timed(one)
+        return timed if self.half is None else [shape for shape in timed if self.replay.half(one, shape) == self.half]
 
 
 def main() -> None:
@@ -170,8 +170,8 @@ def replay_of(part: Part, name: str, kinds: Sequence[str], options: argparse.Nam
     else:
         recording = load_recording(name)
         table = half_table(recording, part.half, part.leaves)
-        told = f"half {part.half}, {f'{part.leaves} leaves' if part.leaves else 'cross-validated'}"
-        case = Case(told, table, Replay(name, recording), 1 - part.half)
+        text = f"half {part.half}, {f'{part.leaves} leaves' if part.leaves else 'cross-validated'}"
+        case = Case(text, table, Replay(name, recording), 1 - part.half)
     return [
         replayed(case, kind, seed, options.races)
         for kind in kinds
@@ -309,9 +309,9 @@ def rates(checks: Sequence[dict[str, object]]) -> Rates:
     of = Counter(
         (not check.get("stale"), check["verdict"]) for check in checks if check["kind"] == FRESH or check.get("stale")
     )
-    found = [[of[is_fresh, verdict] for verdict in (OK, STALE, AMBIGUOUS)] for is_fresh in (True, False)]
-    (_, fresh_stale, fresh_ambiguous), (stale_ok, _, stale_ambiguous) = found
-    return Rates(sum(found[0]), fresh_stale, fresh_ambiguous, sum(found[1]), stale_ok, stale_ambiguous)
+    counted = [[of[is_fresh, verdict] for verdict in (OK, STALE, AMBIGUOUS)] for is_fresh in (True, False)]
+    (_, fresh_stale, fresh_ambiguous), (stale_ok, _, stale_ambiguous) = counted
+    return Rates(sum(counted[0]), fresh_stale, fresh_ambiguous, sum(counted[1]), stale_ok, stale_ambiguous)
 
 
 def counts(checks: Sequence[dict[str, object]]) -> list[dict[str, object]]:

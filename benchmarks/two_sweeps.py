@@ -41,10 +41,10 @@ def main() -> None:
     for store, sweep in zip(asked.stores, sweeps, strict=True):
         fit = sweep.fit
         print(f"{store}: {fit.device.label}, {fit.measurements} measurements, {fit.date}")
-    found = crossed(*sweeps, options)
+    losses = crossed(*sweeps, options)
     print()
     print(f"{'percent':36}{'A on B':>8}{'B on A':>8}{'floor A':>9}{'floor B':>9}{'above':>8}{'differ':>8}{'shapes':>8}")
-    for one in found:
+    for one in losses:
         print(_line(one))
     print(f"{time.perf_counter() - start:.0f} s on {len(os.sched_getaffinity(0))} cores")
     if asked.json:
@@ -54,11 +54,11 @@ def main() -> None:
             "above_floor": ABOVE_FLOOR,
             "kinds": [
                 {**one._asdict(), "differing": round(one.differing, 4), "loss": one.loss, "floor": one.floor}
-                for one in found
+                for one in losses
             ],
         }
         asked.json.write_text(json.dumps(document, indent=1) + "\n")
-    failed = [f"{one.key} {one.dtype}" for one in found if one.floor is not None and above(one) > ABOVE_FLOOR]
+    failed = [f"{one.key} {one.dtype}" for one in losses if one.floor is not None and above(one) > ABOVE_FLOOR]
     if failed:
         raise SystemExit(f"more than {ABOVE_FLOOR / 1e4:.1f} % above the noise floor: {', '.join(failed)}")
     print(f"all at most {ABOVE_FLOOR / 1e4:.1f} % above the noise floor")
@@ -71,11 +71,11 @@ def above(one: "Crossed") -> float:
 
 def _line(one: "Crossed") -> str:
     values = [*one.losses, *one.floors, above(one)]
-    told = [
+    parts = [
         f"{'-' if value is None else f'{value / 1e4:.2f}':>{width}}"
         for value, width in zip(values, (8, 8, 9, 9, 8), strict=True)
     ]
-    return f"{f'{one.key} {one.dtype}':36}{''.join(told)}{100 * one.differing:>8.0f}{min(one.scored):>8}"
+    return f"{f'{one.key} {one.dtype}':36}{''.join(parts)}{100 * one.differing:>8.0f}{min(one.scored):>8}"
 
 
 def _read(store: str) -> "Evidence":
@@ -86,12 +86,12 @@ def _read(store: str) -> "Evidence":
     from normtune.results.source import measured
 
     if store in recordings():
-        found = measured(None, store)
+        evidence = measured(None, store)
     elif store.endswith(".parquet"):
-        found = read_parquet(Path(store))
+        evidence = read_parquet(Path(store))
     else:
-        found = measured(store)
-    return used(found)
+        evidence = measured(store)
+    return used(evidence)
 
 
 def _told(device: str, date: str, digest: str) -> dict[str, Any]:

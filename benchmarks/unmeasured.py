@@ -44,21 +44,21 @@ def choices(data: dict) -> dict[str, "dict[tuple[str, int, int], Config | None]"
     any_gpu = locate.load(locate.SHIPPED / locate.ANY_GPU).bound(target.sms, target.l2_bytes)
     h200 = locate.load(locate.SHIPPED / "nvidia_h200.py")
     shapes = [cell[:3] for cell in cells(data)]
-    found: dict[str, dict[tuple[str, int, int], Config | None]] = {}
+    chosen: dict[str, dict[tuple[str, int, int], Config | None]] = {}
     for title, table in (("table for any GPU", any_gpu), ("table of the H200", h200)):
-        found[title] = {
+        chosen[title] = {
             (name, rows, hidden): RMSNormConfig(*table.tables[name, data["dtype"]](rows, hidden))
             for name, rows, hidden in shapes
         }
     for title, rule in (("Liger's rule", "liger"), ("Liger's rule with #1238", "liger_1238")):
         choose = RULES[rule].choose
-        found[title] = {
+        chosen[title] = {
             (name, rows, hidden): choose(Problem(name, rows, hidden, data["dtype"]), target)
             for name, rows, hidden in shapes
         }
     return {
         title: {shape: _legal(shape, one, data["dtype"], target) for shape, one in by.items()}
-        for title, by in found.items()
+        for title, by in chosen.items()
     }
 
 
