@@ -24,7 +24,7 @@ from normtune.tuner.search.adaptive import CLOSE, FIRST_BLOCKS
 
 _SIZES = [1 << power for power in range(6, 17)]
 _ROWS = [1 << power for power in range(19)]
-# Swapped configs are among this many of a tree's configs, those with the largest regions.
+# Swapped configs are among this many of a tree's configs, those of the most shapes.
 _SWAPPED_AMONG = 6
 OTHER_DTYPE = {"bfloat16": "float32", "float16": "float32", "float32": "bfloat16"}
 
@@ -115,7 +115,7 @@ def replaced(tree: Tree, configs: Mapping[Config, Config]) -> Tree:
 
 
 def _swapped(one: Checked, shapes: Sequence[tuple[int, int]], table: Suspect, rng: random.Random) -> Plant:
-    """Two of the configs with the largest regions, swapped."""
+    """Two of the configs of the most shapes, swapped."""
     counts: dict[Config, int] = {}
     for shape in shapes:
         config = choose(one.tree, *shape)
@@ -125,7 +125,7 @@ def _swapped(one: Checked, shapes: Sequence[tuple[int, int]], table: Suspect, rn
 
 
 def _slow(factor: float, everywhere: bool) -> Kind:
-    """A slowed config, or the slowed config of a leaf; drawn by the size of its regions."""
+    """A slowed config, or the slowed config of a leaf; drawn by its number of shapes."""
 
     def plant(one: Checked, shapes: Sequence[tuple[int, int]], table: Suspect, rng: random.Random) -> Plant:
         shape = rng.choice(shapes)

@@ -17,7 +17,7 @@ one a third of that for the one function.
 Kinds:
 
 - `fresh`: the unchanged table.
-- `swapped`: two of the six configs with the largest regions in each other's place.
+- `swapped`: two of the six configs of the most shapes in each other's place.
 - `leaf_15`, `leaf_50`: a leaf's config 15 and 50 % slower, in that leaf.
 - `config_10`, `config_30`, `config_100`: a config this much slower at every launch, as by a driver.
 - `up`, `down`: every threshold times 2, and divided by 2.
