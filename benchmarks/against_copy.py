@@ -1,4 +1,4 @@
-"""The tables that ship against a plain copy of as many bytes, and against each shape's best config.
+"""The shipped tables against a plain copy of as many bytes, and against each shape's best config.
 
     python benchmarks/against_copy.py [RECORDING]
 
@@ -18,12 +18,12 @@ from typing import Any
 SIZES = ((0, "up to 1 MB"), (1 << 20, "1 to 16 MB"), (1 << 24, "16 to 256 MB"), (1 << 28, "256 MB and more"))
 WIDTHS = ((64, "to 1024"), (1025, "to 8192"), (8193, "to 32768"))
 
-# Of each operator key, dtype, size and width: logarithms of the table's config and of the best one over the copy.
+# By operator key, dtype, size and width: logarithms of the table's config and of the best one over the copy.
 Ratios = dict[tuple[str, str, str, str], list[tuple[float, float]]]
 
 
 def main() -> None:
-    """Read and print."""
+    """Read the recording and print."""
     from normtune.results.recording import load_recording
 
     name = sys.argv[1] if len(sys.argv) > 1 else "nvidia-h200"
@@ -34,10 +34,10 @@ def main() -> None:
 
 
 def shipped_for(device: str) -> Path:
-    """The file of the table that ships for a GPU.
+    """The file of the shipped table of a GPU.
 
     Raises:
-        SystemExit: none does.
+        SystemExit: no table ships for it.
     """
     from normtune.heuristics.tablefile import locate
 
@@ -48,10 +48,10 @@ def shipped_for(device: str) -> Path:
 
 
 def ratios(evidence: Any, path: Path) -> Ratios:
-    """What the configs of a table take.
+    """Times of a table's configs, relative to the copy.
 
     Args:
-        evidence: a `results.frame.Evidence` of one device.
+        evidence: a `results.evidence.Evidence` of one device.
         path: the file of the table.
     """
     from normtune.heuristics.tablefile import locate
@@ -67,14 +67,14 @@ def ratios(evidence: Any, path: Path) -> Ratios:
     for item in evidence.measurements():
         if item.status == "ok":
             times[item.problem][item.config] = median(item.samples.tolist())
-    found: Ratios = defaultdict(list)
+    result: Ratios = defaultdict(list)
     for problem, cells in times.items():
         look_up = shipped.function(problem.key, problem.dtype)
         if look_up is None:
             continue
         spec = operator(problem.operator)
         copy = cells.pop(COPY)
-        # What was legal for the kernels of the recording need not be for those of today.
+        # A config that was legal for the kernels of the recording may be illegal today.
         launches = ((spec.launch_of(config, problem, target), time) for config, time in cells.items())
         by_launch = {launch: time for launch, time in launches if launch}
         launch = spec.launch_of(RMSNormConfig(*look_up(problem.rows, problem.hidden)), problem, target)
@@ -82,12 +82,12 @@ def ratios(evidence: Any, path: Path) -> Ratios:
         width = max(label for label in WIDTHS if label[0] <= problem.hidden)[1]
         if launch in by_launch:
             pair = log(by_launch[launch] / copy), log(min(by_launch.values()) / copy)
-            found[problem.key, problem.dtype, size, width].append(pair)
-    return found
+            result[problem.key, problem.dtype, size, width].append(pair)
+    return result
 
 
 def table(found: Ratios, keys: Iterable[tuple[str, str]] = ()) -> list[str]:
-    """The lines of the table, of these operator keys and dtypes; of all without any."""
+    """The lines of the table, for these operator keys and dtypes; for all without any."""
     lines = ["| operator | dtype | bytes moved | " + " | ".join(f"hidden {label}" for _, label in WIDTHS) + " |"]
     lines.append("|---|---|---|" + "---:|" * len(WIDTHS))
     for key, dtype in keys or sorted({name[:2] for name in found}):

@@ -1,8 +1,8 @@
 """normtune and its peers at one problem, timed in the same rounds.
 
-In: an engine, a problem, sides. Out: a cell: of each side its samples, or why it has none. Each is checked against
-float64 first, at the problem's own size. Times follow docs/measuring.md, "Timing"; a forward runs under no_grad,
-a backward through autograd, without its forward. What is measured when is left to the scripts.
+In: an engine, a problem, sides. Out: a cell: the samples of each side, or the reason of its failure. Each is checked
+against float64 first, at the problem's own size. Times follow docs/measuring.md, "Timing"; a forward runs under
+no_grad, a backward through autograd, without its forward. The scripts choose problems and order.
 """
 
 from contextlib import nullcontext
@@ -11,7 +11,7 @@ from typing import Any
 from normtune.benchmarks.sides import EPS, OURS, Norm, Side
 
 BLOCKS, ROUNDS = 5, 4
-# Of the largest value: peers round at other places than float64 does.
+# Relative to the largest value: peers round at other steps than the reference.
 TOLERANCE = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 2e-5}
 
 
@@ -25,20 +25,20 @@ class SideFailedError(Exception):
 
 
 def identity(target: Any, name: str, dtype: str, rows: int, hidden: int) -> dict[str, Any]:
-    """What normtune's time at a problem belongs to: kernels, config, and float32 elements of partial sums."""
+    """Identity of normtune's time at a problem: kernels, config, and float32 elements of partial sums."""
     from normtune.kernels.dispatch import config_for
     from normtune.kernels.fingerprint import fingerprint
 
     spec, problem = problem_of(name, dtype, rows, hidden)
     config = config_for(spec, problem, target, 0)
-    if not spec.is_legal(config, problem, target):  # dispatch does the same: the table is that of another GPU
+    if not spec.is_legal(config, problem, target):  # as in dispatch: the table is that of another GPU
         config = spec.default_config(problem, target)
     workspace = spec.resolve(config, problem, target, None).workspace
     return {"kernels": fingerprint(spec), "config": str(config), "workspace": workspace}
 
 
 def problem_of(name: str, dtype: str, rows: int, hidden: int) -> tuple[Any, Any]:
-    """The operator of a pass and the problem: a forward keeps nothing for a backward."""
+    """The operator of a pass and the problem: a forward keeps no tensor for a backward."""
     from normtune.kernels.operator import operator
 
     spec = operator(f"rms_norm_{name}")
@@ -46,41 +46,41 @@ def problem_of(name: str, dtype: str, rows: int, hidden: int) -> tuple[Any, Any]
 
 
 def measure(engine: Any, name: str, dtype: str, rows: int, hidden: int, sides: dict[str, Side]) -> dict[str, Any]:
-    """One problem: samples of every side and of the copy, or why a side has none.
+    """One problem: samples of every side and of the copy, or the reason why a side has none.
 
     Raises:
-        SideFailedError: it is normtune that failed.
+        SideFailedError: normtune failed.
     """
     import torch
 
     spec, problem = problem_of(name, dtype, rows, hidden)
-    told: dict[str, dict[str, Any]] = {side: {"version": part.version} for side, part in sides.items()}
-    told[OURS] |= identity(engine.target, name, dtype, rows, hidden)
+    results: dict[str, dict[str, Any]] = {side: {"version": part.version} for side, part in sides.items()}
+    results[OURS] |= identity(engine.target, name, dtype, rows, hidden)
     norms: dict[str, Norm] = {}
     for side, part in sides.items():
         try:
             norm = part.make(rows, hidden)
             check(norm, part, name, dtype, rows, hidden)
             norms[side] = norm
-        # Whatever a peer throws is its own result.
+        # Any exception of a peer is its own result.
         except Exception as error:
-            _leave_out(SideFailedError(side, error), told)
+            _leave_out(SideFailedError(side, error), results)
     samples = None
     while samples is None:
         try:
             samples = timed(engine.ready(), problem, spec.bytes_moved(problem), name, norms)
         except SideFailedError as error:
-            _leave_out(error, told)
+            _leave_out(error, results)
             del norms[error.side]
     for side, times in samples.items():
         median = round(float(torch.tensor(times).double().median()) / 1e3, 3)
-        told.setdefault(side, {}).update(median_us=median, samples_ns=times)
+        results.setdefault(side, {}).update(median_us=median, samples_ns=times)
     setting = {"device": engine.device.name, "software": engine.software, "sm_clock_mhz": engine.sm_clock_mhz}
-    return {"pass": name, "dtype": dtype, "rows": rows, "hidden": hidden, "sides": told} | setting
+    return {"pass": name, "dtype": dtype, "rows": rows, "hidden": hidden, "sides": results} | setting
 
 
 def said(error: Exception) -> str:
-    """An error in one line."""
+    """Message of an error in one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:200]
 
@@ -95,7 +95,7 @@ def check(norm: Norm, part: Side, name: str, dtype: str, rows: int, hidden: int,
     """Compare a pass with float64, under the witness of its side.
 
     Raises:
-        ValueError: it is off by too much.
+        ValueError: the error is too large.
     """
     import torch
 
@@ -112,10 +112,10 @@ def check(norm: Norm, part: Side, name: str, dtype: str, rows: int, hidden: int,
         pairs = [("y", y, exact)]
         if backward:
             wanted = torch.autograd.grad(exact, (exact_x, exact_weight), dy.double())
-            # As it is timed: what is compiled at the first backward is compiled for one that is kept.
+            # As in the timing: a backward that is compiled at its first run is compiled for a kept graph.
             with part.witness():
-                found = torch.autograd.grad(y, (x, weight), dy.clone(), retain_graph=True)
-            pairs += zip(("dx", "dweight"), found, wanted, strict=True)
+                gradients = torch.autograd.grad(y, (x, weight), dy.clone(), retain_graph=True)
+            pairs += zip(("dx", "dweight"), gradients, wanted, strict=True)
     for which, value, exact in pairs:
         value, exact = value.detach().double(), exact.detach()
         off = float((value - exact).abs().max() / exact.abs().max())
@@ -133,9 +133,9 @@ def timed(timer: Any, problem: Any, footprint: int, name: str, norms: dict[str, 
 
     times: dict[str, list[int]] = {side: [] for side in ("copy", *norms)}
     for _ in range(BLOCKS):
-        torch.cuda.empty_cache()  # graphs of the last block are gone, their memory is not
-        for side, found in _block(timer, problem, footprint, name, norms).items():
-            times[side] += found
+        torch.cuda.empty_cache()  # the memory of the last block's graphs is still held
+        for side, samples in _block(timer, problem, footprint, name, norms).items():
+            times[side] += samples
     return times
 
 
@@ -157,7 +157,7 @@ def _block(timer: Any, problem: Any, footprint: int, name: str, norms: dict[str,
     slices = timer.arena.slices(buffers, count)
     copies = timer.arena.slices(copied, count)
     graphs = {"copy": Captured(timer, lambda t: memory.copy(t["source"], t["target"]), copies, 1)}
-    # What a side allocates lives as long as its graph, or it would write where it wrote before, into the cache.
+    # A side's outputs live as long as its graph, else it would write to the same memory again, in the cache.
     outputs: list[Any] = []
     for side, norm in norms.items():
         try:
@@ -170,7 +170,7 @@ def _block(timer: Any, problem: Any, footprint: int, name: str, norms: dict[str,
 
 
 def _calls(norm: Norm, tensors: dict[str, Any], name: str, stream: Any) -> dict[str, Any]:
-    """What is launched on one slice: the forward, or the backward of a forward that has run."""
+    """Launches on one slice: the forward, or the backward of a forward that has run."""
     import torch
 
     x, weight = tensors["x"], tensors["weight"]

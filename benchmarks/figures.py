@@ -25,20 +25,20 @@ COMMAND = "python benchmarks/figures.py"
 RECORDING = "nvidia-h200"
 HELD_OUT = blocks.ROOT / "tests" / "heuristics" / "fitting" / "nvidia_h200_held_out.parquet"
 OPERATORS = ("rms_norm_forward", "rms_norm_backward")
-# So many shapes at which normtune loses are named, worst first.
+# Number of named shapes at which normtune loses, worst first.
 NAMED = 8
 
 
 class Losses(NamedTuple):
-    """A function of the shipped table.
+    """Losses of a function of the shipped table.
 
     Attributes:
-        operator: it is for.
-        dtype: it is for.
+        operator: of the function.
+        dtype: of the function.
         function: its number of leaves, or the function that it shares.
-        recorded: its loss on the recording; None where it was not measured.
-        held_out: its loss at the held-out shapes; None where they were not measured.
-        gap: to the best tree with as many leaves, as the header has it; empty if it shares another function.
+        recorded: its loss on the recording; None if not measured.
+        held_out: its loss at the held-out shapes; None if not measured.
+        gap: to the best tree with the same number of leaves, from the header; empty if it shares another function.
         liger: mean loss of Liger-Kernel's rule on the recording, millionths.
     """
 
@@ -52,7 +52,7 @@ class Losses(NamedTuple):
 
 
 def main() -> None:
-    """Write or compare."""
+    """Write the blocks, or compare them."""
     blocks.main(__doc__ or "", COMMAND, "figures", DOCUMENTS)
 
 
@@ -147,7 +147,7 @@ def liger() -> list[str]:
 
 
 def tilegym() -> list[str]:
-    """TileGym's table in bfloat16; nothing if it was not measured."""
+    """TileGym's table in bfloat16; nothing if not measured."""
     if not (RESULTS / "tilegym_table.json").exists():
         return []
     cells = [cell for cell in _json("tilegym_table")["cells"] if cell["dtype"] == "bfloat16"]
@@ -155,7 +155,7 @@ def tilegym() -> list[str]:
 
 
 def host() -> list[str]:
-    """What a call costs on the host."""
+    """Host cost of a call."""
     lines = ["", "| work | rows x hidden | torch | normtune | ratio |", "|---|---|---:|---:|---:|"]
     for cell in sorted(_json("host")["cells"], key=lambda cell: cell["work"] != "forward, no_grad"):
         ratio = cell["normtune"] / cell["torch"]
@@ -165,7 +165,7 @@ def host() -> list[str]:
 
 
 def losses() -> list[str]:
-    """What the functions of the shipped table lose on the recording and at held-out shapes, beside Liger's rule."""
+    """Losses of the shipped table's functions on the recording and at held-out shapes, beside Liger's rule."""
     lines = [
         "",
         "| operator | dtype | function | shapes | plain mean | worst | gap | held out: mean | worst | Liger's rule |",
@@ -187,7 +187,7 @@ def losses() -> list[str]:
 
 @cache
 def _losses() -> list[Losses]:
-    """What the functions of the shipped table lose."""
+    """Losses of the shipped table's functions."""
     from normtune.heuristics.fitting import figures
     from normtune.heuristics.regret.matrix import timing_matrix
     from normtune.heuristics.rules import liger
@@ -227,7 +227,7 @@ def _losses() -> list[Losses]:
 
 
 def batch_invariant() -> list[str]:
-    """What the batch-invariant functions of the shipped table cost beside the usual ones, as its header has it."""
+    """Cost of the shipped table's batch-invariant functions beside the usual ones, from its header."""
     lines = ["", "| operator | dtype | mean | worst |", "|---|---|---:|---:|"]
     for text in _table()[0].regret:
         match = re.match(r"(\S+)batch_invariant (\w+): .* costs (\S+) % \(worst (\S+) %\) beside", text)
@@ -237,7 +237,7 @@ def batch_invariant() -> list[str]:
 
 
 def staleness() -> list[str]:
-    """How often `normtune check --device` is right: on replays, and on a GPU."""
+    """Error rates of `normtune check --device`, on replays and on a GPU."""
     replay, gpu = _json("staleness_replay"), _json("staleness")
     lines = ["", "| replay | checks | OK | AMBIGUOUS | STALE |", "|---|---:|---:|---:|---:|"]
     for title, stale in (("fresh tables", False), ("stale functions", True)):
@@ -266,7 +266,7 @@ def staleness() -> list[str]:
 
 
 def two_sweeps() -> list[str]:
-    """What the table of one sweep loses on the times of another."""
+    """Losses of one sweep's table on the times of another."""
     document = _json("two_sweeps")
     lines = [
         "",
@@ -281,12 +281,12 @@ def two_sweeps() -> list[str]:
 
 
 def unmeasured_gpu() -> list[str]:
-    """What tables and rules choose on the GPU of Liger-Kernel #1238."""
+    """Choices of tables and rules on the GPU of Liger-Kernel #1238."""
     return ["", *unmeasured.table(json.loads(unmeasured.DATA.read_text("utf-8"))), ""]
 
 
 def _percent(value: int | None, digits: int) -> str:
-    """A regret in millionths as percent; empty where there is none."""
+    """A regret in millionths as percent; empty for None."""
     from normtune.heuristics.regret.fixed_log import percent
 
     return "" if value is None else percent(value, digits).removesuffix(" %")
@@ -331,7 +331,7 @@ def tool() -> list[str]:
 
 
 def _of_other_spaces(measurements: int) -> str:
-    """What is to be said of a sweep whose plan was another than today's; a copy is measured at each problem."""
+    """Note on a sweep whose plan differs from today's; a copy is measured at each problem."""
     from normtune.kernels.target import TARGETS
     from normtune.tuner.plan.grids import shapes
     from normtune.tuner.plan.plan import plan, problems
@@ -360,7 +360,7 @@ DOCUMENTS: dict[Path, Blocks] = {README: {"headline": headline}, DOCUMENT: BLOCK
 
 
 def plain(version: str) -> str:
-    """A version without its build."""
+    """A version without its build suffix."""
     return version.partition("+")[0]
 
 
@@ -380,7 +380,7 @@ def _evidence() -> Any:
 
 
 def _table() -> tuple[Any, Path]:
-    """Header and file of the table that ships for the recorded GPU."""
+    """Header and file of the shipped table of the recorded GPU."""
     from normtune.heuristics.tablefile import locate
 
     (device,) = _evidence().devices()

@@ -1,9 +1,9 @@
-"""Seconds and memory that a fit takes, with the number of leaves given and with cross-validation.
+"""Seconds and memory of a fit, with a given number of leaves and with cross-validation.
 
     python benchmarks/fit.py [--recording NAME | --store URL] [--leaves N] [--json FILE]
 
 Each case is a process of its own that runs the command line, so that imports, reading and printing count and the peak
-of memory is its own. That the table is right is checked by fitting twice: both files must be equal byte for byte.
+of memory is its own. As a check of the table it is fitted twice: both files must be equal byte for byte.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""Other libraries' tests of RMSNorm, on a GPU, with normtune in the place of the library.
+"""Other libraries' tests of RMSNorm, on a GPU, with normtune in place of the library.
 
     python benchmarks/foreign_tests.py liger FILE      test/transformers/test_rms_norm.py of Liger-Kernel
     python benchmarks/foreign_tests.py aiter FILE      op_tests/triton_tests/normalization/test_rmsnorm.py of aiter
     python benchmarks/foreign_tests.py flashinfer FILE tests/utils/test_norm.py of FlashInfer
     python benchmarks/foreign_tests.py quack FILE REFERENCE   tests/test_rmsnorm.py and quack/rmsnorm.py of quack
 
-FILE is the library's own, unchanged. Modules that it imports are stood in for: what it calls RMSNorm is normtune's, the
-rest is not there. Of each file the tests of plain RMSNorm run, with its shapes, dtypes, strides and tolerances.
-Further arguments after `--` go to pytest.
+FILE is the library's own, unchanged. Stand-ins replace the modules that it imports: their RMSNorm is normtune's, the
+rest is missing. The tests of plain RMSNorm in each file run, with its shapes, dtypes, strides and tolerances. Further
+arguments after `--` go to pytest.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import torch
 
 import normtune
 
-# The tests of each file that are about RMSNorm alone: no residual, bias, quantized output or error text of their own.
+# The tests of RMSNorm alone in each file: without residual, bias, quantized output or error texts of their own.
 CHOSEN = {
     "liger": "test_correctness",
     "aiter": "test_rmsnorm and not quant",
@@ -43,7 +43,7 @@ def main() -> None:
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     options = parser.parse_args(sys.argv[1:split])
     {"liger": liger, "aiter": aiter, "flashinfer": flashinfer, "quack": quack}[options.library](options.reference)
-    # Neither normtune's settings of pytest nor the library's.
+    # Ignores both normtune's settings of pytest and the library's.
     arguments = [
         "-c",
         os.devnull,
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def stand_in(name: str, **members: Any) -> None:
-    """A module of that name with these members, and packages above it."""
+    """Install a module of that name with these members, and packages above it."""
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
         sys.modules.setdefault(".".join(parts[:depth]), ModuleType(".".join(parts[:depth])))
@@ -70,7 +70,7 @@ def stand_in(name: str, **members: Any) -> None:
 
 
 def nothing(*arguments: Any, **named: Any) -> None:
-    """In the place of what no chosen test calls."""
+    """Replacement of functions that no chosen test calls."""
     raise NotImplementedError
 
 
@@ -131,7 +131,7 @@ def flashinfer(_: Path | None) -> None:
 
 
 def quack(reference: Path | None) -> None:
-    """Names of quack; its reference is read out of its own file, which imports a compiler."""
+    """Names of quack; its reference comes from its own file, which imports a compiler."""
     if reference is None:
         sys.exit("quack: expected its quack/rmsnorm.py after FILE, for the reference that it compares with")
     wanted = ("rmsnorm_ref", "rmsnorm_bwd_ref")

@@ -1,9 +1,9 @@
-"""What a call of RMSNorm costs on the host, beside torch's own: microseconds of Python and launch, not of the kernel.
+"""Host cost of a call of RMSNorm, beside torch's own: microseconds of Python and launch, not of the kernel.
 
     python benchmarks/host.py [--json FILE]
 
-Shapes so small that the GPU waits for the host. Both are called in turns, blocks of calls in random order, and a block
-ends with a synchronisation; the median over the blocks counts. Checks the numbers first.
+Shapes are so small that the GPU waits for the host. Both are called in turns, blocks of calls in random order, and a
+block ends with a synchronisation; the result is the median over the blocks. Checks the numbers first.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def cases(rows: int, hidden: int) -> dict:
-    """What is timed: by work, a function without arguments for each side, whose results were compared."""
+    """The timed functions, by work and side, without arguments; their results are compared first."""
     import torch
     from torch.nn.functional import rms_norm as torch_rms_norm
 
@@ -57,7 +57,7 @@ def cases(rows: int, hidden: int) -> dict:
 
     def forward(function):
         def call():
-            with torch.no_grad():  # of both sides, so that neither pays for it alone
+            with torch.no_grad():  # for both sides, so that neither alone pays for it
                 return function(x, weight)
 
         return call
@@ -83,7 +83,7 @@ def cases(rows: int, hidden: int) -> dict:
 
 
 def compared(callers: dict) -> dict[str, list[float]]:
-    """Microseconds a call of each block, by side."""
+    """Microseconds per call of each block, by side."""
     import torch
 
     times: dict[str, list[float]] = {side: [] for side in callers}

@@ -4,12 +4,12 @@
     python benchmarks/liger_table.py --from benchmarks/results/nvidia_h200/liger_table.json
 
 Three tables of the same cells: forward and backward, backward, forward. Each cell: single-row time -> time of the
-table's config, and the change. The single-row config is what Liger's rule runs outside its block-row regime, on
-normtune's kernels. The last column is a control: the single-row config timed a second time beside itself; what it shows
-is noise. Three further tables, where Liger-Kernel is installed, compare with its own kernels in place of its rule on
-normtune's, in the same rounds, the backward through autograd (`beside`). Times follow docs/measuring.md,
-"Timing": kernel time, cold. FILE is liger_table.json in the results of this GPU, and a .md lies beside it; `--from`
-makes the .md again and needs no GPU.
+table's config, and the change. The single-row config is that of Liger's rule outside its block-row regime, on
+normtune's kernels. The last column is a control: the single-row config timed a second time beside itself; its change is
+noise. If Liger-Kernel is installed, three further tables compare with its own kernels in place of its rule on
+normtune's, in the same rounds, the backward through autograd (`beside`). Times follow docs/measuring.md, "Timing":
+kernel time, cold. FILE is liger_table.json in the results of this GPU, with a .md beside it; `--from` makes the .md
+again and needs no GPU.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def markdown(document: dict[str, Any]) -> str:
 
 
 def table(document: dict[str, Any], names: tuple[str, ...], own: bool = False) -> list[str]:
-    """The lines of one table, of the times of these operators summed; `own` with Liger's kernels as what was before."""
+    """The lines of one table, times summed over these operators; `own` compares with Liger's own kernels."""
     cells = {(cell["operator"], cell["rows"], cell["hidden"]): cell for cell in document["cells"]}
     head = [f"h={hidden}" for hidden in HIDDEN] + [f"h={CONTROL_HIDDEN}, control"] * (not own)
     lines = ["| rows | " + " | ".join(head) + " |", "|---:" * (1 + len(head)) + "|"]
@@ -138,7 +138,7 @@ def measure(engine, trial: Trial) -> dict[str, object]:
 
 
 def of_liger(engine, problem) -> dict[str, object]:
-    """Median nanoseconds of Liger's own kernel and of normtune's beside it; nothing where it is not installed."""
+    """Median nanoseconds of Liger's own kernel and of normtune's beside it; empty if Liger is not installed."""
     from normtune.benchmarks import beside
     from normtune.benchmarks.sides import OURS, installed
 

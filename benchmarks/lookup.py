@@ -1,10 +1,10 @@
-"""Nanoseconds a lookup of an emitted table costs on this machine's CPU.
+"""Nanoseconds per lookup in an emitted table on this machine's CPU.
 
     python benchmarks/lookup.py [TABLE] [--json FILE]
 
-TABLE is a file that `normtune fit --out` wrote; without it, the first table that ships. Each of its functions is looked
-up at shapes spread over the usual box; the figure is the least of the repeats, less the cost of an empty loop. Before
-timing, each answer is checked against the tree that is read back from the code.
+TABLE is a file that `normtune fit --out` wrote; by default the first shipped table. Each of its functions is looked up
+at shapes spread over the usual box; the figure is the least of the repeats, less the cost of an empty loop. Before the
+timing, each answer is checked against the tree parsed from the code.
 """
 
 import argparse

@@ -2,11 +2,11 @@
 
     python benchmarks/many_tables.py [--operators 50] [--leaves 16] [--profile] [--json FILE]
 
-The evidence is made up: operators that launch as `rms_norm_backward` does, each in two dtypes, with the measurements of
-the recording, all times of one measurement slowed by the same up to 2 %. The number of leaves is given, so nothing is
-cross-validated. What is timed is the fit; making the evidence is not. Beside the time on the wall stands that of the
-cores, which other work on the machine does not lengthen, and the peak of memory of all processes together, what they
-share counted once. The tables have to be all there, and the worst of them must lose less than 10 % on average.
+The evidence is made up: operators with the launches of `rms_norm_backward`, each in two dtypes, with the measurements
+of the recording, all times of one measurement slowed by the same up to 2 %. The number of leaves is given, so nothing
+is cross-validated. The fit is timed, without the making of the evidence. Beside the wall time stands that of the cores,
+which other work on the machine does not lengthen, and the peak memory of all processes together, with shared pages
+counted once. All tables must be there, and the worst of them must lose less than 10 % on average.
 """
 
 import argparse
@@ -117,7 +117,7 @@ def made_up(recording: str, count: int) -> "Evidence":
 
 
 def _spread(plain: "pd.DataFrame") -> list[int]:
-    """The places of all measurements of shapes spread evenly over the grid, so many that there are enough."""
+    """Indices of all measurements of enough shapes, spread evenly over the grid."""
     of_shape = [places.tolist() for places in plain.groupby(["hidden", "rows"]).groups.values()]
     count = min(len(of_shape), round(len(of_shape) * PER_TABLE / len(plain)))
     kept = [of_shape[number * len(of_shape) // count] for number in range(count)]
@@ -125,13 +125,13 @@ def _spread(plain: "pd.DataFrame") -> list[int]:
 
 
 def _busy() -> float:
-    """Seconds that cores worked for this process and its children that ended."""
+    """Seconds of core time of this process and its finished children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 class _Memory:
-    """The peak of memory of this process and its children, MB, seen ten times a second; shared pages count once."""
+    """Peak memory of this process and its children, MB, sampled ten times a second; shared pages count once."""
 
     def __enter__(self) -> "_Memory":
         self.peak = self._now()

@@ -3,12 +3,12 @@
     python benchmarks/peers.py [--peers torch,liger] [--shapes 4096x4096,1x8192] [--passes forward] [--dtypes float32]
                                [--budget SECONDS]
 
-Every peer that is installed takes part (`sides`); `liger_1238` is Liger with the rule that Liger-Kernel #1238 proposes,
-where it differs from the shipped one; Inductor compiles for seconds at each shape. For each problem all sides are
-checked against float64, then timed in the same shuffled rounds, a plain copy of as many bytes beside them; all get as
-many samples (`beside`). Each problem is written down once it is done, and the same command goes on with the others: a
-problem is measured again, all sides of it, once a side is new or has another version, or normtune has other kernels or
-another config there. A side that failed is not tried again. `benchmarks/peers_report.py` makes the tables.
+Every installed peer takes part (`sides`); `liger_1238` is Liger with the rule of Liger-Kernel #1238, at shapes where it
+differs from the shipped one; Inductor compiles for seconds at each shape. For each problem all sides are checked
+against float64, then timed in the same shuffled rounds, with a plain copy of as many bytes beside them; all get the
+same number of samples (`beside`). Each problem is written at its end, and the same command resumes with the others. A
+problem is measured again, with all sides, if a side is new or has another version, or if normtune has other kernels or
+another config there. A failed side is not repeated. `benchmarks/peers_report.py` makes the tables.
 """
 
 import argparse
@@ -38,7 +38,7 @@ Cell = dict[str, Any]
 
 
 def main() -> None:
-    """Measure what is missing and print."""
+    """Measure the missing problems and print."""
     start = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", help=f"only these, beside those measured before: {','.join(PEERS)}")
@@ -85,34 +85,34 @@ def main() -> None:
 
 
 def sides_of(cell: Cell | None, wanted: Iterable[str], there: dict[str, Side]) -> dict[str, Side]:
-    """Who is to be measured at a problem: those wanted, and those that were measured there before."""
+    """The sides to measure at a problem: the wanted ones, and those measured there before."""
     before = set(cell["sides"]) if cell else set()
     return {name: side for name, side in there.items() if name in wanted or name in before}
 
 
 def is_done(cell: Cell | None, sides: dict[str, Side], identity: dict[str, Any]) -> bool:
-    """Whether a cell holds these sides in these versions, and normtune as it is now; a failure is a result, too."""
+    """Whether a cell holds these sides in these versions, with the present normtune; a failure is a result, too."""
     if cell is None:
         return False
-    found = cell["sides"]
-    same = all(found.get(name, {}).get("version") == side.version for name, side in sides.items())
-    return same and identity.items() <= found.get(OURS, {}).items()
+    measured = cell["sides"]
+    same = all(measured.get(name, {}).get("version") == side.version for name, side in sides.items())
+    return same and identity.items() <= measured.get(OURS, {}).items()
 
 
 def run(
     left: Iterable[tuple[Key, dict[str, Side]]], out: Path, budget: float | None, start: float, measure: Any
 ) -> list:
-    """Measure one problem after another, each written down at once, and print.
+    """Measure one problem after another, write each at its end, and print.
 
     Args:
-        left: what is to be measured, and whom.
+        left: problems to measure, with their sides.
         out: the file.
-        budget: seconds after `start` (`time.monotonic`) in which problems may begin; None for as long as it takes.
+        budget: seconds after `start` (`time.monotonic`) in which problems may begin; None for no limit.
         start: of the script.
         measure: (key, sides) to a cell.
 
     Returns:
-        Problems at which normtune itself failed, in words; they stay unwritten.
+        Messages of the problems at which normtune itself failed; these are not written.
     """
     from normtune.benchmarks.beside import SideFailedError
 
@@ -138,7 +138,7 @@ def run(
 
 
 def append(path: Path, cell: Cell) -> None:
-    """Add a line; what a kill cut off before it stays a line of its own."""
+    """Add a line; a line that a kill cut off before it stays a line of its own."""
     with path.open("ab+") as file:
         if file.tell():
             file.seek(-1, 2)
@@ -148,7 +148,7 @@ def append(path: Path, cell: Cell) -> None:
 
 
 def keep_newest(path: Path) -> None:
-    """Drop the lines of a file that later ones have replaced, and those that were cut off."""
+    """Drop the lines of a file that later ones replace, and cut-off ones."""
     from normtune.results.atomic import replaced
 
     cells = read(path)

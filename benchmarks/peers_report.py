@@ -2,9 +2,9 @@
 
     python benchmarks/peers_report.py benchmarks/results/nvidia_h200/peers.jsonl > peers.md
 
-Microseconds of kernel time, medians. `ratio` is normtune over the fastest peer; where it is above 1 normtune loses,
-which is marked. The last column is normtune over a plain copy of as many bytes. The first table holds what is asked of
-normtune: to lose nowhere by more than `LOST` and to be as near to the copy as may be, by groups of shapes.
+Microseconds of kernel time, medians. `ratio` is normtune over the fastest peer; above 1 normtune loses, which is
+marked. The last column is normtune over a plain copy of as many bytes. The first table has normtune's targets: to lose
+nowhere by more than `LOST`, and to come close to the copy, by groups of shapes.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 OURS, COPY = "normtune", "copy"
 PASSES = ("forward", "backward")
 MB = 1 << 20
-# Lost is what takes longer than so many times the fastest peer, and longer than it by so many microseconds.
+# A loss takes longer than this many times the fastest peer, and longer than it by this many microseconds.
 LOST = {"forward": (1.03, 0.1), "backward": (1.0, 0.1)}
 WORST = 3
 
@@ -31,7 +31,7 @@ class Timed(NamedTuple):
     Attributes:
         rows, hidden: the shape.
         ours, fastest, copy: microseconds of normtune, of its fastest peer, of a plain copy.
-        nbytes: that a perfect kernel moves.
+        nbytes: bytes that a perfect kernel moves.
     """
 
     rows: int
@@ -48,7 +48,7 @@ class Timed(NamedTuple):
 
     @property
     def shape(self) -> str:
-        """The shape as it is printed."""
+        """Text of the shape."""
         return f"{self.rows} x {self.hidden}"
 
 
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All cells of a file, the newest of each problem; a line that was cut off by a kill is left out."""
+    """All cells of a file, the newest of each problem, without a line that a kill cut off."""
     found = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -124,7 +124,7 @@ def bytes_moved(cell: dict[str, Any]) -> int:
 
 
 def targets(parts: dict[tuple[str, str], list[Timed]]) -> list[str]:
-    """The lines of the first table: a column for each pass and dtype, a row for each question."""
+    """The lines of the first table: a column for each pass and dtype, a row for each target."""
     lines = ["| | " + " | ".join(", ".join(part) for part in parts) + " |", "|---|" + "---:|" * len(parts)]
     for question, answer in QUESTIONS.items():
         cells = [answer(name, found) for (name, _), found in parts.items()]
@@ -148,7 +148,7 @@ def _worst(name: str, found: list[Timed]) -> str:
 
 
 def _over_copy(least: int, below: float, narrow: int, wide: int, passes: Sequence[str] = PASSES) -> Any:
-    """The mean over the copy where least <= bytes < below and narrow <= hidden <= wide, with the number of shapes."""
+    """The mean over the copy for least <= bytes < below and narrow <= hidden <= wide, with the number of shapes."""
 
     def answer(name: str, found: list[Timed]) -> str:
         group = [one for one in found if least <= one.nbytes < below and narrow <= one.hidden <= wide]

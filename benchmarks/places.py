@@ -1,4 +1,4 @@
-"""Where benchmarks keep their results: one folder a GPU, JSON and the Markdown that is made of it.
+"""Folders of the benchmarks' results: one per GPU, with JSON and the Markdown made of it.
 
 In: a GPU's name. Out: its folder, and files in it that are replaced whole.
 """
@@ -11,7 +11,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def folder_of(device: str) -> Path:
-    """The folder of a GPU, as the driver calls it; it is made where it does not exist."""
+    """The folder of a GPU, by the driver's name; made if it does not exist."""
     from normtune.heuristics.tablefile.locate import slug
 
     folder = RESULTS / slug(device)

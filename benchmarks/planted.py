@@ -1,7 +1,7 @@
-"""What makes a table stale, planted: wrong trees in it, and configs that a driver or a compiler makes slower.
+"""Planted causes of a stale table: wrong trees, and configs that a driver or a compiler slows down.
 
-In: a function of a table. Out: `Plant`: the tree that it has instead, and by how much times are scaled. A slow config
-is slow wherever it is launched, as a rival, too; a slow leaf is slow where it answers.
+In: a function of a table. Out: `Plant`: the tree in its place, and the factor of times. A slow config is slow at every
+launch, as a rival, too; a slow leaf is slow in its region.
 """
 
 import random
@@ -24,19 +24,19 @@ from normtune.tuner.search.adaptive import CLOSE, FIRST_BLOCKS
 
 _SIZES = [1 << power for power in range(6, 17)]
 _ROWS = [1 << power for power in range(19)]
-# Of the configs of a tree, those that are swapped are among so many that answer for most.
+# Swapped configs are among this many of a tree's configs, those of the most shapes.
 _SWAPPED_AMONG = 6
 OTHER_DTYPE = {"bfloat16": "float32", "float16": "float32", "float32": "bfloat16"}
 
 
 class Plant(NamedTuple):
-    """What is wrong with a function.
+    """The planted fault of a function.
 
     Attributes:
-        tree: that it has.
-        slow: the config that is slower than it was; None for none.
-        factor: by which.
-        leaf: where alone it is; None for everywhere.
+        tree: its tree.
+        slow: the slowed config; None for none.
+        factor: of its times.
+        leaf: the only region of the slowdown; None for everywhere.
     """
 
     tree: Tree
@@ -45,26 +45,26 @@ class Plant(NamedTuple):
     leaf: int | None = None
 
     def scale(self, problem: Problem, config: Config) -> float:
-        """What the times of a config are multiplied with."""
+        """Factor of the times of a config."""
         here = self.leaf is None or leaf_of(self.tree, problem.rows, problem.hidden) == self.leaf
         return self.factor if config == self.slow and here else 1.0
 
 
-# A function, the shapes that it is checked on, its table, and luck.
+# From a function, its shapes in the check, its table, and a random generator.
 Kind = Callable[[Checked, Sequence[tuple[int, int]], Suspect, random.Random], Plant]
 
 
 class PlantedCourse(Course):
-    """A course that hears scaled times.
+    """A course that receives scaled times.
 
     Attributes:
-        plants: by the place of the function.
+        plants: by the index of the function.
     """
 
     plants: Mapping[int, Plant] = {}
 
     def learn(self, question: Question, asked: Config, answers: Mapping[Config, Answer]) -> None:
-        """Hear what came of a race, as if the device had run it with what is planted."""
+        """Receive the outcomes of a race, as if the device had run it with the planted fault."""
         plant = self.plants.get(question.function)
         if plant and plant.slow:
             name = {question.config: asked}.get(plant.slow, plant.slow)
@@ -73,9 +73,9 @@ class PlantedCourse(Course):
 
 
 def raced(factors: Mapping[Config, float], answers: Mapping[Config, Answer]) -> Mapping[Config, Answer]:
-    """The answers of an adaptive race as they were if these configs took so many times as long.
+    """The answers of an adaptive race, with these configs slowed by these factors.
 
-    Who is not among the fastest then has the rounds of the first blocks alone.
+    A config that is not among the fastest then has the rounds of the first blocks alone.
     """
     scaled = {
         config: Outcome(
@@ -103,7 +103,7 @@ def moved(tree: Tree, rows: tuple[int, int], hidden: tuple[int, int] = (1, 1)) -
 
 
 def of_liger(one: Checked) -> Tree:
-    """Liger's rule as a tree; the function's own tree for a variant, of which the rule knows nothing."""
+    """Liger's rule as a tree; the function's own tree for a variant, which the rule does not know."""
     return one.tree if one.variant else _by_hidden(one.operator, _SIZES)
 
 
@@ -115,7 +115,7 @@ def replaced(tree: Tree, configs: Mapping[Config, Config]) -> Tree:
 
 
 def _swapped(one: Checked, shapes: Sequence[tuple[int, int]], table: Suspect, rng: random.Random) -> Plant:
-    """Two of the configs that answer for most in each other's place."""
+    """Two of the configs of the most shapes, swapped."""
     counts: dict[Config, int] = {}
     for shape in shapes:
         config = choose(one.tree, *shape)
@@ -125,7 +125,7 @@ def _swapped(one: Checked, shapes: Sequence[tuple[int, int]], table: Suspect, rn
 
 
 def _slow(factor: float, everywhere: bool) -> Kind:
-    """A config, or a leaf's, that is slower; drawn by what it answers for."""
+    """A slowed config, or the slowed config of a leaf; drawn by its number of shapes."""
 
     def plant(one: Checked, shapes: Sequence[tuple[int, int]], table: Suspect, rng: random.Random) -> Plant:
         shape = rng.choice(shapes)

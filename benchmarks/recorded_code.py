@@ -1,6 +1,6 @@
-"""The digests of the compiled code of recordings, which tell a refactoring of kernels from a change of their code.
+"""The digests of the compiled code of recordings, which distinguish a refactoring of kernels from a change of code.
 
-Run where the kernels' sources are those of the recording, with the Triton of constraints.txt; no GPU is needed:
+Run it with the kernels' sources of the recording and the Triton of constraints.txt; no GPU is needed:
 
     python benchmarks/recorded_code.py nvidia-h200
 """

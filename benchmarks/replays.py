@@ -1,4 +1,4 @@
-"""A recording in this process: thousands of checks without a worker, and what a function really loses there.
+"""A recording in this process: thousands of checks without a worker, and the true loss of a function.
 
 In: evidence of one device. Out: a bench that answers a check, and the mean loss of a planted function over all shapes.
 """
@@ -32,11 +32,11 @@ from normtune.tuner.search.rounds import timed
 
 
 class Truth(NamedTuple):
-    """What a function loses, by all that was recorded.
+    """Loss of a function, by the whole recording.
 
     Attributes:
-        mean: over shapes, millionths; None where nothing is known.
-        is_legal: whether it answers with a config that can be launched at each.
+        mean: over shapes, millionths; None if nothing is known.
+        is_legal: its config can be launched at each shape.
     """
 
     mean: int | None
@@ -57,14 +57,14 @@ class _Remembering(ReplayEngine):
 
 
 class Replay:
-    """Evidence as a bench, without a process of its own; a `device.Bench`.
+    """Evidence as a bench, without a process of its own; an `open.Bench`.
 
     Args:
         name: of the evidence.
         evidence: measurements of one device.
 
     Attributes:
-        races: after so many its time is used up; None for never.
+        races: number of races after which its time is used up; None for no limit.
     """
 
     def __init__(self, name: str, evidence: Evidence) -> None:
@@ -78,23 +78,23 @@ class Replay:
         self._matrices: dict[tuple[str, str, str], TimingMatrix | None] = {}
 
     def seeded(self, seed: int, races: int | None) -> "Replay":
-        """The same with other luck and, again, so many races."""
+        """The same evidence with another seed and, again, `races` races."""
         self._engine.seed, self.races, self._done = seed, races, 0
         return self
 
     def speed(self) -> Speed:
-        """That of a replay."""
+        """Speed of a replay."""
         return self._engine.speed()
 
     def prepare(self, tasks: Iterable[Task], told: Callable[[int], None] | None = None) -> None:
-        """Nothing is compiled."""
+        """Do nothing: no binary is needed."""
 
     def compiled(self, task: Task, seconds: float | None = None) -> bool:
-        """Whether there is time."""
+        """Whether time is left."""
         return self.races is None or self._done < self.races
 
     def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
-        """Race the candidates that have times."""
+        """Race the candidates with times."""
         self._done += 1
         configs = [candidate.config for candidate in task.candidates]
         self._engine.begin(task.problem, task.candidates)
@@ -104,21 +104,21 @@ class Replay:
         return outcomes | {config: Outcome("ok", "", one.rounds, one.nanoseconds) for config, one in found.items()}
 
     def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
-        """One block of a race; a `rounds.Session`."""
+        """One block of a race; see `search.rounds.Session`."""
         return self._engine.block(configs).times
 
     def phases(self) -> Phases:
-        """No time is spent anywhere."""
+        """Zero seconds."""
         return Phases(0.0, 0.0, 0.0, {})
 
     def close(self) -> dict[str, object]:
-        """It goes on."""
+        """Do nothing: the replay is used again."""
         return {}
 
     def timed(self, one: Checked) -> list[tuple[int, int]]:
         """The shapes at which the config of a function has a time or cannot be launched.
 
-        That a half of a recording has configs that were not recorded on the other is no matter of the check.
+        Configs that were recorded on one half of a recording only do not concern the check.
         """
         matrix = self._matrix(one)
         found = []
@@ -128,14 +128,14 @@ class Replay:
         return found
 
     def half(self, one: Checked, shape: tuple[int, int]) -> int:
-        """Which of two halves of the shapes of a function's data this one belongs to: every other one, 0 or 1."""
+        """Half of the shapes of a function's data to which this one belongs: every other one, 0 or 1."""
         kind = one.operator, one.variant, one.dtype
         if kind not in self._halves:
             self._halves[kind] = _halves(self._evidence, *kind)
         return self._halves[kind][shape]
 
     def truth(self, one: Checked, plant: Plant, shapes: Sequence[tuple[int, int]]) -> Truth:
-        """What a planted function loses to the best of all configs over these shapes."""
+        """Loss of a planted function against the best of all configs, over these shapes."""
         matrix = self._matrix(one)
         if matrix is None:
             return Truth(None, True)
@@ -175,7 +175,7 @@ def half_table(recording: Evidence, half: int, leaves: int | None) -> Suspect:
     Args:
         recording: the evidence.
         half: 0 or 1.
-        leaves: the most that a function may have; None chooses by cross-validation.
+        leaves: the most leaves of a function; None chooses by cross-validation.
     """
     of = {kind: _halves(recording, *kind) for kind in recording.kinds() if not kind[1]}
     kept = []
@@ -191,7 +191,7 @@ def half_table(recording: Evidence, half: int, leaves: int | None) -> Suspect:
 
 
 def _halves(evidence: Evidence, operator: str, variant: str, dtype: str) -> dict[tuple[int, int], int]:
-    """Which half each measured shape of a kind belongs to: as the fields of a chessboard have two colours."""
+    """The half of each measured shape of a function, as the fields of a chessboard have two colours."""
     part = evidence.part(operator, variant, dtype)
     rows, hidden = (sorted(set(part[name].tolist())) for name in ("rows", "hidden"))
     shapes = set(zip(part["rows"].tolist(), part["hidden"].tolist(), strict=True))

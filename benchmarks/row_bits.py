@@ -1,12 +1,12 @@
-"""Whether schedules that hold a row in the same tile give it the same bits, and what a table could gain by that.
+"""Equality of a row's bits across schedules that hold it in the same tile, and a table's possible gain by that.
 
     python benchmarks/row_bits.py [--rows 300] [--hidden 64,768,4096] [--json FILE]
 
-The batch-invariant mode takes one config for all numbers of rows, which on the recorded H200 costs the backward a third
-of its time: the best config of few rows (programs of columns) cannot serve many. Where configs of equal tiles gave
-equal bits, a table could go from one to another at a number of rows. This runs all configs of the default space on the
+The batch-invariant mode uses one config for all numbers of rows, which on the recorded H200 costs the backward a third
+of its time: the best config of few rows (programs of columns) cannot serve many. If configs of equal tiles gave equal
+bits, a table could change between them at a number of rows. This script runs all configs of the default space on the
 same inputs and compares y and rstd, or dx, bit by bit, inside each class of equal `Launch.of_a_row` but for the loop.
-What such tables would lose is computed from the recording, without a GPU.
+The losses of such tables are computed from the recording, without a GPU.
 """
 
 import argparse
@@ -47,12 +47,12 @@ def main() -> None:
 
 
 def row_class(launch: Any) -> Any:
-    """What two launches have in common whose programs hold a row in the same tile."""
+    """The common part of two launches whose programs hold a row in the same tile."""
     return launch.of_a_row._replace(looped=False, num_stages=1)
 
 
 def compared(name: str, dtype: str, rows: int, hidden: int, device: str) -> dict[str, Any]:
-    """How many classes have several schedules, in how many all give the same bits, and which configs do not."""
+    """Number of classes with several schedules, number of those with equal bits, and the configs that differ."""
     import torch
 
     from normtune.kernels.call import run
@@ -66,7 +66,7 @@ def compared(name: str, dtype: str, rows: int, hidden: int, device: str) -> dict
     problem = spec.problem(rows, hidden, dtype)
     inputs = spec.references().inputs(problem, torch.Generator(place).manual_seed(0), place, False)
     classes = defaultdict(list)
-    # The default space leaves out what cannot win at these rows; with more of them it holds the fixed grids, too.
+    # The default space leaves out configs that cannot win at these rows; with more rows it has the fixed grids, too.
     space = {
         config for count in (1, rows, 1 << 16) for config in spec.space("default", problem._replace(rows=count), target)
     }
@@ -95,7 +95,7 @@ def _is_of_rows(buffer: Any, rows: int) -> bool:
 
 
 def by_class(name: str, dtype: str) -> tuple[float, float]:
-    """(mean, worst) loss of the best class for each hidden size, percent, on what was timed at all of its rows."""
+    """(mean, worst) loss of the best class for each hidden size, percent, over configs timed at all of its rows."""
     from math import expm1
 
     from normtune.heuristics.regret.matrix import timing_matrix

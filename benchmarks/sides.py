@@ -1,7 +1,7 @@
-"""Who takes part in `benchmarks/peers.py`: normtune, and those of its peers that are installed.
+"""The sides of `benchmarks/peers.py`: normtune, and its installed peers.
 
-In: names. Out: `Side`s, each with its version, an RMSNorm with gradients for a shape, and a witness of what must have
-run. How they are checked and timed is in `beside`.
+In: names. Out: `Side`s, each with its version, an RMSNorm with gradients for a shape, and a witness of the code that
+must have run. `beside` checks and times them.
 """
 
 import importlib.util
@@ -18,12 +18,12 @@ Norm = Callable[[Any, Any], Any]
 
 
 class Side(NamedTuple):
-    """One that takes part.
+    """One side of the comparison.
 
     Attributes:
         version: of its distribution.
-        make: (rows, hidden) to its norm; raises where it takes no part at that shape, with the reason.
-        witness: stands around a pass when it is checked, and raises where something else ran.
+        make: (rows, hidden) to its norm; raises the reason if it takes no part at that shape.
+        witness: context of a checked pass; raises if other code ran.
     """
 
     version: str
@@ -32,10 +32,10 @@ class Side(NamedTuple):
 
 
 def installed(names: list[str] | None = None) -> dict[str, Side]:
-    """The sides by name, normtune first; `names` are the peers that are wanted, None for all.
+    """The sides by name, normtune first; `names` are the wanted peers, None for all.
 
     Raises:
-        SystemExit: a name is no peer.
+        SystemExit: a name is not a peer.
     """
     import normtune
 
@@ -67,7 +67,7 @@ def _inductor() -> Side:
         wide = x.float()
         return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS) * weight.float()).to(x.dtype)
 
-    # Else a backward frees what the forward saved while it runs, and a captured one runs more than once.
+    # By default a backward frees saved tensors while it runs, but a captured one runs more than once.
     functorch_config.donated_buffer = False
 
     def make(rows: int, hidden: int) -> Norm:
@@ -79,10 +79,10 @@ def _inductor() -> Side:
 
 @contextmanager
 def triton_ran() -> Iterator[None]:
-    """Raise unless a Triton kernel that Inductor made is launched in the block, in whatever thread.
+    """Raise unless a Triton kernel of Inductor is launched in the block, in any thread.
 
     Raises:
-        RuntimeError: none was.
+        RuntimeError: no such launch.
     """
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
@@ -107,7 +107,7 @@ def _liger() -> Side:
 
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
 
-    # In place, as its module does by default: the gradient of x takes the place of that of y.
+    # In place, as its module does by default: the gradient of x replaces that of y.
     return Side(
         version("liger-kernel"), lambda rows, hidden: lambda x, weight: LigerRMSNormFunction.apply(x, weight, EPS)
     )
@@ -121,12 +121,12 @@ LIGER_1238 = {256: 512, 32768: 4096}
 def _liger_1238() -> Side:
     from importlib.metadata import version
 
-    # A second copy of its module: the one above keeps the rule that ships.
-    found = importlib.util.find_spec("liger_kernel.ops.rms_norm")
-    if found is None or found.loader is None:
+    # A second copy of its module: the first one keeps the shipped rule.
+    module_spec = importlib.util.find_spec("liger_kernel.ops.rms_norm")
+    if module_spec is None or module_spec.loader is None:
         raise ImportError("no module liger_kernel.ops.rms_norm")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
     try:
         for function in (module.rms_norm_forward, module.rms_norm_backward):
             with_constants(function, LIGER_1238)
@@ -151,7 +151,7 @@ def with_constants(function: Any, changes: Mapping[int, int]) -> None:
     """Replace constants in the code of a function.
 
     Raises:
-        ValueError: one of them is not in it.
+        ValueError: a constant is not in it.
     """
     constants = function.__code__.co_consts
     for value in changes:

@@ -1,10 +1,10 @@
-"""Made-up GPUs, and what tables of different coordinates lose on them. None of this was measured on such a GPU.
+"""Made-up GPUs, and the losses of tables of different coordinates on them. None of this was measured on such a GPU.
 
-The model: at r rows a GPU of S multiprocessors takes the time that the H200 takes at 132 r / S rows (interpolated in
-the logarithms of rows and time), but at least the time in which its memory moves the bytes that are read, and those
-written beyond its L2 cache. Where `walks`, programs of columns take as long as on the H200 at the same rows once there
-are no more of them than multiprocessors, because each walks through all rows. What the model leaves out: clocks,
-latencies, and how a kernel compiles for another architecture.
+The model: at r rows a GPU of S multiprocessors takes the H200's time at 132 r / S rows (interpolated in the logarithms
+of rows and time), but at least the time in which its memory moves the bytes that are read, and those written beyond its
+L2 cache. With `walks`, programs of columns take as long as on the H200 at the same rows once there are no more of them
+than multiprocessors, because each walks through all rows. The model leaves out clocks, latencies, and the compilation
+of a kernel for another architecture.
 """
 
 import math
@@ -31,7 +31,7 @@ Times = dict[tuple[int, int, Config], float]
 
 
 class Gpu(NamedTuple):
-    """A made-up GPU: multiprocessors, MB of L2 cache, bytes a nanosecond (None: as the H200's per multiprocessor)."""
+    """A made-up GPU: multiprocessors, MB of L2 cache, bytes per nanosecond (None: as the H200's per multiprocessor)."""
 
     name: str
     sms: int
@@ -110,7 +110,7 @@ def _tree(parts: list[Part], size: str):
 
 
 def report() -> None:
-    """Print mean percent lost on each GPU by trees of each coordinate, fitted to the H200 alone and to all others."""
+    """Print the mean loss, percent, per GPU and coordinate of the trees, fitted to the H200 alone and to all others."""
     print(f"trees of {LEAVES} leaves; mean percent lost; all but the first GPU are simulated, bfloat16")
     print("| operator | fitted to | cut beside hidden |" + "".join(f" {gpu.name} |" for gpu in GPUS))
     print("|---|---|---|" + "---:|" * len(GPUS))

@@ -1,4 +1,4 @@
-"""Threads, streams and graphs at once for minutes, every result compared with float64; memory as it was before.
+"""Threads, streams and graphs at once for minutes, every result compared with float64; memory returns to its start.
 
     python benchmarks/soak.py [--minutes 10] [--threads 8] [--streams 3] [--seed 0]
 
@@ -34,7 +34,7 @@ def main() -> None:
         torch.cuda.synchronize()
         return torch.cuda.memory_allocated()
 
-    run(options, 0.1 * options.minutes, options.seed)  # whatever is loaded once
+    run(options, 0.1 * options.minutes, options.seed)  # loads everything that is loaded once
     before = allocated()
     done, errors = run(options, 0.9 * options.minutes, options.seed + 1)
     after = allocated()
@@ -46,11 +46,11 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace, minutes: float, seed: int) -> tuple[Counter, list[str]]:
-    """All threads for so many minutes: what was compared, by kind, and errors."""
+    """All threads for some minutes: number of compared results, by kind, and errors."""
     import torch
 
     end, done, errors, lock = time.monotonic() + 60 * minutes, Counter(), [], threading.Lock()
-    # Made once: torch hands out the same few streams in turns, and nobody else may be on one that is captured.
+    # Made once: torch hands out the same few streams in turns, and no other thread may use one under capture.
     *streams, captured = (torch.cuda.Stream() for _ in range(options.streams + 1))
 
     def work(index: int) -> None:
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace, minutes: float, seed: int) -> tuple[Counter
 
 
 class Case:
-    """Calls that are drawn, with their comparison."""
+    """Random calls, with their comparison."""
 
     def __init__(self, seed: int) -> None:
         import torch
@@ -94,7 +94,7 @@ class Case:
         self.told = ""
 
     def tensor(self, rows: int, hidden: int, dtype):
-        """Values of a matrix that lies somewhere, somehow."""
+        """Values of a matrix with random offset and strides."""
         import torch
 
         kind, lead = self.random.choice(("plain", "slice", "offset", "turned", "every other row")), 0
@@ -167,7 +167,7 @@ class Case:
 
 
 def compare(found, x, weight, dy, eps, offset, needs=(True, True)) -> None:
-    """Raise ArithmeticError where a result is further from float64 than rounding may bring it."""
+    """Raise ArithmeticError if a result differs from float64 by more than rounding allows."""
     import torch
 
     exact, wide_dy = x.detach().double(), dy.double()

@@ -1,11 +1,11 @@
-"""What the default space loses against the full one, and what each value of each knob is worth.
+"""Loss of the default space against the full one, and the worth of each value of each knob.
 
     normtune sweep --grid probe --space full --store probe.db
     normtune data export --store probe.db --out probe.parquet
     python benchmarks/space.py probe.parquet
 
 The configs are chosen on half of the blocks and scored on the other half, then swapped. "Without" is the loss of the
-full space when no config may have that value, at the shape where it is largest.
+full space without that value, at the shape where it is largest.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def by_half(evidence):
 
 
 def loss(cells, allowed) -> float:
-    """Mean log-slowdown of the best allowed config against the best of all; infinite where none is allowed."""
+    """Mean log-slowdown of the best allowed config against the best of all; infinite if none is allowed."""
     if not allowed:
         return float("inf")
     total = 0.0

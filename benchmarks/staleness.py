@@ -1,34 +1,34 @@
-"""Does `normtune check --device` tell a stale table from a fresh one? Counts it, on planted tables.
+"""Error rates of `normtune check --device` between stale and fresh tables, counted on planted tables.
 
     python benchmarks/staleness.py [--device replay:nvidia-h200] [--repeats 30] [--first-seed N] [--kinds NAME,...]
         [--races 44] [--json FILE]
     python benchmarks/staleness.py --device cuda:0 [--table FILE] [--budget 60] [--repeats 1] [--json FILE] ...
 
-A replay judges tables on shapes that they were not fitted on: tables of half of the recorded shapes, as the fields of
-a chessboard have one colour, on the other half, both ways round, with as many leaves as cross-validation chooses and
-with up to 40, which promise what they lose on their own half; and the shipped table on sweeps that it was not fitted
-to, where it is only fresh. A check of a fresh table has all plain functions. Something is planted in one of them at a
-time, in turn, and only that one is checked, at the error rates of a whole table. `--races` is how many a function
-is given at most: 40 shapes and four second looks.
+A replay checks tables on shapes that they were not fitted on: tables of half of the recorded shapes, as the fields of a
+chessboard have one colour, on the other half, both ways round, with as many leaves as cross-validation chooses and with
+up to 40, whose claimed loss is that on their own half; and the shipped table on sweeps that it was not fitted to, where
+it is only fresh. A check of a fresh table has all plain functions. A fault is planted in one of them at a time, in
+turn, and only that one is checked, at the error rates of a whole table. `--races` is the most races of a function: 40
+shapes and four second looks.
 
 On a GPU each check opens the device anew; a fresh one has `--budget` seconds for all functions of the table, a planted
 one a third of that for the one function.
 
 Kinds:
 
-- `fresh`: the table as it is.
-- `swapped`: two of the six configs that answer for most in each other's place.
+- `fresh`: the unchanged table.
+- `swapped`: two of the six configs of the most shapes in each other's place.
 - `leaf_15`, `leaf_50`: a leaf's config 15 and 50 % slower, in that leaf.
-- `config_10`, `config_30`, `config_100`: a config so much slower wherever it is launched, as by a driver.
+- `config_10`, `config_30`, `config_100`: a config this much slower at every launch, as by a driver.
 - `up`, `down`: every threshold times 2, and divided by 2.
 - `dtype`: the function of another dtype.
 - `any_gpu`, `liger`: the table for any GPU, and the rule of Liger-Kernel, in its place.
-- `fewer_sms`, `more_sms`, only where they are asked for: thresholds in rows as a GPU of 36 multiprocessors beside 132
-  would have them, and the other way round.
+- `fewer_sms`, `more_sms`, only on request: thresholds in rows scaled as for a GPU of 36 multiprocessors beside 132, and
+  the other way round.
 
-What is planted loses something or not, which the recording says: it is stale where the mean over all shapes is over
-twice the promise and over 3 %, or where a config cannot be launched. Ends with 1 where of the stale ones more than one
-in 20 was called OK, or of the fresh checks more than one in 100 STALE.
+The recording tells whether a planted fault costs anything: the table is stale if the mean over all shapes is over twice
+the claimed loss and over 3 %, or if a config cannot be launched. Ends with 1 if of the stale tables more than one in 20
+was called OK, or of the fresh checks more than one in 100 STALE.
 """
 
 import argparse
@@ -53,7 +53,7 @@ from normtune.heuristics.tablefile import locate
 from normtune.tuner.device.open import Bench, open_device
 from normtune.tuner.plan.grids import MAX_ELEMENTS
 
-if TYPE_CHECKING:  # a GPU is checked without pyarrow
+if TYPE_CHECKING:  # a check on a GPU needs no pyarrow
     from normtune.benchmarks.replays import Replay
 
 NOT_BY_DEFAULT = ("fewer_sms", "more_sms")
@@ -68,12 +68,12 @@ _LEAST_STALE = 29_559  # millionths of a logarithm: 3 %
 
 
 class Part(NamedTuple):
-    """What a table of a replay is fitted to, or which evidence the shipped one is checked on.
+    """The data of a replay's table, or the evidence of a check of the shipped one.
 
     Attributes:
         half: of the recording.
-        leaves: the most of a function; None chooses by cross-validation.
-        evidence: instead of a half of the recording.
+        leaves: the most leaves of a function; None chooses by cross-validation.
+        evidence: replaces a half of the recording.
     """
 
     half: int = 0
@@ -88,13 +88,13 @@ PARTS = (
 
 
 class Case(NamedTuple):
-    """A table, and where it is checked.
+    """A table, and the data of its check.
 
     Attributes:
         name: of both.
-        table: as it is when it is fresh.
+        table: in its fresh state.
         replay: the evidence; None for a GPU.
-        half: of the recorded shapes, which the table was not fitted on; None for all.
+        half: of the recorded shapes, for the check, not for the fit; None for all.
     """
 
     name: str
@@ -103,11 +103,11 @@ class Case(NamedTuple):
     half: int | None
 
     def shapes(self, one: Checked) -> list[tuple[int, int]] | None:
-        """Those that a function can be checked on; None for all there are."""
+        """The shapes on which a function can be checked; None for all."""
         if self.replay is None:
             return None
-        found = self.replay.timed(one)
-        return found if self.half is None else [shape for shape in found if self.replay.half(one, shape) == self.half]
+        timed = self.replay.timed(one)
+        return timed if self.half is None else [shape for shape in timed if self.replay.half(one, shape) == self.half]
 
 
 def main() -> None:
@@ -159,7 +159,7 @@ def main() -> None:
 
 
 def replay_of(part: Part, name: str, kinds: Sequence[str], options: argparse.Namespace) -> list[dict[str, object]]:
-    """All checks of one table; three times as many of it as it is, as these are to be wrong more seldom."""
+    """All checks of one table; three times as many of the fresh one, whose error rate must be lower."""
     from normtune.benchmarks.replays import Replay, half_table
     from normtune.results.parquet_csv import read_parquet
     from normtune.results.recording import load_recording
@@ -170,8 +170,8 @@ def replay_of(part: Part, name: str, kinds: Sequence[str], options: argparse.Nam
     else:
         recording = load_recording(name)
         table = half_table(recording, part.half, part.leaves)
-        told = f"half {part.half}, {f'{part.leaves} leaves' if part.leaves else 'cross-validated'}"
-        case = Case(told, table, Replay(name, recording), 1 - part.half)
+        text = f"half {part.half}, {f'{part.leaves} leaves' if part.leaves else 'cross-validated'}"
+        case = Case(text, table, Replay(name, recording), 1 - part.half)
     return [
         replayed(case, kind, seed, options.races)
         for kind in kinds
@@ -180,7 +180,7 @@ def replay_of(part: Part, name: str, kinds: Sequence[str], options: argparse.Nam
 
 
 def replayed(case: Case, kind: str, seed: int, most: int) -> dict[str, object]:
-    """Check one table in this process and say what came of it; with at most so many races a function."""
+    """Check one table in this process and return the outcome; with at most `most` races per function."""
     if case.replay is None:
         raise ValueError(f"{case.name} has nothing to replay")
     plain = [place for place, one in enumerate(case.table.functions) if one.is_plain and case.shapes(one)]
@@ -192,7 +192,7 @@ def replayed(case: Case, kind: str, seed: int, most: int) -> dict[str, object]:
 
 
 def on_gpu(case: Case, kind: str, seed: int, device: str, budget: float) -> dict[str, object]:
-    """Check one table on a GPU and say what came of it."""
+    """Check one table on a GPU and return the outcome."""
     begun = time.monotonic()
     bench = open_device(device, case.table.regime)
     try:
@@ -226,14 +226,14 @@ def on_gpu(case: Case, kind: str, seed: int, device: str, budget: float) -> dict
 
 
 def prepared(case: Case, kind: str, seed: int, places: Sequence[int], bench: Bench) -> PlantedCourse:
-    """The course of a check in which something is planted; functions that are not checked have no shapes.
+    """The course of a check with a planted fault; functions outside of the check have no shapes.
 
     Args:
         case: the table.
-        kind: what is planted.
-        seed: of the shapes, and of what is drawn to be planted.
-        places: of the functions that are checked.
-        bench: that is to answer.
+        kind: of the fault.
+        seed: of the shapes, and of the fault.
+        places: indices of the checked functions.
+        bench: the device of the check.
     """
     functions = list(case.table.functions)
     plants = {}
@@ -256,7 +256,7 @@ def prepared(case: Case, kind: str, seed: int, places: Sequence[int], bench: Ben
 
 
 def outcome(case: Case, kind: str, seed: int, asked: PlantedCourse, places: Sequence[int]) -> dict[str, object]:
-    """What came of a check, as JSON has it."""
+    """Outcome of a check, as JSON values."""
     judged = [asked.judged()[place] for place in places]
     verdict, _ = of_table(judged)
     check: dict[str, object] = {"case": case.name, "kind": kind, "seed": seed, "verdict": verdict}
@@ -276,13 +276,13 @@ def outcome(case: Case, kind: str, seed: int, asked: PlantedCourse, places: Sequ
 
 
 class Rates(NamedTuple):
-    """How often a check is wrong.
+    """Error rates of a check.
 
     Attributes:
         fresh: checks of fresh tables.
-        fresh_stale, fresh_ambiguous: those of them that were called so.
-        stale: checks of functions in which something is planted that makes them stale.
-        stale_ok, stale_ambiguous: those of them that were called so.
+        fresh_stale, fresh_ambiguous: number of these with that verdict.
+        stale: checks of functions with a fault that makes them stale.
+        stale_ok, stale_ambiguous: number of these with that verdict.
     """
 
     fresh: int
@@ -293,11 +293,11 @@ class Rates(NamedTuple):
     stale_ambiguous: int
 
     def are_kept(self) -> bool:
-        """Whether they are within those that are promised."""
+        """Whether the rates are within the documented ones."""
         return self.fresh_stale <= STALE_ERROR * self.fresh and self.stale_ok <= OK_ERROR * self.stale
 
     def lines(self) -> list[str]:
-        """In words."""
+        """Text of the rates."""
         return [
             f"fresh: {self.fresh} checks, {self.fresh_stale} STALE, {self.fresh_ambiguous} AMBIGUOUS",
             f"stale: {self.stale} checks, {self.stale_ok} OK, {self.stale_ambiguous} AMBIGUOUS",
@@ -305,17 +305,17 @@ class Rates(NamedTuple):
 
 
 def rates(checks: Sequence[dict[str, object]]) -> Rates:
-    """The rates of error of these checks."""
+    """The error rates of these checks."""
     of = Counter(
         (not check.get("stale"), check["verdict"]) for check in checks if check["kind"] == FRESH or check.get("stale")
     )
-    found = [[of[is_fresh, verdict] for verdict in (OK, STALE, AMBIGUOUS)] for is_fresh in (True, False)]
-    (_, fresh_stale, fresh_ambiguous), (stale_ok, _, stale_ambiguous) = found
-    return Rates(sum(found[0]), fresh_stale, fresh_ambiguous, sum(found[1]), stale_ok, stale_ambiguous)
+    counted = [[of[is_fresh, verdict] for verdict in (OK, STALE, AMBIGUOUS)] for is_fresh in (True, False)]
+    (_, fresh_stale, fresh_ambiguous), (stale_ok, _, stale_ambiguous) = counted
+    return Rates(sum(counted[0]), fresh_stale, fresh_ambiguous, sum(counted[1]), stale_ok, stale_ambiguous)
 
 
 def counts(checks: Sequence[dict[str, object]]) -> list[dict[str, object]]:
-    """Verdicts by case, kind and whether what is planted makes it stale."""
+    """Verdicts by case, kind and whether the fault makes the function stale."""
     groups: dict[tuple[object, ...], list[dict[str, object]]] = defaultdict(list)
     for check in checks:
         groups[check["case"], check["kind"], check.get("stale")].append(check)
@@ -327,7 +327,7 @@ def counts(checks: Sequence[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def told(group: dict[str, object]) -> str:
-    """One of the counts in a line."""
+    """Text of one of the counts."""
     stale = {True: "stale", False: "not stale", None: "unknown"}[group["stale"]]  # type: ignore[index]
     verdicts = ", ".join(f"{group[name]} {name}" for name in (OK, AMBIGUOUS, STALE) if name in group)
     return f"{group['case']}, {group['kind']}, {stale}: {verdicts}"

@@ -1,4 +1,4 @@
-"""How long the default sweep takes, compiling included: wall, and the share of it that is timing.
+"""Duration of the default sweep, compilation included: wall time, and the share of timing.
 
     python benchmarks/sweep.py [--device cuda:0] [--json FILE]
 
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def read(url: str) -> dict:
-    """What the store of the sweep holds."""
+    """Content of the sweep's store."""
     from normtune.results.database.store import Store
 
     with Store.open(url, create=False) as store:

@@ -2,16 +2,15 @@
 
     python benchmarks/tilegym_table.py [--json FILE]
 
-normtune, torch and, where it is installed, Liger-Kernel, in the same rounds (`beside`): kernel time, cold, through
-autograd, without the forward; numbers are checked against float64 first. What is written down already is not measured
-again, unless normtune's kernels or config, or a version, are others. FILE is tilegym_table.json in the results of this
-GPU, and a .md lies beside it.
+normtune, torch and, if installed, Liger-Kernel, in the same rounds (`beside`): kernel time, cold, through autograd,
+without the forward; numbers are checked against float64 first. A written cell is not measured again, unless normtune's
+kernels or config, or a version, changed. FILE is tilegym_table.json in the results of this GPU, with a .md beside it.
 
 Two conventions for the bytes. Each tensor once: x, dy, dx, rstd, weight, weight gradient, as for every other figure of
-normtune. And with the partial sums of the weight gradient, each written and read once, as TileGym's benchmark counts
-them: here those that normtune's launch really has, 0 where it has none. The pull request's own table is not to be
-compared with this one: it still counts a temporary buffer of rows x hidden in place of the partial sums, and its inputs
-may lie in the L2 (TileGym #82, #118), so that it shows more than any memory gives.
+normtune. And with the partial sums of the weight gradient, each written and read once, as in TileGym's benchmark: here
+those of normtune's own launch, 0 if it has none. The pull request's own table cannot be compared with this one: it
+still counts a temporary buffer of rows x hidden in place of the partial sums, and its inputs may lie in the L2 (TileGym
+#82, #118), so that it shows more than any memory gives.
 """
 
 import argparse
@@ -31,7 +30,7 @@ PEERS = ["torch", "liger"]
 
 
 def main() -> None:
-    """Measure what is missing, write and print."""
+    """Measure the missing cells, write and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write here, and a .md beside it")
     options = parser.parse_args()
@@ -107,7 +106,7 @@ def nbytes(cell: dict[str, Any]) -> tuple[int, int]:
 
 
 def gbps(nbytes: int, microseconds: float | None) -> str:
-    """10^9 bytes a second."""
+    """10^9 bytes per second."""
     return f"{nbytes / microseconds / 1e3:.0f}" if microseconds else "-"
 
 

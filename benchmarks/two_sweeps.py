@@ -1,12 +1,12 @@
-"""What two sweeps of the same kind of GPU lose by each other's tables, beside the noise floor.
+"""Losses of two sweeps of the same kind of GPU under each other's tables, beside the noise floor.
 
     python benchmarks/two_sweeps.py STORE_A STORE_B [--leaves N] [--operator NAME] [--json FILE]
 
-A store is a URL, an SQLite file, a .parquet file that `normtune data export` or `normtune fit --evidence` wrote, or the
-name of a recording that ships. A table is fitted to each, and two more to the halves of its blocks. Printed is what the
-table of each sweep loses on the other's times more than the other's own table does there, and what the tables of the
-halves lose so (the floor). Every loss must be at most 0.3 % above its floor; else the last line says which is not, and
-the exit code is 1.
+A store is a URL, an SQLite file, a .parquet file from `normtune data export` or `normtune fit --evidence`, or the name
+of a shipped recording. A table is fitted to each, and two more to the halves of its blocks. The output is the extra
+loss of each sweep's table on the other's times against the other's own table, and the same for the tables of the halves
+(the floor). Every loss must be at most 0.3 % above its floor; else the last line names the offender, and the exit code
+is 1.
 """
 
 import argparse
@@ -41,10 +41,10 @@ def main() -> None:
     for store, sweep in zip(asked.stores, sweeps, strict=True):
         fit = sweep.fit
         print(f"{store}: {fit.device.label}, {fit.measurements} measurements, {fit.date}")
-    found = crossed(*sweeps, options)
+    losses = crossed(*sweeps, options)
     print()
     print(f"{'percent':36}{'A on B':>8}{'B on A':>8}{'floor A':>9}{'floor B':>9}{'above':>8}{'differ':>8}{'shapes':>8}")
-    for one in found:
+    for one in losses:
         print(_line(one))
     print(f"{time.perf_counter() - start:.0f} s on {len(os.sched_getaffinity(0))} cores")
     if asked.json:
@@ -54,28 +54,28 @@ def main() -> None:
             "above_floor": ABOVE_FLOOR,
             "kinds": [
                 {**one._asdict(), "differing": round(one.differing, 4), "loss": one.loss, "floor": one.floor}
-                for one in found
+                for one in losses
             ],
         }
         asked.json.write_text(json.dumps(document, indent=1) + "\n")
-    failed = [f"{one.key} {one.dtype}" for one in found if one.floor is not None and above(one) > ABOVE_FLOOR]
+    failed = [f"{one.key} {one.dtype}" for one in losses if one.floor is not None and above(one) > ABOVE_FLOOR]
     if failed:
         raise SystemExit(f"more than {ABOVE_FLOOR / 1e4:.1f} % above the noise floor: {', '.join(failed)}")
     print(f"all at most {ABOVE_FLOOR / 1e4:.1f} % above the noise floor")
 
 
 def above(one: "Crossed") -> float:
-    """How far the loss is above the floor, which counts as 0 where it is below or there is none; millionths."""
+    """Loss above the floor, which counts as 0 if it is negative or missing; millionths."""
     return one.loss - max(0.0, one.floor or 0.0)
 
 
 def _line(one: "Crossed") -> str:
     values = [*one.losses, *one.floors, above(one)]
-    told = [
+    parts = [
         f"{'-' if value is None else f'{value / 1e4:.2f}':>{width}}"
         for value, width in zip(values, (8, 8, 9, 9, 8), strict=True)
     ]
-    return f"{f'{one.key} {one.dtype}':36}{''.join(told)}{100 * one.differing:>8.0f}{min(one.scored):>8}"
+    return f"{f'{one.key} {one.dtype}':36}{''.join(parts)}{100 * one.differing:>8.0f}{min(one.scored):>8}"
 
 
 def _read(store: str) -> "Evidence":
@@ -86,12 +86,12 @@ def _read(store: str) -> "Evidence":
     from normtune.results.source import measured
 
     if store in recordings():
-        found = measured(None, store)
+        evidence = measured(None, store)
     elif store.endswith(".parquet"):
-        found = read_parquet(Path(store))
+        evidence = read_parquet(Path(store))
     else:
-        found = measured(store)
-    return used(found)
+        evidence = measured(store)
+    return used(evidence)
 
 
 def _told(device: str, date: str, digest: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""How well the table for any GPU, fitted to an H200, does on GPUs that it has not seen.
+"""Loss of the table for any GPU, fitted to an H200, on GPUs that it has not seen.
 
-In: the shipped tables, the recorded H200, and what Liger-Kernel #1238 published for an RTX 5060 Ti. Out: what tables
-and rules choose on the shapes of that proposal and what their choices took there; with --simulated, what tables of
-different coordinates lose on made-up GPUs (`simulated_gpus`). No GPU is needed.
+In: the shipped tables, the recorded H200, and the published times of Liger-Kernel #1238 on an RTX 5060 Ti. Out: the
+choices of tables and rules on the shapes of that proposal, with their times there; with --simulated, the losses of
+tables of different coordinates on made-up GPUs (`simulated_gpus`). No GPU is needed.
 """
 
 import argparse
@@ -23,9 +23,9 @@ Cell = tuple[str, int, int, float, float]
 
 
 def cells(data: dict) -> list[Cell]:
-    """(operator, rows, hidden, ms a row a program, ms a block of rows a program) of every shape that had both kernels.
+    """(operator, rows, hidden, ms with a row per program, ms with a block of rows) of every shape with both kernels.
 
-    The forward is what forward and backward take together less the backward, so uncertain by 0.001 ms.
+    The forward is the time of forward and backward together less the backward, so uncertain by 0.001 ms.
     """
     found = {(name, rows, hidden): times for name, rows, hidden, *times in data["cells"]}
     made: list[Cell] = []
@@ -39,38 +39,38 @@ def cells(data: dict) -> list[Cell]:
 
 
 def choices(data: dict) -> dict[str, "dict[tuple[str, int, int], Config | None]"]:
-    """What each table and rule chooses on that GPU, by (operator, rows, hidden)."""
+    """The choice of each table and rule on that GPU, by (operator, rows, hidden)."""
     target = target_for(data["target"], data["sms"])._replace(l2_bytes=data["l2_bytes"])
     any_gpu = locate.load(locate.SHIPPED / locate.ANY_GPU).bound(target.sms, target.l2_bytes)
     h200 = locate.load(locate.SHIPPED / "nvidia_h200.py")
     shapes = [cell[:3] for cell in cells(data)]
-    found: dict[str, dict[tuple[str, int, int], Config | None]] = {}
+    chosen: dict[str, dict[tuple[str, int, int], Config | None]] = {}
     for title, table in (("table for any GPU", any_gpu), ("table of the H200", h200)):
-        found[title] = {
+        chosen[title] = {
             (name, rows, hidden): RMSNormConfig(*table.tables[name, data["dtype"]](rows, hidden))
             for name, rows, hidden in shapes
         }
     for title, rule in (("Liger's rule", "liger"), ("Liger's rule with #1238", "liger_1238")):
         choose = RULES[rule].choose
-        found[title] = {
+        chosen[title] = {
             (name, rows, hidden): choose(Problem(name, rows, hidden, data["dtype"]), target)
             for name, rows, hidden in shapes
         }
     return {
         title: {shape: _legal(shape, one, data["dtype"], target) for shape, one in by.items()}
-        for title, by in found.items()
+        for title, by in chosen.items()
     }
 
 
 def _legal(shape: tuple[str, int, int], config: Config | None, dtype: str, target: Target) -> Config:
-    """What dispatch would launch: the operator's default where the config is illegal."""
+    """The config that dispatch would launch: the operator's default if this one is illegal."""
     name, rows, hidden = shape
     spec, problem = operator(name), Problem(name, rows, hidden, dtype)
     return config if config and spec.is_legal(config, problem, target) else spec.default_config(problem, target)
 
 
 def compare(data: dict) -> list[tuple[str, str, int, int, float, float]]:
-    """(who, operator, shapes, of them with blocks of rows just where faster, mean and worst percent lost)."""
+    """(name, operator, shapes, those with blocks of rows exactly where faster, mean and worst percent lost)."""
     lines = []
     for title, chosen in choices(data).items():
         for name in (FORWARD, BACKWARD):

@@ -83,12 +83,12 @@ def config_for(
             lookup = _lookups[device, batch_invariant] = _in_table(_table_of(device, target), batch_invariant)
     if batch_invariant:
         problem = problem._replace(rows=MAX_ROWS)
-    found = lookup(problem)
-    if found is not None and spec.implementations and found._fields == Implementation._fields:
-        return Implementation(*found)
-    if found is None or found._fields != spec.config._fields:  # of an operator that had other knobs then
+    config = lookup(problem)
+    if config is not None and spec.implementations and config._fields == Implementation._fields:
+        return Implementation(*config)
+    if config is None or config._fields != spec.config._fields:  # of an operator that had other knobs then
         return spec.default_config(problem, target)
-    return spec.config(*found)
+    return spec.config(*config)
 
 
 def prepared(

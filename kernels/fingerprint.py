@@ -32,10 +32,10 @@ def source_fingerprint(source: str) -> str:
 def _of_modules(modules: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     for name in modules:
-        found = find_spec(name)
-        if found is None or found.origin is None:
+        module_spec = find_spec(name)
+        if module_spec is None or module_spec.origin is None:
             raise FileNotFoundError(f"no source of module {name}")
-        digest.update(f"{name} {source_fingerprint(Path(found.origin).read_text('utf-8'))}\n".encode())
+        digest.update(f"{name} {source_fingerprint(Path(module_spec.origin).read_text('utf-8'))}\n".encode())
     return "sha256:" + digest.hexdigest()
 
 

@@ -55,12 +55,12 @@ def number(name: str, value: Any) -> float:
     if not isinstance(value, Real | torch.SymFloat):
         raise TypeError(f"{name} is {value!r}: expected a number")
     try:
-        found = float(value)
+        converted = float(value)
     except OverflowError:
-        found = float("inf")
-    if not -_LARGEST <= found <= _LARGEST:  # also refuses NaN
+        converted = float("inf")
+    if not -_LARGEST <= converted <= _LARGEST:  # also refuses NaN
         raise ValueError(f"{name} is {value!r}: expected a finite number")
-    return found
+    return converted
 
 
 def is_for_kernels(x: Tensor) -> bool:

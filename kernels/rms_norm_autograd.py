@@ -96,11 +96,11 @@ def second_derivatives(
     present = [leaf for leaf in leaves if leaf is not None]
     if not asked:
         return None, None, None
-    found = iter(
+    computed = iter(
         torch.autograd.grad(
             *([out for out, _ in asked], present, [grad for _, grad in asked]),
             create_graph=torch.is_grad_enabled(),
             allow_unused=True,
         )
     )
-    return tuple(None if leaf is None else next(found) for leaf in leaves)  # type: ignore[return-value]
+    return tuple(None if leaf is None else next(computed) for leaf in leaves)  # type: ignore[return-value]

@@ -301,7 +301,7 @@ def _check_saved(dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, pla
             or tensor.device != dy.device
             or tensor.layout != torch.strided
         ):
-            found = shown(tensor) if isinstance(tensor, Tensor) else repr(tensor)
+            text = shown(tensor) if isinstance(tensor, Tensor) else repr(tensor)
             raise ValueError(
-                f"{name} was saved with shape {shape} on {dy.device}, and hooks of saved tensors gave back {found}"
+                f"{name} was saved with shape {shape} on {dy.device}, and hooks of saved tensors gave back {text}"
             )

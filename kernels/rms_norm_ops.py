@@ -108,8 +108,8 @@ def _forward_gradient(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Te
     if rstd is None:  # traced without gradients, but called with them
         rstd = torch.ops.normtune.rms_norm_forward(x, weight, *ctx.options, True)[1]
     needs_dx, needs_dweight = ctx.needs_input_grad[:2]
-    found = torch.ops.normtune.rms_norm_backward(dy, x, weight, rstd, *ctx.options, needs_dx, needs_dweight)
-    return (found[0] if needs_dx else None, found[1] if needs_dweight else None, *nothing)
+    gradients = torch.ops.normtune.rms_norm_backward(dy, x, weight, rstd, *ctx.options, needs_dx, needs_dweight)
+    return (gradients[0] if needs_dx else None, gradients[1] if needs_dweight else None, *nothing)
 
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -170,14 +170,14 @@ def _columns(
     """The configs with the finish `columns`; none if there are too many rows for a program to walk through."""
     if problem.rows > _MOST_COLUMNS_ROWS and not problem.variant:
         return []
-    found: list[Config] = []
+    configs: list[Config] = []
     for block_row, num_warps, num_stages, slice_col in product(rows, warps, stages, _FULL_SLICES):
         schedule = "row" if block_row == 1 else "block_row"
         config = RMSNormConfig(schedule, block_row, num_warps, num_stages, 0, "columns", slice_col)
         elements = _elements(config, problem.hidden, target.warp_size)
         if 8 <= elements <= (64 if block_row == 1 else 16):
-            found.append(config)
-    return found
+            configs.append(config)
+    return configs
 
 
 def _liger_configs(name: str, hidden: int) -> set[Config]:

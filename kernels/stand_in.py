@@ -35,8 +35,8 @@ class StandIn:
     def stride(self, dimension: int | None = None) -> Any:
         """Stride of a dimension, in elements; of all dimensions without one."""
         strides = [1] * len(self.shape)
-        for place in range(len(self.shape) - 2, -1, -1):
-            strides[place] = strides[place + 1] * self.shape[place + 1]
+        for axis in range(len(self.shape) - 2, -1, -1):
+            strides[axis] = strides[axis + 1] * self.shape[axis + 1]
         return tuple(strides) if dimension is None else strides[dimension]
 
     def size(self, dimension: int | None = None) -> Any:

@@ -53,16 +53,16 @@ def warmup(
         raise ValueError(f"dtype is {dtype!r}: expected {', '.join(map(str, DTYPES))}")
     if weight_dtype not in (None, dtype, torch.float32):
         raise ValueError(f"weight_dtype is {weight_dtype!r}: expected {dtype} or torch.float32")
-    place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    if place.type != "cuda":
-        raise ValueError(f"device is {place}: expected a CUDA GPU")
+    gpu = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if gpu.type != "cuda":
+        raise ValueError(f"device is {gpu}: expected a CUDA GPU")
     mode = is_batch_invariant() if batch_invariant is None else batch_invariant
     specs = (rms_norm_forward, *((rms_norm_backward,) if gradients else ()))
     ready = set()
     for spec in specs:
         for variant in spec.variants:
             problem = Problem(spec.name, 1, hidden, DTYPES[dtype], variant)
-            tensors = _stand_ins(spec, problem, place, weight_dtype)
+            tensors = _stand_ins(spec, problem, gpu, weight_dtype)
             for rows, calls in row_counts(spec, problem, tensors, mode):
                 dispatch.prepared(spec, problem._replace(rows=rows), tensors, spec.scalars, mode)
                 ready |= {_binary(call) for call in calls}

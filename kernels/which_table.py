@@ -21,8 +21,8 @@ def serving(name: str, target: str, sms: int) -> tuple[str, bool]:
     Raises:
         UsageError: NORMTUNE_TABLE, or the installed table, is not a table.
     """
-    found = locate.select(name, target, sms)
-    return found.source, found.exact
+    table = locate.select(name, target, sms)
+    return table.source, table.exact
 
 
 def without_gpu() -> str:
@@ -42,12 +42,12 @@ def without_gpu() -> str:
 
 def installed() -> list[tuple[str, str, str]]:
     """The tables that the user installed, for any GPU: path, GPU, and the reason if it cannot be used."""
-    found = []
+    entries = []
     for path in locate.installed():
         try:
             header = locate.load(path).header
         except UsageError as error:
-            found.append((locate.told(path), "", str(error)))
+            entries.append((locate.told(path), "", str(error)))
         else:
-            found.append((locate.told(path), f"{header.device}, {header.sms} SMs", ""))
-    return found
+            entries.append((locate.told(path), f"{header.device}, {header.sms} SMs", ""))
+    return entries

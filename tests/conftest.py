@@ -1,4 +1,4 @@
-"""What the tests of all rooms need: Triton's interpreter without what it repeats, and an interrupt that arrives."""
+"""Shared by the tests of all rooms: Triton's interpreter without its repeated work, and an interrupt that arrives."""
 
 import os
 import signal

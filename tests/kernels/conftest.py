@@ -1,4 +1,4 @@
-"""Tables that look at rows in one mode and not in the other, and loops that the interpreter runs as a kernel does."""
+"""Tables whose functions use rows in one mode only, and loops that the interpreter runs as a kernel does."""
 
 from collections.abc import Callable
 from pathlib import Path

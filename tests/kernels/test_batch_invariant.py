@@ -1,4 +1,4 @@
-"""The switch of the batch-invariant mode, what it looks up, and why a row's arithmetic cannot depend on rows."""
+"""The switch of the batch-invariant mode, its lookups, and the independence of a row's arithmetic from rows."""
 
 import threading
 import warnings

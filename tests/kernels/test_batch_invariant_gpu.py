@@ -1,4 +1,4 @@
-"""Rows alone and in a batch have equal bits in the batch-invariant mode, on a GPU, with the table that serves it."""
+"""Rows alone and in a batch have equal bits in the batch-invariant mode, on a GPU, with its own table."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
-"""Rows alone and in a batch, run by Triton's interpreter, whose order of sums depends on chunks as that of a GPU does.
+"""Rows alone and in a batch, in Triton's interpreter, whose order of sums depends on chunks, as on a GPU.
 
-That threads and warps sum alike is proved on a GPU.
+The order of sums over threads and warps is tested on a GPU.
 """
 
 import pytest

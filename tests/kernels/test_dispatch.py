@@ -1,4 +1,4 @@
-"""Which config dispatch launches, without launching."""
+"""The config of dispatch, without a launch."""
 
 import re
 import warnings

@@ -1,4 +1,4 @@
-"""The fingerprint changes with what can change time, and with nothing else."""
+"""The fingerprint changes with everything that can change time, and with nothing else."""
 
 import subprocess
 import sys

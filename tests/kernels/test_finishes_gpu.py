@@ -1,4 +1,4 @@
-"""Ways to end the weight gradient, under what could break them: slow producers, streams, full GPUs, killed launches."""
+"""Finishes of the weight gradient under stress: slow producers, streams, full GPUs, killed launches."""
 
 import signal
 import subprocess

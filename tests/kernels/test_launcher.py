@@ -1,4 +1,4 @@
-"""The fast way to launch asks the driver for what Triton's own launcher asks for; launches are kept and forgotten."""
+"""The fast launcher makes the driver calls of Triton's own launcher; launches are kept and dropped."""
 
 from operator import itemgetter
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""No legal launch overflows what counts it, at any number of rows and any hidden size."""
+"""No legal launch overflows a counter, at any number of rows and any hidden size."""
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What a spec promises to planning, fit and dispatch."""
+"""Guarantees of a spec to planning, fit and dispatch."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a process keeps, and what its threads, streams and graphs may do; on a GPU, each test alone."""
+"""State kept by a process, and concurrent threads, streams and graphs; on a GPU, each test alone."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""What torch's RMSNorm takes is taken, and what nobody can take is refused by name and value before anything runs."""
+"""Every argument of torch's RMSNorm is accepted, and a wrong one is refused by name and value before anything runs."""
 
 import copy
 import pickle

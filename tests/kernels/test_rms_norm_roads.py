@@ -1,4 +1,4 @@
-"""Who has to see a call sees it: compilers, exporters, modes, subclasses, transforms of functions; on a CPU."""
+"""Compilers, exporters, modes, subclasses and function transforms intercept the call; on a CPU."""
 
 import gc
 import subprocess

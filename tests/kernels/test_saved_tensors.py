@@ -1,4 +1,4 @@
-"""What autograd saved may come back as something else: the backward is launched for what it is given."""
+"""Tensors saved by autograd may come back changed: the backward is launched for the tensors that it gets."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""torch's own cases of RMSNorm, which its wheel brings: the inputs of its module and operator tests, on ours."""
+"""torch's own test cases of RMSNorm, from its wheel: the inputs of its module and operator tests, on ours."""
 
 import copy
 import pickle

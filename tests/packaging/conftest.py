@@ -1,4 +1,4 @@
-"""The checkout, what git tracks in it, and the two distributions built from it."""
+"""The checkout, its files in git, and the two distributions built from it."""
 
 import io
 import os

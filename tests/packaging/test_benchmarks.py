@@ -1,4 +1,4 @@
-"""What is said of the peers is what was measured beside them."""
+"""Statements about the peers match the measurements beside them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The wheel and the sdist hold what they should and nothing else, and the wheel works where there is no checkout."""
+"""The wheel and the sdist have the expected files and no others, and the wheel works without a checkout."""
 
 import subprocess
 import sys

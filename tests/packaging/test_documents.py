@@ -1,4 +1,4 @@
-"""The documents keep up with the code: every command and option is documented, every link, path and call works."""
+"""The documents match the code: every command and option is documented, every link, path and call works."""
 
 import json
 import pkgutil

@@ -1,4 +1,4 @@
-"""What is loaded when, and under which name."""
+"""Imports: the modules that each entry loads, and their names."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The rooms at the repository root: what is listed is there, what is there is listed, and each keeps to its rules."""
+"""The rooms at the repository root: every listed one exists, every existing one is listed, and each keeps its rules."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""`benchmarks/peers.py` without a GPU: who takes part, what is checked, what is measured again, where it stops."""
+"""`benchmarks/peers.py` without a GPU: its sides, its checks, repeated measurements, its end."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""mypy accepts every module of the package, all of them."""
+"""mypy accepts every module of the package."""
 
 import re
 import subprocess

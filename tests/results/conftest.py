@@ -1,4 +1,4 @@
-"""Builders of runs and measurements, and the databases that the store is tested on."""
+"""Builders of runs and measurements, and the databases of the store's tests."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence

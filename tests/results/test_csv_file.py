@@ -1,4 +1,4 @@
-"""CSV files of users: what is read, and what is said of what cannot be."""
+"""CSV files of users: accepted ones, and the errors of others."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`normtune data`: what it prints, what it writes, and what it refuses."""
+"""`normtune data`: output, files and refusals."""
 
 import subprocess
 import sys

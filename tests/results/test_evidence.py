@@ -1,4 +1,4 @@
-"""Evidence: one order and one digest whatever the order of arrival, and the parts that can be taken of it."""
+"""Evidence: one order and one digest for any order of arrival, and its subsets."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Runs that come from elsewhere: files, DataFrames and stores with regimes and devices that nobody knows."""
+"""Runs of unknown origin: files, DataFrames and stores with unknown regimes and devices."""
 
 import subprocess
 import sys

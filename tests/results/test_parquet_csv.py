@@ -1,4 +1,4 @@
-"""Parquet loses nothing and believes nothing; CSV says the same in text."""
+"""Parquet is lossless and checked on reading; CSV has the same content as text."""
 
 import csv
 import json

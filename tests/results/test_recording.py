@@ -1,4 +1,4 @@
-"""Recordings: named, one file an operator, small, of one real device, and whole or not at all."""
+"""Recordings: named, one file per operator, small, of one real device, and whole or not at all."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Regimes: what stored runs say of theirs, and that no reader mixes them."""
+"""Regimes: the regime of stored runs, and no mixture in any reader."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The engine of made-up times on a device whose binaries are compiled; opened by workers in tests."""
+"""The engine of made-up times on a device with compiled binaries; opened by workers in tests."""
 
 import importlib.metadata
 

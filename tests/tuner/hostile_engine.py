@@ -1,6 +1,6 @@
 """An engine whose configs hang, crash and lie on demand; opened by workers in tests.
 
-In: what each step does to which config. Out: made-up times; more warps, slower.
+In: the fault of each step for each config. Out: made-up times; more warps, slower.
 """
 
 import ctypes

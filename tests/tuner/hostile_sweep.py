@@ -1,4 +1,4 @@
-"""Sweeps of the hostile operator as a user would start them, with the operator found by its entry point."""
+"""Sweeps of the hostile operator as a user would start them; the operator comes from its entry point."""
 
 import os
 import subprocess

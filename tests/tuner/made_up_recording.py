@@ -1,4 +1,4 @@
-"""A recording that is made up: an engine that workers open in tests, and the evidence behind it.
+"""A made-up recording: an engine that workers open in tests, and the evidence behind it.
 
 In: nothing; the times are drawn with a fixed seed. Out: 20 shapes in two dtypes, 16 blocks of five configs and the
 copy, one config that failed and one that is not recorded.

@@ -1,4 +1,4 @@
-"""What may become of the file of a SQLite store while a sweep fills it."""
+"""Faults of a SQLite store's file during a sweep."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Whatever a fit emits, on every target that is known: a legal launch at every shape, and of which binary."""
+"""Every table from a fit, on every known target: a legal launch at every shape, and its binary."""
 
 import random
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Faults at random moments of a sweep: what its last line and its exit code say is true of the files."""
+"""Faults at random moments of a sweep: its last line and its exit code are true of the files."""
 
 import os
 import random

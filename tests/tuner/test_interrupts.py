@@ -1,4 +1,4 @@
-"""Signals raise where they may and wait where they must."""
+"""Signals raise outside of shielded blocks and wait inside."""
 
 import os
 import signal

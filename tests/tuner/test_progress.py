@@ -1,4 +1,4 @@
-"""What a user sees of a sweep: live in a terminal, as lines in a log, as JSON, or not at all."""
+"""Progress of a sweep: live in a terminal, as lines in a log, as JSON, or none."""
 
 import io
 from collections import Counter

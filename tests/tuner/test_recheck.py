@@ -1,4 +1,4 @@
-"""Measuring again: what is wanted, in time, and kept only where a store is given."""
+"""Recheck: wanted tasks, within the budget, stored only if a store is given."""
 
 import pytest
 

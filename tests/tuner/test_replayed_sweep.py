@@ -1,4 +1,4 @@
-"""What is stored of a replay, in its order, sample for sample: searches may change only on purpose."""
+"""Stored measurements of a replay, in their order, sample for sample: searches may change only on purpose."""
 
 import hashlib
 import sqlite3

@@ -1,4 +1,4 @@
-"""A store that goes away while a sweep fills it: told, and everything measured is in a file that can be imported."""
+"""A store that disappears during a sweep: reported, and all measurements are in a file that can be imported."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""Sweeps on a made-up GPU: what is stored, resumed, left over and measured again."""
+"""Sweeps on a made-up GPU: stored, resumed, remaining and repeated measurements."""
 
 import signal
 import subprocess

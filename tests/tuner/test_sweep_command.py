@@ -1,4 +1,4 @@
-"""`normtune sweep` as a user types it, without a GPU."""
+"""`normtune sweep` from the command line, without a GPU."""
 
 import json
 import os

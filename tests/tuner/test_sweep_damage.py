@@ -1,4 +1,4 @@
-"""Measurements that a flipped bit spoils, as a user meets them: told, left out, measured again."""
+"""Measurements with a flipped bit: reported, left out, measured again."""
 
 import sqlite3
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Sweeps in several regimes into one store: each is planned, resumed, anchored and told by itself."""
+"""Sweeps in several regimes into one store: each is planned, resumed, anchored and reported by itself."""
 
 import json
 import sys

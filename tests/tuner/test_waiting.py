@@ -1,4 +1,4 @@
-"""Limits count time in which the machine ran: who sleeps, or is stopped, has not hung."""
+"""Limits count only time in which the machine ran: a sleeping or stopped process has not hung."""
 
 import os
 import signal

@@ -28,7 +28,7 @@ from normtune.tuner.plan.binaries import Job, compile_class, jobs_of
 
 # No binary of the full space took more than 6 s on a core of the H200's host.
 COMPILE_SECONDS = 60.0
-# After the first time: another process may have killed the compiler, or the machine may have slept.
+# The first failure may have another cause: a compiler that another process killed, or a machine that slept.
 TRIES = 2
 # One per process of the pool.
 _FRONTEND = Frontend()

@@ -106,11 +106,12 @@ def _digests(pairs: Iterable[tuple[Problem, Config]], target: Target) -> dict[Ce
         launch = known[problem.operator].launch_of(config, problem, target)
         launches.setdefault(cell_of(problem, config), []).append((problem, launch))
     codes = codes_of(
-        ((problem, launch) for found in launches.values() for problem, launch in found if launch), target.name
+        ((problem, launch) for pairs_of_cell in launches.values() for problem, launch in pairs_of_cell if launch),
+        target.name,
     )
     cells = {}
-    for cell, found in launches.items():
-        parts = [codes.get((problem, launch)) if launch else None for problem, launch in found]
+    for cell, pairs_of_cell in launches.items():
+        parts = [codes.get((problem, launch)) if launch else None for problem, launch in pairs_of_cell]
         if None not in parts:
             cells[cell] = cell_digest(part for part in parts if part)
     return cells

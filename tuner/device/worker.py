@@ -1,8 +1,8 @@
 """The process that drives a device, and the sweep's end of it.
 
-In: the name of a function that opens an `engine.Engine`, and its arguments. Out: `Worker`. `Worker.call` sends a
-step and returns the answer, or raises the way in which the process was lost: no answer in time, its death, or that of
-its device. `bench` decides what follows.
+In: the name of a function that opens an `engine.Engine`, and its arguments. Out: `Worker`. Its `call` sends a step
+and returns the answer, or raises the way in which the process was lost: no answer in time, its death, or that of its
+device. `bench` decides what follows.
 """
 
 import os

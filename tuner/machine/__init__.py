@@ -1,1 +1,1 @@
-"""What this machine has and lacks: torch, Triton, NVML, a GPU."""
+"""State of this machine: torch, Triton, NVML, a GPU."""

@@ -1,4 +1,4 @@
-"""What is said of a table whose kernels changed: by the compiled code of its configs, or by their sources."""
+"""Report on a table whose kernels changed: by the compiled code of its configs, or by their sources."""
 
 from pathlib import Path
 

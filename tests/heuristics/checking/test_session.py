@@ -1,4 +1,4 @@
-"""The course of a measured check, on made-up times: a fresh table passes, a stale one is found, a failure is told."""
+"""A measured check on made-up times: a fresh table passes, a stale one is found, a failure is reported."""
 
 import random
 from collections.abc import Callable, Mapping

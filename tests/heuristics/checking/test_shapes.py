@@ -1,4 +1,4 @@
-"""Which shapes and configs a measured check asks."""
+"""Shapes and configs of a measured check."""
 
 from collections import Counter
 

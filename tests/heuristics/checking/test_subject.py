@@ -1,4 +1,4 @@
-"""A table as a measured check sees it."""
+"""The table under test in a measured check."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The verdict: what one shape says, what many say together, and how often that is wrong."""
+"""The verdict: evidence of one shape, of many shapes together, and its error rates."""
 
 import math
 import random

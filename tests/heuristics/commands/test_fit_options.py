@@ -1,4 +1,4 @@
-"""The options of `fit` are the fields of `FitOptions`: each stands where it is declared and arrives as it is typed."""
+"""The options of `fit` are the fields of `FitOptions`: each is declared once and arrives with its value."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""`fit --install` and `fit --uninstall`: what they refuse, displace, remove and say."""
+"""`fit --install` and `fit --uninstall`: refusals, replaced and removed files, messages."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`normtune diff`: which shapes count as different, what each side loses and gains, what is printed and refused."""
+"""`normtune diff`: shapes with different configs, losses and gains of each side, output and refusals."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Gains of one config over another: by hand, what has no interval, and how often the true one lies in it."""
+"""Gains of one config over another: by hand, cases without an interval, and the coverage of the interval."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A table from a DataFrame: the same as from a store, and one line about whatever cannot be fitted."""
+"""A table from a DataFrame: the same as from a store, and one line about data that cannot be fitted."""
 
 import dataclasses
 from pathlib import Path

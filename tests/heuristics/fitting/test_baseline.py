@@ -1,4 +1,4 @@
-"""What is in use: rules, tables, and what of them answers for which function."""
+"""The baseline: rules, tables, and the function of a table for each operator, variant and dtype."""
 
 import math
 from pathlib import Path

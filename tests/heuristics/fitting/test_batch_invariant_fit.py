@@ -1,4 +1,4 @@
-"""The function of hidden alone: the least of all by hand and by brute force, bounds, and what may not take part."""
+"""The function of hidden alone: the optimum by hand and by brute force, bounds, and excluded configs."""
 
 from dataclasses import replace
 

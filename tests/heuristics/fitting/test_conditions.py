@@ -1,4 +1,4 @@
-"""`normtune fit` under conditions, on the command line: what it prints, what it writes, and that `check` agrees."""
+"""`normtune fit` under conditions, on the command line: its output, its files, and the agreement of `check`."""
 
 import re
 from collections.abc import Callable

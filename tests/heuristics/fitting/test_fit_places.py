@@ -1,4 +1,4 @@
-"""Where `fit` writes: several devices, folders, evidence, files that are to stay, full disks, odd names."""
+"""Output files of `fit`: several devices, folders, evidence, files to keep, full disks, odd names."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Tables of a regime: fitted to its times alone, say so, and are checked against these."""
+"""Tables of a regime: fitted to its times alone, with its name in the header, checked against these times."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Forward and backward together: by hand, and what is printed of them."""
+"""Forward and backward together: by hand, and the printed text."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""No leaf worse than what is in use: what gives way, what does not, and how often noise alone makes one give way."""
+"""No leaf worse than the baseline: leaves that are replaced, leaves that are kept, and false alarms by noise alone."""
 
 import math
 

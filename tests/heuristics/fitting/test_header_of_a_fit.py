@@ -1,4 +1,4 @@
-"""What a fit writes into the header is enough to fit again: under random conditions, over random tables before."""
+"""A header is enough to fit its table again: under random conditions, with random baselines."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What the committed table of the H200 loses at shapes that were never used to choose anything.
+"""Losses of the committed table of the H200 at shapes that were never used for a choice.
 
 `held_out_shapes.csv` was drawn once: rows and hidden sizes log-uniform in the measured box, six in ten hidden sizes
 those of published models, the rest multiples of 8, none of them of a grid. `nvidia_h200_held_out.parquet` is an
@@ -9,9 +9,9 @@ exhaustive sweep of them on an H200:
 Small hidden sizes were drawn from too few models: 23 of the 64 shapes have hidden 288, between the recorded 256 and
 384.
 
-Who looks at these figures to change the fit, the grids or the table has used them, and draws and measures others. The
-plain functions of the table were fitted before anybody looked, and are the same since. That a function of a variant has
-a leaf for ten problems, no longer for five, was settled with a look at its times at these shapes.
+Whoever uses these figures to change the fit, the grids or the table has used them up, and must draw and measure new
+shapes. The plain functions of the table were fitted before these were seen, and are the same since. One choice was made
+with a look at them: a variant's function has a leaf for ten problems, no longer for five.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""A table with functions for the batch-invariant mode: fitted, written, read back, checked and told."""
+"""A table with functions for the batch-invariant mode: fitted, written, parsed, checked and reported."""
 
 import re
 import shlex

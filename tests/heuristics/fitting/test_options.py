@@ -1,4 +1,4 @@
-"""What a user may ask of a fit: refused where it makes no sense, and told so that it is read as it was."""
+"""Options of a fit: refused where they make no sense, and written so that they parse to the same values."""
 
 import math
 import shlex

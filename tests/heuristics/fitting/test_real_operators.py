@@ -1,4 +1,4 @@
-"""The registered operators, measured by a made-up law: what their tables answer must be legal everywhere."""
+"""The registered operators, measured by a made-up law: every config of their tables must be legal everywhere."""
 
 import random
 from functools import cache

@@ -1,4 +1,4 @@
-"""The command in a table's header, run from the table's folder, writes the same table, however files lie."""
+"""The command in a table's header, run from the table's folder, writes the same table, wherever the files are."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""How many leaves a function of its own may have, where the data are fewer than those of who would lend one."""
+"""Number of leaves of a function of its own, if its data are fewer than those of the function it could share."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What tables and rules choose on the shapes of Liger-Kernel #1238, against the times that it published."""
+"""Choices of tables and rules on the shapes of Liger-Kernel #1238, against its published times."""
 
 import json
 

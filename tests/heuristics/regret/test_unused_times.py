@@ -1,4 +1,4 @@
-"""Times that cannot be compared, or are no nanoseconds, are told and not dropped; how much too low a mean may be."""
+"""Incomparable times, and times that are not in nanoseconds, are reported; bounds of a mean's bias."""
 
 import numpy as np
 import pytest

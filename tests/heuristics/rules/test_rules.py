@@ -1,4 +1,4 @@
-"""Rules of other libraries: their thresholds, edge by edge, for an H200, and that all they answer can be launched."""
+"""Rules of other libraries: their thresholds, edge by edge, for an H200, and the legality of all their configs."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What the map shows at each shape, and that it fits and reads without colour."""
+"""The map's config at each shape, its width, and its readability without colour."""
 
 import io
 

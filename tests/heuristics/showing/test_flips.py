@@ -1,4 +1,4 @@
-"""Where the winner flips between regimes: by the law, told from noise, and as the terminal shows it."""
+"""Flips of the winner between regimes: by the law, against noise, and in the terminal."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What `--where` lets through, and that nothing else runs."""
+"""Filters of `--where`, which runs no other code."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`normtune show`: what is printed of stores, devices, tables and measurements, and what is refused."""
+"""`normtune show`: output for stores, devices, tables and measurements, and refusals."""
 
 import math
 from pathlib import Path

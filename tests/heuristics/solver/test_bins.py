@@ -1,4 +1,4 @@
-"""What is solved under conditions: few configs, and the least worst regret, against all that there is."""
+"""Solutions under conditions, few configs and least worst regret, against full enumeration."""
 
 from collections.abc import Iterator
 from itertools import combinations

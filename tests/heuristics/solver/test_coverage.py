@@ -1,4 +1,4 @@
-"""Any shapes and any part of a space give a table that is legal everywhere, with the default config where needed."""
+"""Any shapes and any part of a space give a table that is legal everywhere, with the default config as a fallback."""
 
 import random
 

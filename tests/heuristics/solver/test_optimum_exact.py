@@ -1,4 +1,4 @@
-"""The program that finds trees, against all trees there are, and against an independent solver of the same problem."""
+"""The solver of trees, against all possible trees, and against an independent solver of the same problem."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The plainest tree within a budget: what it costs, and which preferences it meets in which order."""
+"""The plainest tree within a budget: its cost, and the order of its preferences."""
 
 import numpy as np
 import pytest

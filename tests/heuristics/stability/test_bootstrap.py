@@ -1,4 +1,4 @@
-"""Matrices of other blocks: those of all blocks are the matrix itself, halves and draws by hand."""
+"""Matrices of resampled blocks: all blocks give the matrix itself; halves and draws by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Thresholds that do as well, on made-up regrets: within a gap, over sizes that are not told apart, up to the legal."""
+"""Equivalent thresholds, on made-up regrets: within a gap, over indistinguishable sizes, up to the legal limit."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Stability of made-up tables: noise-free data change nothing, planted noise changes what it must, and how it reads."""
+"""Stability of made-up tables: noise-free data change nothing, planted noise changes the expected part; the text."""
 
 from dataclasses import replace
 

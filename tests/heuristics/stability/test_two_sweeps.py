@@ -1,4 +1,4 @@
-"""Two sweeps whose tables are known: what each loses on the other's times, and the noise floor."""
+"""Two sweeps with known tables: loss of each on the other's times, and the noise floor."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The form of a table for any GPU: what is written is read back, and nothing else is run."""
+"""The form of a table for any GPU: a written table parses to the same trees, and no other code is run."""
 
 import re
 from pathlib import Path

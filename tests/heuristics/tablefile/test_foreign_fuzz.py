@@ -1,4 +1,4 @@
-"""Random damage to all that strangers write: a line that says so is all that may come of it.
+"""Random damage to all files of unknown origin: the only effect is a line that reports it.
 
 Each property is tried some 200 times in `make test`, and 10,000 times in `make test-all`.
 """

@@ -1,4 +1,4 @@
-"""Tables, headers and measurements that strangers wrote, before `check` and `fit`."""
+"""Tables, headers and measurements of unknown origin, in `check` and `fit`."""
 
 import re
 from pathlib import Path

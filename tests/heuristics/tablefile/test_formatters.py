@@ -1,4 +1,4 @@
-"""A formatter's work on a table is no edit, and leaves what `fit` writes as it is."""
+"""A formatted table counts as unedited, and formatters leave the output of `fit` as it is."""
 
 import importlib.util
 import shutil

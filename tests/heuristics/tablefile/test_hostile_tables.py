@@ -1,4 +1,4 @@
-"""Files that NORMTUNE_TABLE, use_table, check or an installation may name and that are no tables."""
+"""Files that are not tables, in NORMTUNE_TABLE, use_table, check or an installation."""
 
 import os
 import re

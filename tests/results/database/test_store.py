@@ -1,4 +1,4 @@
-"""What a store promises, on every database it runs on."""
+"""Guarantees of a store, on every supported database."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A store that is damaged, on a full disk, on a disk that is only read, or in the hands of two: a line, and no loss."""
+"""A damaged store, a full disk, a read-only disk, two writers: one line of error, and no loss."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""What cannot be a store says so in one line and is left as it was."""
+"""A file or URL that cannot be a store gives a one-line error and stays unchanged."""
 
 import builtins
 import os

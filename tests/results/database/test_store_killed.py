@@ -1,4 +1,4 @@
-"""A process that is killed between two commits loses nothing that it had committed."""
+"""A process killed between two commits loses nothing that it had committed."""
 
 import signal
 import sqlite3

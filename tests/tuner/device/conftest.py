@@ -1,4 +1,4 @@
-"""An operator whose kernels a test may move, rename and change, in the processes that compile as well."""
+"""An operator whose kernels a test may move, rename and change, in the compiling processes as well."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""A worker that is lost costs the config that lost it, and nothing else; no process is left behind."""
+"""A lost worker costs only the config that lost it; no process is left behind."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The digest of a launch's code: what changes it, and what does not."""
+"""The digest of a launch's code: changes that alter it, and changes that do not."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Compiling ahead of time, for GPUs that are not here, within their limits."""
+"""Compilation ahead of time, for absent GPUs, within their limits."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A stored timing belongs to the compiled code of its config, wherever its sources lie and whatever they are called."""
+"""A stored timing belongs to the compiled code of its config, for any path and name of its sources."""
 
 import inspect
 import sqlite3

@@ -1,4 +1,4 @@
-"""The digests of a recording tell a refactoring of its kernels from a change of their code."""
+"""The digests of a recording distinguish a refactoring of its kernels from a change of their code."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""Replay: the recorded rounds, and honesty about what was not recorded."""
+"""Replay: the recorded rounds, and the outcome of configs that were not recorded."""
 
 from types import SimpleNamespace
 

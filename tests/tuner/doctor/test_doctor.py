@@ -1,4 +1,4 @@
-"""What `normtune doctor` says of machines that are whole, poor and broken; it never ends in a traceback."""
+"""`normtune doctor` on good, poor and broken machines; it never ends in a traceback."""
 
 import json
 import os

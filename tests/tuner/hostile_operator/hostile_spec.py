@@ -1,4 +1,4 @@
-"""An operator, y = 2x, whose configs do what no kernel should: the number of stages says what."""
+"""An operator, y = 2x, whose configs misbehave on purpose: the number of stages selects the fault."""
 
 from normtune.kernels.operator import Launch, OperatorSpec, register
 from normtune.kernels.problem import Buffer

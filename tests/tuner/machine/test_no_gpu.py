@@ -1,4 +1,4 @@
-"""Why there is no GPU, from fakes of torch and Triton that fail as the real ones do."""
+"""Reasons of a missing GPU, from fakes of torch and Triton that fail as the real ones do."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What is measured next: the beginnings cover, contested places come before others, and tables gain by it."""
+"""Order of the tasks: prefixes cover the grid, contested shapes come early, and tables gain by it."""
 
 import random
 from itertools import pairwise

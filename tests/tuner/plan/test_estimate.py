@@ -1,4 +1,4 @@
-"""How long a sweep is said to take, beside how long it took."""
+"""Estimated duration of a sweep, beside its real one."""
 
 from collections import defaultdict
 

@@ -1,4 +1,4 @@
-"""Grids: sizes, limits, what a user may give instead."""
+"""Grids: sizes, limits, and the user's replacements."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Plans: legal, without repetition, and honest about what was left out."""
+"""Plans: legal, without repetition, with the number of omissions by reason."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""A search of five configs a problem, drawn at random: what a strategy of one file looks like."""
+"""A search of five random configs per problem: an example of a strategy in one file."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Binaries are compiled ahead of the search, in the order in which it asks, and none that it never asks for."""
+"""Binaries are compiled ahead in the order of `ask`, and only those of tasks that it gives."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Searches that are not ours go through sweep, store, resume and fit; one that is by name is one line."""
+"""Searches of tests go through sweep, store, resume and fit; one line registers a search by name."""
 
 import sys
 from collections import Counter

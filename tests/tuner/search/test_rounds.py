@@ -1,4 +1,4 @@
-"""Who gets how many rounds."""
+"""Number of rounds of each config."""
 
 from normtune.kernels.config import COPY
 from normtune.kernels.rms_norm_config import RMSNormConfig

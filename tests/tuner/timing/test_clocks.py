@@ -1,4 +1,4 @@
-"""Clocks are told where NVML answers, and nothing else depends on them."""
+"""Clocks are reported if NVML answers, and nothing else depends on them."""
 
 import sys
 from types import SimpleNamespace

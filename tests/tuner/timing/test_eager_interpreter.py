@@ -1,4 +1,4 @@
-"""The eager launches give what the gate asks for, variants and the copy included."""
+"""Eager launches pass the gate, variants and the copy included."""
 
 from types import SimpleNamespace
 

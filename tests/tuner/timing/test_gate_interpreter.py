@@ -1,4 +1,4 @@
-"""The gate lets the right pass and stops what is wrong in one place, one shape or one byte."""
+"""The gate passes right results and stops those that are wrong in one element, one shape or one byte."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""The regimes on a GPU: what the cache and the host change, and whole sweeps in each."""
+"""The regimes on a GPU: effects of the cache and the host, and whole sweeps in each."""
 
 from statistics import median
 

@@ -1,4 +1,4 @@
-"""What each regime replays: which slices, in which order, with which cache; without a GPU."""
+"""Replays of each regime: its slices, their order, its cache; without a GPU."""
 
 import gc
 from types import SimpleNamespace
