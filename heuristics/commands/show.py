@@ -97,7 +97,9 @@ def show(
     loaded = _load(table) if table else None
     evidence = narrowed(measured(store, recording, regime), operator or [], dtype or [])
     if listed:
-        _check_list(where, sort, evidence)
+        from normtune.heuristics.showing.listing import check_chosen
+
+        check_chosen(where, sort, evidence)
     if evidence.frame.empty:
         say("there are no measurements yet: run `normtune sweep`")
         return
@@ -202,34 +204,16 @@ def _print_worst(screen: "Console", matrix: "TimingMatrix", found: "BestMap") ->
         screen.print(f"  {percent(loss, 1):>7} at {rows} rows of {hidden}: {letter}, best is {told}", soft_wrap=True)
 
 
-def _check_list(query: str | None, sort: str | None, evidence: "Evidence") -> None:
-    """Refuse a filter or an order that cannot be, before anything is worked out."""
-    from normtune.heuristics.showing.listing import columns
-    from normtune.heuristics.showing.query import check
-
-    known = columns(evidence)
-    if query is not None:
-        check(query, known)
-    if sort is not None and sort.removeprefix("-") not in known:
-        raise UsageError(f"--sort is {sort!r}: expected one of {', '.join(known)}, or -COLUMN for downwards")
-
-
 def _list(
     current: "Evidence", matrices: "list[TimingMatrix]", query: str | None, sort: str | None, limit: int
 ) -> "list[RichTable | str]":
     """The measurements that were asked for, and how many are left out."""
-    from normtune.heuristics.showing.listing import listing
-    from normtune.heuristics.showing.query import where
+    from normtune.heuristics.showing.listing import chosen, listing
 
     frame = listing(current, matrices)
-    found = where(frame, query) if query is not None else frame
+    found = chosen(frame, query, sort)
     if found.empty:
         return [f"none of the {len(frame)} measurements is so"]
-    if sort is None:
-        found = found.sort_values(["operator", "variant", "dtype", "hidden", "rows", "median_us"], kind="stable")
-    else:
-        name = sort.removeprefix("-")
-        found = found.sort_values(name, ascending=name == sort, kind="stable")
     left = f"{len(found) - limit} more are left out: --limit {len(found)} lists all" if len(found) > limit else ""
     return [_listed(found.head(limit)), f"{len(found)} of {len(frame)} measurements" + (f", {left}" if left else "")]
 

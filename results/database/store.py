@@ -6,6 +6,7 @@ measurements whose sources changed while their compiled code is known to be the 
 content key is stored is ignored. A killed process loses at most the current transaction.
 """
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -70,11 +71,12 @@ class Store:
         self._configs: sql_rows.Numbers = {}
 
     @classmethod
-    def open(cls, url: str, *, create: bool = True) -> "Store":
-        """Open the store at a URL.
+    def open(cls, url: str | os.PathLike[str] | None = None, *, create: bool = True) -> "Store":
+        """Open a store.
 
         Args:
-            url: `sqlite:///FILE` or `postgresql://...`, see `resolve_url`.
+            url: the file of an SQLite store, `sqlite:///FILE` or `postgresql://...`; without it that of the variable
+                NORMTUNE_STORE, else `normtune.db` in this folder.
             create: create a missing store; False opens for reading.
 
         Raises:
@@ -82,7 +84,7 @@ class Store:
             NormtuneError: the store does not exist, is not a database, is of another program or a newer normtune, is
                 locked, or not writable although `create` is set.
         """
-        return cls(connect(url, create))
+        return cls(connect(resolve_url(None if url is None else os.fspath(url)), create))
 
     def __enter__(self) -> "Store":
         return self

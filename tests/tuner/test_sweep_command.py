@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from normtune import cli
 from normtune.errors import UsageError
 from normtune.results.database.store import Store
-from normtune.tuner.commands import Effort, chosen_effort, parse_budget, parse_sizes
+from normtune.tuner.api import Effort, Request
+from normtune.tuner.commands import parse_budget, parse_sizes
 
 REPLAY = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512,4096", "--hidden", "256,4096")
 
@@ -109,9 +110,10 @@ def test_dry_run_says_what_would_be_done():
 
 
 def test_what_is_given_wins_over_what_effort_implies():
-    assert chosen_effort("default", None, None, None, None) == Effort("default", "default", "adaptive", None)
-    assert chosen_effort("quick", None, None, None, None) == Effort("quick", "quick", "adaptive", 60.0)
-    assert chosen_effort("quick", "probe", "full", "exhaustive", "2m") == Effort("probe", "full", "exhaustive", 120.0)
+    assert Request().chosen == Effort("default", "default", "adaptive", None)
+    assert Request(effort="quick").chosen == Effort("quick", "quick", "adaptive", 60.0)
+    given = Request(effort="quick", grid="probe", space="full", strategy="exhaustive", budget_seconds=120.0)
+    assert given.chosen == Effort("probe", "full", "exhaustive", 120.0)
 
 
 def test_json_is_one_object_whatever_happens(tmp_path):

@@ -13,9 +13,9 @@ from normtune import cli
 from normtune.benchmarks import planted, staleness
 from normtune.benchmarks.replays import Replay
 from normtune.errors import Terminated
+from normtune.heuristics.api import check as check_api
 from normtune.heuristics.checking import subject
 from normtune.heuristics.checking.session import Course, Question
-from normtune.heuristics.commands import check as check_command
 from normtune.heuristics.rules import liger
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
@@ -118,7 +118,7 @@ def test_variants_that_were_not_measured_do_not_matter_and_stale_ones_do(
                     course.learn(question, question.config, {question.config: own})
             return Recheck()
 
-        monkeypatch.setattr(check_command, "measure", measure)
+        monkeypatch.setattr(check_api, "measure", measure)
         return check("--device", REPLAY, "heuristics.py")
 
     plain = only(True)
@@ -175,7 +175,7 @@ def test_functions_that_ask_for_one_shape_share_a_race(monkeypatch: pytest.Monke
     bench.target = TARGETS["sm_90"]
     begun = Mock()
     monkeypatch.setattr("normtune.tuner.recheck.recheck", begun)
-    check_command.measure(course, bench, None)
+    check_api.measure(course, bench, None)
     _, (task,), asker, *_ = begun.call_args.args
     assert {candidate.config for candidate in task.candidates} == {few, more, most}
     answers = Mock()
@@ -216,7 +216,7 @@ def test_an_end_before_the_verdict_says_that_there_is_none(
     def ended(*_: object) -> None:
         raise end
 
-    monkeypatch.setattr(check_command, "measure", ended)
+    monkeypatch.setattr(check_api, "measure", ended)
     result = check("--device", REPLAY, "heuristics.py")
     assert result.exit_code == code
     assert result.stderr == "\nnormtune: ended: no verdict on heuristics.py; what was measured was not kept\n"
