@@ -56,6 +56,7 @@ def identity(item):
     return (item.problem, item.config, item.run, item.rounds[0] if len(item.rounds) else -1)
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(items=st.lists(measurements(), max_size=8, unique_by=identity))
 def test_the_digest_is_the_same_in_memory_file_and_store(items, make_run, plain_rows, tmp_path_factory):

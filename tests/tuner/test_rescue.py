@@ -57,6 +57,7 @@ def rescued(error):
     return Path(text.partition(" are in ")[2].partition(": `")[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("disturb", [removed, replaced, truncated, emptied, folder_removed])
 @pytest.mark.parametrize("after", [1, 5, 24])
 def test_a_store_that_goes_away_is_told_and_nothing_is_lost(tmp_path, wide_plan, disturb, after, monkeypatch):

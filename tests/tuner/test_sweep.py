@@ -113,6 +113,7 @@ def test_the_same_sweep_again_has_nothing_to_do(store, small_plan):
     assert len(store.runs()) == 1
 
 
+@pytest.mark.long
 def test_a_wider_sweep_measures_what_is_new_beside_the_incumbent(store, small_plan):
     narrow = plan([task.problem for task in small_plan.tasks], "default", TARGET)
     narrow = narrow._replace(tasks=tuple(t._replace(candidates=t.candidates[1:]) for t in narrow.tasks))
@@ -126,6 +127,7 @@ def test_a_wider_sweep_measures_what_is_new_beside_the_incumbent(store, small_pl
         assert set(task.candidates) == {whole.candidates[0], anchor}
 
 
+@pytest.mark.long
 def test_exhaustive_goes_on_where_adaptive_stopped(store, small_plan):
     sweep(MadeUp(), store, small_plan, Adaptive)
     bench = MadeUp()
@@ -187,6 +189,7 @@ def swept(bench, store, chosen, budget=None):
     return sweep(bench, store, chosen, Adaptive, budget, clock=bench.clock)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
 def test_the_budget_is_used_and_kept_and_the_end_says_what_is_left(store, other, small_plan, factor):
     undisturbed = Clocked(factor, block_seconds=0.02)
@@ -203,6 +206,7 @@ def test_the_budget_is_used_and_kept_and_the_end_says_what_is_left(store, other,
     assert (rest.problems, rest.known, rest.left) == (summary.left, summary.problems, 0)
 
 
+@pytest.mark.long
 def test_a_problem_that_would_overrun_gives_way_to_one_that_does_not(store, other):
     chosen = plan(problems(["rms_norm_forward"], ["bfloat16"], [(1, 64), (64, 64), (64, 128)]), "default", TARGET)
     # Of these three the first in order takes a hundred times as long as the others.
@@ -333,6 +337,7 @@ def test_another_gpu_starts_from_nothing(store, small_plan):
     assert sweep(replayed, store, small_plan, Adaptive).problems == 8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_a_killed_sweep_keeps_whole_problems_and_resumes(tmp_path, small_plan, end):
     code = (

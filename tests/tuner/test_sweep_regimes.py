@@ -116,6 +116,7 @@ def test_nothing_is_evicted_warm_and_the_host_is_waited_for_in_eager(small_plan)
     assert warm < cold < eager
 
 
+@pytest.mark.long
 def test_the_end_names_the_command_that_fits_the_regime(store, small_plan):
     bench = InRegime("warm")
     assert "warm: the same buffers again and again" in device_line(bench)
@@ -126,6 +127,7 @@ def test_the_end_names_the_command_that_fits_the_regime(store, small_plan):
     assert "`normtune fit` fits" in end_lines(sweep(InRegime("cold"), store, small_plan, Adaptive), None)[-1]
 
 
+@pytest.mark.long
 def test_the_plan_without_a_gpu_is_of_the_regime():
     assert open_device_to_plan("replay:nvidia-h200").regime == "cold"
 
@@ -134,6 +136,7 @@ def call(*arguments):
     return CliRunner().invoke(app, ["sweep", *map(str, arguments)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -151,6 +154,7 @@ def test_regimes_that_cannot_be_had_are_refused_in_one_line(tmp_path, arguments,
     assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "store.db").exists()
 
 
+@pytest.mark.long
 def test_a_replay_of_cold_times_stores_that_they_are_cold(tmp_path):
     done = call(*REPLAY, "--json", "--regime", "cold", "--store", tmp_path / "store.db")
     assert json.loads(done.stdout)["sweep"]["protocol"]["regime"] == "cold"
@@ -158,6 +162,7 @@ def test_a_replay_of_cold_times_stores_that_they_are_cold(tmp_path):
         assert {run.protocol["regime"] for run in opened.runs()} == {"cold"}
 
 
+@pytest.mark.long
 def test_a_recording_of_warm_times_is_replayed_warm(tmp_path, monkeypatch):
     evidence = load_recording("nvidia-h200").select(["rms_norm_forward:no_rstd"], ["bfloat16"])
     warm = type(evidence)(evidence.frame, tuple(run._replace(protocol={"regime": "warm"}) for run in evidence.runs))

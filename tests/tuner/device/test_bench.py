@@ -81,6 +81,7 @@ REASONS = {
 STEPS = ("gate", "warm_up", "block", "compare")
 
 
+@pytest.mark.long
 # A process that ends is one that ends, however it does: of the three ways one is tried at each step.
 @pytest.mark.parametrize(
     ("step", "fault"),
@@ -137,6 +138,7 @@ def test_a_copy_that_loses_the_worker_skips_the_problem(opened):
         opened(("block", COPY.num_warps, "segfault")).measure(TASK, adaptive())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "kind", "message"),
     [
@@ -162,6 +164,7 @@ def test_a_worker_that_dies_over_and_over_ends_the_sweep(opened, monkeypatch):
         bench.measure(other, adaptive(other))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -180,6 +183,7 @@ def test_a_worker_that_is_killed_while_it_copies_is_replaced(opened):
     assert opened(("speed", 0, "kill"), once=True).speed().bytes_per_second == 1e12
 
 
+@pytest.mark.long
 def test_a_start_that_hangs_is_given_up(opened, monkeypatch):
     monkeypatch.setattr(worker_module, "START_SECONDS", 1.0)
     with pytest.raises(NormtuneError, match="no answer for 1 s"):
@@ -195,6 +199,7 @@ def test_an_interrupt_ends_the_worker_at_once(opened, tmp_path):
     timer.join()
 
 
+@pytest.mark.long
 def test_the_last_words_of_a_worker_are_its_reason(opened, tmp_path):
     code = "import os, sys; os.write(2, b'first\\nCUDA assertion failed at line 3\\n'); os._exit(1)"
     (tmp_path / "talkative.py").write_text(f"def engine():\n    exec({code!r})\n")
@@ -207,6 +212,7 @@ def test_the_last_words_of_a_worker_are_its_reason(opened, tmp_path):
         sys.path.remove(str(tmp_path))
 
 
+@pytest.mark.long
 def test_a_killed_sweep_leaves_no_worker(opened, tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(

@@ -55,12 +55,14 @@ def test_a_moved_kernel_is_suspect_and_did_not_change(toy, known):
         record(known)
 
 
+@pytest.mark.long
 def test_the_cells_whose_arithmetic_changed_are_named_if_they_were_asked_for(toy, known):
     toy.kernels("toy_kernels", KERNELS.replace("b_square += b_x * b_x", "b_square += b_x * b_x + 1.0"))
     assert difference("made-up", known, CELLS) == (("toy",), (CELLS[1],), "")
     assert difference("made-up", known, CELLS[:1]) == (("toy",), (), "")
 
 
+@pytest.mark.long
 def test_a_launch_that_changed_outside_of_the_sources_is_noticed(known, monkeypatch):
     monkeypatch.setattr(rms_norm_launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))
     assert difference("made-up", known, CELLS).changed == tuple(CELLS)

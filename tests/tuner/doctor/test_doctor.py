@@ -173,6 +173,7 @@ def test_missing_headers_of_python_are_named(machine: Machine, tools: None, plac
     assert "python3-dev" in finding.advice
 
 
+@pytest.mark.long
 def test_a_cache_that_cannot_be_written_is_a_problem(machine: Machine, place: Path) -> None:
     (place / "file").touch()
     (finding,) = about("cache", machine._replace(triton={"version": "3.6.0", "cache": str(place / "file" / "cache")}))
@@ -197,6 +198,7 @@ def measured(path: Path, *, stale: int, uuid: str = "GPU-1") -> None:
             store.add([Measurement(problem, RMSNormConfig("row"), run.id, of, "crashed", "signal 11", (), ())])
 
 
+@pytest.mark.long
 def test_a_store_is_counted_and_its_stale_measurements_are_told(machine: Machine, place: Path) -> None:
     measured(place / "whole.db", stale=0, uuid="replay:nvidia-h200")
     (held,) = about("store", machine._replace(store="whole.db"))
@@ -207,6 +209,7 @@ def test_a_store_is_counted_and_its_stale_measurements_are_told(machine: Machine
     assert "`normtune sweep --stale`" in stale.advice
 
 
+@pytest.mark.long
 def test_a_store_that_cannot_be_used_is_a_problem(machine: Machine, place: Path) -> None:
     (place / "notes.txt").write_text("no database, but longer than the header of one" * 20)
     for store, says in (
@@ -247,6 +250,7 @@ def test_the_table_of_each_gpu_and_a_broken_one(machine: Machine, place: Path, m
     assert (finding.level, "mine.py (NORMTUNE_TABLE) waits for one" in finding.found) == (OK, True)
 
 
+@pytest.mark.long
 def test_the_installed_tables_are_listed_with_their_paths(machine: Machine, place: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(place))
     assert about("installed", machine) == []
@@ -299,6 +303,7 @@ def run_doctor(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", [("torch", "triton", "pynvml", "pandas", "pyarrow", "sqlalchemy"), ("rich", "torch")])
 def test_doctor_survives_whatever_is_broken(place: Path, names: tuple[str, ...]) -> None:
     (place / "normtune").symlink_to(ROOT)
@@ -312,6 +317,7 @@ def test_doctor_survives_whatever_is_broken(place: Path, names: tuple[str, ...])
     assert last.endswith("sweep or kernels will not work before that is mended")
 
 
+@pytest.mark.long
 def test_json_holds_what_the_lines_say(place: Path) -> None:
     (place / "normtune").symlink_to(ROOT)
     (place / "torch.py").write_text("raise ImportError('no')")

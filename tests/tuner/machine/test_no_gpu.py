@@ -75,6 +75,7 @@ def root():
     return Path(__file__).parents[3]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("code", "says"),
     [
