@@ -83,16 +83,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """The public object of that name, imported from its home and kept.
+if not TYPE_CHECKING:  # or else a type checker takes any name
 
-    Raises:
-        AttributeError: normtune has no such name.
-    """
-    if name not in _HOMES:
-        raise AttributeError(f"module 'normtune' has no attribute {name!r}")
-    value = globals()[name] = resolve_name(f"normtune.{_HOMES[name]}:{name}")
-    return value
+    def __getattr__(name: str) -> Any:
+        """The public object of that name, imported from its home and kept.
+
+        Raises:
+            AttributeError: normtune has no such name.
+        """
+        if name not in _HOMES:
+            raise AttributeError(f"module 'normtune' has no attribute {name!r}")
+        value = globals()[name] = resolve_name(f"normtune.{_HOMES[name]}:{name}")
+        return value
 
 
 def __dir__() -> list[str]:

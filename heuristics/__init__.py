@@ -31,16 +31,18 @@ _HOMES = {
 __all__ = ["FitOptions", "Table", "check", "check_on_device", "diff", "fit", "load_table", "module_text", "show"]
 
 
-def __getattr__(name: str) -> Any:
-    """The public object of that name, imported from its home and kept.
+if not TYPE_CHECKING:  # or else a type checker takes any name
 
-    Raises:
-        AttributeError: there is no such name here.
-    """
-    if name not in _HOMES:
-        raise AttributeError(f"module 'normtune.heuristics' has no attribute {name!r}")
-    value = globals()[name] = resolve_name(f"normtune.heuristics.{_HOMES[name]}:{name}")
-    return value
+    def __getattr__(name: str) -> Any:
+        """The public object of that name, imported from its home and kept.
+
+        Raises:
+            AttributeError: there is no such name here.
+        """
+        if name not in _HOMES:
+            raise AttributeError(f"module 'normtune.heuristics' has no attribute {name!r}")
+        value = globals()[name] = resolve_name(f"normtune.heuristics.{_HOMES[name]}:{name}")
+        return value
 
 
 def __dir__() -> list[str]:

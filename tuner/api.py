@@ -58,13 +58,13 @@ class Sweep(NamedTuple):
     Attributes:
         device: that was measured, or planned for.
         outlook: the plan, with the expected time; None where there was nothing to measure.
-        summary: counts and times; None of a dry run, and where nothing was stale.
+        summary: counts and times; empty of a dry run, and where nothing was stale.
         damage: line about stored measurements that were left out as damaged; empty if none were.
     """
 
     device: Device
     outlook: Outlook | None
-    summary: Summary | None
+    summary: Summary
     damage: str = ""
 
 
@@ -249,7 +249,7 @@ def _swept(
             whole = stale_plan(opened.coverage(bench.device, regime), bench.target)
             if not whole.tasks:
                 face.say("nothing is stale: all that is stored was measured with the present kernels")
-                return Sweep(bench.device, None, None)
+                return Sweep(bench.device, None, Summary())
         else:
             whole = wanted.plan(effort.space, bench.target)
         chosen = fitting(whole, bench.free_bytes)
@@ -279,6 +279,6 @@ def _planned(request: Request, wanted: _Wanted, url: str, face_of: Callable[[str
             )
         lines = *kernels.lines(), *plan_lines(outlook), *pruned_lines(chosen)
         face_of(bench.device.label).say(device_line(bench), *lines, "a dry run: nothing is measured")
-        return Sweep(bench.device, outlook, None)
+        return Sweep(bench.device, outlook, Summary())
     finally:
         bench.close()

@@ -143,8 +143,8 @@ def sweep(
     with terminable():
         found = run(request, dry_run, lambda title: face_of(title, quiet or as_json), begun)
     warn_of_damage(found.damage)
-    if as_json and (found.outlook or found.summary):
-        say(json.dumps(plain_sweep(found.device, found.outlook, found.summary), indent=1))
+    if as_json and (found.outlook or found.summary.known):
+        say(json.dumps(plain_sweep(found.device, found.outlook, None if dry_run else found.summary), indent=1))
 
 
 def parse_budget(text: str | None) -> float | None:
