@@ -80,6 +80,7 @@ def test_compiled_without_a_break_and_once_for_all_numbers_of_rows(leaves, dynam
     assert len(graphs) == (1 if dynamic else 2)  # the first is for four rows alone until others come
 
 
+@pytest.mark.long
 def test_compiled_gradients_are_those_of_eager_calls(leaves):
     compiled = torch.compile(normtune.rms_norm, backend="aot_eager", fullgraph=True)
     for found, wanted in zip(results(compiled, *leaves), results(normtune.rms_norm, *leaves), strict=True):

@@ -85,6 +85,7 @@ def unread(*arguments: str) -> tuple[int, str]:
     return run.returncode, run.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("printed", [1, 10_000])
 def test_nobody_reads_any_more(printed: int) -> None:
     code = (

@@ -63,6 +63,7 @@ def test_help_loads_nothing_heavy(run, scratch: Path) -> None:
     assert loaded(run, scratch, code) == []
 
 
+@pytest.mark.long
 def test_import_loads_nothing_heavy_until_a_name_is_used(run, scratch: Path) -> None:
     assert loaded(run, scratch, "import normtune; dir(normtune); normtune.NormtuneError") == []
     assert "torch" in loaded(run, scratch, "import normtune; normtune.rms_norm")
@@ -123,6 +124,7 @@ def test_make_and_ci_set_safe_path_and_ci_runs_make_test_alone(root: Path) -> No
     assert commands == ['cd "$(dirname "$0")/.." && exec make test']
 
 
+@pytest.mark.long
 def test_a_sweep_runs_from_a_symbolic_link_alone(run, scratch: Path) -> None:
     done = run(
         *("-m", "normtune", "sweep", "--device", "replay:nvidia-h200", "--rows", "4096", "--hidden", "1024,4096"),

@@ -187,6 +187,7 @@ def test_metadata_that_is_no_json(file, text):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
+@pytest.mark.long
 def test_a_flipped_bit_of_the_data_is_found(file, varied):
     good = file.read_bytes()
     draw = random.Random(3)

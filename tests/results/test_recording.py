@@ -91,6 +91,7 @@ def test_an_operator_that_is_no_file_name(make, make_run, tmp_path):
         write_recording(Evidence.from_measurements([item], [make_run()]), "gpu", tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", recordings())
 def test_a_shipped_recording_is_of_one_device_and_one_kernel_with_16_rounds_a_cell(name):
     for path in recording.FOLDER.glob(f"{name}.*.parquet"):

@@ -105,6 +105,7 @@ def test_everything_planned_is_stored_with_its_copy(store, small_plan):
     assert run.protocol["speed"].items() >= MadeUp().speed()._asdict().items()
 
 
+@pytest.mark.long
 def test_the_same_sweep_again_has_nothing_to_do(store, small_plan):
     sweep(MadeUp(), store, small_plan, Adaptive)
     bench = MadeUp()
@@ -239,6 +240,7 @@ def test_a_budget_that_is_spent_before_the_start_stores_nothing(store, small_pla
     assert "nothing was stored" in end_lines(summary, 2.0)[0]
 
 
+@pytest.mark.long
 def test_binaries_are_compiled_in_the_order_of_coverage_and_nobody_waits_for_later_ones(store, small_plan):
     class Compiling(Clocked):
         order, done = [], 0
@@ -257,6 +259,7 @@ def test_binaries_are_compiled_in_the_order_of_coverage_and_nobody_waits_for_lat
     assert [task.problem for task in bench.measured] == bench.order
 
 
+@pytest.mark.long
 def test_what_was_seen_on_this_device_corrects_the_next_estimate(store, small_plan):
     class Slow(Clocked):
         def phases(self):
@@ -271,6 +274,7 @@ def test_what_was_seen_on_this_device_corrects_the_next_estimate(store, small_pl
     assert outlook.estimate.timing == pytest.approx(1.5 * naive.estimate.timing, rel=0.01)
 
 
+@pytest.mark.long
 def test_a_problem_that_cannot_be_measured_now_is_told_and_tried_by_the_next_sweep(store, small_plan):
     class Crowded(MadeUp):
         tried = 0
@@ -308,6 +312,7 @@ def test_nothing_to_do_closes_the_device(store, small_plan):
     assert end_lines(summary, None) == ["nothing to do: all 8 problems are measured; `normtune fit` makes their table"]
 
 
+@pytest.mark.long
 def test_stale_measures_again_what_was_stored_under_other_kernels(store, small_plan, monkeypatch):
     assert stale_plan(store.coverage(DEVICE), TARGET).tasks == ()
     sweep(MadeUp(), store, small_plan, Adaptive)
@@ -327,6 +332,7 @@ def test_stale_measures_again_what_was_stored_under_other_kernels(store, small_p
     assert stale_plan(store.coverage(bench.device), TARGET).tasks == ()
 
 
+@pytest.mark.long
 def test_another_gpu_starts_from_nothing(store, small_plan):
     sweep(MadeUp(), store, small_plan, Adaptive)
     other = MadeUp()
@@ -363,6 +369,7 @@ def test_a_killed_sweep_keeps_whole_problems_and_resumes(tmp_path, small_plan, e
         assert (rest.known, rest.problems) == (len(found), 8 - len(found))
 
 
+@pytest.mark.long
 def test_what_may_have_failed_by_chance_is_measured_again_when_asked(store, small_plan):
     crashed, timeout, wrong = [c.config for c in small_plan.tasks[0].candidates[:3]]
     failures = {

@@ -69,6 +69,7 @@ def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, c
     assert not store.exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -54,6 +54,7 @@ def narrowed(whole):
     return whole._replace(tasks=tuple(t._replace(candidates=t.candidates[1:]) for t in whole.tasks))
 
 
+@pytest.mark.long
 def test_what_is_known_in_one_regime_is_not_done_in_another(store, small_plan):
     for regime in ("cold", "warm", "eager"):
         assert len(look_ahead(InRegime(regime), store, small_plan, Adaptive).tasks) == 8

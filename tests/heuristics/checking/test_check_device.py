@@ -261,6 +261,7 @@ def test_planted_functions_are_not_called_ok(kind: str, replay: Replay) -> None:
         assert found.stale - found.stale_ambiguous > 0
 
 
+@pytest.mark.long
 def test_what_is_planted_is_what_it_says() -> None:
     table = subject.read(H200)
     one = next(one for one in table.functions if one.key == "rms_norm_backward")

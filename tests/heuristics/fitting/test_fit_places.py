@@ -243,6 +243,7 @@ def check_odd(path: Path, text: str) -> tuple[str, ...]:
     return check(path).failures
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "shown"),
     [

@@ -101,6 +101,7 @@ def test_a_table_is_shown_with_what_it_loses_and_where(store: str) -> None:
     assert losses == sorted(losses, reverse=True)
 
 
+@pytest.mark.long
 def test_a_table_of_something_else_says_so_and_a_broken_one_is_refused(store: str) -> None:
     shipped = str(locate.SHIPPED / "nvidia_h200.py")
     assert any(

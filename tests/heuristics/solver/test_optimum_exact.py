@@ -138,6 +138,7 @@ def cases(draw: st.DrawFn, *, limited: bool = True) -> Case:
     return Case(matrix, limits or (2**60,) * len(CONFIGS))
 
 
+@pytest.mark.long
 @given(cases())
 @settings(max_examples=150, deadline=None)
 def test_no_tree_costs_less_and_the_tree_costs_as_much(case: Case) -> None:

@@ -298,6 +298,7 @@ def test_damaged_parquet(measured: Evidence, examples: int, tmp_path_factory: py
 CSV = "rows,hidden,weight,operator,dtype\n1,64,2.5,toy,bfloat16\n4096,4096,1,,\n"
 
 
+@pytest.mark.long
 @EXAMPLES
 def test_damaged_csv(measured: Evidence, examples: int, capsys: pytest.CaptureFixture[str]) -> None:
     Path("weights.csv").write_text(CSV)

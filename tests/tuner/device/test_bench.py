@@ -100,6 +100,7 @@ def test_a_config_that_loses_the_worker_is_stored_with_its_reason_and_the_others
     assert again is None or statuses(again) == statuses(outcomes)
 
 
+@pytest.mark.long
 def test_two_configs_may_lose_the_worker_in_one_problem(opened):
     outcomes = opened(("warm_up", 4, "segfault"), ("block", 16, "lose_device")).measure(
         TASK, Exhaustive((), {}).batches(TASK)
@@ -112,6 +113,7 @@ def test_all_configs_may_fail(opened):
     assert statuses(outcomes) == dict.fromkeys((2, 4, 8, 16), "crashed") and COPY not in outcomes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("step", "warps"), [("gate", 8), ("begin", 0), ("warm_up", 8), ("block", 8), ("compare", 8)])
 def test_a_worker_that_somebody_else_kills_convicts_nobody(opened, step, warps):
     outcomes = opened((step, warps, "kill"), once=True).measure(TASK, adaptive())
@@ -153,6 +155,7 @@ def test_an_engine_that_cannot_be_opened_says_why(opened, fault, kind, message):
         opened(("open", 0, fault))
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_over_and_over_ends_the_sweep(opened, monkeypatch):
     bench = opened(("begin", 0, "segfault"), ("gate", 2, "segfault"), ("gate", 4, "segfault"))
     with pytest.raises(SkippedError, match=r"lost before any config \(the process died \(signal SIGSEGV\)\)"):
@@ -190,6 +193,7 @@ def test_a_start_that_hangs_is_given_up(opened, monkeypatch):
         opened(("open", 0, "hang"))
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_the_worker_at_once(opened, tmp_path):
     bench = opened(("block", 8, "hang"))
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))

@@ -147,6 +147,7 @@ def test_where_code_cannot_be_compared_the_sources_decide_and_the_reason_is_told
     assert asked(missing(whole(), measured.coverage(DEVICE))) == {"row", "persistent", "split"}
 
 
+@pytest.mark.long
 def test_stores_without_codes_are_judged_by_their_sources(toy, measured, tmp_path):
     with sqlite3.connect(tmp_path / "store.db") as connection:
         connection.execute("UPDATE measurement SET launch = NULL, code = NULL, machine_code = NULL")

@@ -98,6 +98,7 @@ def test_what_disturbs_a_gpu_is_a_warning(machine: Machine, change: dict[str, ob
     assert bool(findings[-1].advice) == (level == WARNING)
 
 
+@pytest.mark.long
 def test_a_slice_of_a_gpu_is_a_warning_too(machine: Machine) -> None:
     slice_of = TORCH_GPU | {"name": "NVIDIA H200 MIG 1g.18gb", "uuid": "MIG-1", "sms": 16}
     nvml = NVML | {"gpus": [NVML_GPU | {"mig": True}]}
@@ -223,6 +224,7 @@ def test_a_store_that_cannot_be_used_is_a_problem(machine: Machine, place: Path)
     assert about("disk", machine._replace(store="redis://host/0")) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("free", "level"), [(5 << 30, OK), (50 << 20, WARNING), (1 << 20, PROBLEM)])
 def test_a_disk_that_fills_up_is_told_in_time(machine: Machine, monkeypatch, free: int, level: str) -> None:
     usage = namedtuple("usage", "total used free")
@@ -232,6 +234,7 @@ def test_a_disk_that_fills_up_is_told_in_time(machine: Machine, monkeypatch, fre
     assert finding.found.startswith(("5.0 GiB free", "50 MiB free", "1 MiB free"))
 
 
+@pytest.mark.long
 def test_the_table_of_each_gpu_and_a_broken_one(machine: Machine, place: Path, monkeypatch) -> None:
     other = TORCH | {"gpus": [TORCH_GPU, TORCH_GPU | {"name": "NVIDIA B200", "target": "sm_100", "sms": 148}]}
     own, borrowed = about("table", machine._replace(torch=other))

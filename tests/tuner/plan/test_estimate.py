@@ -85,6 +85,7 @@ def test_few_and_slow_cores_make_one_wait_for_the_compiler():
     assert slow.compile > 1.5 * usual.compile and slow.timing == usual.timing
 
 
+@pytest.mark.long
 def test_exhaustive_takes_longer_and_the_quick_space_shorter():
     tasks, quick = tasks_of(), tasks_of(space="quick")
     adaptive, exhaustive = (Pace(H200, TARGET, name) for name in (Adaptive.expected_blocks, Exhaustive.expected_blocks))
