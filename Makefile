@@ -1,4 +1,5 @@
 # make tune      measure this machine's GPU (or replay the shipped recording), fit, write heuristics.py
+# make quick     format, lint, types and the fast tests, at most 90 seconds on two cores: for the inner loop
 # make test      every check that needs no GPU, at most 6 minutes on two cores
 # make test-all  these, the slow ones and, where there is a GPU, those that need one
 # make bench     this GPU: normtune beside its peers, kernels and host, and the tables of others; resumes
@@ -23,7 +24,7 @@ STORE ?= sqlite:///normtune-$(subst :,-,$(DEVICE)).db
 REPLAYS := no GPU is measured, this replays the recording of $(DEVICE:replay:%=%)
 MEASURES := this measures the GPU $(DEVICE)
 
-.PHONY: tune test test-all bench format clean
+.PHONY: tune quick test test-all bench format clean
 
 tune:
 	@echo "make tune: $(if $(filter replay:%,$(DEVICE)),$(REPLAYS),$(MEASURES))"
@@ -42,6 +43,12 @@ test test-all: $(VENV)/.ready
 	TRITON_INTERPRET=1 $(BIN)/pytest -q -n $(JOBS) -m "interpreter $(QUICK)" $$(grep -rl --include='*.py' mark.interpreter tests)
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not gpu and not interpreter $(QUICK)"
 	$(if $(filter test-all,$@),$(if $(filter cuda:%,$(DEVICE)),$(BIN)/pytest -q -m gpu))
+
+quick: export OMP_NUM_THREADS := 1
+quick: $(VENV)/.ready
+	$(BIN)/ruff format --check -q .
+	$(BIN)/ruff check -q .
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not gpu and not interpreter and not slow and not long"
 
 bench:
 	@$(if $(filter cuda:%,$(DEVICE)),,echo "make bench: no GPU to measure here; benchmarks/results/ holds an H200's" >&2; exit 1)

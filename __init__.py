@@ -1,14 +1,20 @@
 """RMSNorm kernels whose launch is looked up in tables that were measured, and the tool that measures them.
 
 In: attribute access. Out: the public names, each imported on its first use, so that `import normtune` and
-`normtune --help` load neither torch nor triton.
+`normtune --help` load neither torch nor triton. docs/api.md has all of them.
 """
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normtune.errors import NormtuneError, UsageError
+    from normtune.heuristics.api.check import check, check_on_device
+    from normtune.heuristics.api.diff import diff
+    from normtune.heuristics.api.show import show
+    from normtune.heuristics.fitting.api import Table, fit
+    from normtune.heuristics.fitting.options import FitOptions
+    from normtune.heuristics.tablefile.locate import load_table
     from normtune.kernels.batch_invariant import batch_invariant, use_batch_invariant
     from normtune.kernels.config import Config
     from normtune.kernels.dispatch import use_table
@@ -17,52 +23,79 @@ if TYPE_CHECKING:
     from normtune.kernels.rms_norm_module import RMSNorm
     from normtune.kernels.short_form import kernel_operator
     from normtune.kernels.warmup import warmup
+    from normtune.results.database.store import Store
+    from normtune.tuner.api import sweep
+    from normtune.tuner.doctor.checks import doctor
 
 __version__ = "0.1.0"
 
+_HOMES = {
+    "Config": "kernels.config",
+    "FitOptions": "heuristics.fitting.options",
+    "NormtuneError": "errors",
+    "OperatorSpec": "kernels.operator",
+    "RMSNorm": "kernels.rms_norm_module",
+    "Store": "results.database.store",
+    "Table": "heuristics.fitting.api",
+    "UsageError": "errors",
+    "batch_invariant": "kernels.batch_invariant",
+    "check": "heuristics.api.check",
+    "check_on_device": "heuristics.api.check",
+    "diff": "heuristics.api.diff",
+    "doctor": "tuner.doctor.checks",
+    "fit": "heuristics.fitting.api",
+    "kernel_operator": "kernels.short_form",
+    "load_table": "heuristics.tablefile.locate",
+    "register": "kernels.operator",
+    "rms_norm": "kernels.rms_norm",
+    "show": "heuristics.api.show",
+    "sweep": "tuner.api",
+    "use_batch_invariant": "kernels.batch_invariant",
+    "use_table": "kernels.dispatch",
+    "warmup": "kernels.warmup",
+}
+
 __all__ = [
     "Config",
+    "FitOptions",
     "NormtuneError",
     "OperatorSpec",
     "RMSNorm",
+    "Store",
+    "Table",
     "UsageError",
     "__version__",
     "batch_invariant",
+    "check",
+    "check_on_device",
+    "diff",
+    "doctor",
+    "fit",
     "kernel_operator",
+    "load_table",
     "register",
     "rms_norm",
+    "show",
+    "sweep",
     "use_batch_invariant",
     "use_table",
     "warmup",
 ]
 
-_HOMES = {
-    "register": "normtune.kernels.operator",
-    "kernel_operator": "normtune.kernels.short_form",
-    "OperatorSpec": "normtune.kernels.operator",
-    "Config": "normtune.kernels.config",
-    "NormtuneError": "normtune.errors",
-    "RMSNorm": "normtune.kernels.rms_norm_module",
-    "UsageError": "normtune.errors",
-    "batch_invariant": "normtune.kernels.batch_invariant",
-    "rms_norm": "normtune.kernels.rms_norm",
-    "use_batch_invariant": "normtune.kernels.batch_invariant",
-    "use_table": "normtune.kernels.dispatch",
-    "warmup": "normtune.kernels.warmup",
-}
 
+if not TYPE_CHECKING:  # or else a type checker takes any name
 
-def __getattr__(name: str) -> Any:
-    """The public object of that name, imported from its home and kept.
+    def __getattr__(name: str) -> Any:
+        """The public object of that name, imported from its home and kept.
 
-    Raises:
-        AttributeError: normtune has no such name.
-    """
-    if name not in _HOMES:
-        raise AttributeError(f"module 'normtune' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
-    return value
+        Raises:
+            AttributeError: normtune has no such name.
+        """
+        if name not in _HOMES:
+            raise AttributeError(f"module 'normtune' has no attribute {name!r}")
+        value = globals()[name] = resolve_name(f"normtune.{_HOMES[name]}:{name}")
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted(__all__)

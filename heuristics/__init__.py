@@ -1,28 +1,49 @@
 """From timings to a table: matrix, regret, exact threshold trees, model selection, emitted code, rules of others.
 
-In: attribute access. Out: `fit` (a DataFrame, or evidence, to a `Table`), `check` and `module_text`, each imported on
-its first use, so that the command line starts without numpy.
+In: attribute access. Out: the public functions of this room, each imported on its first use, so that the command line
+starts without numpy. `normtune` has them, too, but for `module_text`, which emits a `Fit`.
 """
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from normtune.heuristics.checking.offline import check
+    from normtune.heuristics.api.check import check, check_on_device
+    from normtune.heuristics.api.diff import diff
+    from normtune.heuristics.api.show import show
     from normtune.heuristics.fitting.api import Table, fit
     from normtune.heuristics.fitting.emit import module_text
+    from normtune.heuristics.fitting.options import FitOptions
+    from normtune.heuristics.tablefile.locate import load_table
 
-__all__ = ["Table", "check", "fit", "module_text"]
+_HOMES = {
+    "FitOptions": "fitting.options",
+    "Table": "fitting.api",
+    "check": "api.check",
+    "check_on_device": "api.check",
+    "diff": "api.diff",
+    "fit": "fitting.api",
+    "load_table": "tablefile.locate",
+    "module_text": "fitting.emit",
+    "show": "api.show",
+}
 
-_HOMES = {"Table": "fitting.api", "check": "checking.offline", "fit": "fitting.api", "module_text": "fitting.emit"}
+__all__ = ["FitOptions", "Table", "check", "check_on_device", "diff", "fit", "load_table", "module_text", "show"]
 
 
-def __getattr__(name: str) -> Any:
-    """The function of that name, imported from its home.
+if not TYPE_CHECKING:  # or else a type checker takes any name
 
-    Raises:
-        AttributeError: there is no such function here.
-    """
-    if name not in _HOMES:
-        raise AttributeError(f"module 'normtune.heuristics' has no attribute {name!r}")
-    return getattr(import_module(f"normtune.heuristics.{_HOMES[name]}"), name)
+    def __getattr__(name: str) -> Any:
+        """The public object of that name, imported from its home and kept.
+
+        Raises:
+            AttributeError: there is no such name here.
+        """
+        if name not in _HOMES:
+            raise AttributeError(f"module 'normtune.heuristics' has no attribute {name!r}")
+        value = globals()[name] = resolve_name(f"normtune.heuristics.{_HOMES[name]}:{name}")
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -62,13 +62,11 @@ def export(
     store: StoreOption = None,
 ) -> None:
     """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line per sample), or as a recording."""
-    from normtune.results.parquet_csv import check_export, write_csv, write_parquet
+    from normtune.results.parquet_csv import check_export, writer_of
     from normtune.results.recording import check_folder, write_recording
     from normtune.results.source import in_regime, measured, narrowed
 
-    write = {".parquet": write_parquet, ".csv": write_csv}.get(out.suffix.lower())
-    if recording is None and write is None:
-        raise UsageError(f"--out is {str(out)!r}: expected a file that ends in .parquet or .csv, or --recording NAME")
+    write = writer_of(out) if recording is None else None
     if regime != _ALL:
         check_regime(regime)
     if recording is None:

@@ -7,6 +7,7 @@ checked evidence of such a file. Names and places of recordings are left to `rec
 import csv
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,32 @@ def write_parquet(evidence: Evidence, path: Path) -> None:
     """
     with replaced(path) as temporary:
         write_table(evidence, temporary)
+
+
+def export(evidence: Evidence, path: Path) -> None:
+    """Write evidence in the form that the ending of the file names.
+
+    Args:
+        evidence: what is written.
+        path: of the file, `.parquet` or `.csv`, replaced if it exists.
+
+    Raises:
+        UsageError: it has another ending, or its folder does not exist.
+        NormtuneError: it cannot be written.
+    """
+    writer_of(path)(evidence, path)
+
+
+def writer_of(path: Path) -> Callable[[Evidence, Path], None]:
+    """What writes a file of that ending.
+
+    Raises:
+        UsageError: nothing does.
+    """
+    write = {".parquet": write_parquet, ".csv": write_csv}.get(path.suffix.lower())
+    if write is None:
+        raise UsageError(f"{str(path)!r} cannot be exported to: expected a file that ends in .parquet or .csv")
+    return write
 
 
 def write_table(evidence: Evidence, path: Path) -> None:

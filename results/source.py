@@ -1,11 +1,13 @@
 """Source of a command's measurements: a store, or a shipped recording.
 
-In: the options `--store`, `--recording`, `--regime`, `--operator` and `--dtype`. Out: `Evidence`, or an error that
-names the option.
+In: the options `--store`, `--recording`, `--regime`, `--operator` and `--dtype`, or what Python gives in their place.
+Out: `Evidence`, or an error that names the option.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 from normtune.errors import UsageError
 from normtune.results.regimes import COLD, REGIMES, check_regime
@@ -15,14 +17,58 @@ if TYPE_CHECKING:
     from normtune.results.database.store import Store
     from normtune.results.evidence import Evidence
 
+# Measurements as Python gives them: evidence, or a store, open or by its file or URL; None for the default store.
+Measured: TypeAlias = Union["Evidence", "Store", str, "os.PathLike[str]", None]
+Warn = Callable[[str], None]
 
-def measured(store: str | None, recording: str | None = None, regime: str | None = COLD) -> "Evidence":
+
+def _on_stderr(text: str) -> None:
+    say(f"normtune: {text}", error=True)
+
+
+def _as_warning(text: str) -> None:
+    warnings.warn(text, stacklevel=2)
+
+
+def taken(data: Measured, recording: str | None, regime: str) -> "Evidence":
+    """Take the measurements of one regime from what a Python call gives; what is left out becomes a warning.
+
+    Args:
+        data: see `Measured`.
+        recording: name of a recording, in place of data.
+        regime: a name of `REGIMES`.
+
+    Raises:
+        UsageError: both are given, or neither can be, or there are only measurements of other regimes.
+        NormtuneError: the store does not exist, or cannot be read.
+    """
+    check_regime(regime)
+    if data is None or isinstance(data, str | os.PathLike):
+        return measured(None if data is None else os.fspath(data), recording, regime, _as_warning)
+    if recording is not None:
+        raise UsageError("data and a recording are both given: measurements come from one of them")
+    from normtune.results.database.store import Store
+    from normtune.results.evidence import Evidence
+
+    if isinstance(data, Store):
+        return in_regime(_loaded(data, _as_warning), regime, "the store")
+    if not isinstance(data, Evidence):
+        raise UsageError(
+            f"the measurements are a {type(data).__name__}: expected a store, its file or URL, or evidence"
+        )
+    return in_regime(data, regime, "the evidence")
+
+
+def measured(
+    store: str | None, recording: str | None = None, regime: str | None = COLD, warn: Warn = _on_stderr
+) -> "Evidence":
     """Load the measurements of a store or a recording in one regime.
 
     Args:
         store: value of `--store`; None for NORMTUNE_STORE, else the default one.
         recording: value of `--recording`; None for the store.
         regime: value of `--regime`; None for all, which must not be compared with each other.
+        warn: hears what is left out.
 
     Raises:
         UsageError: both are given, the URL, the recording or the regime is invalid, or there are only measurements
@@ -41,27 +87,32 @@ def measured(store: str | None, recording: str | None = None, regime: str | None
         from normtune.results.database.store import Store, resolve_url
 
         with Store.open(resolve_url(store), create=False) as opened:
-            found = _of_known_regimes(opened.load(regime=None))
-        warn_of_damage(opened)
+            found = _loaded(opened, warn)
     return found if regime is None else in_regime(found, regime, f"recording {recording}" if recording else "the store")
 
 
-def warn_of_damage(store: "Store") -> None:
-    """Report on stderr the damaged measurements that were left out of a store."""
-    if store.damage:
-        say(f"normtune: warning: {store.damage}; a sweep over their problems measures them again", error=True)
+def _loaded(store: "Store", warn: Warn) -> "Evidence":
+    """All measurements of a store."""
+    found = _of_known_regimes(store.load(regime=None), warn)
+    warn_of_damage(store.damage, warn)
+    return found
 
 
-def _of_known_regimes(evidence: "Evidence") -> "Evidence":
-    """Measurements of known regimes; others are reported on stderr."""
+def warn_of_damage(damage: str, warn: Warn = _on_stderr) -> None:
+    """Report the damaged measurements that were left out of a store, by its line about them; empty for none."""
+    if damage:
+        warn(f"warning: {damage}; a sweep over their problems measures them again")
+
+
+def _of_known_regimes(evidence: "Evidence", warn: Warn) -> "Evidence":
+    """Measurements of known regimes; others are reported."""
     odd = [name for name in evidence.regimes() if name not in REGIMES]
     if not odd:
         return evidence
     runs = sum(run.regime in odd for run in evidence.runs)
-    say(
-        f"normtune: left out {runs} run{'s' * (runs > 1)} of the store, with times of regime "
-        f"{', '.join(repr(name[:40]) for name in odd[:3])}; known are {', '.join(REGIMES)}",
-        error=True,
+    warn(
+        f"left out {runs} run{'s' * (runs > 1)} of the store, with times of regime "
+        f"{', '.join(repr(name[:40]) for name in odd[:3])}; known are {', '.join(REGIMES)}"
     )
     return evidence.in_regimes(REGIMES)
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from normtune.results.records import REPLAY_PREFIX
+from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import EAGER, WARM
 from normtune.results.terminal import printable
 from normtune.tuner.device.open import Bench
@@ -145,15 +145,15 @@ def _fit(summary: Summary) -> str:
     return f"normtune fit --regime {regime}" if regime in _REGIMES else "normtune fit"
 
 
-def plain_sweep(bench: Bench, outlook: Outlook | None, summary: Summary | None) -> dict[str, Any]:
+def plain_sweep(device: Device, outlook: Outlook | None, summary: Summary | None) -> dict[str, Any]:
     """A sweep as JSON values; docs/commands.md describes the keys.
 
     Args:
-        bench: the device.
+        device: that was measured.
         outlook: the plan; None if there was nothing to do.
         summary: of the sweep; None for a dry run.
     """
-    plain: dict[str, Any] = {"device": bench.device._asdict(), "plan": None, "sweep": None}
+    plain: dict[str, Any] = {"device": device._asdict(), "plan": None, "sweep": None}
     if outlook:
         plain["plan"] = {
             "problems": len(outlook.tasks),

@@ -1,12 +1,9 @@
 """The command `check`: a table against its data and kernels, or, with a device, against that.
 
-In: options. Out: verdicts on the terminal, an exit code. Only this module joins the checks (`session`, `verdict`) with
-the measurements (`normtune.tuner`); all of it is imported when the command runs.
+In: options. Out: verdicts on the terminal, an exit code. The work is done by `api.check`, imported when the command
+runs.
 """
 
-import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,15 +13,8 @@ from normtune.errors import NormtuneError, Terminated, UsageError
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
-    from normtune.heuristics.checking.session import Course, Question
-    from normtune.heuristics.checking.subject import Checked
-    from normtune.kernels.config import Config
-    from normtune.kernels.problem import Problem
-    from normtune.results.database.store import Store
+    from normtune.heuristics.api.check import DeviceCheck
     from normtune.results.records import Device
-    from normtune.tuner.device.open import Bench, Outcome
-    from normtune.tuner.plan.plan import Task
-    from normtune.tuner.recheck import Recheck
 
 AMBIGUOUS_EXIT = 3
 _BUDGET = "60s"
@@ -101,7 +91,9 @@ def _against_data(tables: list[Path], strict: bool, quick: bool) -> None:
 def _against_device(tables: list[Path], strict: bool, device: str, budget: str, seed: int, store: str | None) -> None:
     from contextlib import nullcontext
 
+    from normtune.heuristics.api import check as api
     from normtune.heuristics.checking.verdict import AMBIGUOUS, STALE
+    from normtune.heuristics.tablefile.locate import told
     from normtune.results.database.store import Store, resolve_url
     from normtune.tuner.commands import parse_budget
     from normtune.tuner.interrupts import terminable
@@ -112,9 +104,13 @@ def _against_device(tables: list[Path], strict: bool, device: str, budget: str, 
     unusable: list[NormtuneError] = []
     with terminable(), Store.open(url) if url else nullcontext() as opened:
         for path in tables:
-            begun = time.monotonic()
+            name = told(path)
+
+            def begin(found: "Device", name: str = name) -> None:
+                say(f"measuring {name} on {found.label}, {seconds:g} s at most")
+
             try:
-                verdict, kernels_changed = _measured(path, device, seconds, begun, seed, opened)
+                found = api.check_on_device(path, device, budget_seconds=seconds, seed=seed, store=opened, begin=begin)
             except UsageError as error:
                 unusable.append(error)
                 continue
@@ -122,7 +118,8 @@ def _against_device(tables: list[Path], strict: bool, device: str, budget: str, 
                 kept = "is kept in the store" if url else "was not kept"
                 say(f"\nnormtune: ended: no verdict on {path}; what was measured {kept}", error=True)
                 raise typer.Exit(130 if isinstance(end, KeyboardInterrupt) else 143) from None
-            verdicts.append(STALE if strict and kernels_changed else verdict)
+            _report(path, found)
+            verdicts.append(STALE if strict and found.kernels_changed else found.verdict)
     _end(unusable, 1 if STALE in verdicts else AMBIGUOUS_EXIT if AMBIGUOUS in verdicts else 0)
 
 
@@ -136,107 +133,14 @@ def _end(unusable: list[NormtuneError], code: int) -> None:
         raise typer.Exit(code)
 
 
-def _measured(
-    path: Path, device: str, seconds: float, begun: float, seed: int, store: "Store | None"
-) -> tuple[str, bool]:
-    """Check a table on a device and print the result.
+def _report(path: Path, found: "DeviceCheck") -> None:
+    """Print what a check on a device found."""
+    from normtune.heuristics.checking.report import counts_line, verdict_lines
+    from normtune.heuristics.tablefile.locate import told
 
-    Returns:
-        The verdict, and whether its kernels changed.
-
-    Raises:
-        UsageError: the table or the device cannot be used.
-        NormtuneError: the device fails.
-    """
-    from normtune.heuristics.checking import subject
-    from normtune.heuristics.checking.report import counts_line, note_lines, verdict_lines
-    from normtune.heuristics.checking.session import Course
-    from normtune.heuristics.checking.verdict import of_table
-    from normtune.heuristics.tablefile import locate
-    from normtune.tuner.device.open import open_device
-    from normtune.tuner.plan.grids import MAX_ELEMENTS
-
-    table = subject.read(path)
-    bench = open_device(device, table.regime)
-    try:
-        table = table.on(bench.target.sms)
-        known = recorded(bench.device, table.regime)
-        course = Course(table.functions, table.box, bench.target, seed, MAX_ELEMENTS, known)
-        say(f"measuring {locate.told(path)} on {bench.device.label}, {seconds:g} s at most")
-        left = seconds - (time.monotonic() - begun)
-        done = measure(course, bench, left, store)
-    finally:
-        bench.close()
-    judged = course.judged()
-    for line in verdict_lines(locate.told(path), bench.device.label, judged):
+    for line in verdict_lines(told(path), found.device.label, found.functions):
         say(line)
-    for line in note_lines(table, bench.device, done.skipped, done.oversized, done.unfinished):
+    for line in found.notes:
         say(f"  {line}")
-    say(f"  {done.measured} shapes and {done.timings} timings in {time.monotonic() - begun:.0f} s")
-    say(f"  {counts_line(judged)}")
-    return of_table(judged)[0], bool(table.changed)
-
-
-def recorded(device: "Device", regime: str) -> "Callable[[Checked], Collection[tuple[int, int]] | None]":
-    """A function to the measurable shapes: on a replay the recorded ones; None for all."""
-    from normtune.results.records import REPLAY_PREFIX
-
-    if not device.uuid.startswith(REPLAY_PREFIX):
-        return lambda function: None
-    from normtune.results.recording import load_recording
-
-    frame = load_recording(device.uuid.removeprefix(REPLAY_PREFIX), regime).frame
-    columns = ["operator", "variant", "dtype", "rows", "hidden"]
-    shapes: dict[tuple[str, str, str], set[tuple[int, int]]] = defaultdict(set)
-    for operator, variant, dtype, rows, hidden in frame[columns].drop_duplicates().itertuples(index=False):
-        shapes[operator, variant, dtype].add((int(rows), int(hidden)))
-    return lambda function: shapes[function.operator, function.variant, function.dtype]
-
-
-def measure(course: "Course", bench: "Bench", seconds: float | None, store: "Store | None" = None) -> "Recheck":
-    """Run a course's races on a device until it needs no more answers or time is up; then the device is closed.
-
-    Args:
-        course: of a table's check.
-        bench: the device.
-        seconds: time limit; None for no limit.
-        store: for the measurements; None for none.
-
-    Raises:
-        NormtuneError: the device fails.
-    """
-    from normtune.kernels.operator import operator
-    from normtune.tuner.plan.plan import Task, candidates
-    from normtune.tuner.recheck import recheck
-
-    of_problem: dict[Problem, list[Question]] = {}
-    for question in course.questions:
-        of_problem.setdefault(question.problem, []).append(question)
-    asked: dict[Task, list[tuple[Question, Config]]] = {}
-    # One race for all functions with questions on a problem: a store holds a config's times of a run once.
-    for problem, questions in of_problem.items():
-        spec = operator(problem.operator)
-        configs = {config for question in questions for config in (question.config, *question.rivals)}
-        kept, _ = candidates(spec, configs, problem, bench.target)
-        of_launch = {candidate.launch: candidate.config for candidate in kept}
-        asked[Task(problem, tuple(kept))] = [
-            (question, of_launch[spec.launch(question.config, problem, bench.target)]) for question in questions
-        ]
-    return recheck(bench, list(asked), _Asker(course, asked), seconds, store)
-
-
-class _Asker:
-    """A course in the form for the tuner; a `recheck.Asker`."""
-
-    def __init__(self, course: "Course", asked: "Mapping[Task, Sequence[tuple[Question, Config]]]") -> None:
-        self._course = course
-        self._asked = asked
-
-    def wants(self, task: "Task") -> bool:
-        """Whether one of its questions is open."""
-        return any(self._course.wants(question) for question, _ in self._asked[task])
-
-    def learn(self, task: "Task", outcomes: "Mapping[Config, Outcome]") -> None:
-        """Answer its questions."""
-        for question, own in self._asked[task]:
-            self._course.learn(question, own, outcomes)
+    say(f"  {found.shapes} shapes and {found.timings} timings in {found.seconds:.0f} s")
+    say(f"  {counts_line(found.functions)}")

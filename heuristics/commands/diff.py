@@ -1,7 +1,7 @@
 """`normtune diff`: differences and losses of two tables, or of a table and the rule of another library.
 
-In: two names and options. Out: for each device, operator and dtype a map and figures. `difference` finds the
-differences, `comparing.report` prints them; both are imported when the command runs.
+In: two names and options. Out: for each device, operator and dtype a map and figures. What differs is found by
+`api.diff`, how it reads is in `comparing.report`; both are imported when the command runs.
 """
 
 from typing import Annotated
@@ -51,49 +51,35 @@ def diff(
 
     A config has a time only where it, or one with the same launch, was measured.
     """
-    from normtune.heuristics.comparing.difference import difference
+    from normtune.heuristics.api.diff import compared
     from normtune.heuristics.comparing.report import GAINS, against_liger, difference_lines, summary_lines
-    from normtune.heuristics.comparing.sides import contender
-    from normtune.heuristics.regret.best_times import best_times
-    from normtune.heuristics.regret.build import matrices_of, outdated
-    from normtune.heuristics.regret.weights import Weighting
-    from normtune.kernels.operator import operator as registered
-    from normtune.kernels.target import target_for
     from normtune.results.source import measured, narrowed
     from normtune.results.terminal import console, map_columns, printable
 
-    sides = contender(first), contender(second)
-    weighting = Weighting(weights)
-    evidence = narrowed(measured(store, recording, regime), operator or [], dtype or [])
-    if evidence.frame.empty:
+    found = compared(
+        first, second, weights, lambda: narrowed(measured(store, recording, regime), operator or [], dtype or [])
+    )
+    if not found.devices:
         say("there are no measurements yet: run `normtune sweep`")
         return
     columns = map_columns(console())
-    for number, device in enumerate(evidence.devices()):
+    for number, (device, differences, notes) in enumerate(found.devices):
         if number:
             say()
-        names = [f"`{side.name}`" if markdown else side.name for side in sides]
+        names = [f"`{name}`" if markdown else name for name in found.names]
         label = printable(f"{device.label}, {device.target}, {device.sms} SMs: A is {names[0]}, B is {names[1]}")
         say(f"## {label}\n" if markdown else label)
         say(GAINS)
-        part = evidence.of(device)
-        current = part.current()
-        matrices, notes = matrices_of(current, device)
-        target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
-        differences = []
-        for plain in matrices:
-            matrix = weighting.weighted(registered(plain.operator), plain)
-            differences.append(difference(matrix, target, *sides, best_times(current, matrix).best))
-        for note in (*outdated(part, current), *notes):
+        for note in notes:
             say(f"\n{note}")
         for lines in (
             summary_lines(differences, markdown),
-            *(difference_lines(comparison, columns, device.l2_bytes, markdown) for comparison in differences),
+            *(difference_lines(one, columns, device.l2_bytes, markdown) for one in differences),
         ):
             say()
             for line in lines:
                 say(line)
         for line in against_liger(differences):
             say(line)
-    for note in weighting.notes():
+    for note in found.notes:
         say(f"\n{note}")

@@ -96,7 +96,9 @@ def show(
     loaded = _load(table) if table else None
     evidence = narrowed(measured(store, recording, regime), operator or [], dtype or [])
     if listed:
-        _check_list(where, sort, evidence)
+        from normtune.heuristics.showing.listing import check_chosen
+
+        check_chosen(where, sort, evidence)
     if evidence.frame.empty:
         say("there are no measurements yet: run `normtune sweep`")
         return
@@ -201,36 +203,18 @@ def _print_worst(screen: "Console", matrix: "TimingMatrix", content: "BestMap") 
         screen.print(f"  {percent(loss, 1):>7} at {rows} rows of {hidden}: {letter}, best is {name}", soft_wrap=True)
 
 
-def _check_list(query: str | None, sort: str | None, evidence: "Evidence") -> None:
-    """Refuse an invalid filter or order before any work."""
-    from normtune.heuristics.showing.listing import columns
-    from normtune.heuristics.showing.query import check
-
-    known = columns(evidence)
-    if query is not None:
-        check(query, known)
-    if sort is not None and sort.removeprefix("-") not in known:
-        raise UsageError(f"--sort is {sort!r}: expected one of {', '.join(known)}, or -COLUMN for downwards")
-
-
 def _list(
     current: "Evidence", matrices: "list[TimingMatrix]", query: str | None, sort: str | None, limit: int
 ) -> "list[RichTable | str]":
-    """The requested measurements, and the number left out."""
-    from normtune.heuristics.showing.listing import listing
-    from normtune.heuristics.showing.query import where
+    """The measurements that were asked for, and how many are left out."""
+    from normtune.heuristics.showing.listing import chosen, listing
 
     frame = listing(current, matrices)
-    rows = where(frame, query) if query is not None else frame
-    if rows.empty:
+    found = chosen(frame, query, sort)
+    if found.empty:
         return [f"none of the {len(frame)} measurements is so"]
-    if sort is None:
-        rows = rows.sort_values(["operator", "variant", "dtype", "hidden", "rows", "median_us"], kind="stable")
-    else:
-        name = sort.removeprefix("-")
-        rows = rows.sort_values(name, ascending=name == sort, kind="stable")
-    left = f"{len(rows) - limit} more are left out: --limit {len(rows)} lists all" if len(rows) > limit else ""
-    return [_listed(rows.head(limit)), f"{len(rows)} of {len(frame)} measurements" + (f", {left}" if left else "")]
+    left = f"{len(found) - limit} more are left out: --limit {len(found)} lists all" if len(found) > limit else ""
+    return [_listed(found.head(limit)), f"{len(found)} of {len(frame)} measurements" + (f", {left}" if left else "")]
 
 
 def _listed(frame: "pd.DataFrame") -> "RichTable":

@@ -4,7 +4,6 @@ In: `Difference`s. Out: lines: losses of the sides by the kernel's bound and the
 plane, a map, and the worst shapes of each. A is the first side.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
@@ -13,7 +12,7 @@ from normtune.heuristics.comparing.gains import CONFIDENCE, Gain, Interval
 from normtune.heuristics.comparing.traffic import name as part_name
 from normtune.heuristics.fitting.figures import Loss, gain
 from normtune.heuristics.fitting.report import gain_lines
-from normtune.heuristics.regret.fixed_log import MILLION, percent
+from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.rules import liger
 from normtune.heuristics.showing.config_map import NEAR, plane_lines
 from normtune.kernels.config import Config
@@ -127,7 +126,7 @@ def _figures(losses: tuple[Loss, Loss] | None, gained: Gain | None) -> tuple[str
 def _gained(gained: Gain | None) -> tuple[str, str]:
     if gained is None:
         return "", ""
-    ratio = Interval(*(None if log is None else 100 * math.expm1(log / MILLION) for log in gained.log))  # type: ignore[arg-type]
+    ratio = Interval(*(None if end is None else 100 * end for end in gained.ratio))  # type: ignore[arg-type]
     return _interval(ratio, " %"), _interval(gained.saved, "")
 
 

@@ -4,31 +4,37 @@ In: a DataFrame with one row per measurement or sample, from any source, and the
 and save. `pipeline` does the fit. A table that is read from a file is `locate.Table`.
 """
 
+import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitting import baseline, emit, regenerate
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting import baseline as baselines
+from normtune.heuristics.fitting import emit, regenerate
+from normtune.heuristics.fitting.options import TIE_PERCENT, FitOptions
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.heuristics.fitting.pipeline import used
 from normtune.heuristics.fitting.result import Fit, Function, Shared
 from normtune.heuristics.fitting.write import check_evidence, check_table, write_table
+from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import split_key
 from normtune.kernels.target import MOST_SMS, TARGETS, target_for
+from normtune.results.database.store import Store
 from normtune.results.dataframe import evidence_of
 from normtune.results.evidence import Evidence
+from normtune.results.names import named
 from normtune.results.parquet_csv import write_parquet
 from normtune.results.records import Device
-from normtune.results.source import in_regime
-
-if TYPE_CHECKING:
-    import pandas as pd
+from normtune.results.regimes import COLD
+from normtune.results.source import Measured, in_regime, taken
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,22 @@ class Table:
         known = ", ".join(f"{function.key} {dtype}" for function in self.functions for dtype in function.dtypes)
         raise UsageError(f"no table for {operator!r} in {dtype!r}: expected one of {known}")
 
+    def figures(self) -> pd.DataFrame:
+        """The figures of each function, and of what shares one.
+
+        Returns:
+            A row for each operator (with its variant) and dtype that was measured; columns operator, dtype, leaves,
+            configs, problems, mean, worst, cross_validated and gap. Losses are fractions of the best config's time,
+            0.0123 for 1.23 %; nan where there were too few sizes.
+        """
+        rows = []
+        for key, dtype, one in self.fit.with_data():
+            losses = one.loss.fractions
+            others = (math.nan if value is None else fraction(value) for value in (one.cross_validated, one.gap))
+            rows.append((key, dtype, one.leaves, one.configs, one.loss.problems, losses.mean, losses.worst, *others))
+        columns = ("operator", "dtype", "leaves", "configs", "problems", "mean", "worst", "cross_validated", "gap")
+        return pd.DataFrame(rows, columns=list(columns))
+
     def text(self) -> str:
         """The table as Python source, a module that stands alone, with the header that `save` writes."""
         return self._text(Path("heuristics.py"), None)
@@ -100,58 +122,87 @@ class Table:
 
 
 def fit(
-    data: "pd.DataFrame | Evidence",
+    data: pd.DataFrame | Measured = None,
     *,
+    recording: str | None = None,
     name: str | None = None,
     target: str | None = None,
     sms: int | None = None,
     l2_bytes: int | None = None,
-    **options: Any,
+    leaves: int | None = None,
+    operators: str | Iterable[str] = (),
+    objective: str = "mean",
+    max_slowdown: float | None = None,
+    tie_percent: float = TIE_PERCENT,
+    weights: str | os.PathLike[str] = "decades",
+    max_configs: int | None = None,
+    baseline: str | os.PathLike[str] | None = None,
+    batch_invariant: bool = False,
+    regime: str = COLD,
 ) -> Table:
-    """The table of least regret on measurements of one GPU.
+    """Fit the table that loses least on measurements of one GPU, as `normtune fit` does.
 
     Args:
-        data: a DataFrame for `results.dataframe.evidence_of`, one row per measurement: `operator`, `dtype`, `rows`,
-            `hidden`, `config`, and `samples` or `nanoseconds`; or the evidence of a store or a recording.
-        name: the driver's name of the GPU; required with a DataFrame, as is the target.
+        data: a store, open or by its file or URL; the default store without it; evidence; or a DataFrame with one row a
+            measurement and the columns `operator`, `dtype`, `rows`, `hidden`, `config`, and `samples` or `nanoseconds`.
+        recording: name of a recording that ships with normtune, in place of data.
+        name: of the GPU, as its driver calls it; required with a DataFrame, as is the target.
         target: the compiler's name, `sm_90`.
         sms: multiprocessors; by default those of the best-known GPU of the target.
         l2_bytes: of the L2 cache, likewise.
-        **options: the fields of `FitOptions`: `leaves`, `objective`, `max_slowdown`, `weights`, ...
+        leaves: the most leaves a function may have; None chooses each number by cross-validation.
+        operators: plain names or names with a variant to be fitted; empty means all that were measured.
+        objective: `mean` for the least mean slowdown, `worst` for the least mean of those trees whose worst is least.
+        max_slowdown: no measured problem may take more than so many times its best config's time; None for no bound.
+        tie_percent: trees whose mean slowdown is that near to the least are equally good, and the simplest is taken.
+        weights: of problems in means: `decades`, `equal`, or a CSV file with columns rows, hidden and weight.
+        max_configs: the most distinct configs of a function; None for no bound.
+        baseline: a rule by name or a table's file, than which no leaf may be slower; None for none.
+        batch_invariant: whether the table also gets functions that do not look at rows.
+        regime: of the times that are fitted: `cold`, `warm` or `eager`.
 
     Raises:
-        UsageError: a column is missing or has invalid values, an option or the target is unknown, or a value of an
-            option is out of range.
-        NormtuneError: there is nothing to fit, or no table under these conditions.
+        UsageError: a column is missing or holds what it may not, the target is unknown, the measurements are of several
+            GPUs, or a value of an option is out of range.
+        NormtuneError: there is nothing to fit, no table under these conditions, or the store cannot be read.
     """
-    known = FitOptions.__dataclass_fields__
-    for option in options:
-        if option not in known:
-            raise UsageError(f"unknown option {option!r}: expected one of {', '.join(known)}")
-    for option, value in options.items():
-        if isinstance(value, os.PathLike):
-            options[option] = os.fspath(value)
-    if isinstance(options.get("operators"), str):
-        options["operators"] = (options["operators"],)
-    names = options.get("operators", ())
-    if not isinstance(names, list | tuple) or not all(isinstance(key, str) for key in names):
-        raise UsageError(f"operators is {names!r}: expected a sequence of names")
-    fit_options = FitOptions(**{**options, "operators": tuple(names)})
-    if isinstance(data, Evidence) and any(fact is not None for fact in (name, target, sms, l2_bytes)):
-        raise UsageError("evidence says what its GPU is: leave name, target, sms and l2_bytes out")
-    evidence = data if isinstance(data, Evidence) else evidence_of(data, _device(name, target, sms, l2_bytes))
-    evidence = in_regime(evidence, fit_options.regime, "the DataFrame" if evidence is not data else "the evidence")
-    in_use = baseline.baseline(fit_options.baseline, Path()) if fit_options.baseline is not None else None
-    result = fit_evidence(evidence, fit_options, incumbents=in_use)
-    return Table(
-        device=result.device,
-        options=fit_options,
-        functions=result.functions,
-        shared=result.shared,
-        notes=result.notes,
-        fit=result,
-        evidence=used(evidence, fit_options.operators),
+    options = FitOptions(
+        leaves=leaves,
+        operators=named("operators", operators),
+        objective=objective,
+        max_slowdown=max_slowdown,
+        tie_percent=tie_percent,
+        weights=_text(weights),
+        max_configs=max_configs,
+        baseline=_text(baseline),
+        batch_invariant=batch_invariant,
+        regime=regime,
     )
+    device_facts = (name, target, sms, l2_bytes)
+    if not isinstance(data, Evidence | Store | str | os.PathLike | None):
+        if recording is not None:
+            raise UsageError("a DataFrame and a recording are both given: measurements come from one of them")
+        evidence = in_regime(evidence_of(data, _device(*device_facts)), regime, "the DataFrame")
+    elif any(fact is not None for fact in device_facts):
+        raise UsageError("evidence says what its GPU is: leave name, target, sms and l2_bytes out")
+    else:
+        evidence = taken(data, recording, regime)
+    in_use = baselines.baseline(options.baseline, Path()) if options.baseline is not None else None
+    found = fit_evidence(evidence, options, incumbents=in_use)
+    return Table(
+        device=found.device,
+        options=options,
+        functions=found.functions,
+        shared=found.shared,
+        notes=found.notes,
+        fit=found,
+        evidence=used(evidence, options.operators),
+    )
+
+
+def _text(value: Any) -> Any:
+    """A path as text; what else was given is judged by `FitOptions`."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _device(name: str | None, target: str | None, sms: int | None, l2_bytes: int | None) -> Device:

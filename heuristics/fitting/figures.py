@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.tablefile.tree import Tree
@@ -17,6 +18,15 @@ from normtune.kernels.config import Config
 # (operator, rows, hidden) to a config, or None without an answer.
 Rule = Callable[[str, int, int], Config | None]
 Launches = Callable[[str, int, int], Sequence[Config]]
+
+
+class Fractions(NamedTuple):
+    """A loss as fractions of the best config's time, 0.0123 for 1.23 %; see `Loss`."""
+
+    mean: float
+    plain: float
+    ninetieth: float
+    worst: float
 
 
 class Loss(NamedTuple):
@@ -37,6 +47,11 @@ class Loss(NamedTuple):
     worst: int
     problems: int
     luck: int = 0
+
+    @property
+    def fractions(self) -> Fractions:
+        """The losses as fractions."""
+        return Fractions(*map(fraction, self[:4]))
 
 
 class Gain(NamedTuple):

@@ -37,10 +37,15 @@ def micrologs(values: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.int64
     return np.rint((exponent * _LN2 + 2.0 * s * series) * MILLION).astype(np.int64)
 
 
+def fraction(regret: float) -> float:
+    """A log-regret in millionths as the slowdown it is, 0.0192 for 1.92 %."""
+    return math.expm1(regret / MILLION)
+
+
 def percent(regret: int, digits: int = 2) -> str:
-    """A log-regret in millionths as a slowdown, `1.92 %`."""
-    value = round(100 * math.expm1(regret / MILLION), digits)
-    return f"{value or 0:.{digits}f} %"  # -0.0 is false, and would print a sign
+    """A log-regret in millionths as the slowdown it is, `1.92 %`."""
+    value = round(100 * fraction(regret), digits)
+    return f"{value or 0:.{digits}f} %"  # `or 0` because -0.0 is false, and reads oddly
 
 
 def ratio(regret: int, up: bool = False) -> str:
@@ -50,6 +55,6 @@ def ratio(regret: int, up: bool = False) -> str:
 
 
 def percent_up(regret: int, digits: int = 2) -> str:
-    """As `percent`, rounded up: for claimed bounds."""
-    value = math.ceil(round(100 * math.expm1(regret / MILLION) * 10**digits, 6)) / 10**digits
+    """As `percent`, never less than it is: for what is claimed as a bound."""
+    value = math.ceil(round(100 * fraction(regret) * 10**digits, 6)) / 10**digits
     return f"{value or 0:.{digits}f} %"

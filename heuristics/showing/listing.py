@@ -1,7 +1,7 @@
 """Listing of measurements: one row each, with the config in columns and the time against other times.
 
-In: evidence of one device. Out: a frame with `columns`. The timing matrices give the best; `query` filters,
-`commands.show` prints.
+In: evidence of one device. Out: a frame with `columns`. What is best comes from the timing matrices; queries are
+read by `query`, printing is left to `commands.show`.
 """
 
 import json
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from normtune.errors import UsageError
 from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.showing.query import check, where
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import operators, read_config
 from normtune.kernels.problem import Problem
@@ -74,6 +76,34 @@ def listing(evidence: "Evidence", matrices: list[TimingMatrix]) -> pd.DataFrame:
             )
         )
     return pd.DataFrame(rows, columns=list(columns(evidence)))
+
+
+def chosen(frame: pd.DataFrame, query: str | None, sort: str | None) -> pd.DataFrame:
+    """The rows of a listing that match a query, in an order.
+
+    Args:
+        frame: of `listing`.
+        query: see `query`; None for all rows.
+        sort: a column, descending with `-` before it; None for the order of problems and times.
+    """
+    found = frame if query is None else where(frame, query)
+    if sort is None:
+        return found.sort_values(["operator", "variant", "dtype", "hidden", "rows", "median_us"], kind="stable")
+    name = sort.removeprefix("-")
+    return found.sort_values(name, ascending=name == sort, kind="stable")
+
+
+def check_chosen(query: str | None, sort: str | None, evidence: "Evidence") -> None:
+    """Refuse a query or an order that cannot be, before anything is computed.
+
+    Raises:
+        UsageError: the query cannot be read, or a column is unknown.
+    """
+    known = columns(evidence)
+    if query is not None:
+        check(query, known)
+    if sort is not None and sort.removeprefix("-") not in known:
+        raise UsageError(f"--sort is {sort!r}: expected one of {', '.join(known)}, or -COLUMN for downwards")
 
 
 def _losses(matrices: list[TimingMatrix]) -> dict[tuple[Problem, Config], float]:

@@ -247,6 +247,22 @@ def told(path: str | os.PathLike[str]) -> str:
     return name if name.isprintable() and name.strip() else repr(name)
 
 
+def load_table(table: str | os.PathLike[str]) -> Table:
+    """Load a table for look-ups, without running anything else of its file.
+
+    Args:
+        table: a file that `normtune fit` wrote; or, where there is no such file, the name of a table that ships with
+            normtune: `nvidia-h200`, `any-gpu`.
+
+    Raises:
+        UsageError: there is neither, or the file cannot be read, has no header of a table, or code of another form.
+    """
+    named = by_name()
+    if os.fspath(table) in named and not os.path.lexists(table):
+        return load(named[os.fspath(table)])
+    return load(table)
+
+
 def load(path: str | os.PathLike[str]) -> Table:
     """Load a table. The file is run only after its syntax proves that it does nothing but choose configs.
 

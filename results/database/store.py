@@ -6,6 +6,7 @@ measurements whose sources changed while their compiled code is known to be the 
 content key is stored is ignored. A killed process loses at most the current transaction.
 """
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from normtune.errors import NormtuneError
+from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.database import schema, sql_rows
@@ -34,7 +35,7 @@ from normtune.results.database.presence import Presence
 from normtune.results.database.reading import Coverage, Snapshot, damage_line, wanted_runs
 from normtune.results.evidence import COLUMNS, Evidence, columns_of
 from normtune.results.records import Device, Measurement, Run, TimedCode
-from normtune.results.regimes import COLD
+from normtune.results.regimes import COLD, check_regime
 from normtune.results.validate import check_columns
 
 __all__ = ["DEFAULT_STORE", "Codes", "Coverage", "Store", "Tally", "resolve_url"]
@@ -70,11 +71,12 @@ class Store:
         self._configs: sql_rows.Numbers = {}
 
     @classmethod
-    def open(cls, url: str, *, create: bool = True) -> "Store":
-        """Open the store at a URL.
+    def open(cls, url: str | os.PathLike[str] | None = None, *, create: bool = True) -> "Store":
+        """Open a store.
 
         Args:
-            url: `sqlite:///FILE` or `postgresql://...`, see `resolve_url`.
+            url: the file of an SQLite store, `sqlite:///FILE` or `postgresql://...`; without it that of the variable
+                NORMTUNE_STORE, else `normtune.db` in this folder.
             create: create a missing store; False opens for reading.
 
         Raises:
@@ -82,7 +84,7 @@ class Store:
             NormtuneError: the store does not exist, is not a database, is of another program or a newer normtune, is
                 locked, or not writable although `create` is set.
         """
-        return cls(connect(url, create))
+        return cls(connect(resolve_url(None if url is None else os.fspath(url)), create))
 
     def __enter__(self) -> "Store":
         return self
@@ -180,6 +182,48 @@ class Store:
             added = sql_rows.count_measurements(connection) - before
         self._problems, self._configs = numbers
         return added
+
+    def export(self, path: str | os.PathLike[str], *, regime: str | None = COLD) -> Evidence:
+        """Write the measurements to a file, as `normtune data export` does.
+
+        Args:
+            path: of the file, `.parquet` (to import or to fit elsewhere) or `.csv` (a line per sample).
+            regime: only times measured `cold`, `warm` or `eager`; None for all.
+
+        Returns:
+            What was written.
+
+        Raises:
+            UsageError: the ending is another one, the folder does not exist, or there are no such measurements.
+            NormtuneError: the store cannot be read, or the file not be written.
+        """
+        from normtune.results.parquet_csv import export, writer_of
+
+        writer_of(Path(path))
+        if regime is not None:
+            check_regime(regime)
+        evidence = self.load(regime=regime)
+        if evidence.frame.empty:
+            raise UsageError("there are no measurements to export: run `normtune sweep` first")
+        export(evidence, Path(path))
+        return evidence
+
+    def import_parquet(self, path: str | os.PathLike[str]) -> int:
+        """Add the measurements of a Parquet file, as `normtune data import` does; what is stored stays as it is.
+
+        Returns:
+            Number of new measurements.
+
+        Raises:
+            NormtuneError: the file cannot be read or contradicts what is stored; nothing of it is stored.
+        """
+        from normtune.results.parquet_csv import read_parquet
+
+        evidence = read_parquet(Path(path))
+        try:
+            return self.merge(evidence)
+        except ValueError as error:
+            raise NormtuneError(f"cannot import {os.fspath(path)}: {error}") from None
 
     def runs(self) -> list[Run]:
         """All runs, by start and id, including those without measurements."""

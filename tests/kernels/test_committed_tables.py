@@ -83,6 +83,7 @@ def assert_all_compile(pairs, target, workers=None):
         assert compiled.threads <= target.max_threads
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", list(TABLES))
 def test_each_config_compiles_ahead_of_time_for_the_target_where_it_holds_most(name):
     table = TABLES[name]

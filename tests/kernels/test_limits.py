@@ -1,5 +1,6 @@
 """No legal launch overflows a counter, at any number of rows and any hidden size."""
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ configs = st.builds(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=2000, deadline=None)
 @given(
     spec=st.sampled_from(SPECS),

@@ -28,6 +28,7 @@ def any_config(draw, spec):
     return draw(st.sampled_from(space))
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), spec=specs, target=targets, dtype=dtypes)
 def test_legality_never_returns_as_shapes_grow(data, spec, target, dtype):

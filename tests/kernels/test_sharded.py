@@ -63,6 +63,7 @@ def each_rank(rank, meeting):
     dist.destroy_process_group()
 
 
+@pytest.mark.long
 def test_shards_of_two_processes(tmp_path):
     ranks = [
         subprocess.Popen([sys.executable, __file__, str(rank), str(tmp_path / "ranks")], stderr=subprocess.PIPE)

@@ -13,6 +13,7 @@ import pytest
 import typer.main
 
 from normtune import __version__, cli
+from normtune.docs import api as python_reference
 from normtune.docs import blocks
 from normtune.docs import commands as reference
 
@@ -21,6 +22,7 @@ DOCUMENTS = (
     "CONTRIBUTING.md",
     "README.md",
     "SECURITY.md",
+    "docs/api.md",
     "docs/commands.md",
     "docs/design.md",
     "docs/fitting.md",
@@ -73,6 +75,13 @@ def test_the_reference_of_the_commands_is_up_to_date(root: Path) -> None:
     edited = text.replace("| `--store URL` | ", "| `--store URL` | a wrong ", 1)
     assert edited != text
     assert blocks.filled(edited, "command", reference.BLOCKS) == text, "run `python docs/commands.py`"
+
+
+def test_the_reference_of_python_is_up_to_date(root: Path) -> None:
+    text = (root / "docs/api.md").read_text()
+    edited = text.replace("- `device`: the GPU", "- `device`: the wrong GPU", 1)
+    assert edited != text
+    assert blocks.filled(edited, "api", python_reference.BLOCKS) == text, "run `python docs/api.py`"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -136,7 +145,8 @@ def test_the_keys_of_a_sweep_as_json_are_documented(root: Path, tmp_path: Path, 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_and_named_files_exist(root: Path, document: str) -> None:
     text = (root / document).read_text()
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+    prose = re.sub("`[^`\n]+`", "", text)  # `kernel[grid](...)` is no link
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose):
         assert ((root / document).parent / target).exists(), target
     for path in re.findall(r"\b(?:python|make -f) ((?:benchmarks|tests|docs)/[\w./-]+)", text):
         assert (root / path).exists(), path

@@ -83,19 +83,21 @@ ROOMS = {
     ),
     "tuner": Room(SWEEPS, "light results results/database tuner/plan tuner/device tuner/search", "numpy rich"),
     "tuner/doctor": Room("tuner/doctor/", "light kernels results results/database tuner/machine tuner/device", "typer"),
-    "tuner/commands": Room(
-        r"tuner/commands\.py",
-        "light results results/database results/source tuner/search tuner/plan tuner/device tuner",
-        "typer",
+    "tuner/commands": Room(r"tuner/commands\.py", "results results/source tuner", "typer"),
+    "heuristics/api": Room(
+        "heuristics/api/",
+        "light heuristics/regret heuristics/checking heuristics/showing heuristics/comparing "
+        "results results/database results/source tuner/plan tuner/device tuner",
+        "pandas",
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
         "light heuristics/tablefile heuristics/regret heuristics/fitting heuristics/any_gpu heuristics/checking "
-        "heuristics/stability heuristics/showing heuristics/comparing results results/database results/source "
-        "tuner/machine tuner/plan tuner/device tuner tuner/commands",
+        "heuristics/stability heuristics/showing heuristics/comparing heuristics/api results results/database "
+        "results/source tuner/machine tuner/device tuner tuner/commands",
         "pandas rich typer",
     ),
-    "heuristics": Room(r"heuristics/__init__\.py", "heuristics/fitting heuristics/checking"),
+    "heuristics": Room(r"heuristics/__init__\.py", "heuristics/tablefile heuristics/fitting heuristics/api"),
 }
 GENERATED_OR_RULE = re.compile(r"heuristics/(tables|rules)/")
 

@@ -7,14 +7,54 @@ from pathlib import Path
 
 SOURCES = ("__init__.py", "__main__.py", "cli.py", "errors.py", "heuristics", "kernels", "results", "tuner")
 
+# An `ignore` that is not needed is an error, so a public name without types is, too.
+CONSUMER = """
+import pandas as pd
+from typing import Any, assert_type
+
+import normtune
+from normtune import FitOptions, heuristics, NormtuneError, Store, Table, fit, load_table, register, show, sweep
+from normtune.heuristics.checking.offline import Report
+from normtune.tuner.api import Sweep
+
+def checked(frame: pd.DataFrame, store: Store) -> None:
+    assert_type(sweep("cuda:0", rows=[1, 64], budget_seconds=60), Sweep)
+    assert_type(fit(frame, name="GPU", target="sm_90", leaves=4), Table)
+    assert_type(fit(store, operators=["rms_norm_forward"]).figures(), pd.DataFrame)
+    assert_type(heuristics.check("table.py"), Report)
+    assert_type(show(store), pd.DataFrame)
+    assert_type(FitOptions().max_slowdown, float | None)
+    sweep(rows="1,64")  # type: ignore[arg-type]
+    fit(frame, leaves="4")  # type: ignore[arg-type]
+    fit(frame, leafs=4)  # type: ignore[call-arg]
+    register("rms_norm")  # type: ignore[arg-type]
+    normtune.sweeep()  # type: ignore[attr-defined]
+    load_table(3)  # type: ignore[arg-type]
+"""
+
+
+def block_of(root: Path) -> str:
+    """The example of docs/python.md that measures."""
+    found = re.search(
+        r"^```python\n(import normtune\n\nif .*?)^```", (root / "docs/python.md").read_text(), re.M | re.S
+    )
+    assert found
+    return found[1]
+
 
 def test_mypy_checks_every_module_and_finds_nothing(root: Path, tmp_path: Path) -> None:
     # Through a link named normtune and with explicit paths: named by the checkout's folder, modules get wrong names.
     (tmp_path / "normtune").symlink_to(root)
+    (tmp_path / "consumer.py").write_text(CONSUMER + block_of(root))
     done = subprocess.run(
         [
             *(sys.executable, "-m", "mypy", "--config-file", str(root / "pyproject.toml")),
-            *("--cache-dir", str(root / ".cache" / "mypy"), *(f"normtune/{source}" for source in SOURCES)),
+            *(
+                "--cache-dir",
+                str(root / ".cache" / "mypy"),
+                *(f"normtune/{source}" for source in SOURCES),
+                "consumer.py",
+            ),
         ],
         cwd=tmp_path,
         capture_output=True,
@@ -22,5 +62,5 @@ def test_mypy_checks_every_module_and_finds_nothing(root: Path, tmp_path: Path) 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rooms = [source for source in SOURCES if not source.endswith(".py")]
-    modules = len(SOURCES) - len(rooms) + sum(1 for room in rooms for _ in (root / room).rglob("*.py"))
+    modules = 1 + len(SOURCES) - len(rooms) + sum(1 for room in rooms for _ in (root / room).rglob("*.py"))
     assert re.search(rf"no issues found in {modules} source files", done.stdout), done.stdout

@@ -56,6 +56,7 @@ def identity(item):
     return (item.problem, item.config, item.run, item.rounds[0] if len(item.rounds) else -1)
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(items=st.lists(measurements(), max_size=8, unique_by=identity))
 def test_the_digest_is_the_same_in_memory_file_and_store(items, make_run, plain_rows, tmp_path_factory):
@@ -186,6 +187,7 @@ def test_metadata_that_is_no_json(file, text):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
+@pytest.mark.long
 def test_a_flipped_bit_of_the_data_is_found(file, varied):
     good = file.read_bytes()
     draw = random.Random(3)

@@ -53,6 +53,7 @@ def test_only_the_newest_kernels_are_recorded(evidence, make, make_run, tmp_path
     }
 
 
+@pytest.mark.long
 def test_a_recording_that_is_too_large_leaves_all_files_alone(evidence, make, make_run, tmp_path):
     run = make_run(9)
     noise = np.random.default_rng(0).integers(1, 2**31 - 1, MAX_BYTES // 4).tolist()
@@ -90,6 +91,7 @@ def test_an_operator_that_is_no_file_name(make, make_run, tmp_path):
         write_recording(Evidence.from_measurements([item], [make_run()]), "gpu", tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", recordings())
 def test_a_shipped_recording_is_of_one_device_and_one_kernel_with_16_rounds_a_cell(name):
     for path in recording.FOLDER.glob(f"{name}.*.parquet"):

@@ -42,6 +42,7 @@ def test_runs_of_the_time_before_are_cold_and_unknown_ones_are_none_of_ours(make
     assert make_run(protocol=protocol).regime == regime
 
 
+@pytest.mark.long
 def test_the_shipped_recording_is_cold():
     whole = load_recording("nvidia-h200", None)
     assert whole.regimes() == ["cold"]

@@ -86,6 +86,7 @@ def random_tree(draw: random.Random, configs: list[Config], depth: int) -> Tree:
     return Split(axis, draw.choice(sizes), *parts)
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 10**9), shapes=st.lists(st.tuples(ROWS, SIZES), min_size=8, max_size=8))
 def test_whatever_is_fitted_is_legal_at_every_shape(seed: int, shapes: list[tuple[int, int]]) -> None:
@@ -119,6 +120,7 @@ def test_whatever_is_fitted_is_legal_at_every_shape(seed: int, shapes: list[tupl
             assert spec.is_legal(choose(tree, rows, hidden), Problem(spec.name, rows, hidden, other, own), target)
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(
     name=st.sampled_from(OWN),
@@ -197,6 +199,7 @@ def launches_of(table: str, key: str, dtype: str, sizes: range | tuple[int, ...]
 RECORDED = tuple(sorted({hidden for _, hidden in GRIDS["recording"]}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("table", "key", "dtype"), list(functions()))
 def test_at_measured_hidden_sizes_each_launch_is_of_a_class_that_a_sweep_gates(
     table: str, key: str, dtype: str

@@ -74,6 +74,7 @@ def undisturbed(tmp_path_factory):
     return cells(folder)
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path, undisturbed):
     sweep = start(tmp_path)
     for more in (200, 1000):
@@ -86,6 +87,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path, undis
     assert found.equals(expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("end", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGKILL", -9)])
 def test_a_sweep_that_is_ended_goes_on_where_it_was(tmp_path, undisturbed, end, code):
     sweep = start(tmp_path)

@@ -212,7 +212,9 @@ def test_what_is_silent_says_nothing_and_keeps_the_plan(capsys):
 def test_json_holds_what_the_lines_tell(summary):
     from normtune.tuner.device.absent import AbsentBench
 
-    told = plain_sweep(AbsentBench(), outlook_of(plan(problems([], ["bfloat16"], [(1, 64)]), "quick", TARGET)), summary)
+    told = plain_sweep(
+        AbsentBench().device, outlook_of(plan(problems([], ["bfloat16"], [(1, 64)]), "quick", TARGET)), summary
+    )
     assert told["plan"]["problems"] == 2 and told["plan"]["expected_seconds"] == 40.0
     assert told["sweep"]["failures"] == [{"status": "wrong_result", "reason": "y is off", "configs": 2}]
     assert told["sweep"]["seconds"] == {"wall": 8.0, "starting": 1.5, "compile": 1.0, "gate": 2.0, "timing": 3.0}

@@ -40,6 +40,7 @@ def digest(path):
     return found.hexdigest()[:16]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("strategy", "first", "resumed"),
     [("adaptive", "d608fa2320e545c4", "cfb2a2ccdf91bb75"), ("exhaustive", "508f15f04788e24f", "4c3f5bbce9aa338e")],

@@ -57,6 +57,7 @@ def rescued(error):
     return Path(text.partition(" are in ")[2].partition(": `")[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("disturb", [removed, replaced, truncated, emptied, folder_removed])
 @pytest.mark.parametrize("after", [1, 5, 24])
 def test_a_store_that_goes_away_is_told_and_nothing_is_lost(tmp_path, wide_plan, disturb, after, monkeypatch):
@@ -82,6 +83,7 @@ def test_a_store_that_goes_away_is_told_and_nothing_is_lost(tmp_path, wide_plan,
     assert f"{expected} measurements, {expected} new" in done.output
 
 
+@pytest.mark.long
 def test_a_journal_that_goes_away_costs_nothing(tmp_path, wide_plan):
     path = tmp_path / "store.db"
     with Store.open(f"sqlite:///{path}") as store:
@@ -91,6 +93,7 @@ def test_a_journal_that_goes_away_costs_nothing(tmp_path, wide_plan):
         assert len(store.load().frame) == wide_plan.cells() + len(wide_plan.tasks)
 
 
+@pytest.mark.long
 def test_a_store_that_is_vacuumed_meanwhile_is_the_same_store(tmp_path, wide_plan):
     path = tmp_path / "store.db"
 
@@ -113,6 +116,7 @@ def test_a_store_that_is_vacuumed_meanwhile_is_the_same_store(tmp_path, wide_pla
         assert sweep(Disturbed(5, shrink), store, wide_plan, Adaptive).problems == len(wide_plan.tasks)
 
 
+@pytest.mark.long
 def test_rows_that_go_away_are_counted_at_the_end(tmp_path, wide_plan):
     path = tmp_path / "store.db"
 
@@ -128,6 +132,7 @@ def test_rows_that_go_away_are_counted_at_the_end(tmp_path, wide_plan):
         assert store.merge(held) == 7
 
 
+@pytest.mark.long
 def test_an_interrupted_sweep_whose_store_is_gone_does_not_say_that_all_is_stored(tmp_path, wide_plan):
     path = tmp_path / "store.db"
 

@@ -105,6 +105,7 @@ def test_everything_planned_is_stored_with_its_copy(store, small_plan):
     assert run.protocol["speed"].items() >= MadeUp().speed()._asdict().items()
 
 
+@pytest.mark.long
 def test_the_same_sweep_again_has_nothing_to_do(store, small_plan):
     sweep(MadeUp(), store, small_plan, Adaptive)
     bench = MadeUp()
@@ -113,6 +114,7 @@ def test_the_same_sweep_again_has_nothing_to_do(store, small_plan):
     assert len(store.runs()) == 1
 
 
+@pytest.mark.long
 def test_a_wider_sweep_measures_what_is_new_beside_the_incumbent(store, small_plan):
     narrow = plan([task.problem for task in small_plan.tasks], "default", TARGET)
     narrow = narrow._replace(tasks=tuple(t._replace(candidates=t.candidates[1:]) for t in narrow.tasks))
@@ -126,6 +128,7 @@ def test_a_wider_sweep_measures_what_is_new_beside_the_incumbent(store, small_pl
         assert set(task.candidates) == {whole.candidates[0], anchor}
 
 
+@pytest.mark.long
 def test_exhaustive_goes_on_where_adaptive_stopped(store, small_plan):
     sweep(MadeUp(), store, small_plan, Adaptive)
     bench = MadeUp()
@@ -187,6 +190,7 @@ def swept(bench, store, chosen, budget=None):
     return sweep(bench, store, chosen, Adaptive, budget, clock=bench.clock)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
 def test_the_budget_is_used_and_kept_and_the_end_says_what_is_left(store, other, small_plan, factor):
     undisturbed = Clocked(factor, block_seconds=0.02)
@@ -203,6 +207,7 @@ def test_the_budget_is_used_and_kept_and_the_end_says_what_is_left(store, other,
     assert (rest.problems, rest.known, rest.left) == (summary.left, summary.problems, 0)
 
 
+@pytest.mark.long
 def test_a_problem_that_would_overrun_gives_way_to_one_that_does_not(store, other):
     chosen = plan(problems(["rms_norm_forward"], ["bfloat16"], [(1, 64), (64, 64), (64, 128)]), "default", TARGET)
     # Of these three the first in order takes a hundred times as long as the others.
@@ -235,6 +240,7 @@ def test_a_budget_that_is_spent_before_the_start_stores_nothing(store, small_pla
     assert "nothing was stored" in end_lines(summary, 2.0)[0]
 
 
+@pytest.mark.long
 def test_binaries_are_compiled_in_the_order_of_coverage_and_nobody_waits_for_later_ones(store, small_plan):
     class Compiling(Clocked):
         order, done = [], 0
@@ -253,6 +259,7 @@ def test_binaries_are_compiled_in_the_order_of_coverage_and_nobody_waits_for_lat
     assert [task.problem for task in bench.measured] == bench.order
 
 
+@pytest.mark.long
 def test_what_was_seen_on_this_device_corrects_the_next_estimate(store, small_plan):
     class Slow(Clocked):
         def phases(self):
@@ -267,6 +274,7 @@ def test_what_was_seen_on_this_device_corrects_the_next_estimate(store, small_pl
     assert outlook.estimate.timing == pytest.approx(1.5 * naive.estimate.timing, rel=0.01)
 
 
+@pytest.mark.long
 def test_a_problem_that_cannot_be_measured_now_is_told_and_tried_by_the_next_sweep(store, small_plan):
     class Crowded(MadeUp):
         tried = 0
@@ -304,6 +312,7 @@ def test_nothing_to_do_closes_the_device(store, small_plan):
     assert end_lines(summary, None) == ["nothing to do: all 8 problems are measured; `normtune fit` makes their table"]
 
 
+@pytest.mark.long
 def test_stale_measures_again_what_was_stored_under_other_kernels(store, small_plan, monkeypatch):
     assert stale_plan(store.coverage(DEVICE), TARGET).tasks == ()
     sweep(MadeUp(), store, small_plan, Adaptive)
@@ -323,6 +332,7 @@ def test_stale_measures_again_what_was_stored_under_other_kernels(store, small_p
     assert stale_plan(store.coverage(bench.device), TARGET).tasks == ()
 
 
+@pytest.mark.long
 def test_another_gpu_starts_from_nothing(store, small_plan):
     sweep(MadeUp(), store, small_plan, Adaptive)
     other = MadeUp()
@@ -333,6 +343,7 @@ def test_another_gpu_starts_from_nothing(store, small_plan):
     assert sweep(replayed, store, small_plan, Adaptive).problems == 8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_a_killed_sweep_keeps_whole_problems_and_resumes(tmp_path, small_plan, end):
     code = (
@@ -358,6 +369,7 @@ def test_a_killed_sweep_keeps_whole_problems_and_resumes(tmp_path, small_plan, e
         assert (rest.known, rest.problems) == (len(found), 8 - len(found))
 
 
+@pytest.mark.long
 def test_what_may_have_failed_by_chance_is_measured_again_when_asked(store, small_plan):
     crashed, timeout, wrong = [c.config for c in small_plan.tasks[0].candidates[:3]]
     failures = {

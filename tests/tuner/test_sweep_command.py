@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from normtune import cli
 from normtune.errors import UsageError
 from normtune.results.database.store import Store
-from normtune.tuner.commands import Effort, chosen_effort, parse_budget, parse_sizes
+from normtune.tuner.api import Effort, Request
+from normtune.tuner.commands import parse_budget, parse_sizes
 
 REPLAY = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512,4096", "--hidden", "256,4096")
 
@@ -50,6 +51,7 @@ def test_sizes():
             parse_sizes("rows", text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -67,6 +69,7 @@ def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, c
     assert not store.exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -100,6 +103,7 @@ def test_bad_input_gets_one_line(arguments, message, tmp_path):
     assert not store.exists()
 
 
+@pytest.mark.long
 def test_dry_run_says_what_would_be_done():
     done = normtune("sweep", "--dry-run", "--rows", "1,64", "--hidden", "64,4096", "--space", "full")
     assert done.returncode == 0, done.stderr
@@ -109,11 +113,13 @@ def test_dry_run_says_what_would_be_done():
 
 
 def test_what_is_given_wins_over_what_effort_implies():
-    assert chosen_effort("default", None, None, None, None) == Effort("default", "default", "adaptive", None)
-    assert chosen_effort("quick", None, None, None, None) == Effort("quick", "quick", "adaptive", 60.0)
-    assert chosen_effort("quick", "probe", "full", "exhaustive", "2m") == Effort("probe", "full", "exhaustive", 120.0)
+    assert Request().chosen == Effort("default", "default", "adaptive", None)
+    assert Request(effort="quick").chosen == Effort("quick", "quick", "adaptive", 60.0)
+    given = Request(effort="quick", grid="probe", space="full", strategy="exhaustive", budget_seconds=120.0)
+    assert given.chosen == Effort("probe", "full", "exhaustive", 120.0)
 
 
+@pytest.mark.long
 def test_json_is_one_object_whatever_happens(tmp_path):
     store = ("--store", f"{tmp_path}/store.db", "--json")
     planned, first, again = (
@@ -130,6 +136,7 @@ def test_json_is_one_object_whatever_happens(tmp_path):
     assert planned["device"] == first["device"] and first["device"]["uuid"] == "replay:nvidia-h200"
 
 
+@pytest.mark.long
 def test_the_shapes_of_a_file_are_measured_and_what_is_too_large_is_told(tmp_path):
     file = tmp_path / "model.csv"
     file.write_text("name,rows,hidden\nattention,4096,256\nqueries,512,4096\nagain,4096,256\nhuge,1048576,4096\n")
@@ -143,6 +150,7 @@ def test_the_shapes_of_a_file_are_measured_and_what_is_too_large_is_told(tmp_pat
     assert {*zip(frame["rows"], frame["hidden"], strict=True)} == {(4096, 256), (512, 4096)}
 
 
+@pytest.mark.long
 def test_a_dry_run_counts_what_is_stored_and_makes_no_store(tmp_path):
     store = ("--store", f"{tmp_path}/store.db")
     assert invoke(*REPLAY, *store, "--dry-run").exit_code == 0
@@ -155,6 +163,7 @@ def test_a_dry_run_counts_what_is_stored_and_makes_no_store(tmp_path):
     assert not any(line.startswith("expected") for line in whole)
 
 
+@pytest.mark.long
 def test_quiet_prints_nothing_but_errors(tmp_path):
     done = normtune(*REPLAY, "--store", f"{tmp_path}/store.db", "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -162,6 +171,7 @@ def test_quiet_prints_nothing_but_errors(tmp_path):
     assert failed.exit_code == 2 and failed.stdout == "" and "unknown recording" in failed.stderr
 
 
+@pytest.mark.long
 def test_a_log_has_plain_lines_and_ends_with_what_to_do_next(tmp_path):
     done = normtune(*REPLAY, "--store", f"{tmp_path}/store.db", TERM="xterm-256color")
     assert done.returncode == 0 and "\x1b" not in done.stdout
@@ -170,6 +180,7 @@ def test_a_log_has_plain_lines_and_ends_with_what_to_do_next(tmp_path):
     assert lines[-1] == "complete: `normtune fit` fits the table that loses least to these times"
 
 
+@pytest.mark.long
 def test_a_budget_shorter_than_the_start_says_so_and_leaves_an_empty_store(tmp_path):
     store = ("--store", f"{tmp_path}/store.db")
     done = invoke(*REPLAY, *store, "--budget", "0.01s")
@@ -178,6 +189,7 @@ def test_a_budget_shorter_than_the_start_says_so_and_leaves_an_empty_store(tmp_p
     assert (rest["plan"]["problems_known"], rest["sweep"]["problems_measured"]) == (0, 12)
 
 
+@pytest.mark.long
 def test_a_reader_that_leaves_gets_no_traceback(tmp_path):
     command = [sys.executable, "-m", "normtune", *REPLAY, "--store", f"{tmp_path}/store.db"]
     reading, writing = os.pipe()

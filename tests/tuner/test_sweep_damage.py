@@ -35,6 +35,7 @@ def count(path: Path) -> int:
     return found
 
 
+@pytest.mark.long
 def test_what_is_spoilt_is_measured_again_by_the_next_sweep(spoilt):
     before = count(spoilt)
     done = invoke(*SWEEP, "--store", spoilt)
@@ -47,11 +48,13 @@ def test_what_is_spoilt_is_measured_again_by_the_next_sweep(spoilt):
     assert count(spoilt) == after
 
 
+@pytest.mark.long
 def test_doctor_tells_of_it(spoilt):
     told = invoke("doctor", "--store", spoilt).output
     assert "3 damaged measurements, left out here" in told and "data export --regime all" in told
 
 
+@pytest.mark.long
 def test_an_export_holds_what_is_whole(spoilt, tmp_path):
     out = tmp_path / "whole.parquet"
     done = invoke("data", "export", "--out", out, "--store", spoilt)

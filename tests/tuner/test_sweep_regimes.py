@@ -54,6 +54,7 @@ def narrowed(whole):
     return whole._replace(tasks=tuple(t._replace(candidates=t.candidates[1:]) for t in whole.tasks))
 
 
+@pytest.mark.long
 def test_what_is_known_in_one_regime_is_not_done_in_another(store, small_plan):
     for regime in ("cold", "warm", "eager"):
         assert len(look_ahead(InRegime(regime), store, small_plan, Adaptive).tasks) == 8
@@ -116,6 +117,7 @@ def test_nothing_is_evicted_warm_and_the_host_is_waited_for_in_eager(small_plan)
     assert warm < cold < eager
 
 
+@pytest.mark.long
 def test_the_end_names_the_command_that_fits_the_regime(store, small_plan):
     bench = InRegime("warm")
     assert "warm: the same buffers again and again" in device_line(bench)
@@ -126,6 +128,7 @@ def test_the_end_names_the_command_that_fits_the_regime(store, small_plan):
     assert "`normtune fit` fits" in end_lines(sweep(InRegime("cold"), store, small_plan, Adaptive), None)[-1]
 
 
+@pytest.mark.long
 def test_the_plan_without_a_gpu_is_of_the_regime():
     assert open_device_to_plan("replay:nvidia-h200").regime == "cold"
 
@@ -134,6 +137,7 @@ def call(*arguments):
     return CliRunner().invoke(app, ["sweep", *map(str, arguments)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -151,6 +155,7 @@ def test_regimes_that_cannot_be_had_are_refused_in_one_line(tmp_path, arguments,
     assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "store.db").exists()
 
 
+@pytest.mark.long
 def test_a_replay_of_cold_times_stores_that_they_are_cold(tmp_path):
     done = call(*REPLAY, "--json", "--regime", "cold", "--store", tmp_path / "store.db")
     assert json.loads(done.stdout)["sweep"]["protocol"]["regime"] == "cold"
@@ -158,6 +163,7 @@ def test_a_replay_of_cold_times_stores_that_they_are_cold(tmp_path):
         assert {run.protocol["regime"] for run in opened.runs()} == {"cold"}
 
 
+@pytest.mark.long
 def test_a_recording_of_warm_times_is_replayed_warm(tmp_path, monkeypatch):
     evidence = load_recording("nvidia-h200").select(["rms_norm_forward:no_rstd"], ["bfloat16"])
     warm = type(evidence)(evidence.frame, tuple(run._replace(protocol={"regime": "warm"}) for run in evidence.runs))

@@ -60,15 +60,15 @@ class Machine(NamedTuple):
         return bool(self.torch.get("gpus") or self.nvml.get("gpus"))
 
 
-def examine(store: str | None) -> list[Finding]:
-    """All findings about this machine.
+def doctor(store: str | os.PathLike[str] | None = None) -> list[Finding]:
+    """Report the state of this machine and advice for each fault, as `normtune doctor` does.
 
     Args:
-        store: value of `--store`; None if not given.
+        store: the file or URL of a store; None for that of the variable NORMTUNE_STORE, else `normtune.db` here.
     """
     # NVML before torch: torch's CUDA context would be among the processes on the GPU.
     nvml, packages, torch, triton = (ask(subject) for subject in ("nvml", "packages", "torch", "triton"))
-    return examined(Machine(packages, torch, triton, nvml, store))
+    return examined(Machine(packages, torch, triton, nvml, None if store is None else os.fspath(store)))
 
 
 def examined(machine: Machine) -> list[Finding]:

@@ -37,9 +37,10 @@ def doctor(
 
     The exit code is 1 if something stops a sweep or the kernels.
     """
-    from normtune.tuner.doctor.checks import PROBLEM, WARNING, examine
+    from normtune.tuner.doctor.checks import PROBLEM, WARNING
+    from normtune.tuner.doctor.checks import doctor as findings_of
 
-    findings = examine(store)
+    findings = findings_of(store)
     problems = sum(finding.level == PROBLEM for finding in findings)
     warnings = sum(finding.level == WARNING for finding in findings)
     if as_json:
@@ -57,8 +58,8 @@ def lines(findings: "list[Finding]", colour: bool) -> list[str]:
     """Findings as lines, with advice indented below.
 
     Args:
-        findings: of `checks.examine`.
-        colour: colour the levels, for a terminal.
+        findings: of `checks.doctor`.
+        colour: whether the levels are coloured, for a terminal.
     """
     printed = []
     for level, topic, found, advice in findings:

@@ -73,28 +73,41 @@ def shapes(grid: str, rows: Sequence[int] | None = None, hidden: Sequence[int] |
     return pairs
 
 
-def shapes_of(path: Path) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """The shapes of a CSV file with the columns rows and hidden, each once: those to measure, and those left out.
+def shapes_of(given: Path | Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The shapes of a user, each once: measured ones, and those left out.
 
     Args:
-        path: of the file; further columns are ignored.
+        given: (rows, hidden) pairs; or a CSV file with these columns, of which further ones are ignored.
 
     Returns:
         (rows, hidden) pairs of at most `MAX_ELEMENTS` elements, and larger ones, both ordered.
 
     Raises:
-        UsageError: the file cannot be read, lacks a column or has no lines, a size is not a positive integer, or all
-            shapes are too large.
+        UsageError: the file cannot be read, lacks a column or has no lines, there is no pair, a size is no positive
+            integer, or all shapes are too large.
     """
-    lines = read_lines(path, ("rows", "hidden"))
-    pairs, larger = _within([(positive(line, "rows"), positive(line, "hidden")) for line in lines])
+    if isinstance(given, Path):
+        lines = read_lines(given, ("rows", "hidden"))
+        pairs, larger = _within([(positive(line, "rows"), positive(line, "hidden")) for line in lines])
+    else:
+        pairs, larger = _within([_pair(shape) for shape in given])
     if not pairs:
+        if not larger:
+            raise UsageError("shapes is empty: expected pairs of rows and hidden, as [(4096, 1024)]")
         rows, hidden = larger[0]
+        source = f"of {given}" if isinstance(given, Path) else "given"
         raise UsageError(
-            f"every shape of {path} is too large, the first is {rows} x {hidden}: expected at most {MAX_ELEMENTS} "
+            f"every shape {source} is too large, the first is {rows} x {hidden}: expected at most {MAX_ELEMENTS} "
             "elements, beyond which the memory's speed is all there is to see; give fewer rows"
         )
     return pairs, larger
+
+
+def _pair(shape: object) -> tuple[int, int]:
+    match shape:
+        case [int(rows), int(hidden)] if min(rows, hidden) >= 1:
+            return rows, hidden
+    raise UsageError(f"shapes has {shape!r}: expected pairs of positive integers, rows and hidden")
 
 
 def _within(chosen: Collection[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

@@ -13,9 +13,9 @@ from normtune import cli
 from normtune.benchmarks import planted, staleness
 from normtune.benchmarks.replays import Replay
 from normtune.errors import Terminated
+from normtune.heuristics.api import check as check_api
 from normtune.heuristics.checking import subject
 from normtune.heuristics.checking.session import Course, Question
-from normtune.heuristics.commands import check as check_command
 from normtune.heuristics.rules import liger
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
@@ -70,6 +70,7 @@ def verdict(result: Result) -> str:
     return re.search(r" on NVIDIA H200 \(replay\): (\w+)", result.stdout)[1]  # type: ignore[index]
 
 
+@pytest.mark.long
 def test_the_shipped_table_still_fits_and_nothing_is_kept(table: Path) -> None:
     result = check("--device", REPLAY, str(shared(table)))
     assert (result.exit_code, verdict(result)) == (0, "OK")
@@ -87,6 +88,7 @@ def test_the_shipped_table_still_fits_and_nothing_is_kept(table: Path) -> None:
     assert [path.name for path in table.parent.iterdir()] == ["heuristics.py"]
 
 
+@pytest.mark.long
 def test_moved_thresholds_are_found_in_the_file(table: Path) -> None:
     result = check("--device", REPLAY, str(rewritten(table, thresholds=0.25)), "--seed", "3", "--budget", "9s")
     assert (result.exit_code, verdict(result)) == (1, "STALE")
@@ -96,6 +98,7 @@ def test_moved_thresholds_are_found_in_the_file(table: Path) -> None:
     assert re.search(r"\d+ of \d+ functions OK, \d+ STALE", result.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 def test_a_promise_off_the_grid_is_told_as_such(table: Path) -> None:
     known, _ = parse(table.read_text(), "table")
     lines = [line.replace(", plain mean", ", plain cross-validated 1.23 %, plain mean") for line in known.regret]
@@ -105,6 +108,7 @@ def test_a_promise_off_the_grid_is_told_as_such(table: Path) -> None:
     assert "promised 1.23 %, plain cross-validated (OK under 2.70 %, stale over 3.00 %)" in result.stdout
 
 
+@pytest.mark.long
 def test_variants_that_were_not_measured_do_not_matter_and_stale_ones_do(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +122,7 @@ def test_variants_that_were_not_measured_do_not_matter_and_stale_ones_do(
                     course.learn(question, question.config, {question.config: own})
             return Recheck()
 
-        monkeypatch.setattr(check_command, "measure", measure)
+        monkeypatch.setattr(check_api, "measure", measure)
         return check("--device", REPLAY, "heuristics.py")
 
     plain = only(True)
@@ -130,6 +134,7 @@ def test_variants_that_were_not_measured_do_not_matter_and_stale_ones_do(
     assert "STALE, because of rms_norm_backward:no_dweight bfloat16" in failing.stdout
 
 
+@pytest.mark.long
 def test_no_time_is_ambiguous_and_says_so(table: Path) -> None:
     result = check("--device", REPLAY, "heuristics.py", "--budget", "0.1s")
     assert (result.exit_code, verdict(result)) == (3, "AMBIGUOUS")
@@ -138,6 +143,7 @@ def test_no_time_is_ambiguous_and_says_so(table: Path) -> None:
     assert re.search(r"the time was used up with \d+ shapes to go: --budget gives it more", result.stdout)
 
 
+@pytest.mark.long
 def test_a_table_of_another_gpu_is_measured_all_the_same(table: Path) -> None:
     rewritten(table, device="NVIDIA A100", target="sm_80", sms=108, kernels={"rms_norm_forward": "sha256:old"})
     result = check("--device", REPLAY, "heuristics.py")
@@ -150,11 +156,13 @@ def test_a_table_of_another_gpu_is_measured_all_the_same(table: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_strict_fails_where_kernels_changed(table: Path) -> None:
     rewritten(table, kernels={"rms_norm_forward": "sha256:old"})
     assert check("--device", REPLAY, "heuristics.py", "--strict", "--budget", "0.1s").exit_code == 1
 
 
+@pytest.mark.long
 def test_a_store_keeps_what_was_measured(table: Path) -> None:
     result = check("--device", REPLAY, "heuristics.py", "--store", "kept.db", "--budget", "8s")
     assert result.exit_code in (0, 3)
@@ -175,7 +183,7 @@ def test_functions_that_ask_for_one_shape_share_a_race(monkeypatch: pytest.Monke
     bench.target = TARGETS["sm_90"]
     begun = Mock()
     monkeypatch.setattr("normtune.tuner.recheck.recheck", begun)
-    check_command.measure(course, bench, None)
+    check_api.measure(course, bench, None)
     _, (task,), asker, *_ = begun.call_args.args
     assert {candidate.config for candidate in task.candidates} == {few, more, most}
     answers = Mock()
@@ -184,6 +192,7 @@ def test_functions_that_ask_for_one_shape_share_a_race(monkeypatch: pytest.Monke
     assert told == [(course.questions[0], few, answers), (course.questions[1], more, answers)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -202,6 +211,7 @@ def test_a_wrong_call_is_told_in_one_line(table: Path, arguments: list[str], say
     assert [path.name for path in table.parent.iterdir()] == ["heuristics.py"]
 
 
+@pytest.mark.long
 def test_a_file_that_is_no_table_does_not_keep_the_others_from_being_checked(table: Path) -> None:
     Path("other.py").write_text("print('hello')\n")
     result = check("--device", REPLAY, "other.py", "missing.py", "heuristics.py", "--budget", "0.1s")
@@ -209,6 +219,7 @@ def test_a_file_that_is_no_table_does_not_keep_the_others_from_being_checked(tab
     assert [line.split(":")[2].split()[0] for line in result.stderr.splitlines()] == ["table", "other.py"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
 def test_an_end_before_the_verdict_says_that_there_is_none(
     table: Path, monkeypatch: pytest.MonkeyPatch, end: type[BaseException], code: int
@@ -216,7 +227,7 @@ def test_an_end_before_the_verdict_says_that_there_is_none(
     def ended(*_: object) -> None:
         raise end
 
-    monkeypatch.setattr(check_command, "measure", ended)
+    monkeypatch.setattr(check_api, "measure", ended)
     result = check("--device", REPLAY, "heuristics.py")
     assert result.exit_code == code
     assert result.stderr == "\nnormtune: ended: no verdict on heuristics.py; what was measured was not kept\n"
@@ -233,12 +244,14 @@ def checks_of(replay: Replay, kind: str, count: int) -> list[dict[str, object]]:
     return [staleness.replayed(case, kind, seed, 44) for seed in range(2000, 2000 + count)]
 
 
+@pytest.mark.long
 def test_fresh_tables_are_ok(replay: Replay) -> None:
     found = staleness.rates(checks_of(replay, "fresh", 3))
     assert found == staleness.Rates(3, 0, 0, 0, 0, 0)
     assert found.are_kept()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [kind for kind in staleness.DEFAULT_KINDS if kind != "fresh"])
 def test_planted_functions_are_not_called_ok(kind: str, replay: Replay) -> None:
     """Those that lose over twice the promise and over 3 %, of ten of each kind."""
@@ -248,6 +261,7 @@ def test_planted_functions_are_not_called_ok(kind: str, replay: Replay) -> None:
         assert found.stale - found.stale_ambiguous > 0
 
 
+@pytest.mark.long
 def test_what_is_planted_is_what_it_says() -> None:
     table = subject.read(H200)
     one = next(one for one in table.functions if one.key == "rms_norm_backward")

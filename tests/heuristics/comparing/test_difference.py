@@ -320,6 +320,7 @@ def test_two_tables_of_a_store(store: str) -> None:
     assert "Everywhere: the same launch." in same
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", ["liger_1238", "triton.autotune"])
 def test_a_rule_and_the_shipped_table_on_the_shipped_recording(rule: str) -> None:
     words = ("--recording", "nvidia-h200", "--operator", "rms_norm_forward:no_rstd", "--dtype", "bfloat16")

@@ -146,6 +146,7 @@ def test_the_code_the_tree_and_the_regions_say_the_same(
         assert holding == [found]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", ["return OTHER", "return 1", "if rows > 5:", "x = 1"])
 def test_code_of_another_form_is_refused(table: locate.Table, wrong: str) -> None:
     text = table.source.read_text()

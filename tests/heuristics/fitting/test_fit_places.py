@@ -243,6 +243,7 @@ def check_odd(path: Path, text: str) -> tuple[str, ...]:
     return check(path).failures
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
@@ -282,6 +283,7 @@ def test_a_data_folder_that_is_none_is_told(store, monkeypatch: pytest.MonkeyPat
     assert "Not a directory; set XDG_DATA_HOME to a folder" in refused("--install")
 
 
+@pytest.mark.long
 def test_a_full_disk_leaves_the_old_table(store) -> None:
     store("NVIDIA A")
     fit("--out", "table.py")

@@ -58,6 +58,7 @@ def again(evidence: Evidence, text: str, baseline: Incumbents | None = None) -> 
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(10))
 def test_a_refit_from_the_header_gives_the_same_bytes(measured, seed: int) -> None:
     draw = random.Random(seed)
@@ -81,6 +82,7 @@ def test_a_refit_from_the_header_gives_the_same_bytes(measured, seed: int) -> No
         assert again(evidence, beside, baseline) == beside
 
 
+@pytest.mark.long
 def test_some_of_these_tables_replaced_another_and_stay(measured) -> None:
     """Over the table that they are they stay as they are, byte for byte."""
     seen = 0

@@ -49,6 +49,7 @@ def path(recorded, tmp_path) -> Path:
     return found
 
 
+@pytest.mark.long
 def test_each_function_gets_one_that_does_not_look_at_rows_and_stays_as_it_is(recorded):
     usual, both = fit(recorded), fit(recorded, OPTIONS)
     assert [one for one in both.functions if not one.beside] == list(usual.functions)
@@ -86,6 +87,7 @@ def test_a_table_holds_them_and_lookups_do_not_mix(path):
     assert table.batch_invariant("toy:no_keep", "bfloat16") is None
 
 
+@pytest.mark.long
 def test_the_table_is_checked_byte_for_byte(path):
     checked = check(path)
     assert (checked.failures, checked.stale) == ((), ())

@@ -174,6 +174,7 @@ def test_a_variant_that_costs_much_gets_its_own_function(measured, penalty) -> N
     assert choose(found.functions[1].tree, 1024, 512) == RMSNormConfig("row", 1, 8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kept", "functions"),
     [
@@ -197,6 +198,7 @@ def test_a_variant_measured_less_widely_takes_the_plain_function(measure, penalt
     assert module_text(again, "normtune fit") == module_text(found, "normtune fit")
 
 
+@pytest.mark.long
 def test_a_dtype_whose_plain_function_has_data_is_not_served_by_a_variant(measured, penalty) -> None:
     parts = (("", "bfloat16", penalty), ("", "float32", other), ("no_keep", "bfloat16", other))
     assert fit(measured(*parts)).functions[2].dtypes == ("bfloat16", "float16")
@@ -258,6 +260,7 @@ def test_the_gap_is_to_trees_that_are_legal_beyond_the_measured_sizes_too(measur
     assert found.loss.mean > 90_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("most", "joined"), [(2600, False), (1200, True)])
 def test_of_too_many_sizes_the_nearest_are_not_told_apart_and_nothing_is_proved(measured, monkeypatch, most, joined):
     def by_hidden(config, problem):

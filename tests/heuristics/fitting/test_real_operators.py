@@ -4,6 +4,7 @@ import random
 from functools import cache
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ def fitted() -> Fit:
     return fit(Evidence.from_measurements(cells, [run]), FitOptions(leaves=16))
 
 
+@pytest.mark.long
 def test_every_operator_and_dtype_is_served() -> None:
     served = {(function.key, dtype) for function in fitted().functions for dtype in function.dtypes}
     assert served == {(name, dtype) for name, spec in operators().items() for dtype in spec.dtypes}

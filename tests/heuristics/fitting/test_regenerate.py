@@ -76,6 +76,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_command_writes_the_same_table_from_its_folder(repository: Path, layout: str, tmp_path: Path) -> None:
     before = set(tmp_path.rglob("*.py"))

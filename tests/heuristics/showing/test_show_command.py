@@ -101,6 +101,7 @@ def test_a_table_is_shown_with_what_it_loses_and_where(store: str) -> None:
     assert losses == sorted(losses, reverse=True)
 
 
+@pytest.mark.long
 def test_a_table_of_something_else_says_so_and_a_broken_one_is_refused(store: str) -> None:
     shipped = str(locate.SHIPPED / "nvidia_h200.py")
     assert any(
@@ -214,6 +215,7 @@ def test_a_missing_and_an_empty_store_say_what_to_do(store: str) -> None:
     assert printed("--store", "empty.db") == ["there are no measurements yet: run `normtune sweep`"]
 
 
+@pytest.mark.long
 def test_the_map_of_the_shipped_recording_fits_80_columns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     (name, *_) = recording.recordings()

@@ -138,12 +138,14 @@ def cases(draw: st.DrawFn, *, limited: bool = True) -> Case:
     return Case(matrix, limits or (2**60,) * len(CONFIGS))
 
 
+@pytest.mark.long
 @given(cases())
 @settings(max_examples=150, deadline=None)
 def test_no_tree_costs_less_and_the_tree_costs_as_much(case: Case) -> None:
     check(case, case.matrix)
 
 
+@pytest.mark.long
 @given(cases(), st.integers(-1, 40))
 @settings(max_examples=150, deadline=None)
 def test_no_tree_within_a_cap_costs_less(case: Case, cap: int) -> None:
@@ -170,6 +172,7 @@ def check(case: Case, matrix: TimingMatrix) -> None:
             assert region.most_rows * region.most_hidden <= case.limits[CONFIGS.index(config)]
 
 
+@pytest.mark.long
 @given(cases(limited=False))
 @settings(max_examples=150, deadline=None)
 def test_no_tree_has_a_lesser_worst_case_and_none_of_those_costs_less(case: Case) -> None:
@@ -240,6 +243,7 @@ def depth_of(tree) -> int:
     return 0 if leaves(tree) == 1 else 1 + max(depth_of(tree.low), depth_of(tree.high))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["rms_norm_forward", "rms_norm_backward"])
 def test_streed_finds_trees_of_the_same_cost_on_the_recorded_gpu(name: str) -> None:
     evidence = load_recording("nvidia-h200").select([name], ["bfloat16"])

@@ -181,6 +181,7 @@ def table(measured: Evidence, monkeypatch: pytest.MonkeyPatch) -> str:
     return text
 
 
+@pytest.mark.long
 @EXAMPLES
 def test_damaged_headers(table: str, examples: int) -> None:
     header, body = parse(table, "table.py")
@@ -193,6 +194,7 @@ def test_damaged_headers(table: str, examples: int) -> None:
     assert set(tried(examples, damaged(top) | relined(top), holds)) == {"judged", "refused"}
 
 
+@pytest.mark.long
 @EXAMPLES
 def test_damaged_bodies(table: str, examples: int, capfd: pytest.CaptureFixture[str]) -> None:
     header, body = parse(table, "table.py")
@@ -249,6 +251,7 @@ def altered(value: Any) -> st.SearchStrategy[Any]:
     return st.lists(st.tuples(st.sampled_from(places), JSON), min_size=1, max_size=2).map(put)
 
 
+@pytest.mark.long
 @EXAMPLES
 def test_damaged_parquet(measured: Evidence, examples: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     write_parquet(measured, Path("data.parquet"))
@@ -295,6 +298,7 @@ def test_damaged_parquet(measured: Evidence, examples: int, tmp_path_factory: py
 CSV = "rows,hidden,weight,operator,dtype\n1,64,2.5,toy,bfloat16\n4096,4096,1,,\n"
 
 
+@pytest.mark.long
 @EXAMPLES
 def test_damaged_csv(measured: Evidence, examples: int, capsys: pytest.CaptureFixture[str]) -> None:
     Path("weights.csv").write_text(CSV)

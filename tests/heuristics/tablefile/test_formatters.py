@@ -55,6 +55,7 @@ def table(evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FORMATTERS)
 @pytest.mark.parametrize("width", [88, 100])
 def test_what_is_written_is_formatted(name: str, width: int, tmp_path: Path) -> None:
@@ -81,6 +82,7 @@ def test_long_names_in_deep_trees_are_formatted(name: str, tmp_path: Path) -> No
     assert formatted(name, template.WIDTH, path) == text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FORMATTERS)
 @pytest.mark.parametrize("width", [40, 79, 88, 120])
 def test_a_formatter_is_no_edit(table: Path, name: str, width: int) -> None:
@@ -159,6 +161,7 @@ def test_the_difference_that_is_shown_is_not_the_formatting(table: Path) -> None
     assert changed == ["-    if hidden <= 520:", "+    if hidden <= 512:"]
 
 
+@pytest.mark.long
 def test_the_hash_is_the_same_on_every_python() -> None:
     found = [sys.executable, *(shutil.which(f"python3.{minor}") for minor in range(11, 20))]
     found += [str(path) for path in Path.home().glob(".pyenv/versions/3.1[1-9]*/bin/python")]

@@ -48,6 +48,7 @@ def edited(old: str, new: str) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -81,6 +81,7 @@ def test_flipped_bits_and_lost_ends_are_told_and_never_a_traceback(many, tmp_pat
     assert all("--store" in line or line == "damaged" for line in told), told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [1 << 10, 50 << 10, 400 << 10])
 def test_a_full_disk_is_told_and_what_was_committed_stays(tmp_path, limit):
     path = tmp_path / "store.db"
@@ -97,6 +98,7 @@ def test_a_full_disk_is_told_and_what_was_committed_stays(tmp_path, limit):
     assert (int(count) > 0) == (limit > 100 << 10)
 
 
+@pytest.mark.long
 def test_two_processes_fill_one_store_at_once(tmp_path):
     path = tmp_path / "store.db"
     command = [sys.executable, "-c", FILLS_THE_DISK.replace("range(1, 200)", "range(1, 40)"), str(1 << 30), str(path)]
@@ -196,6 +198,7 @@ def flip(path: Path, column: str, draw: random.Random) -> None:
     connection.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("column", ["samples", "rounds", "status", "reason", "fingerprint", "median", "checksum"])
 def test_a_flipped_bit_costs_its_measurement_and_is_told(many, tmp_path, column):
     path = tmp_path / "store.db"

@@ -92,6 +92,7 @@ def digests(folder: Path, sources: dict[str, str], target: str = "sm_90", seed: 
     return [line.split() for line in ran.stdout.splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_names_and_places_do_not_count_and_all_that_is_compiled_does(tmp_path, target):
     plain, *found = digests(tmp_path, {"plain": KERNEL, **SAME, **OTHER}, target)
@@ -101,6 +102,7 @@ def test_names_and_places_do_not_count_and_all_that_is_compiled_does(tmp_path, t
         assert not set(other) & set(plain), name
 
 
+@pytest.mark.long
 def test_digests_are_the_same_in_every_process(tmp_path):
     assert digests(tmp_path, {"plain": KERNEL}, seed="1") == digests(tmp_path, {"plain": KERNEL}, seed="2")
 
@@ -111,6 +113,7 @@ def test_functions_are_named_by_their_order_and_assembly_is_left_alone():
     assert normalised(text) == expected
 
 
+@pytest.mark.long
 def test_every_launch_has_a_digest_of_its_own_whatever_job_it_is_compiled_in():
     spec = operator("rms_norm_backward")
     pairs = []

@@ -30,6 +30,7 @@ def widest(jobs):
     return sorted(set(found.values()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("choice", [widest, pytest.param(sorted, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("target", list(HIDDEN))
 def test_spaces_compile_within_the_limits_of_the_target(target, choice):
@@ -142,6 +143,7 @@ print(torch.zeros(1).item())
 """
 
 
+@pytest.mark.long
 def test_a_process_of_the_pool_compiles_without_torch_and_can_still_import_it():
     done = subprocess.run([sys.executable, "-c", TORCHLESS], capture_output=True, text=True, timeout=120)
     *told, last = done.stdout.splitlines()
@@ -180,6 +182,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_a_compiler_that_hangs_or_dies_costs_its_binary(tmp_path):
     here = Path(__file__).parents[1]
     paths = {"tests": str(here), "operator": str(here / "hostile_operator"), "folder": str(tmp_path)}
@@ -212,6 +215,7 @@ def compile_job(job, keep_assembly, only_codes):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "status"), [("os.kill(os.getpid(), signal.SIGKILL)", "crashed"), ("time.sleep(600)", "timeout")]
 )
@@ -254,6 +258,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("end", "told"), [("SIGINT", "KeyboardInterrupt"), ("SIGTERM", "Terminated"), ("SIGKILL", "")])
 def test_who_is_ended_leaves_no_files_of_the_compiler_and_no_warning(tmp_path, end, told):
     script, temporary = tmp_path / "compile.py", tmp_path / "temporary"

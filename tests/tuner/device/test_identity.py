@@ -68,6 +68,7 @@ def asked(tasks) -> set[str]:
     return {candidate.config.schedule for task in tasks for candidate in task.candidates}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("module", "text"),
     [
@@ -97,6 +98,7 @@ def test_after_a_refactoring_nothing_is_measured_again(toy, measured, bench, mod
     assert missing(whole(), measured.coverage(DEVICE)) == []
 
 
+@pytest.mark.long
 def test_what_a_change_of_arithmetic_touches_is_measured_again_and_nothing_else(toy, measured, bench):
     before, after = "b_square += b_x * b_x", "b_square += b_x * b_x + 1.0"
     assert KERNELS.count(before) == 1  # in the kernel of split
@@ -117,6 +119,7 @@ def test_what_a_change_of_arithmetic_touches_is_measured_again_and_nothing_else(
     assert renew(measured, DEVICE, TARGET).lines() == []
 
 
+@pytest.mark.long
 def test_other_launches_of_the_same_sources_are_noticed(toy, measured, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(rms_norm_launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))
@@ -127,6 +130,7 @@ def test_other_launches_of_the_same_sources_are_noticed(toy, measured, monkeypat
     assert missing(whole(), measured.coverage(DEVICE)) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("present", "reason"),
     [("9.9", "they were compiled by Triton 3.7.1, here is 9.9"), ("", "there is no triton here")],
@@ -143,6 +147,7 @@ def test_where_code_cannot_be_compared_the_sources_decide_and_the_reason_is_told
     assert asked(missing(whole(), measured.coverage(DEVICE))) == {"row", "persistent", "split"}
 
 
+@pytest.mark.long
 def test_stores_without_codes_are_judged_by_their_sources(toy, measured, tmp_path):
     with sqlite3.connect(tmp_path / "store.db") as connection:
         connection.execute("UPDATE measurement SET launch = NULL, code = NULL, machine_code = NULL")
@@ -153,6 +158,7 @@ def test_stores_without_codes_are_judged_by_their_sources(toy, measured, tmp_pat
     assert line.endswith("they were stored without a digest of their code")
 
 
+@pytest.mark.long
 def test_a_changed_fingerprint_leaves_measurements_whole(toy, measured):
     digest = measured.load().frame["samples"].map(bytes).tolist()
     toy.kernels("moved", KERNELS)

@@ -48,6 +48,7 @@ def known(evidence, tmp_path, monkeypatch) -> Evidence:
     return evidence
 
 
+@pytest.mark.long
 def test_a_moved_kernel_is_suspect_and_did_not_change(toy, known):
     toy.kernels("moved", KERNELS)
     assert difference("made-up", known, CELLS) == (("toy",), (), "")
@@ -55,17 +56,20 @@ def test_a_moved_kernel_is_suspect_and_did_not_change(toy, known):
         record(known)
 
 
+@pytest.mark.long
 def test_the_cells_whose_arithmetic_changed_are_named_if_they_were_asked_for(toy, known):
     toy.kernels("toy_kernels", KERNELS.replace("b_square += b_x * b_x", "b_square += b_x * b_x + 1.0"))
     assert difference("made-up", known, CELLS) == (("toy",), (CELLS[1],), "")
     assert difference("made-up", known, CELLS[:1]) == (("toy",), (), "")
 
 
+@pytest.mark.long
 def test_a_launch_that_changed_outside_of_the_sources_is_noticed(known, monkeypatch):
     monkeypatch.setattr(rms_norm_launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))
     assert difference("made-up", known, CELLS).changed == tuple(CELLS)
 
 
+@pytest.mark.long
 def test_without_this_triton_or_digests_the_sources_decide(toy, known, monkeypatch):
     toy.kernels("moved", KERNELS)
     monkeypatch.setattr(recorded, "triton_version", lambda: "9.9")
@@ -74,6 +78,7 @@ def test_without_this_triton_or_digests_the_sources_decide(toy, known, monkeypat
     assert difference("made-up", known, CELLS) == (("toy",), (), "the recording has no digests of its code")
 
 
+@pytest.mark.long
 def test_digests_of_another_recording_are_none_and_damaged_ones_an_error(known):
     path = path_of("made-up")
     text = path.read_text()

@@ -98,6 +98,7 @@ def test_what_disturbs_a_gpu_is_a_warning(machine: Machine, change: dict[str, ob
     assert bool(findings[-1].advice) == (level == WARNING)
 
 
+@pytest.mark.long
 def test_a_slice_of_a_gpu_is_a_warning_too(machine: Machine) -> None:
     slice_of = TORCH_GPU | {"name": "NVIDIA H200 MIG 1g.18gb", "uuid": "MIG-1", "sms": 16}
     nvml = NVML | {"gpus": [NVML_GPU | {"mig": True}]}
@@ -173,6 +174,7 @@ def test_missing_headers_of_python_are_named(machine: Machine, tools: None, plac
     assert "python3-dev" in finding.advice
 
 
+@pytest.mark.long
 def test_a_cache_that_cannot_be_written_is_a_problem(machine: Machine, place: Path) -> None:
     (place / "file").touch()
     (finding,) = about("cache", machine._replace(triton={"version": "3.6.0", "cache": str(place / "file" / "cache")}))
@@ -197,6 +199,7 @@ def measured(path: Path, *, stale: int, uuid: str = "GPU-1") -> None:
             store.add([Measurement(problem, RMSNormConfig("row"), run.id, of, "crashed", "signal 11", (), ())])
 
 
+@pytest.mark.long
 def test_a_store_is_counted_and_its_stale_measurements_are_told(machine: Machine, place: Path) -> None:
     measured(place / "whole.db", stale=0, uuid="replay:nvidia-h200")
     (held,) = about("store", machine._replace(store="whole.db"))
@@ -207,6 +210,7 @@ def test_a_store_is_counted_and_its_stale_measurements_are_told(machine: Machine
     assert "`normtune sweep --stale`" in stale.advice
 
 
+@pytest.mark.long
 def test_a_store_that_cannot_be_used_is_a_problem(machine: Machine, place: Path) -> None:
     (place / "notes.txt").write_text("no database, but longer than the header of one" * 20)
     for store, says in (
@@ -220,6 +224,7 @@ def test_a_store_that_cannot_be_used_is_a_problem(machine: Machine, place: Path)
     assert about("disk", machine._replace(store="redis://host/0")) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("free", "level"), [(5 << 30, OK), (50 << 20, WARNING), (1 << 20, PROBLEM)])
 def test_a_disk_that_fills_up_is_told_in_time(machine: Machine, monkeypatch, free: int, level: str) -> None:
     usage = namedtuple("usage", "total used free")
@@ -229,6 +234,7 @@ def test_a_disk_that_fills_up_is_told_in_time(machine: Machine, monkeypatch, fre
     assert finding.found.startswith(("5.0 GiB free", "50 MiB free", "1 MiB free"))
 
 
+@pytest.mark.long
 def test_the_table_of_each_gpu_and_a_broken_one(machine: Machine, place: Path, monkeypatch) -> None:
     other = TORCH | {"gpus": [TORCH_GPU, TORCH_GPU | {"name": "NVIDIA B200", "target": "sm_100", "sms": 148}]}
     own, borrowed = about("table", machine._replace(torch=other))
@@ -247,6 +253,7 @@ def test_the_table_of_each_gpu_and_a_broken_one(machine: Machine, place: Path, m
     assert (finding.level, "mine.py (NORMTUNE_TABLE) waits for one" in finding.found) == (OK, True)
 
 
+@pytest.mark.long
 def test_the_installed_tables_are_listed_with_their_paths(machine: Machine, place: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(place))
     assert about("installed", machine) == []
@@ -299,6 +306,7 @@ def run_doctor(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", [("torch", "triton", "pynvml", "pandas", "pyarrow", "sqlalchemy"), ("rich", "torch")])
 def test_doctor_survives_whatever_is_broken(place: Path, names: tuple[str, ...]) -> None:
     (place / "normtune").symlink_to(ROOT)
@@ -312,6 +320,7 @@ def test_doctor_survives_whatever_is_broken(place: Path, names: tuple[str, ...])
     assert last.endswith("sweep or kernels will not work before that is mended")
 
 
+@pytest.mark.long
 def test_json_holds_what_the_lines_say(place: Path) -> None:
     (place / "normtune").symlink_to(ROOT)
     (place / "torch.py").write_text("raise ImportError('no')")

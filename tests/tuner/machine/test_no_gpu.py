@@ -75,6 +75,7 @@ def root():
     return Path(__file__).parents[3]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("code", "says"),
     [
@@ -101,6 +102,7 @@ def test_what_a_library_prints_is_no_fact(fake):
     assert ask("torch") == BUILT | {"error": "RuntimeError: No CUDA GPUs are available"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("torch", "triton", "says"),
     [

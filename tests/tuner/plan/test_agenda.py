@@ -142,6 +142,7 @@ def loss_of_table(evidence, matrices, measured, leaves):
     return mean(found)
 
 
+@pytest.mark.long
 # Four fifths of the time of a fit go into the number of leaves, which the order has no part in.
 @pytest.mark.parametrize(
     ("share", "leaves", "draws"),

@@ -28,6 +28,7 @@ def tasks_of(dtype="bfloat16", grid=(), space="default", keys=()):
     return plan(problems(list(keys), [dtype], grid or shapes("quick")), space, TARGET).tasks
 
 
+@pytest.mark.long
 def test_the_timing_of_a_known_sweep_is_told_within_a_fifth():
     wanted = problems(VARIANTS, ["bfloat16", "float16", "float32"], shapes("recording", ROWS, HIDDEN))
     estimate = Pace(H200, TARGET, Exhaustive.expected_blocks).estimate(plan(wanted, "default", TARGET).tasks)
@@ -35,6 +36,7 @@ def test_the_timing_of_a_known_sweep_is_told_within_a_fifth():
     assert estimate.seconds == sum(estimate)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["rms_norm_forward", "rms_norm_backward"])
 def test_launches_of_the_recording_are_told_within_a_quarter(name):
     """All launches of each way together; Liger's backward, too few rows in flight to be told, is left out."""
@@ -83,6 +85,7 @@ def test_few_and_slow_cores_make_one_wait_for_the_compiler():
     assert slow.compile > 1.5 * usual.compile and slow.timing == usual.timing
 
 
+@pytest.mark.long
 def test_exhaustive_takes_longer_and_the_quick_space_shorter():
     tasks, quick = tasks_of(), tasks_of(space="quick")
     adaptive, exhaustive = (Pace(H200, TARGET, name) for name in (Adaptive.expected_blocks, Exhaustive.expected_blocks))

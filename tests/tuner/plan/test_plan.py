@@ -88,6 +88,7 @@ def test_unknown_space():
         plan([], "tiny", TARGET)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_the_quick_space_has_a_legal_config_everywhere_and_few(target):
     for spec in operators().values():
@@ -131,6 +132,7 @@ def test_an_operator_without_a_quick_space_is_tried_evenly(monkeypatch):
     assert max(steps) - min(steps) <= 1
 
 
+@pytest.mark.long
 def test_what_does_not_fit_into_the_free_memory_is_left_out_and_kept_track_of():
     whole = plan(problems([], ["bfloat16"], shapes("default")), "quick", TARGET)
     assert fitting(whole, None) is whole

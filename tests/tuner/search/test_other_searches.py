@@ -31,6 +31,7 @@ def test_searches_know_their_names():
     assert {search(name).name: name for name in SEARCHES} == {name: name for name in SEARCHES}
 
 
+@pytest.mark.long
 def test_a_search_of_one_file_and_one_line_goes_through_sweep_resume_and_fit(tmp_path, monkeypatch):
     monkeypatch.setitem(SEARCHES, "random", "random_configs:RandomConfigs")
     store = tmp_path / "store.db"
@@ -56,6 +57,7 @@ def opened(monkeypatch):
     return lambda: WorkerBench(("made_up_recording", "engine", ()))
 
 
+@pytest.mark.long
 def test_a_search_of_pairs_comes_back_to_problems_and_resumes(opened, tmp_path):
     whole = recorded_plan()
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
@@ -76,6 +78,7 @@ def test_a_search_of_pairs_comes_back_to_problems_and_resumes(opened, tmp_path):
     assert max(len(parts) for (_, _, config), parts in times.items() if config != COPY) > 1
 
 
+@pytest.mark.long
 def test_a_budget_ends_a_search_between_its_tasks(opened, tmp_path):
     seconds = iter(range(10_000))
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:

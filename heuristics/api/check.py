@@ -1,0 +1,181 @@
+"""Checks of a table from Python: against its data and kernels, or on a device.
+
+In: the file of a table. Out: `Report` of `checking.offline`, or `DeviceCheck`. Joins what a table is asked (`session`,
+`verdict`) with what measures it (`normtune.tuner`). Nothing is printed.
+"""
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+from normtune.errors import UsageError
+from normtune.heuristics.checking import offline, subject
+from normtune.heuristics.checking.offline import Report
+from normtune.heuristics.checking.report import note_lines
+from normtune.heuristics.checking.session import Course, Question
+from normtune.heuristics.checking.subject import Checked
+from normtune.heuristics.checking.verdict import Judgement, of_table
+from normtune.kernels.config import Config
+from normtune.kernels.operator import operator
+from normtune.kernels.problem import Problem
+from normtune.results.database.store import Store
+from normtune.results.recording import load_recording
+from normtune.results.records import REPLAY_PREFIX, Device
+from normtune.tuner import recheck
+from normtune.tuner.device.open import Bench, Outcome, open_device
+from normtune.tuner.device.recorded import difference
+from normtune.tuner.plan.grids import MAX_ELEMENTS
+from normtune.tuner.plan.plan import Task, candidates
+
+BUDGET_SECONDS = 60.0
+
+
+class DeviceCheck(NamedTuple):
+    """Result of a check on a device.
+
+    Attributes:
+        device: on which it was measured.
+        verdict: on the table: `OK`, `AMBIGUOUS` or `STALE`.
+        functions: each function that was checked, and the judgement on it.
+        notes: what else the user should know, one line each.
+        kernels_changed: whether kernels changed since the table was fitted.
+        shapes, timings: how many were measured.
+        seconds: that it took.
+    """
+
+    device: Device
+    verdict: str
+    functions: tuple[tuple[Checked, Judgement], ...]
+    notes: tuple[str, ...]
+    kernels_changed: bool
+    shapes: int
+    timings: int
+    seconds: float
+
+
+def check(table: str | os.PathLike[str], *, quick: bool = False) -> Report:
+    """Check without a GPU that a table belongs to its data and kernels, as `normtune check` does.
+
+    Args:
+        table: its file.
+        quick: whether nothing is fitted, so that only edits, legality and kernels are checked.
+
+    Raises:
+        UsageError: the file cannot be read or has no header of a table.
+    """
+    return offline.check(Path(table), quick, compare=difference)
+
+
+def check_on_device(
+    table: str | os.PathLike[str],
+    device: str | None = None,
+    *,
+    budget_seconds: float = BUDGET_SECONDS,
+    seed: int = 0,
+    store: Store | str | os.PathLike[str] | None = None,
+    begin: Callable[[Device], None] = lambda device: None,
+) -> DeviceCheck:
+    """Measure whether a table still fits a GPU, as `normtune check --device` does.
+
+    Starts processes: a script that calls it needs `if __name__ == "__main__":`.
+
+    Args:
+        table: its file.
+        device: the GPU, `cuda:N`, or a recording to replay, `replay:NAME`; None for cuda:0.
+        budget_seconds: that it may take.
+        seed: another number draws other shapes.
+        store: keeps the measurements; None for nowhere.
+        begin: called with the device before anything is measured.
+
+    Raises:
+        UsageError: the table or the device cannot be used, or a value is out of range.
+        NormtuneError: the device fails.
+    """
+    begun = time.monotonic()
+    if not budget_seconds > 0:
+        raise UsageError(f"budget_seconds is {budget_seconds!r}: expected a positive number")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise UsageError(f"seed is {seed!r}: expected an integer of at least 0")
+    suspect = subject.read(Path(table))
+    bench = open_device(device, suspect.regime)
+    try:
+        suspect = suspect.on(bench.target.sms)
+        known = recorded(bench.device, suspect.regime)
+        course = Course(suspect.functions, suspect.box, bench.target, seed, MAX_ELEMENTS, known)
+        begin(bench.device)
+        with nullcontext(store) if store is None or isinstance(store, Store) else Store.open(store) as opened:
+            done = measure(course, bench, budget_seconds - (time.monotonic() - begun), opened)
+    finally:
+        bench.close()
+    judged = tuple(course.judged())
+    return DeviceCheck(
+        device=bench.device,
+        verdict=of_table(judged)[0],
+        functions=judged,
+        notes=tuple(note_lines(suspect, bench.device, done.skipped, done.oversized, done.unfinished)),
+        kernels_changed=bool(suspect.changed),
+        shapes=done.measured,
+        timings=done.timings,
+        seconds=time.monotonic() - begun,
+    )
+
+
+def recorded(device: Device, regime: str) -> Callable[[Checked], Collection[tuple[int, int]] | None]:
+    """What says which shapes of a function can be measured: on a replay those that were recorded; None for all."""
+    if not device.uuid.startswith(REPLAY_PREFIX):
+        return lambda one: None
+    frame = load_recording(device.uuid.removeprefix(REPLAY_PREFIX), regime).frame
+    columns = ["operator", "variant", "dtype", "rows", "hidden"]
+    shapes: dict[tuple[str, str, str], set[tuple[int, int]]] = defaultdict(set)
+    for name, variant, dtype, rows, hidden in frame[columns].drop_duplicates().itertuples(index=False):
+        shapes[name, variant, dtype].add((int(rows), int(hidden)))
+    return lambda one: shapes[one.operator, one.variant, one.dtype]
+
+
+def measure(course: Course, bench: Bench, seconds: float | None, store: Store | None = None) -> recheck.Recheck:
+    """Ask a course's questions of a device until it needs no more answers or time is up; the device is closed then.
+
+    Args:
+        course: of a table's check.
+        bench: the device.
+        seconds: that there are; None for no limit.
+        store: where the measurements are kept; None for nowhere.
+
+    Raises:
+        NormtuneError: the device fails.
+    """
+    of_problem: dict[Problem, list[Question]] = {}
+    for question in course.questions:
+        of_problem.setdefault(question.problem, []).append(question)
+    asked: dict[Task, list[tuple[Question, Config]]] = {}
+    # One race for all functions that ask for a problem: a store holds a config's times of a run once.
+    for problem, questions in of_problem.items():
+        spec = operator(problem.operator)
+        configs = {config for question in questions for config in (question.config, *question.rivals)}
+        kept, _ = candidates(spec, configs, problem, bench.target)
+        of_launch = {candidate.launch: candidate.config for candidate in kept}
+        asked[Task(problem, tuple(kept))] = [
+            (question, of_launch[spec.launch(question.config, problem, bench.target)]) for question in questions
+        ]
+    return recheck.recheck(bench, list(asked), _Asker(course, asked), seconds, store)
+
+
+class _Asker:
+    """A course as the tuner sees it; a `recheck.Asker`."""
+
+    def __init__(self, course: Course, asked: Mapping[Task, Sequence[tuple[Question, Config]]]) -> None:
+        self._course = course
+        self._asked = asked
+
+    def wants(self, task: Task) -> bool:
+        """Whether one of its questions is open."""
+        return any(self._course.wants(question) for question, _ in self._asked[task])
+
+    def learn(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """Answer its questions."""
+        for question, own in self._asked[task]:
+            self._course.learn(question, own, outcomes)
