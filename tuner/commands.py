@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from normtune.errors import UsageError
+from normtune.results.commands import StoreOption
 from normtune.results.regimes import COLD
 from normtune.results.source import warn_of_damage
 from normtune.results.terminal import say
@@ -107,12 +108,7 @@ def sweep(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end and nothing else.")] = False,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."
-        ),
-    ] = None,
+    store: StoreOption = None,
 ) -> None:
     """Measure configs over shapes and store every sample.
 

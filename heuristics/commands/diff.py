@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from normtune.results.commands import StoreOption
 from normtune.results.terminal import say
 
 
@@ -22,12 +23,7 @@ def diff(
         typer.Argument(metavar="A", help="File of a table, shipped table (nvidia-h200), or rule (liger)."),
     ],
     second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."
-        ),
-    ] = None,
+    store: StoreOption = None,
     recording: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Score on a recording that ships with normtune, in place of a store."),

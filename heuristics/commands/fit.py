@@ -14,6 +14,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.commands.check import check
 from normtune.heuristics.commands.fit_options import with_options
 from normtune.heuristics.fitting.options import FitOptions
+from normtune.results.commands import StoreOption
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
@@ -40,12 +41,7 @@ class _Part(NamedTuple):
 
 
 def fit(
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."
-        ),
-    ] = None,
+    store: StoreOption = None,
     recording: Annotated[
         str | None, typer.Option(metavar="NAME", help="Fit a recording that ships with normtune, in place of a store.")
     ] = None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normtune.errors import UsageError
+from normtune.results.commands import StoreOption
 from normtune.results.regimes import COLD, WARM, check_regime
 from normtune.results.terminal import say
 
@@ -34,12 +35,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."
-        ),
-    ] = None,
+    store: StoreOption = None,
     recording: Annotated[
         str | None, typer.Option(metavar="NAME", help="Show a recording that ships with normtune, in place of a store.")
     ] = None,
