@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normtune.kernels.config import COPY
+from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem, split_key
 from normtune.results.records import Device, Measurement, Run
@@ -98,8 +98,7 @@ class Evidence:
 
     def measurements(self) -> list[Measurement]:
         """The rows as values, in the order of the frame."""
-        pairs = zip(self.frame["operator"], self.frame["config"], strict=True)
-        configs = {pair: read_config(*pair) for pair in dict.fromkeys(pairs)}
+        configs = self._configs()
         columns = [self.frame[name].tolist() for name in COLUMNS]
         return [
             Measurement(Problem(operator, rows, hidden, dtype, variant), configs[operator, config], *rest)
@@ -108,9 +107,13 @@ class Evidence:
 
     def knobs(self) -> tuple[str, ...]:
         """The names of the knobs of all configs, those of an operator in their order."""
-        pairs = zip(self.frame["operator"], self.frame["config"], strict=True)
-        found = dict.fromkeys(name for pair in dict.fromkeys(pairs) for name in read_config(*pair)._fields)
-        return tuple(found) or COPY._fields
+        names = dict.fromkeys(name for config in self._configs().values() for name in config._fields)
+        return tuple(names) or COPY._fields
+
+    def _configs(self) -> dict[tuple[str, str], Config]:
+        """Each config by its operator and text, in the order of the frame."""
+        pairs = zip(self.frame["operator"].tolist(), self.frame["config"].tolist(), strict=True)
+        return {pair: read_config(*pair) for pair in dict.fromkeys(pairs)}
 
     def devices(self) -> list[Device]:
         """One device of each kind (label and SMs), from its newest run, by label and SMs."""

@@ -75,7 +75,7 @@ def listing(evidence: "Evidence", matrices: list[TimingMatrix]) -> pd.DataFrame:
                 *(median / copies.get((item.run, problem), math.nan), moved[problem] / median, devices[item.run]),
             )
         )
-    return pd.DataFrame(rows, columns=list(columns(evidence)))
+    return pd.DataFrame(rows, columns=[*_FIRST, *knobs, *_LAST])
 
 
 def chosen(frame: pd.DataFrame, query: str | None, sort: str | None) -> pd.DataFrame:
