@@ -42,12 +42,8 @@ class Frontend:
 
         Tensors count by dtype, shape and identity within the launch; names and addresses do not count.
         """
-        tensors: dict[int, int] = {}
-        parts = [
-            [self.of_call(call).hex(), list(call.grid), [_argument(value, tensors) for value in call.args]]
-            for call in calls
-        ]
-        return _digest(json.dumps(parts, separators=(",", ":")))
+        calls = list(calls)
+        return digest_of_launch(calls, [self.of_call(call) for call in calls])
 
     def of_call(self, call: KernelCall) -> bytes:
         """The digest of the specialised kernel: optimised TTIR without names and positions, target and options."""
@@ -73,6 +69,16 @@ class Frontend:
     def remember(self, kernels: Sequence[Any], digests: Sequence[bytes]) -> None:
         """Keep the digests of compiled kernels: Triton holds these in memory and calls its hook for them only once."""
         self._compiled.update(zip((kernel.hash for kernel in kernels), digests, strict=True))
+
+
+def digest_of_launch(calls: Iterable[KernelCall], codes: Iterable[bytes]) -> bytes:
+    """The digest of a launch, from the digest of each call's kernel; see `Frontend.of_launch`."""
+    tensors: dict[int, int] = {}
+    parts = [
+        [code.hex(), list(call.grid), [_argument(value, tensors) for value in call.args]]
+        for call, code in zip(calls, codes, strict=True)
+    ]
+    return _digest(json.dumps(parts, separators=(",", ":")))
 
 
 def normalised(text: str) -> str:

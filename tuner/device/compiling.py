@@ -22,7 +22,7 @@ from normtune.kernels.load_file import load, loaded
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.stand_in import StandIn
-from normtune.tuner.device.code import Code, Frontend, machine_code
+from normtune.tuner.device.code import Code, Frontend, digest_of_launch, machine_code
 from normtune.tuner.device.processes import SPAWN, Scratch, belong_to_parent, start_tracker, told_exit, use_scratch
 from normtune.tuner.plan.binaries import Job, compile_class, jobs_of
 
@@ -315,9 +315,10 @@ def _compile(job: Job, keep_assembly: bool, only_codes: bool = False) -> Compile
         digests = [_FRONTEND.of_call(call) for call in calls]
         for pair in job.serves:
             served = _calls(*pair)
-            codes.append(Code(_FRONTEND.of_launch(served)))
+            own = [_FRONTEND.of_call(call) for call in served]
+            codes.append(Code(digest_of_launch(served, own)))
             # The kernel that sums partial sums depends on their number, so launches of a job may differ in it.
-            alike.append([_FRONTEND.of_call(call) for call in served] == digests)
+            alike.append(own == digests)
         if only_codes:
             return Compiled(job, "ok", codes=tuple(codes), alike=tuple(alike))
         kernels = warmup(calls)
