@@ -93,18 +93,20 @@ class Config(tuple[Any, ...]):
         """One line, only the values that say something: `persistent block_row=4 warps=8 stages=3 programs_per_sm=2`."""
         return " ".join(
             str(value) if knob.kind is str and knob.default is None else f"{knob.name.removeprefix('num_')}={value}"
-            for knob, value in zip(self.knobs, self, strict=True)
-            if knob.name == "num_warps" or value != knob.default
+            for knob, value in self._telling()
         )
 
     def constant_name(self) -> str:
         """The name of this config in a table's code, an identifier: `ROWS_2_WARPS_8`."""
-        parts = [
+        return "_".join(
             str(value) if knob.kind is str else f"{knob.name.removeprefix('num_')}_{value}"
-            for knob, value in zip(self.knobs, self, strict=True)
-            if knob.name == "num_warps" or value != knob.default
-        ]
-        return "_".join(parts).upper()
+            for knob, value in self._telling()
+        ).upper()
+
+    def _telling(self) -> list[tuple[Knob, int | str]]:
+        """The knobs whose value is no default, with the value; warps are always among them."""
+        pairs = zip(self.knobs, self, strict=True)
+        return [(knob, value) for knob, value in pairs if knob.name == "num_warps" or value != knob.default]
 
     def to_json(self) -> str:
         """The canonical text of this config: sorted keys, no spaces; equal configs give equal bytes."""

@@ -28,8 +28,9 @@ def check_legal(legal: Legal, spec: OperatorSpec, configs: Sequence[Config]) -> 
     """
     sizes = [size for size in (1 << power for power in range(17)) if size <= spec.max_hidden]
     of = spec.at(**{name: values[0] for name, values in spec.sizes.items()})
+    problems = [of.problem(1, size, of.dtypes[0]) for size in sizes]
     for config in configs:
-        said = [bool(legal(config, of.problem(1, size, of.dtypes[0]), TARGETS["sm_90"])) for size in sizes]
+        said = [bool(legal(config, problem, TARGETS["sm_90"])) for problem in problems]
         if sorted(said, reverse=True) != said:
             first = said.index(False)
             raise UsageError(

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from normtune.errors import UsageError
-from normtune.kernels.call import KernelCall
+from normtune.kernels.call import KernelCall, run
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
 from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, MAX_ROWS, WEIGHT, Problem
@@ -80,16 +80,14 @@ class KernelOperator:
                 f"{self.spec.name} takes {', '.join(names)}: got {len(arguments)} values and {sorted(named)}"
             )
         spec, problem, first = self._problem(given)
+        from normtune.kernels.dispatch import config_for, target_of
+
+        target = target_of(first)
         if config is None:
-            from normtune.kernels.dispatch import config_for, target_of
-
-            config = config_for(spec, problem, target_of(first), first.device.index or 0)
+            config = config_for(spec, problem, target, first.device.index or 0)
         if isinstance(config, Implementation):
-            from normtune.kernels.call import run
-
-            launch = spec.launch(config, problem, Target("", 0, 0, 0, 0, 0))
             scalars = {name: given[name] for name in spec.scalars}
-            run(spec.calls(launch, problem, given, None, scalars))
+            run(spec.calls(spec.launch(config, problem, target), problem, given, None, scalars))
         else:
             _called(self.function, given, config, problem)
 
@@ -162,7 +160,7 @@ def kernel_operator(
     """
 
     def made(function: Callable[..., object]) -> KernelOperator:
-        faults = list(faults_of(function, config, space, buffers, scalars or {}, tuple(sizes or ())))
+        faults = faults_of(function, config, space, buffers, scalars or {}, tuple(sizes or ()))
         if faults:
             raise UsageError("\n".join(f"operator {name or function.__name__!r}: {fault}" for fault in faults))
         spec = _Short(
@@ -253,7 +251,7 @@ class _Resolver:
         scalars: Mapping[str, float],
         legal: Legal | None,
     ) -> None:
-        self._function, self.buffers_of, self._scalars, self._legal = function, buffers, scalars, legal
+        self._function, self._buffers, self._scalars, self._legal = function, buffers, scalars, legal
         self._launch = lru_cache(1 << 16)(self._recorded)
 
     def __call__(
@@ -279,7 +277,7 @@ class _Resolver:
     def _recorded(self, config: Config, problem: Problem) -> RecordedLaunch | str:
         from normtune.kernels.recording import binary_of, recorded
 
-        tensors = {one.name: StandIn(one.dtype, one.shape) for one in buffers_of(self.buffers_of, problem)}
+        tensors = {one.name: StandIn(one.dtype, one.shape) for one in buffers_of(self._buffers, problem)}
         given = {**tensors, **self._scalars}
         try:
             calls = recorded(lambda: _called(self._function, given, config, problem))
