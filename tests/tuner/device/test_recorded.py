@@ -10,11 +10,14 @@ from normtune.kernels import alignment, operator, rms_norm_forward, rms_norm_lau
 from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.target import target_for
 from normtune.results import recorded_code
 from normtune.results.evidence import Evidence
-from normtune.results.recorded_code import Cell, path_of, read, write
+from normtune.results.recorded_code import Cell, cell_of, pairs_of, path_of, read, write
+from normtune.results.recording import load_recording
 from normtune.results.records import Device, Measurement, Run
 from normtune.tuner.device import recorded
+from normtune.tuner.device.identity import triton_version
 from normtune.tuner.device.recorded import difference, record
 
 KERNELS = inspect.getsource(rms_norm_forward)
@@ -88,3 +91,17 @@ def test_digests_of_another_recording_are_none_and_damaged_ones_an_error(known):
     path.write_text(text[:-20])
     with pytest.raises(NormtuneError, match="is damaged"):
         read("made-up", known)
+
+
+@pytest.mark.long
+def test_the_digests_of_the_shipped_recording_are_those_of_the_present_kernels():
+    # Not by `difference` alone, which compares no code while sources and launches are the recorded ones.
+    evidence = load_recording("nvidia-h200", None)
+    code = read("nvidia-h200", evidence)
+    assert code is not None
+    if code.triton != triton_version():
+        pytest.skip(f"digests of Triton {code.triton}")
+    sample = sorted(code.cells)[:: len(code.cells) // 6]
+    pairs = [pair for pair in pairs_of(evidence) if cell_of(*pair) in sample]
+    digests = recorded._digests(pairs, target_for("sm_90", 132))
+    assert digests == {cell: code.cells[cell] for cell in sample}
