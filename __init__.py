@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from normtune.heuristics.fitting.api import Table, fit
     from normtune.heuristics.fitting.options import FitOptions
     from normtune.heuristics.tablefile.locate import load_table
-    from normtune.kernels.batch_invariant import batch_invariant, use_batch_invariant
+    from normtune.kernels.calling.batch_invariant import batch_invariant, use_batch_invariant
+    from normtune.kernels.calling.dispatch import use_table
     from normtune.kernels.config import Config
-    from normtune.kernels.dispatch import use_table
     from normtune.kernels.operator import OperatorSpec, register
-    from normtune.kernels.rms_norm import rms_norm
-    from normtune.kernels.rms_norm_module import RMSNorm
-    from normtune.kernels.short_form import kernel_operator
-    from normtune.kernels.warmup import warmup
+    from normtune.kernels.rms_norm.function import rms_norm
+    from normtune.kernels.rms_norm.module import RMSNorm
+    from normtune.kernels.rms_norm.warmup import warmup
+    from normtune.kernels.short_form.decorator import kernel_operator
     from normtune.results.database.store import Store
     from normtune.tuner.api import sweep
     from normtune.tuner.doctor.checks import doctor
@@ -34,25 +34,25 @@ _HOMES = {
     "FitOptions": "heuristics.fitting.options",
     "NormtuneError": "errors",
     "OperatorSpec": "kernels.operator",
-    "RMSNorm": "kernels.rms_norm_module",
+    "RMSNorm": "kernels.rms_norm.module",
     "Store": "results.database.store",
     "Table": "heuristics.fitting.api",
     "UsageError": "errors",
-    "batch_invariant": "kernels.batch_invariant",
+    "batch_invariant": "kernels.calling.batch_invariant",
     "check": "heuristics.api.check",
     "check_on_device": "heuristics.api.check",
     "diff": "heuristics.api.diff",
     "doctor": "tuner.doctor.checks",
     "fit": "heuristics.fitting.api",
-    "kernel_operator": "kernels.short_form",
+    "kernel_operator": "kernels.short_form.decorator",
     "load_table": "heuristics.tablefile.locate",
     "register": "kernels.operator",
-    "rms_norm": "kernels.rms_norm",
+    "rms_norm": "kernels.rms_norm.function",
     "show": "heuristics.api.show",
     "sweep": "tuner.api",
-    "use_batch_invariant": "kernels.batch_invariant",
-    "use_table": "kernels.dispatch",
-    "warmup": "kernels.warmup",
+    "use_batch_invariant": "kernels.calling.batch_invariant",
+    "use_table": "kernels.calling.dispatch",
+    "warmup": "kernels.rms_norm.warmup",
 }
 
 __all__ = [

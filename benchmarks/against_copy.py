@@ -57,7 +57,7 @@ def ratios(evidence: Any, path: Path) -> Ratios:
     from normtune.heuristics.tablefile import locate
     from normtune.kernels.config import COPY
     from normtune.kernels.operator import operator
-    from normtune.kernels.rms_norm_config import RMSNormConfig
+    from normtune.kernels.rms_norm.config import RMSNormConfig
     from normtune.kernels.target import target_for
 
     (device,) = evidence.devices()

@@ -26,7 +26,7 @@ class SideFailedError(Exception):
 
 def identity(target: Any, name: str, dtype: str, rows: int, hidden: int) -> dict[str, Any]:
     """Identity of normtune's time at a problem: kernels, config, and float32 elements of partial sums."""
-    from normtune.kernels.dispatch import config_for
+    from normtune.kernels.calling.dispatch import config_for
     from normtune.kernels.fingerprint import fingerprint
 
     spec, problem = problem_of(name, dtype, rows, hidden)

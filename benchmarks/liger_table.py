@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from normtune.benchmarks import places
 
 if TYPE_CHECKING:
-    from normtune.kernels.operator import Launch
+    from normtune.kernels.tiles.launch import Launch
     from normtune.tuner.plan.plan import Task
 
 OPERATORS = ("rms_norm_forward", "rms_norm_backward")
@@ -102,7 +102,7 @@ class Trial(NamedTuple):
 def plan(engine, name: str, rows: int, hidden: int) -> Trial:
     """The single-row config, twice, and the table's config of one shape."""
     from normtune.heuristics.rules import liger
-    from normtune.kernels.dispatch import config_for
+    from normtune.kernels.calling.dispatch import config_for
     from normtune.kernels.operator import operator
     from normtune.tuner.plan.plan import Candidate, Task
 

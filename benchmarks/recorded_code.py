@@ -3,18 +3,31 @@
 Run it with the kernels' sources of the recording and the Triton of constraints.txt; no GPU is needed:
 
     python benchmarks/recorded_code.py nvidia-h200
+
+With other sources, after a refactoring, compare the code of all that was recorded, which takes two minutes. If it is
+equal, kernels/same_code.json is written anew, and nothing is compared again until the sources change:
+
+    python benchmarks/recorded_code.py nvidia-h200 --same
 """
 
+import argparse
+import json
 import sys
 import time
 
-from normtune.results.recorded_code import path_of, write
+from normtune.kernels.fingerprint import SAME_CODE, fingerprint
+from normtune.kernels.operator import operators
+from normtune.results.recorded_code import cell_of, pairs_of, path_of, write
 from normtune.results.recording import load_recording, recordings
-from normtune.tuner.device.recorded import record
+from normtune.tuner.device.recorded import difference, record
 
 
-def main(names: list[str]) -> None:
-    """Write the digests of these recordings, or of all, beside them."""
+def main(names: list[str], same: bool) -> None:
+    """Write the digests of these recordings, or of all, beside them; or compare them with the present sources."""
+    if same:
+        equal = [found for name in names or recordings() for found in compare(name)]
+        SAME_CODE.write_text(json.dumps({now: [then] for now, then in sorted(equal) if now != then}, indent=2) + "\n")
+        return
     for name in names or recordings():
         begun = time.monotonic()
         code = record(load_recording(name, None))
@@ -23,5 +36,27 @@ def main(names: list[str]) -> None:
         print(f"{path_of(name)}: {len(code.cells)} cells, {size} bytes, Triton {code.triton}, {seconds:.0f} s")
 
 
+def compare(name: str) -> list[tuple[str, str]]:
+    """The fingerprints of the present sources and of those that were recorded, if all cells have the same code."""
+    evidence = load_recording(name, None)
+    cells = {cell_of(*pair) for pair in pairs_of(evidence)}
+    found = difference(name, evidence, cells)
+    if found.undecided:
+        sys.exit(f"{name}: {found.undecided}")
+    if found.changed:
+        sys.exit(
+            f"{name}: the code of {len(found.changed)} of {len(cells)} cells changed, {found.changed[0]} among them"
+        )
+    compared = sum(cell.operator in found.suspects for cell in cells)
+    print(
+        f"{name}: the code of {compared} cells is the recorded one, the other {len(cells) - compared} have its sources"
+    )
+    return [(fingerprint(operators()[operator]), then) for operator, then in evidence.fingerprints().items()]
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*", metavar="RECORDING")
+    parser.add_argument("--same", action="store_true", help="compare the present sources and write same_code.json")
+    options = parser.parse_args()
+    main(options.names, options.same)

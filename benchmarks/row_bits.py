@@ -56,7 +56,7 @@ def compared(name: str, dtype: str, rows: int, hidden: int, device: str) -> dict
     import torch
 
     from normtune.kernels.call import run
-    from normtune.kernels.device import describe
+    from normtune.kernels.calling.device import describe
     from normtune.kernels.operator import operator
     from normtune.kernels.target import TARGETS
     from normtune.tuner.plan.plan import candidates

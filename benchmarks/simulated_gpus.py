@@ -21,7 +21,7 @@ from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_S
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.recording import load_recording
 

@@ -2,16 +2,20 @@
 
 In: an `OperatorSpec`. Out: a sha256 over the syntax trees of the modules that its spec lists, without docstrings,
 comments, annotations and positions. Reads sources as text: needs neither triton nor torch, and gives the same on
-every Python.
+every Python. same_code.json lists, by the fingerprint of sources, those of earlier sources whose compiled code was
+proved equal on all of a recording (benchmarks/recorded_code.py writes it).
 """
 
 import ast
 import hashlib
+import json
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from normtune.kernels.operator import OperatorSpec
+
+SAME_CODE = Path(__file__).with_name("same_code.json")
 
 
 def fingerprint(spec: OperatorSpec) -> str:
@@ -21,6 +25,19 @@ def fingerprint(spec: OperatorSpec) -> str:
         FileNotFoundError: a module that the spec lists has no source file.
     """
     return _of_modules(spec.sources)
+
+
+def is_current(spec: OperatorSpec, measured: str) -> bool:
+    """Whether sources with the fingerprint `measured` are the present ones, or compile to the same code."""
+    present = fingerprint(spec)
+    return measured == present or measured in same_code().get(present, ())
+
+
+@cache
+def same_code() -> dict[str, list[str]]:
+    """The fingerprints of earlier sources that compile to the same code, by that of the present ones."""
+    equal: dict[str, list[str]] = json.loads(SAME_CODE.read_text("utf-8"))
+    return equal
 
 
 def source_fingerprint(source: str) -> str:

@@ -51,49 +51,6 @@ class AnyLaunch(Protocol):
     def __hash__(self) -> int: ...
 
 
-class Launch(NamedTuple):
-    """A launch of kernels that work on tiles of rows and columns.
-
-    Attributes:
-        looped: whether the kernel with a row loop runs (a fixed grid) or one program a row block.
-        grid: programs of the main kernel.
-        block_row, block_col: the tile that a program holds.
-        num_warps, num_stages: as the compiler takes them.
-        alignment: largest power of two up to 16 that divides hidden and every row stride, elements.
-        column_mask: whether `block_col` exceeds hidden.
-        workspace: float32 elements of partial sums; 0 when there is no second stage.
-        finish: how sums over rows end: `none`, `reduce`, `dependent` or `columns`.
-        chunks: chunks of `block_col` columns in which a row is worked on; 0 where it is one tile.
-        held: whether chunks stay in registers between their two uses.
-        slice_row, slice_col: the tile of a program of columns; 0 where there is none.
-    """
-
-    looped: bool
-    grid: int
-    block_row: int
-    block_col: int
-    num_warps: int
-    num_stages: int
-    alignment: int
-    column_mask: bool
-    workspace: int
-    finish: str = "none"
-    chunks: int = 0
-    held: bool = False
-    slice_row: int = 0
-    slice_col: int = 0
-
-    @property
-    def binary(self) -> "Launch":
-        """This launch without what does not specialise: two launches with equal `binary` run the same machine code."""
-        return self._replace(grid=0, workspace=int(self.workspace > 0))
-
-    @property
-    def of_a_row(self) -> "Launch":
-        """This launch without what counts rows and what sums over them: equal ones work on each row in the same way."""
-        return self._replace(grid=0, workspace=0, finish="none", slice_row=0, slice_col=0)
-
-
 class ImplementationLaunch(NamedTuple):
     """A call of an implementation that is not ours: no binary of ours is compiled for it, ahead of time or ever."""
 
@@ -387,6 +344,6 @@ def read_config(operator: str, text: str) -> Config:
 
 @cache
 def _import_specs() -> None:
-    import_module("normtune.kernels.rms_norm_spec")
+    import_module("normtune.kernels.rms_norm.spec")
     for entry in sorted(entry_points(group="normtune.operators"), key=lambda entry: entry.name):
         entry.load()

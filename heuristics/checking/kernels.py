@@ -13,7 +13,7 @@ from normtune.heuristics.tablefile.header import Header
 from normtune.heuristics.tablefile.parse import normalised_trees, trees
 from normtune.heuristics.tablefile.relative_tree import choose_on
 from normtune.heuristics.tablefile.tree import choose
-from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.fingerprint import is_current
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import MAX_ROWS, split_batch_invariant, split_key
 
@@ -42,7 +42,7 @@ def changed_kernels(header: Header, text: str, notes: list[str], compare: Compar
         NormtuneError: the digests of a recording are damaged, or code cannot be compiled at all.
     """
     specs = operators()
-    changed = [name for name, known in header.kernels.items() if name in specs and fingerprint(specs[name]) != known]
+    changed = [name for name, known in header.kernels.items() if name in specs and not is_current(specs[name], known)]
     why = "code is compared without --quick, for tables of a recording"
     if compare is not None and (name := values(header.regenerate).get("--recording", [""])[-1]):
         differences = list(_differences(name, header, text, compare))

@@ -17,7 +17,7 @@ from normtune.heuristics.tablefile.header import MEASURED, Header, is_edited, mi
 from normtune.heuristics.tablefile.parse import normalised_trees, trees
 from normtune.heuristics.tablefile.relative_tree import NormalisedTree, on_sms
 from normtune.heuristics.tablefile.tree import Box, Tree
-from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.fingerprint import is_current
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_batch_invariant, split_key
 from normtune.results.regimes import COLD
@@ -131,7 +131,7 @@ def read(path: Path) -> Suspect:
     if is_edited(header, body):
         notes.append("its code was edited since it was fitted")
     specs = operators()
-    changed = [name for name, known in header.kernels.items() if name in specs and fingerprint(specs[name]) != known]
+    changed = [name for name, known in header.kernels.items() if name in specs and not is_current(specs[name], known)]
     return Suspect(header, tuple(checked), Box(*map(int, box.groups())), tuple(changed), tuple(notes), normalised)
 
 

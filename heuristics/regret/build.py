@@ -11,7 +11,7 @@ import numpy as np
 from normtune.errors import UsageError
 from normtune.heuristics.regret.legality import registered
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix, timing_matrix
-from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.fingerprint import is_current
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import join_key
 from normtune.kernels.target import target_for
@@ -81,6 +81,6 @@ def outdated(everything: "Evidence", current: "Evidence") -> list[str]:
     lines = older(everything, current)
     known = operators()
     for name, measured in current.fingerprints().items():
-        if name in known and fingerprint(known[name]) != measured:
+        if name in known and not is_current(known[name], measured):
             lines.append(f"the kernels of {name} changed since: `normtune sweep --stale` measures them again")
     return lines

@@ -11,9 +11,9 @@ exceeds what 8 warps hold here.
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
-from normtune.kernels.rms_norm_launch import next_power_of_2
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import Target
+from normtune.kernels.tiles.launch import next_power_of_2
 
 _WARPS = 8
 _PROGRAMS_PER_SM = 2

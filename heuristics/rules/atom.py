@@ -11,7 +11,7 @@ GPU. There is no answer if a row exceeds what 8 warps hold here.
 from normtune.heuristics.rules.rule import FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import Target
 
 _GATED_HIDDEN = 128

@@ -8,7 +8,7 @@ In: operator, rows, hidden. Out: the config equivalent to Liger's launch. Source
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
 from normtune.kernels.config import Config
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 
 NAME = "liger"
 TITLE = "Liger-Kernel 0.8.5"

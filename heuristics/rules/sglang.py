@@ -10,9 +10,9 @@ row.
 from normtune.heuristics.rules.rule import FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
-from normtune.kernels.rms_norm_launch import next_power_of_2
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import Target
+from normtune.kernels.tiles.launch import next_power_of_2
 
 _WARPS = 4
 _ROWS_PER_PROGRAM = 512

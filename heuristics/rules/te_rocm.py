@@ -12,9 +12,9 @@ not mapped. There is no answer if a chunk or a row exceeds what 8 warps hold her
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
-from normtune.kernels.rms_norm_launch import next_power_of_2
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import Target
+from normtune.kernels.tiles.launch import next_power_of_2
 
 _WARPS = 8
 # Longer rows, in bytes, are read in chunks. The forward's chunks are larger than this limit.

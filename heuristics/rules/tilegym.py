@@ -10,9 +10,9 @@ backward has at most 64 tiles. There is no answer if a row has more than 16 chun
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
-from normtune.kernels.rms_norm_launch import MAX_CHUNKS, MAX_SPLIT_ELEMENTS_PER_THREAD, next_power_of_2
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import Target
+from normtune.kernels.tiles.launch import MAX_CHUNKS, MAX_SPLIT_ELEMENTS_PER_THREAD, next_power_of_2
 
 _CHUNK_BYTES = 4096
 _ELEMENTS_PER_THREAD = 32

@@ -10,9 +10,9 @@ and second weights. There is no answer for rows of more than 64 KB, for which it
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Autotuned
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
-from normtune.kernels.rms_norm_launch import next_power_of_2
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import Target
+from normtune.kernels.tiles.launch import next_power_of_2
 
 _MOST_THREADS = 1024
 _MOST_BYTES = 65536

@@ -9,9 +9,9 @@ vLLM raises an error.
 from normtune.heuristics.rules.rule import FORWARD, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
-from normtune.kernels.rms_norm_launch import next_power_of_2
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import Target
+from normtune.kernels.tiles.launch import next_power_of_2
 
 _MOST_BYTES = 65536
 

@@ -12,10 +12,11 @@ from normtune.heuristics.tablefile import locate
 from normtune.kernels import operator as door
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.operator import Flag, IllegalConfigError, Launch, OperatorSpec
+from normtune.kernels.operator import Flag, IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import Buffer, Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS, Target
+from normtune.kernels.tiles.launch import Launch
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run

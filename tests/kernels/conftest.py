@@ -8,7 +8,7 @@ import pytest
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash
 from normtune.heuristics.tablefile.template import ONE_GPU
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 
 CLASSES = {"Config": RMSNormConfig.knobs}
 _CODE = f"""

@@ -5,10 +5,10 @@ from collections import defaultdict
 import pytest
 
 from normtune.heuristics.tablefile import locate
-from normtune.kernels import rms_norm_trial
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, split_batch_invariant, split_key
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm import trial
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS, target_for
 from normtune.tuner.device.compiling import compile_all
 from normtune.tuner.plan.binaries import jobs_of
@@ -123,5 +123,5 @@ def test_configs_are_right_in_float32(spec, problem, candidate, monkeypatch, cou
     from normtune.tuner.timing import gate as gates
 
     monkeypatch.setattr(gates, "CALLS", 2)  # interpreted programs run one after another: no race is lost
-    monkeypatch.setattr(rms_norm_trial, "PASSES", 2)  # and there is no pipeline to be filled
+    monkeypatch.setattr(trial, "PASSES", 2)  # and there is no pipeline to be filled
     gates.gate(spec, problem, candidate, INTERPRETED, torch.device("cpu"))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normtune.kernels.rms_norm_config import FINISHES, SCHEDULES, RMSNormConfig
+from normtune.kernels.rms_norm.config import FINISHES, SCHEDULES, RMSNormConfig
 
 configs = st.builds(
     RMSNormConfig,

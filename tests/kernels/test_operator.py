@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from normtune.errors import UsageError
 from normtune.kernels.operator import IllegalConfigError, operator, operators, register
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS, target_for
 
 SPECS = list(operators().values())
@@ -134,7 +134,7 @@ def test_operators_of_other_distributions_are_found(tmp_path):
     (tmp_path / "elsewhere.py").write_text(
         "import dataclasses\n"
         "from normtune.kernels.operator import register\n"
-        "from normtune.kernels.rms_norm_spec import rms_norm_forward\n"
+        "from normtune.kernels.rms_norm.spec import rms_norm_forward\n"
         "register(dataclasses.replace(rms_norm_forward, name='norm_of_elsewhere'))\n"
     )
     info = tmp_path / "elsewhere-1.0.dist-info"

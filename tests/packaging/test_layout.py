@@ -23,10 +23,10 @@ class Room(NamedTuple):
 
 # What describes operators to planning and fit, which run where there is no GPU and no torch.
 LIGHT = (
-    r"kernels/(__init__|alignment|call|config|fingerprint|gpu_name|load_file|operator|problem|spec_faults|target|rms_norm_quick"
-    r"|\w+_(config|launch|trial))\.py"
+    r"kernels/((__init__|alignment|call|config|fingerprint|gpu_name|load_file|operator|problem|spec_faults|target"
+    r"|\w+/(__init__|config|launch|trial|quick))\.py)"
 )
-SPECS = r"kernels/\w+_spec\.py"
+SPECS = r"kernels/\w+/spec\.py"
 SWEEPS = r"tuner/(?!commands)\w+\.py"
 # From the lowest to the highest: arrows point down, so each row names rows above it only.
 ROOMS = {
@@ -35,7 +35,13 @@ ROOMS = {
     "heuristics/rules": Room("heuristics/rules/", "light heuristics/tablefile"),
     "heuristics/tables": Room("heuristics/tables/"),
     "specs": Room(SPECS, "light heuristics/rules"),
-    "kernels": Room(rf"(?!{LIGHT}|{SPECS})kernels/", "light specs heuristics/tablefile", "torch triton"),
+    "kernels": Room(rf"(?!{LIGHT})kernels/\w+\.py", "", "torch triton"),
+    "kernels/tiles": Room(rf"(?!{LIGHT})kernels/tiles/", "light", "triton"),
+    "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light heuristics/tablefile", "torch triton"),
+    "kernels/rms_norm": Room(
+        rf"(?!{LIGHT}|{SPECS})kernels/rms_norm/", "light specs kernels kernels/tiles kernels/calling", "torch triton"
+    ),
+    "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch triton"),
     "results": Room(r"results/(?!source|commands)\w+\.py", "light", "numpy pandas pyarrow rich"),
     "results/database": Room("results/database/", "light results", "numpy sqlalchemy"),
     "results/source": Room(r"results/(source|commands)\.py", "light results results/database", "rich typer"),
@@ -72,17 +78,20 @@ ROOMS = {
         "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/fitting heuristics/showing",
         "numpy scipy",
     ),
-    "tuner/machine": Room("tuner/machine/", "kernels", "pynvml torch triton"),
-    "tuner/timing": Room("tuner/timing/", "light kernels results", "pynvml torch triton"),
+    "tuner/machine": Room("tuner/machine/", "kernels/calling", "pynvml torch triton"),
+    "tuner/timing": Room("tuner/timing/", "light kernels/calling results", "pynvml torch triton"),
     "tuner/plan": Room("tuner/plan/", "light results results/database tuner/timing", "numpy"),
     "tuner/search": Room("tuner/search/", "light results results/database tuner/timing tuner/plan", "numpy"),
     "tuner/device": Room(
         "tuner/device/",
-        "light kernels results results/database results/source tuner/machine tuner/timing tuner/plan tuner/search",
+        "light kernels kernels/calling results results/database results/source tuner/machine tuner/timing tuner/plan "
+        "tuner/search",
         "pebble pynvml torch triton",
     ),
     "tuner": Room(SWEEPS, "light results results/database tuner/plan tuner/device tuner/search", "numpy rich"),
-    "tuner/doctor": Room("tuner/doctor/", "light kernels results results/database tuner/machine tuner/device", "typer"),
+    "tuner/doctor": Room(
+        "tuner/doctor/", "light kernels/calling results results/database tuner/machine tuner/device", "typer"
+    ),
     "tuner/commands": Room(r"tuner/commands\.py", "results results/source tuner", "typer"),
     "heuristics/api": Room(
         "heuristics/api/",

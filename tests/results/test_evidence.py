@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.evidence import Evidence
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results import recording
 from normtune.results.evidence import Evidence
 from normtune.results.recording import MAX_BYTES, load_recording, recordings, write_recording

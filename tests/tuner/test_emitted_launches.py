@@ -238,7 +238,7 @@ UNMEASURED = tuple(
 
 def tried_here(table: str, key: str, dtype: str, places: Iterable[tuple[int, int]]):
     """Problem and candidate of the table at each (rows, hidden), on this machine's GPU, whose limits come first."""
-    from normtune.kernels.device import describe
+    from normtune.kernels.calling.device import describe
     from normtune.tuner.plan.plan import Candidate
 
     path = locate.SHIPPED / f"{table}.py"

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from normtune.kernels.config import COPY
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tuner import progress
 from normtune.tuner.device.open import Outcome, Phases

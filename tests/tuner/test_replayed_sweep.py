@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from normtune.kernels.config import COPY
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.search.registry import search

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import torch
 import triton
 
+from normtune.kernels.calling.device import describe
 from normtune.kernels.config import Config
-from normtune.kernels.device import describe
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.results.records import Device

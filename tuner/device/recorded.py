@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
-from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.fingerprint import is_current
 from normtune.kernels.operator import AnyLaunch, operators
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target, target_for
@@ -36,7 +36,7 @@ def record(evidence: Evidence) -> RecordedCode:
     fingerprints, target = evidence.fingerprints(), _target(evidence)
     known = operators()
     for name, measured in fingerprints.items():
-        if fingerprint(known[name]) != measured:
+        if not is_current(known[name], measured):
             raise NormtuneError(f"the kernels of {name} changed since they were recorded: take the sources of then")
     pairs = pairs_of(evidence)
     cells = _digests(pairs, target)
@@ -64,12 +64,12 @@ def difference(name: str, evidence: Evidence, asked: Collection[Cell]) -> Differ
     suspects = tuple(
         name
         for name, measured in fingerprints.items()
-        if fingerprint(known[name]) != measured or (code and _launches(name, pairs, target) != code.launches.get(name))
+        if not is_current(known[name], measured) or (code and _launches(name, pairs, target) != code.launches.get(name))
     )
     if not suspects:
         return Difference(())
     if reason := _undecidable(code):
-        by_sources = tuple(name for name in suspects if fingerprint(known[name]) != fingerprints[name])
+        by_sources = tuple(name for name in suspects if not is_current(known[name], fingerprints[name]))
         return Difference(by_sources, undecided=reason if by_sources else "")
     assert code is not None
     wanted = {cell for cell in asked if cell.operator in suspects and cell in code.cells}

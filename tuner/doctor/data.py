@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from normtune.errors import NormtuneError
+from normtune.kernels.calling.which_table import installed as installed_tables
+from normtune.kernels.calling.which_table import serving, without_gpu
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operators
-from normtune.kernels.which_table import installed as installed_tables
-from normtune.kernels.which_table import serving, without_gpu
 from normtune.results.atomic import unwritable
 from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine
 

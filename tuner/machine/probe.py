@@ -33,7 +33,7 @@ def torch_facts() -> Facts:
     try:
         import torch
 
-        from normtune.kernels.device import describe
+        from normtune.kernels.calling.device import describe
     except (Exception, SystemExit) as error:
         return {"missing": _message(error)}
     facts: Facts = {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from normtune.kernels.operator import AnyLaunch, Launch, operator
+from normtune.kernels.operator import AnyLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
+from normtune.kernels.tiles.launch import Launch
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Run
 from normtune.results.regimes import COLD, EAGER, WARM
 from normtune.tuner.plan.binaries import compile_class

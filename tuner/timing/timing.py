@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.call import ForeignKernel, KernelCall
+from normtune.kernels.calling.launcher import Prepared, prepare
 from normtune.kernels.config import COPY
-from normtune.kernels.launcher import Prepared, prepare
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, OperatorSpec
 from normtune.kernels.problem import IN_OUT, Buffer, Problem
 from normtune.results.records import ROUNDS_PER_BLOCK

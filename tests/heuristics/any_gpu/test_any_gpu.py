@@ -26,7 +26,7 @@ from normtune.heuristics.tablefile.tree import Leaf
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, split_key
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.evidence import Evidence
 from normtune.results.parquet_csv import write_parquet

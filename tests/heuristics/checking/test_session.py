@@ -13,7 +13,7 @@ from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
 TARGET = TARGETS["sm_90"]

@@ -21,7 +21,7 @@ from normtune.heuristics.checking.shapes import (
 from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose, configs_of, leaves
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
 BOX = Box(1, 65536, 64, 16384)

@@ -24,7 +24,7 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
 from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 

@@ -7,7 +7,7 @@ import pytest
 
 from normtune.heuristics.comparing.gains import Gain, Interval, Pair, gain
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 
 SLOW, FAST = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 8)
 # Quantiles of t at 0.975, from any table of them.

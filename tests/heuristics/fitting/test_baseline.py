@@ -19,7 +19,7 @@ from normtune.heuristics.tablefile.parse import trees
 from normtune.heuristics.tablefile.tree import Leaf, Split, choose, distinct, leaves
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 

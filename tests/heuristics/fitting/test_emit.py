@@ -23,7 +23,7 @@ from normtune.heuristics.tablefile.parse import trees
 from normtune.heuristics.tablefile.tree import Box, Leaf, choose, regions
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 

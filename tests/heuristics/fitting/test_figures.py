@@ -6,7 +6,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.config import Config
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 
 NARROW, WIDE = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 8)
 

@@ -12,7 +12,7 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results import recording
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence

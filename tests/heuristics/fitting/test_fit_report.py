@@ -14,7 +14,7 @@ from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run

@@ -11,7 +11,7 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.tablefile.tree import Leaf, Split
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.evidence import Evidence
 from normtune.results.recording import load_recording
 

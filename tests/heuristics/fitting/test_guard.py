@@ -11,7 +11,7 @@ from normtune.heuristics.solver.bins import Bins
 from normtune.heuristics.solver.grid import axis
 from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.config import Config
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.records import ROUNDS_PER_BLOCK
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))

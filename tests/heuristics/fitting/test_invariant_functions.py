@@ -17,7 +17,7 @@ from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.heuristics.tablefile.parse import trees
 from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results import recording
 from normtune.results.evidence import Evidence
 

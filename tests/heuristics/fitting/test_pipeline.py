@@ -13,7 +13,7 @@ from normtune.heuristics.tablefile.header import Known, parse
 from normtune.heuristics.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Run

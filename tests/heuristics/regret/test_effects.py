@@ -2,7 +2,7 @@ import numpy as np
 
 from normtune.heuristics.regret.effects import Samples, block_of, levels
 from normtune.kernels.config import COPY
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 
 A, B, C = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 

@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.kernels.config import Config
-from normtune.kernels.operator import IllegalConfigError, Launch, operator
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.operator import IllegalConfigError, operator
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
+from normtune.kernels.tiles.launch import Launch
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 

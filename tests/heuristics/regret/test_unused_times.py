@@ -11,7 +11,7 @@ from normtune.heuristics.fitting.report import figures
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.tablefile.tree import Leaf
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement

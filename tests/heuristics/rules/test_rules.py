@@ -9,7 +9,7 @@ from normtune.heuristics.rules.te_rocm import _BACKWARD_LADDER, _FORWARD_LADDER,
 from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
 H200 = TARGETS["sm_90"]

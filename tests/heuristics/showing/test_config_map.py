@@ -10,7 +10,7 @@ from normtune.heuristics.fitting.figures import Loss
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.showing import config_map as maps
 from normtune.heuristics.showing.config_map import best_map, legend_lines, map_lines, size_label, table_map
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 
 A, B, C = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 

@@ -13,7 +13,7 @@ from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.showing.flips import flips
 from normtune.heuristics.showing.flips_measured import directions
 from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence

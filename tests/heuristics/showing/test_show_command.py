@@ -18,7 +18,7 @@ from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results import recording
 from normtune.results.database.store import Store

@@ -14,7 +14,7 @@ from normtune.heuristics.solver.bins import few_configs, least_worst, losses, so
 from normtune.heuristics.tablefile.tree import Leaf, leaves
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
 # 16 warps alone are legal at 16384 in float32, 8 warps up to 8192, block_row as row.

@@ -17,7 +17,7 @@ from normtune.heuristics.solver.cross_validation import (
 )
 from normtune.heuristics.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (4, 8, 16))

@@ -16,10 +16,11 @@ from normtune.heuristics.solver.grid import axis
 from normtune.heuristics.tablefile import tree as tree_module
 from normtune.heuristics.tablefile.tree import choose, leaves, regions
 from normtune.kernels.config import Config
-from normtune.kernels.operator import IllegalConfigError, Launch, OperatorSpec, operator
+from normtune.kernels.operator import IllegalConfigError, OperatorSpec, operator
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS, Target
+from normtune.kernels.tiles.launch import Launch
 from normtune.results.recording import load_recording
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))

@@ -7,7 +7,7 @@ from normtune.heuristics.fitting.guard import block_ratios
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix, timing_matrix
 from normtune.heuristics.stability.bootstrap import Blocks
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.recording import load_recording
 

@@ -13,7 +13,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.stability.two_sweeps import crossed, swept
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.evidence import Evidence
 from normtune.results.parquet_csv import write_parquet
 from normtune.results.records import Measurement

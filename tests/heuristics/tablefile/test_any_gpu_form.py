@@ -22,7 +22,7 @@ from normtune.heuristics.tablefile.relative_tree import (
     choose_on,
 )
 from normtune.heuristics.tablefile.tree import Leaf
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 
 SHIPPED = locate.SHIPPED / locate.ANY_GPU
 numbers = st.integers(1, 1 << 40)

@@ -19,7 +19,7 @@ from normtune.heuristics.tablefile import locate, syntax, template
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.heuristics.tablefile.relative_tree import ROWS_PER_SM, Cut, NormalisedTree
 from normtune.heuristics.tablefile.tree import Leaf
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results import recording
 from normtune.results.evidence import Evidence
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from normtune.errors import UsageError
 from normtune.heuristics.tablefile import locate, template
 from normtune.heuristics.tablefile.header import ANY_GPU, Header, body_hash
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 
 ONE = template.ONE_GPU
 CLASSES = {"Config": RMSNormConfig.knobs}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database.store import Coverage, Store
 from normtune.results.evidence import Evidence
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from normtune.kernels import fingerprint, operator, rms_norm_forward
-from normtune.kernels.rms_norm_spec import rms_norm_forward as forward
+from normtune.kernels import fingerprint, operator
+from normtune.kernels.rms_norm import forward as forward_kernels
+from normtune.kernels.rms_norm.spec import rms_norm_forward as forward
 
 SPEC = """
 from dataclasses import replace
 from normtune.kernels.operator import register
-from normtune.kernels.rms_norm_spec import rms_norm_forward
+from normtune.kernels.rms_norm.spec import rms_norm_forward
 register(replace(rms_norm_forward, name="toy", kernel_module="{module}", sources=("{module}",)))
 """
 
@@ -44,6 +45,6 @@ def toy(tmp_path, monkeypatch):
     operator.operators()
     monkeypatch.setattr(operator, "_OPERATORS", dict(operator._OPERATORS))
     made = Toy(tmp_path)
-    made.kernels("toy_kernels", inspect.getsource(rms_norm_forward))
+    made.kernels("toy_kernels", inspect.getsource(forward_kernels))
     yield made
     fingerprint._of_modules.cache_clear()

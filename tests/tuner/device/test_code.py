@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tuner.device.code import normalised
 from normtune.tuner.device.compiling import codes_of, compile_all, jobs_of

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from normtune.kernels.operator import Launch, operators
+from normtune.kernels.operator import operators
 from normtune.kernels.problem import ITEMSIZE
 from normtune.kernels.target import TARGETS
+from normtune.kernels.tiles.launch import Launch
 from normtune.tuner.device import compiling
 from normtune.tuner.device.compiling import Compiled, CompilePool, compile_all
 from normtune.tuner.plan.binaries import Job, compile_class, jobs_of

@@ -5,10 +5,12 @@ import sqlite3
 
 import pytest
 
-from normtune.kernels import alignment, operator, rms_norm_forward, rms_norm_launch
+from normtune.kernels import alignment, operator
 from normtune.kernels.config import COPY
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm import forward
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
+from normtune.kernels.tiles import launch
 from normtune.results.database.store import Store
 from normtune.results.records import Device
 from normtune.tuner.device import identity
@@ -22,7 +24,7 @@ from normtune.tuner.sweep import look_ahead, sweep
 TARGET = TARGETS["sm_90"]
 # Of the engine that workers open.
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
-KERNELS = inspect.getsource(rms_norm_forward)  # what `toy` begins with
+KERNELS = inspect.getsource(forward)  # what `toy` begins with
 ROW, PERSISTENT, SPLIT = CONFIGS = (
     RMSNormConfig("row", num_warps=4),
     RMSNormConfig("persistent", num_warps=4, programs_per_sm=2),
@@ -122,7 +124,7 @@ def test_what_a_change_of_arithmetic_touches_is_measured_again_and_nothing_else(
 @pytest.mark.long
 def test_other_launches_of_the_same_sources_are_noticed(toy, measured, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(rms_norm_launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))
+        patch.setattr(launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))
         found = renew(measured, DEVICE, TARGET)
         assert (found.same, len(found.changed)) == ((), 6)
         assert asked(missing(whole(), measured.coverage(DEVICE))) == {"row", "persistent", "split"}

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from normtune.errors import NormtuneError
-from normtune.kernels import alignment, operator, rms_norm_forward, rms_norm_launch
+from normtune.kernels import alignment, operator
 from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm import forward
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import target_for
+from normtune.kernels.tiles import launch
 from normtune.results import recorded_code
 from normtune.results.evidence import Evidence
 from normtune.results.recorded_code import Cell, cell_of, pairs_of, path_of, read, write
@@ -20,7 +22,7 @@ from normtune.tuner.device import recorded
 from normtune.tuner.device.identity import triton_version
 from normtune.tuner.device.recorded import difference, record
 
-KERNELS = inspect.getsource(rms_norm_forward)
+KERNELS = inspect.getsource(forward)
 ROW, SPLIT = RMSNormConfig("row", num_warps=4), RMSNormConfig("split", num_warps=8, programs_per_sm=2, block_col=1024)
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
 CELLS = [Cell("toy", "", "bfloat16", 2048, config) for config in (ROW, SPLIT)]
@@ -68,7 +70,7 @@ def test_the_cells_whose_arithmetic_changed_are_named_if_they_were_asked_for(toy
 
 @pytest.mark.long
 def test_a_launch_that_changed_outside_of_the_sources_is_noticed(known, monkeypatch):
-    monkeypatch.setattr(rms_norm_launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))
+    monkeypatch.setattr(launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))
     assert difference("made-up", known, CELLS).changed == tuple(CELLS)
 
 

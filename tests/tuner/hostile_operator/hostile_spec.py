@@ -1,8 +1,9 @@
 """An operator, y = 2x, whose configs misbehave on purpose: the number of stages selects the fault."""
 
-from normtune.kernels.operator import Launch, OperatorSpec, register
+from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import Buffer
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tiles.launch import Launch
 
 FAULTS = (
     "none",

@@ -7,7 +7,7 @@ import pytest
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.rules import liger
 from normtune.kernels.operator import operator, operators
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.footprint import peak_bytes

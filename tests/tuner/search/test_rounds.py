@@ -1,7 +1,7 @@
 """Number of rounds of each config."""
 
 from normtune.kernels.config import COPY
-from normtune.kernels.rms_norm_config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.tuner.plan.plan import Candidate, Task
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive

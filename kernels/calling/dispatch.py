@@ -1,0 +1,244 @@
+"""From device to table to config to launch: the one place that looks a config up.
+
+In: an operator, existing tensors, and the table of their GPU. Out: kernels on the current stream.
+`normtune.heuristics.tablefile.locate` finds the table, once per GPU; `use_table` overrides it.
+
+In the batch-invariant mode a config is looked up and proved legal at the largest number of rows, for any batch, in the
+table's functions for this mode; without one, the operator's default config is used.
+"""
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from normtune.heuristics.tablefile import locate
+from normtune.kernels.alignment import alignment_of
+from normtune.kernels.calling.device import describe
+from normtune.kernels.calling.launcher import Prepared, prepare
+from normtune.kernels.config import Config, Implementation
+from normtune.kernels.gpu_name import plain_name
+from normtune.kernels.operator import AnyLaunch, OperatorSpec
+from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.target import TARGETS, Target
+
+Kept = TypeVar("Kept")
+# A table's config is of a class defined in the table.
+Lookup = Callable[[Problem], Any]
+
+_chosen: str | os.PathLike[str] | Literal["auto"] | None = "auto"
+_tables: dict[int, locate.Table | None] = {}
+_lookups: dict[tuple[int, bool], Lookup] = {}
+_caches: list[dict[Any, Any]] = []
+# Held while a table is found or chosen.
+_choosing = threading.RLock()
+# A server sees batches of every length. A kept launch takes 2 KB and no GPU memory; making it anew takes 0.1 ms.
+MOST_KEPT = 2048
+
+
+def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
+    """Choose the table for all later launches of this process.
+
+    Args:
+        table: path of a table that `normtune fit --out` wrote; None for the fixed default config of each operator;
+            `auto`, as at the start, for NORMTUNE_TABLE, else the table installed for the GPU, else the one shipped for
+            it.
+
+    Raises:
+        UsageError: the file is missing or is not a table; the table in use stays as it was.
+    """
+    global _chosen
+    if table is not None and table != "auto":
+        locate.load(table)
+    with _choosing:
+        _chosen = table
+        _tables.clear()
+        _lookups.clear()
+        for cache in _caches:
+            cache.clear()
+
+
+def config_for(
+    spec: OperatorSpec, problem: Problem, target: Target, device: int, batch_invariant: bool = False
+) -> Config:
+    """The config for `problem` on GPU `device`: the table's, else the operator's default.
+
+    Args:
+        spec: the operator.
+        problem: the problem to launch.
+        target: limits of the GPU.
+        device: CUDA's number of the GPU.
+        batch_invariant: the config must not depend on the number of rows.
+
+    Raises:
+        UsageError: NORMTUNE_TABLE is not the path of a table.
+    """
+    lookup = _lookups.get((device, batch_invariant))
+    if lookup is None:
+        with _choosing:
+            lookup = _lookups[device, batch_invariant] = _in_table(_table_of(device, target), batch_invariant)
+    if batch_invariant:
+        problem = problem._replace(rows=MAX_ROWS)
+    config = lookup(problem)
+    if config is not None and spec.implementations and config._fields == Implementation._fields:
+        return Implementation(*config)
+    if config is None or config._fields != spec.config._fields:  # of an operator that had other knobs then
+        return spec.default_config(problem, target)
+    return spec.config(*config)
+
+
+def prepared(
+    spec: OperatorSpec,
+    problem: Problem,
+    tensors: Mapping[str, Tensor | None],
+    scalars: Mapping[str, float],
+    batch_invariant: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Prepared:
+    """The launch of an operator on existing tensors, repeatable on tensors like them.
+
+    Args:
+        spec: the operator.
+        problem: of at least one row.
+        tensors: by name, as `spec.buffers` lists them; last dimension contiguous, row strides free. None for a tensor
+            that the variant leaves out.
+        scalars: a value for each of the operator's `scalars`.
+        batch_invariant: the config must not depend on the number of rows.
+        options: compiler options besides those of the kernel calls.
+    """
+    first = next(tensor for tensor in tensors.values() if tensor is not None)
+    launch = resolved(spec, problem, first, tensors.values(), batch_invariant)
+    return prepare(spec, launch, problem, tensors, scalars, options)
+
+
+def resolved(
+    spec: OperatorSpec,
+    problem: Problem,
+    first: Tensor,
+    tensors: Iterable[Tensor | None],
+    batch_invariant: bool = False,
+) -> AnyLaunch:
+    """The launch of the table's config on tensors of these strides; of the default config if that is illegal.
+
+    Args:
+        spec: the operator.
+        problem: of at least one row.
+        first: a tensor, for its device.
+        tensors: those of the problem; the row strides of matrices count.
+        batch_invariant: the config must not depend on the number of rows.
+    """
+    strides = [tensor.stride(0) for tensor in tensors if tensor is not None and tensor.dim() == 2]
+    alignment = alignment_of(problem.hidden, *strides)
+    return _resolve(spec, problem, target_of(first), first.device.index or 0, alignment, batch_invariant)
+
+
+def row_bounds(spec: OperatorSpec, problem: Problem, first: Tensor) -> list[int]:
+    """The numbers of rows, ascending from 1, at which the table's config may change.
+
+    Args:
+        spec: the operator.
+        problem: hidden size, dtype and variant; its rows do not matter.
+        first: a tensor, for its device.
+    """
+    target, device = target_of(first), first.device.index or 0
+    with _choosing:
+        table = _table_of(device, target)
+    return [1] if table is None else locate.row_bounds(table, problem.key, problem.dtype, problem.hidden, target)
+
+
+class Cache(dict[Any, Kept]):
+    """Launches by the key that distinguishes them.
+
+    A choice of another table clears the cache; beyond `MOST_KEPT` entries the oldest is dropped.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self.generation = 0
+        _caches.append(self)
+
+    def clear(self) -> None:
+        """Drop all entries, and those under construction."""
+        with self._lock:
+            self.generation += 1
+            super().clear()
+
+    def keep(self, key: Any, found: Kept, generation: int | None = None) -> Kept:
+        """Store a value under a key, unless the cache was cleared since `generation`, and return it."""
+        with self._lock:
+            if generation not in (None, self.generation):
+                return found
+            while len(self) >= MOST_KEPT:
+                del self[next(iter(self))]
+            self[key] = found
+        return found
+
+
+def _resolve(
+    spec: OperatorSpec, problem: Problem, target: Target, device: int, alignment: int, batch_invariant: bool = False
+) -> AnyLaunch:
+    config = config_for(spec, problem, target, device, batch_invariant)
+    # No batch is then too large for a small batch's config.
+    most = problem._replace(rows=MAX_ROWS) if batch_invariant else problem
+    launch = spec.launch_of(config, most, target, alignment) and spec.launch_of(config, problem, target, alignment)
+    # An illegal config means that the table was made for a GPU with other limits.
+    return launch or spec.launch(spec.default_config(problem, target), problem, target, alignment)
+
+
+def target_of(tensor: Tensor) -> Target:
+    """The limits of a tensor's GPU."""
+    # CPU tensors occur only under the Triton interpreter, which supports nothing newer than sm_80.
+    return describe(tensor.device.index) if tensor.is_cuda else TARGETS["sm_80"]
+
+
+def _table_of(device: int, target: Target) -> locate.Table | None:
+    """The table of GPU `device`, found once; the caller holds `_choosing`."""
+    if device not in _tables:
+        _tables[device] = _find(device, target)
+    return _tables[device]
+
+
+def _find(device: int, target: Target) -> locate.Table | None:
+    """The table of GPU `device` under the present choice; None for the default configs."""
+    if _chosen is None:
+        return None
+    if _chosen != "auto":
+        return locate.load(_chosen).bound(target.sms, target.l2_bytes)
+    if not torch.cuda.is_available():
+        return None
+    name = torch.cuda.get_device_properties(device).name
+    selection = locate.select(name, target.name, target.sms, target.l2_bytes)
+    if not selection.exact:
+        warnings.warn(
+            f"normtune has no table for {plain_name(name)} ({target.name}, {target.sms} SMs) and uses "
+            f"{selection.source}: run `normtune sweep && normtune fit --install` on this GPU to make its own",
+            stacklevel=5,
+        )
+    return selection.table
+
+
+def _in_table(table: locate.Table | None, batch_invariant: bool = False) -> Lookup:
+    """The lookup of a table in one of the two modes; it returns None for the default config."""
+    told = False
+
+    def look_up(problem: Problem) -> Any:
+        nonlocal told
+        if table is None:
+            return None
+        find = table.batch_invariant if batch_invariant else table.function
+        found = find(problem.key, problem.dtype)
+        if found is None and batch_invariant and not told:
+            told = True
+            warnings.warn(
+                f"{locate.told(table.source)} has no batch-invariant function of {problem.key} {problem.dtype}: the "
+                "default config serves, which may be slow; `normtune fit --batch-invariant` writes tables with them",
+                stacklevel=4,
+            )
+        return found(problem.rows, problem.hidden) if found else None
+
+    return look_up

@@ -1,0 +1,1 @@
+"""RMSNorm and its gradients: kernels, specs, composed reference, and the public function and module."""

@@ -1,0 +1,136 @@
+"""RMSNorm backward: dx and, unless the weight is frozen, dweight; all arithmetic in float32.
+
+With g = dy * (weight + offset), xhat = x * rstd and m = mean(g * xhat) over a row:
+    dx = rstd * (g - xhat * m)          dweight = sum over rows of dy * xhat
+
+In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. Kernels and launch
+stand apart from other code because their syntax trees are the kernels' fingerprint.
+
+Three ways, all without atomics, so that every launch gives the same bits:
+    persistent  a fixed grid strides over the rows. Each program keeps its part of dweight in registers and writes it
+                once, in float32, to its row of a (grid, hidden) workspace that a second kernel sums. A grid of one
+                writes dweight. This file.
+    split       the same for rows that do not fit into registers: columns in chunks: `backward_split`.
+    columns     some programs take rows and write dx, others take columns and sum dweight from x and dy, which they read
+                once more, out of the L2: one launch, no partial sums: `backward_columns`.
+
+Traffic of a perfect kernel: read rows x hidden of x and of dy, rows of rstd, hidden of weight; write rows x hidden of
+dx and hidden of dweight.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
+
+from normtune.kernels.call import KernelCall
+from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm.backward_columns import rms_norm_backward_columns_kernel
+from normtune.kernels.rms_norm.backward_split import rms_norm_backward_split_kernel
+from normtune.kernels.tiles.launch import Launch
+from normtune.kernels.tiles.partial_sums import reduction
+from normtune.kernels.tiles.tile import (
+    columns,
+    extent,
+    gradient_of_x,
+    load_tile,
+    load_weight,
+    row_block,
+    store_tile,
+    tile_mask,
+)
+
+
+@triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "dy_stride", "dx_stride"])
+def _rms_norm_backward_kernel(
+    dy_ptr,
+    x_ptr,
+    weight_ptr,
+    rstd_ptr,
+    dx_ptr,
+    dweight_ptr,
+    rows,
+    hidden,
+    x_stride,
+    dy_stride,
+    dx_stride,
+    offset,
+    BLOCK_ROW: tl.constexpr,
+    BLOCK_COL: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
+    HAS_COLUMN_MASK: tl.constexpr,
+    HAS_DWEIGHT: tl.constexpr,
+    HAS_DEPENDENT: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    n_col = extent(hidden, ALIGNMENT)
+    s_x = extent(x_stride, ALIGNMENT)
+    s_dy = extent(dy_stride, ALIGNMENT)
+    s_dx = extent(dx_stride, ALIGNMENT)
+    o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+    b_weight = load_weight(weight_ptr, o_col, m_col, offset)
+    inverse_hidden = 1.0 / hidden
+    # The sum over a tile's rows follows the loop: inside, it would cross warps once per tile.
+    b_dweight = tl.zeros([BLOCK_ROW, BLOCK_COL], dtype=tl.float32)
+    for i_block in tl.range(tl.program_id(0), tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0), num_stages=NUM_STAGES):
+        o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
+        mask = tile_mask(m_row, m_col, BLOCK_ROW)
+        b_x = load_tile(x_ptr, s_x, o_row, o_col, mask)
+        b_dy = load_tile(dy_ptr, s_dy, o_row, o_col, mask)
+        b_rstd = tl.load(rstd_ptr + o_row, mask=m_row, other=0.0)[:, None]
+        b_xhat = b_x * b_rstd
+        b_dx = gradient_of_x(b_dy, b_xhat, b_weight, b_rstd, inverse_hidden)
+        store_tile(dx_ptr, s_dx, o_row, o_col, mask, b_dx)
+        if HAS_DWEIGHT:
+            b_dweight += b_dy * b_xhat
+    if HAS_DEPENDENT:
+        gdc_launch_dependents()
+    if HAS_DWEIGHT:
+        b_sum = tl.sum(b_dweight, axis=0)
+        p_out = dweight_ptr + tl.program_id(0).to(tl.int64) * n_col + o_col
+        tl.store(p_out, b_sum.to(dweight_ptr.dtype.element_ty), mask=m_col)
+
+
+def calls(
+    launch: Launch, problem: Problem, tensors: Mapping[str, Any], workspace: Any, eps: float, offset: float
+) -> tuple[KernelCall, ...]:
+    """The kernel calls of one backward: the main kernel and, with partial sums, their reduction.
+
+    Args:
+        launch: from `resolve_backward`.
+        problem: rows, hidden, dtype; the variant decides whether the weight gradient is computed.
+        tensors: `dy`, `x` (rows, hidden), `weight` (hidden,), `rstd` (rows,) float32, `dx` (rows, hidden), and
+            `dweight` (hidden,) unless the variant is `no_dweight`; last dimension contiguous.
+        workspace: at least `launch.workspace` float32 elements if that is not 0, else unused.
+        eps: unused, as rstd includes it.
+        offset: added to the weight, in float32.
+    """
+    dy, x, dx, dweight = tensors["dy"], tensors["x"], tensors["dx"], tensors.get("dweight")
+    partial = workspace if launch.workspace else dweight
+    args = (
+        *(dy, x, tensors["weight"], tensors["rstd"], dx, partial),
+        *(problem.rows, problem.hidden, x.stride(0), dy.stride(0), dx.stride(0), offset),
+    )
+    options = {
+        "BLOCK_COL": launch.block_col,
+        "ALIGNMENT": launch.alignment,
+        "HAS_COLUMN_MASK": launch.column_mask,
+        "HAS_DWEIGHT": dweight is not None,
+        "NUM_STAGES": launch.num_stages,
+        "num_warps": launch.num_warps,
+    }
+    if not launch.looped:
+        options |= {"BLOCK_ROW": launch.block_row, "SLICE_ROW": launch.slice_row, "SLICE_COL": launch.slice_col}
+        return (KernelCall(rms_norm_backward_columns_kernel, (launch.grid,), args, options),)
+    options["HAS_DEPENDENT"] = launch.finish == "dependent"
+    if launch.chunks:
+        options |= {"CHUNKS": launch.chunks, "IS_HELD": launch.held}
+        main = KernelCall(rms_norm_backward_split_kernel, (launch.grid,), args, options)
+    else:
+        options["BLOCK_ROW"] = launch.block_row
+        main = KernelCall(_rms_norm_backward_kernel, (launch.grid,), args, options)
+    if not launch.workspace:
+        return (main,)
+    return (main, reduction(launch, problem.hidden, workspace, dweight))

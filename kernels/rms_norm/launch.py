@@ -1,0 +1,105 @@
+"""Resolves a config to a launch of the RMSNorm kernels, if it is legal.
+
+In: config, problem, target. Out: `Launch`, or `IllegalConfigError` with the reason. Pure arithmetic, no torch, no
+triton. Part of the kernels' fingerprint: a change here can change the time of a config.
+"""
+
+from normtune.kernels.config import Config
+from normtune.kernels.operator import IllegalConfigError
+from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.target import Target
+from normtune.kernels.tiles.launch import (
+    MAX_WORKSPACE_BYTES,
+    RESERVED_SHARED_BYTES,
+    Launch,
+    next_power_of_2,
+    split,
+    tile,
+)
+
+# Most elements of a tile per thread: beyond, so much spills that no shape gains. The two numbers keep the widest row,
+# 65536, legal with 32 warps. The backward holds x, dy, weight and the running weight gradient, the forward x alone.
+MAX_FORWARD_ELEMENTS_PER_THREAD = 128
+MAX_BACKWARD_ELEMENTS_PER_THREAD = 64
+# A program of columns walks through all rows: beyond 2048 of them partial sums are faster everywhere on the H200.
+MAX_COLUMNS_ROWS = 4096
+# Elements of x, and as many of dy, per thread and step of such a program.
+_SLICE_ELEMENTS_PER_THREAD = 16
+_MAX_SLICE_ROWS = 512
+_PARTIAL_FINISHES = ("reduce", "dependent")
+
+
+def resolve_forward(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> Launch:
+    """The launch of `rms_norm_forward`.
+
+    Args:
+        config: schedule `row`, `block_row`, `persistent` or `split`.
+        problem: rows, hidden and dtype of x.
+        target: limits of the GPU.
+        alignment: largest power of two up to 16 that divides hidden and all row strides; None for contiguous tensors.
+
+    Raises:
+        IllegalConfigError: the config cannot run this problem on this target.
+    """
+    if config.schedule == "split":
+        launch = split(config, problem, target, alignment)
+        return launch._replace(looped=False, grid=problem.rows, num_stages=1)
+    if config.schedule not in ("row", "block_row", "persistent"):
+        raise _unknown_schedule(config, problem)
+    return tile(config, problem, target, alignment, MAX_FORWARD_ELEMENTS_PER_THREAD, streamed_tiles=1)
+
+
+def resolve_backward(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> Launch:
+    """The launch of `rms_norm_backward`; arguments and errors as in `resolve_forward`.
+
+    `persistent` and `split` with more than one program and a weight gradient leave partial sums, grid x hidden float32,
+    which `reduce` or `dependent` sums; a target without dependent launches reduces. `row` and `block_row` finish as
+    `columns`, up to `MAX_COLUMNS_ROWS` rows if there is a weight gradient.
+    """
+    wants_dweight = "no_dweight" not in problem.variant
+    if config.schedule in ("row", "block_row"):
+        if config.finish != "columns":
+            raise IllegalConfigError(f"finish {config.finish!r} needs a grid of fixed size")
+        return _columns(config, problem, target, alignment, wants_dweight)
+    if config.schedule == "split":  # x, dy and the float32 weight gradient
+        launch = split(config, problem, target, alignment, held_bytes=2 * ITEMSIZE[problem.dtype] + 4)
+    elif config.schedule == "persistent":
+        launch = tile(config, problem, target, alignment, MAX_BACKWARD_ELEMENTS_PER_THREAD, streamed_tiles=2)
+    else:
+        raise _unknown_schedule(config, problem)
+    if not wants_dweight or launch.grid == 1:
+        return launch
+    if config.finish not in _PARTIAL_FINISHES:
+        raise IllegalConfigError(f"finish {config.finish!r} cannot end partial sums")
+    grid = min(launch.grid, MAX_WORKSPACE_BYTES // (4 * problem.hidden))
+    finish = config.finish if target.has_dependent_launch else "reduce"
+    return launch._replace(grid=grid, workspace=grid * problem.hidden, finish=finish)
+
+
+def _unknown_schedule(config: Config, problem: Problem) -> IllegalConfigError:
+    return IllegalConfigError(f"schedule {config.schedule!r} does not exist for {problem.operator}")
+
+
+def _columns(config: Config, problem: Problem, target: Target, alignment: int | None, wants_dweight: bool) -> Launch:
+    """A program per block of rows and, for the weight gradient, programs of `block_col` columns each."""
+    rows = tile(config, problem, target, alignment, MAX_BACKWARD_ELEMENTS_PER_THREAD, streamed_tiles=0)
+    if not wants_dweight:
+        return rows
+    if problem.rows > MAX_COLUMNS_ROWS:
+        raise IllegalConfigError(f"{problem.rows} rows exceed {MAX_COLUMNS_ROWS}, which a program of columns walks")
+    if config.block_col < 1:
+        raise IllegalConfigError("finish 'columns' without block_col")
+    threads = config.num_warps * target.warp_size
+    slice_col = min(config.block_col, next_power_of_2(problem.hidden))
+    slice_row = max(1, min(_MAX_SLICE_ROWS, _SLICE_ELEMENTS_PER_THREAD * threads // slice_col))
+    buffered = 2 * (config.num_stages - 1) * ITEMSIZE[problem.dtype] * slice_row * slice_col
+    shared_bytes = target.shared_bytes - RESERVED_SHARED_BYTES
+    if buffered > shared_bytes:
+        raise IllegalConfigError(f"{buffered} bytes of pipeline buffers exceed {shared_bytes}")
+    return rows._replace(
+        grid=rows.grid + -(-problem.hidden // slice_col),
+        num_stages=config.num_stages,
+        finish="columns",
+        slice_row=slice_row,
+        slice_col=slice_col,
+    )

@@ -1,0 +1,100 @@
+"""Tensors in the layout of the RMSNorm kernels, copied if necessary.
+
+In: a user's tensors. Out: matrices and weights for the kernels, and the properties on which launches depend. Copies
+only as a last resort.
+"""
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from normtune.kernels.calling.batch_invariant import settled
+from normtune.kernels.rms_norm.arguments import DTYPES, is_for_kernels
+from normtune.kernels.rms_norm.spec import MAX_HIDDEN
+
+# Interpreted kernels read the memory of CPUs.
+INTERPRETED: bool = triton.knobs.runtime.interpret
+# Types of tensors that add nothing to their memory.
+PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
+# Binaries are specialised on pointers that are multiples of 16 bytes.
+POINTER_MASK = 15
+KERNELS_TAKE = f"kernels for {', '.join(DTYPES.values())} on a GPU, rows of 1 to {MAX_HIDDEN} elements"
+
+
+def is_aligned(*tensors: Tensor) -> bool:
+    """Whether all are plain, contiguous, and begin at a multiple of 16 bytes."""
+    bits = 0
+    try:
+        for tensor in tensors:
+            if type(tensor) not in PLAIN or not tensor.is_contiguous() or tensor.is_neg():
+                return False
+            pointer = tensor.data_ptr()
+            if not pointer:
+                return False
+            bits |= pointer
+    except RuntimeError:  # it has no memory: sparse, nested, of a mode that has ended
+        return False
+    return not bits & POINTER_MASK
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether the tensor has memory to point to, unlike batched gradients."""
+    try:
+        tensor.data_ptr()
+    except RuntimeError:
+        return False
+    return True
+
+
+def takes_kernels(x: Tensor) -> bool:
+    """Whether the kernels run on the device of a checked x, and take its dtype and rows."""
+    return (x.is_cuda or (INTERPRETED and x.device.type == "cpu")) and is_for_kernels(x)
+
+
+def shown(x: Tensor) -> str:
+    """Text of a tensor for errors."""
+    return f"{x.dtype} on {x.device} with shape {tuple(x.shape)}"
+
+
+def traits(tensor: Tensor | None) -> Any:
+    """The properties of a tensor, besides the problem, on which a binary and its scalars depend."""
+    if tensor is None:
+        return None
+    return tensor.stride(), tensor.dtype, tensor.get_device(), tensor.data_ptr() & POINTER_MASK
+
+
+def rows_of(name: str, tensor: Tensor, batch_invariant: bool) -> Tensor:
+    """(rows, hidden) of (..., hidden); a copy if rows lack a single stride or have elements out of order."""
+    tensor = readable(name, tensor)
+    hidden = tensor.shape[-1]
+    if tensor.is_contiguous():  # a single row gets the usual stride, whatever view it is of
+        tensor = tensor.view(-1).view(-1, hidden)
+    else:
+        tensor = tensor.reshape(-1, hidden)
+        if hidden > 1 and tensor.stride(1) != 1:
+            tensor = tensor.contiguous()
+    return settled(tensor) if batch_invariant else tensor
+
+
+def columns_of(x: Tensor, weight: Tensor | None) -> Tensor:
+    """The weight for the kernels: contiguous, of x's dtype or float32; ones for None."""
+    if weight is None:
+        return x.new_ones(x.shape[-1])
+    weight = readable("weight", weight)
+    return (weight if weight.dtype in (x.dtype, torch.float32) else weight.float()).contiguous()
+
+
+def readable(name: str, tensor: Tensor) -> Tensor:
+    """The tensor, or a copy if its values differ from its memory.
+
+    Raises:
+        ValueError: its memory was freed.
+    """
+    if tensor._is_zerotensor():
+        return torch.zeros_like(tensor, memory_format=torch.contiguous_format)
+    tensor = tensor.resolve_neg()
+    if tensor.numel() and not tensor.data_ptr():
+        raise ValueError(f"{name} has no memory: its storage was resized to nothing, as by FSDP after a forward")
+    return tensor

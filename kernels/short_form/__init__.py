@@ -1,0 +1,1 @@
+"""Somebody's own Triton kernel as an operator, declared in one file."""

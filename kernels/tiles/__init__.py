@@ -1,0 +1,1 @@
+"""Parts that Triton kernels over rows share, and how a config becomes their launch."""

@@ -1,0 +1,62 @@
+"""The sum of one kernel's partial sums, in a fixed order.
+
+In: their workspace. Out: the kernel call. As a dependent launch (CUDA's programmatic dependent launch) its programs
+come to the GPU while the last ones of the previous kernel still run, and wait there before their first access.
+"""
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
+
+from normtune.kernels.call import KernelCall
+from normtune.kernels.tiles.launch import Launch, reduce_tile
+from normtune.kernels.tiles.tile import extent
+
+
+@triton.jit(do_not_specialize=["partials", "hidden"])
+def _reduce_partials_kernel(
+    partial_ptr,
+    dweight_ptr,
+    partials,
+    hidden,
+    BLOCK_PARTIAL: tl.constexpr,
+    BLOCK_COL: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    n_col = extent(hidden, ALIGNMENT)
+    o_col = tl.program_id(0).to(tl.int64) * BLOCK_COL + tl.arange(0, BLOCK_COL)
+    m_col = o_col < n_col
+    if IS_DEPENDENT:
+        gdc_wait()  # precedes every access of every program
+    b_sum = tl.zeros([BLOCK_PARTIAL, BLOCK_COL], dtype=tl.float32)
+    for i_partial in range(0, partials, BLOCK_PARTIAL):
+        o_partial = i_partial + tl.arange(0, BLOCK_PARTIAL).to(tl.int64)
+        mask = (o_partial < partials)[:, None] & m_col[None, :]
+        b_sum += tl.load(partial_ptr + o_partial[:, None] * n_col + o_col[None, :], mask=mask, other=0.0)
+    tl.store(dweight_ptr + o_col, tl.sum(b_sum, axis=0).to(dweight_ptr.dtype.element_ty), mask=m_col)
+
+
+def reduction(launch: Launch, hidden: int, workspace: Any, dweight: Any) -> KernelCall:
+    """The call that sums `launch.grid` rows of partial sums.
+
+    Args:
+        launch: of the kernel that wrote them; its `finish` gives the way in which this one follows.
+        hidden: length of a row.
+        workspace: (launch.grid, hidden) float32.
+        dweight: (hidden,), the sum.
+    """
+    block_partial, block_col, num_warps = reduce_tile(launch.grid, hidden)
+    options = {
+        "BLOCK_PARTIAL": block_partial,
+        "BLOCK_COL": block_col,
+        "ALIGNMENT": launch.alignment,
+        "IS_DEPENDENT": launch.finish == "dependent",
+        "num_warps": num_warps,
+    }
+    if launch.finish == "dependent":
+        options["launch_pdl"] = True
+    args = (workspace, dweight, launch.grid, hidden)
+    return KernelCall(_reduce_partials_kernel, (-(-hidden // block_col),), args, options)

@@ -1,0 +1,174 @@
+"""The config of dispatch, without a launch."""
+
+import re
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import normtune
+from normtune.errors import UsageError
+from normtune.heuristics.tablefile import locate
+from normtune.kernels.calling import dispatch
+from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.target import TARGETS
+
+H200 = TARGETS["sm_90"]
+FORWARD = operator("rms_norm_forward")
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("NORMTUNE_TABLE", raising=False)
+    normtune.use_table()
+    yield
+    normtune.use_table()
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    def pretend(name, target):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(name=name))
+        monkeypatch.setattr(dispatch, "describe", lambda index: target)
+        normtune.use_table()
+
+    return pretend
+
+
+def shipped(problem):
+    return RMSNormConfig(
+        *locate.load(locate.SHIPPED / "nvidia_h200.py").tables[problem.key, problem.dtype](*problem[1:3])
+    )
+
+
+def test_the_measured_gpu_gets_its_table_in_silence(gpu):
+    gpu("NVIDIA H200", H200)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for rows, hidden in ((1, 64), (4096, 4096), (1 << 18, 96)):
+            problem = FORWARD.problem(rows, hidden, "bfloat16")
+            assert dispatch.config_for(FORWARD, problem, H200, 0) == shipped(problem)
+
+
+def test_an_unknown_gpu_gets_the_table_for_any_gpu_and_one_warning(gpu):
+    small = TARGETS["sm_120"]
+    gpu("NVIDIA GeForce RTX 5060 Ti", small)
+    shared = locate.load(locate.SHIPPED / locate.ANY_GPU)
+    problems = [FORWARD.problem(rows, hidden, "bfloat16") for rows in (1, 288, 4096) for hidden in (64, 4096)]
+    wanted = [
+        RMSNormConfig(*shared.tables[one.key, one.dtype](one.rows, one.hidden, small.sms, small.l2_bytes))
+        for one in problems
+    ]
+    with pytest.warns(UserWarning, match=r"no table for .* 5060 Ti \(sm_120, 36 SMs\) .*unmeasured.*fit --install"):
+        found = [dispatch.config_for(FORWARD, problem, small, 0) for problem in problems]
+    assert found == wanted and len(set(found)) > 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dispatch.config_for(FORWARD, problems[0], small, 0)
+
+
+def test_a_chosen_table_for_any_gpu_is_bound_to_each(gpu):
+    few, many = TARGETS["sm_120"], H200
+    normtune.use_table(locate.SHIPPED / locate.ANY_GPU)
+    shared = locate.load(locate.SHIPPED / locate.ANY_GPU).tables["rms_norm_forward", "bfloat16"]
+    differs = False
+    for rows in (1 << power for power in range(18)):
+        problem = FORWARD.problem(rows, 64, "bfloat16")
+        wanted = [RMSNormConfig(*shared(rows, 64, target.sms, target.l2_bytes)) for target in (few, many)]
+        found = [dispatch.config_for(FORWARD, problem, target, index) for index, target in enumerate((few, many))]
+        assert found == wanted
+        differs |= found[0] != found[1]
+    assert differs
+
+
+def test_none_takes_the_fixed_default(gpu):
+    gpu("NVIDIA H200", H200)
+    normtune.use_table(None)
+    for name, spec in (("rms_norm_forward", FORWARD), ("rms_norm_backward", operator("rms_norm_backward"))):
+        found = {
+            dispatch.config_for(spec, spec.problem(rows, hidden, "bfloat16"), H200, 0)
+            for rows in (1, 4096, 1 << 18)
+            for hidden in (64, 1024, 8192)
+        }
+        assert len(found) == 1 and found.pop().num_warps == 8, name
+
+
+@pytest.mark.long
+def test_a_named_table_comes_first(gpu, monkeypatch, tmp_path):
+    gpu("NVIDIA H200", H200)
+    problem = FORWARD.problem(4096, 4096, "bfloat16")
+    other = tmp_path / "other.py"
+    text = (locate.SHIPPED / "nvidia_h200.py").read_text()
+    other.write_text(re.sub(r'(= Config\("\w+", \d+), \d+', r"\1, 32", text))
+    elsewhere = shipped(problem)._replace(num_warps=32)
+    assert elsewhere != shipped(problem)
+    normtune.use_table(other)
+    assert dispatch.config_for(FORWARD, problem, H200, 0) == elsewhere
+    normtune.use_table()
+    assert dispatch.config_for(FORWARD, problem, H200, 0) == shipped(problem)
+    monkeypatch.setenv("NORMTUNE_TABLE", str(other))
+    normtune.use_table()
+    assert dispatch.config_for(FORWARD, problem, H200, 0) == elsewhere
+    monkeypatch.setenv("NORMTUNE_TABLE", str(tmp_path / "missing.py"))
+    normtune.use_table()
+    with pytest.raises(UsageError, match=r"missing\.py"):
+        dispatch.config_for(FORWARD, problem, H200, 0)
+
+
+def test_a_bad_path_changes_nothing(gpu, tmp_path):
+    gpu("NVIDIA H200", H200)
+    normtune.use_table(None)
+    for content in (None, "x = 1\n", "def lookup(:\n"):
+        path = tmp_path / "table.py"
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(UsageError, match=r"table\.py"):
+            normtune.use_table(path)
+        problem = FORWARD.problem(4096, 1024, "bfloat16")
+        assert dispatch.config_for(FORWARD, problem, H200, 0) == FORWARD.default_config(problem, H200)
+
+
+def test_a_variant_falls_back_to_the_plain_name_and_a_missing_operator_to_the_default():
+    calls = []
+
+    def plain(rows, hidden):
+        calls.append((rows, hidden))
+        return ("row", 1, 2, 1, 0, "none", 0)
+
+    tables = {("rms_norm_forward", "bfloat16"): plain}
+    look_up = dispatch._in_table(locate.Table(locate.SHIPPED, None, tables, None))
+    assert look_up(FORWARD.problem(3, 64, "bfloat16", "no_rstd")) == RMSNormConfig("row", 1, 2)
+    assert calls == [(3, 64)]
+    assert look_up(FORWARD.problem(3, 64, "float32")) is None
+
+
+def test_what_is_illegal_on_this_gpu_gives_way_to_the_default(gpu, monkeypatch):
+    small = TARGETS["sm_120"]
+    backward = operator("rms_norm_backward")
+    problem = backward.problem(4096, 8192, "bfloat16")
+    greedy = RMSNormConfig("persistent", 1, 8, 4, 1, "reduce")
+    assert backward.is_legal(greedy, problem, H200) and not backward.is_legal(greedy, problem, small)
+    monkeypatch.setattr(dispatch, "config_for", lambda *arguments: greedy)
+    wanted = backward.resolve(backward.default_config(problem, small), problem, small, 16)
+    assert dispatch._resolve(backward, problem, small, 0, 16) == wanted
+    assert dispatch._resolve(backward, problem, H200, 0, 16) == backward.resolve(greedy, problem, H200, 16)
+
+
+def test_what_is_made_while_another_table_is_chosen_is_not_kept():
+    cache = dispatch.Cache()
+    generation = cache.generation
+    normtune.use_table(None)
+    assert cache.keep("old", 1, generation) == 1 and not cache
+    assert cache.keep("new", 2, cache.generation) == 2 and dict(cache) == {"new": 2}
+
+
+@pytest.mark.parametrize("field", [0])
+def test_a_grid_of_no_programs_gives_way_to_the_default(gpu, monkeypatch, field):
+    gpu("NVIDIA H200", H200)
+    monkeypatch.setattr(dispatch, "config_for", lambda *arguments: RMSNormConfig("persistent", 1, 4, 1, field))
+    problem = FORWARD.problem(64, 1024, "bfloat16")
+    assert dispatch._resolve(FORWARD, problem, H200, 0, 16).grid == 64

@@ -1,0 +1,78 @@
+"""The fast launcher makes the driver calls of Triton's own launcher; launches are kept and dropped."""
+
+from operator import itemgetter
+from types import SimpleNamespace
+
+import pytest
+import torch
+import triton
+from triton.backends.nvidia.driver import CudaLauncher
+
+import normtune
+from normtune.kernels.call import KernelCall
+from normtune.kernels.calling import dispatch, launcher
+
+
+def test_the_fast_way_asks_the_driver_as_tritons_own_launcher_does():
+    way = launcher._WAYS[".".join(triton.__version__.split(".")[:2])]
+    asked = []
+    own = object.__new__(CudaLauncher)
+    vars(own).update(
+        **{"launch": lambda *arguments: asked.append(arguments), "num_ctas": 1},
+        **{"global_scratch_size": 0, "global_scratch_align": 1, "profile_scratch_size": 0, "profile_scratch_align": 1},
+        **{"launch_cooperative_grid": "cooperative", "launch_pdl": "pdl"},
+        **{"arg_annotations": "annotations", "kernel_signature": b"signature"},
+    )
+    compiled = SimpleNamespace(function="function", packed_metadata=("warps", "ctas", "shared"), run=own)
+    own(5, 2, 1, "stream", compiled.function, compiled.packed_metadata, None, None, None, 16, 32, 1e-6, 128)
+    way(compiled, own, (5, 2, 1), itemgetter(1, 0), (1e-6, 128))("stream", (32, 16))
+    assert asked[0] == asked[1] and "pdl" in asked[0]
+
+
+class Recorder:
+    """A kernel that notes how it is launched."""
+
+    def __init__(self):
+        self.launches = []
+
+    def __getitem__(self, grid):
+        return lambda *arguments, **options: self.launches.append((grid, arguments, options))
+
+
+def test_other_tensors_take_the_places_of_those_that_were_prepared():
+    kernel, (x, weight, y) = Recorder(), (torch.zeros(1) for _ in range(3))
+    call = KernelCall(kernel, (7,), (x, weight, y, None, 5, 1e-6), {"BLOCK": 8})
+    prepared = launcher.Prepared([call], [x, weight, y, None], 0, None)
+    others = [torch.ones(1) for _ in range(3)]
+    prepared(*others, None)
+    ((grid, arguments, options),) = kernel.launches
+    assert (grid, options) == ((7,), {"BLOCK": 8})
+    assert all(one is other for one, other in zip(arguments, [*others, None, 5, 1e-6], strict=True))
+
+
+def test_a_workspace_is_new_at_each_launch_and_serves_all_kernels():
+    kernel, dy, dweight, workspace = Recorder(), torch.zeros(2), torch.zeros(3), torch.zeros(64)
+    calls = [KernelCall(kernel, (1,), (dy, workspace, 2), {}), KernelCall(kernel, (1,), (workspace, dweight, 2), {})]
+    prepared = launcher.Prepared(calls, [dy, dweight, workspace], 64, None)
+    prepared(dy, dweight)
+    first, second = (arguments for _, arguments, _ in kernel.launches)
+    assert first[1] is second[0] and first[1] is not workspace
+    assert (first[1].numel(), first[1].dtype) == (64, torch.float32)
+
+
+def test_a_tensor_behind_a_number_is_refused():
+    x, y = torch.zeros(1), torch.zeros(1)
+    with pytest.raises(ValueError, match="its tensors do not come before its other arguments"):
+        launcher.Prepared([KernelCall(Recorder(), (1,), (x, 5, y), {})], [x, y], 0, None)
+
+
+def test_launches_are_forgotten_with_the_table_and_when_there_are_too_many(monkeypatch):
+    monkeypatch.setattr(dispatch, "MOST_KEPT", 3)
+    monkeypatch.setattr(dispatch, "_caches", [])
+    cache = dispatch.Cache()
+    for number in range(5):
+        assert cache.keep(number, str(number)) == str(number)
+        assert 1 <= len(cache) <= 3 and cache[number] == str(number)
+    normtune.use_table(None)
+    assert not cache
+    normtune.use_table()

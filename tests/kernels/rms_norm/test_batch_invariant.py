@@ -1,0 +1,185 @@
+"""The switch of the batch-invariant mode, its lookups, and the independence of a row's arithmetic from rows."""
+
+import threading
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import normtune
+from normtune.errors import UsageError
+from normtune.kernels.calling import batch_invariant, dispatch
+from normtune.kernels.operator import operator, operators
+from normtune.kernels.problem import MAX_ROWS, Problem, batch_invariant_key, split_batch_invariant
+from normtune.kernels.rms_norm import readable
+from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.target import TARGETS
+
+H200 = TARGETS["sm_90"]
+FORWARD, BACKWARD = operator("rms_norm_forward"), operator("rms_norm_backward")
+row_counts = st.integers(1, MAX_ROWS)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.delenv(batch_invariant.VARIABLE, raising=False)
+    normtune.use_batch_invariant(None)
+    normtune.use_table()
+    yield
+    normtune.use_batch_invariant(None)
+    normtune.use_table()
+
+
+@pytest.mark.long
+@settings(max_examples=500, deadline=None)
+@given(data=st.data(), spec=st.sampled_from(list(operators().values())), target=st.sampled_from(list(TARGETS.values())))
+def test_a_config_works_on_a_row_in_the_same_way_whatever_the_number_of_rows(data, spec, target):
+    dtype, variant = data.draw(st.sampled_from(spec.dtypes)), data.draw(st.sampled_from(spec.variants))
+    problem = Problem(spec.name, data.draw(row_counts), data.draw(st.integers(1, 65536)), dtype, variant)
+    other = problem._replace(rows=data.draw(row_counts))
+    alignment = data.draw(st.sampled_from([None, 1, 2, 16]))
+    configs = [*spec.space("full", problem, target), spec.default_config(problem, target)]
+    config = data.draw(st.sampled_from(configs))
+    if spec.is_legal(config, problem, target) and spec.is_legal(config, other, target):
+        found = [spec.resolve(config, one, target, alignment).of_a_row for one in (problem, other)]
+        assert found[0] == found[1]
+
+
+def test_what_works_on_rows_differently_is_told_apart():
+    problem = FORWARD.problem(4096, 1000, "float32")
+    launch = FORWARD.resolve(RMSNormConfig("block_row", 4, 8), problem, H200, None)
+    for config in (
+        RMSNormConfig("block_row", 2, 8),
+        RMSNormConfig("block_row", 4, 4),
+        RMSNormConfig("split", 1, 8, block_col=256),
+    ):
+        assert FORWARD.resolve(config, problem, H200, None).of_a_row != launch.of_a_row, config
+    assert FORWARD.resolve(RMSNormConfig("block_row", 4, 8), problem, H200, 1).of_a_row != launch.of_a_row
+    assert (
+        FORWARD.resolve(RMSNormConfig("block_row", 4, 8), problem._replace(rows=3), H200, None).of_a_row
+        == launch.of_a_row
+    )
+
+
+@given(operator=st.text("abc_", min_size=1), variant=st.text("abc_+"))
+def test_names_of_functions_are_read_back(operator, variant):
+    key = f"{operator}:{variant}" if variant else operator
+    name = batch_invariant_key(key)
+    assert split_batch_invariant(name) == (key, True)
+    assert split_batch_invariant(key) == (key, False)
+
+
+def test_names_are_those_that_tables_hold():
+    assert batch_invariant_key("rms_norm_forward") == "rms_norm_forward:batch_invariant"
+    assert batch_invariant_key("rms_norm_forward:no_rstd") == "rms_norm_forward:no_rstd+batch_invariant"
+    assert split_batch_invariant("my_batch_invariant") == ("my_batch_invariant", False)
+
+
+def test_the_switch_here_comes_before_that_of_the_process_and_of_the_environment(monkeypatch):
+    assert not batch_invariant.is_batch_invariant()
+    normtune.use_batch_invariant()
+    assert batch_invariant.is_batch_invariant()
+    with normtune.batch_invariant(False):
+        assert not batch_invariant.is_batch_invariant()
+        with normtune.batch_invariant():
+            assert batch_invariant.is_batch_invariant()
+        assert not batch_invariant.is_batch_invariant()
+    assert batch_invariant.is_batch_invariant()
+    monkeypatch.setenv(batch_invariant.VARIABLE, "1")
+    normtune.use_batch_invariant(False)
+    assert not batch_invariant.is_batch_invariant()
+    normtune.use_batch_invariant(None)
+    assert batch_invariant.is_batch_invariant()
+
+
+def test_a_context_is_left_by_errors_and_is_of_one_thread():
+    with pytest.raises(KeyError), normtune.batch_invariant():
+        raise KeyError
+    assert not batch_invariant.is_batch_invariant()
+    found = []
+    with normtune.batch_invariant():
+        thread = threading.Thread(target=lambda: found.append(batch_invariant.is_batch_invariant()))
+        thread.start()
+        thread.join()
+    normtune.use_batch_invariant()
+    thread = threading.Thread(target=lambda: found.append(batch_invariant.is_batch_invariant()))
+    thread.start()
+    thread.join()
+    assert found == [False, True]
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("1", True), ("0", False), ("", False)])
+def test_the_environment_says_it(monkeypatch, value, wanted):
+    monkeypatch.setenv(batch_invariant.VARIABLE, value)
+    assert batch_invariant.is_batch_invariant() is wanted
+
+
+def test_another_value_in_the_environment_is_refused(monkeypatch):
+    monkeypatch.setenv(batch_invariant.VARIABLE, "yes")
+    with pytest.raises(UsageError, match=r"NORMTUNE_BATCH_INVARIANT is 'yes': expected 1"):
+        normtune.rms_norm(torch.zeros(2, 8), torch.ones(8))
+
+
+def configs(spec, rows, hidden, variant="", **mode):
+    return [
+        dispatch.config_for(spec, spec.problem(count, hidden, "float32", variant), H200, 0, **mode) for count in rows
+    ]
+
+
+def test_the_mode_takes_its_own_functions_at_every_number_of_rows(write_table):
+    normtune.use_table(write_table(True))
+    few, many = RMSNormConfig("row", 1, 2), RMSNormConfig("split", 1, 2, 1, 0, "none", 64)
+    assert configs(FORWARD, (1, 16, MAX_ROWS), 512) == [few, many, many]
+    assert configs(FORWARD, (1, 16, MAX_ROWS), 512, batch_invariant=True) == [few] * 3
+    assert configs(FORWARD, (1, 16, MAX_ROWS), 513, batch_invariant=True) == [many] * 3
+    assert configs(FORWARD, (1, 16), 512, "no_rstd", batch_invariant=True) == [few] * 2
+
+
+def test_a_table_without_such_functions_gives_the_default_and_says_so_once(write_table):
+    normtune.use_table(write_table(False))
+    with pytest.warns(
+        UserWarning, match=r"table_False\.py has no batch-invariant function of rms_norm_forward float32"
+    ):
+        found = configs(FORWARD, (1, 16, 4096), 512, batch_invariant=True)
+    problem = FORWARD.problem(7, 512, "float32")
+    assert found == [FORWARD.default_config(problem, H200)] * 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        configs(FORWARD, (2,), 768, batch_invariant=True)
+        configs(BACKWARD, (2,), 768, batch_invariant=True)
+        normtune.use_table(None)
+        assert configs(FORWARD, (1, 4096), 512, batch_invariant=True) == found[:2]
+
+
+def test_what_is_illegal_for_large_batches_is_not_launched_for_small_ones(monkeypatch):
+    columns = RMSNormConfig("row", 1, 4, 1, 0, "columns", 16)
+    problem = BACKWARD.problem(8, 1024, "bfloat16")
+    assert BACKWARD.is_legal(columns, problem, H200)
+    assert not BACKWARD.is_legal(columns, problem._replace(rows=MAX_ROWS), H200)
+    monkeypatch.setattr(dispatch, "config_for", lambda *arguments: columns)
+    assert dispatch._resolve(BACKWARD, problem, H200, 0, 16) == BACKWARD.resolve(columns, problem, H200, 16)
+    wanted = BACKWARD.resolve(BACKWARD.default_config(problem, H200), problem, H200, 16)
+    assert dispatch._resolve(BACKWARD, problem, H200, 0, 16, True) == wanted
+
+
+def test_views_are_copied_where_their_rows_lie_otherwise_than_those_of_a_new_tensor():
+    whole = torch.randn(9 * 100 + 1)
+    aligned = whole[:900].view(9, 100)
+    assert batch_invariant.settled(aligned) is aligned
+    padded = torch.randn(9, 104)[:, :100]
+    assert batch_invariant.settled(padded) is padded
+    for view in (whole[1:901].view(9, 100), torch.randn(9, 103)[:, :100], torch.randn(9, 104)[:, 1:101]):
+        found = batch_invariant.settled(view)
+        assert found.is_contiguous() and found.data_ptr() % 16 == 0 and found.stride() == (100, 1)
+        assert torch.equal(found, view)
+
+
+def test_a_single_row_has_the_stride_of_any_other_whatever_it_was_cut_from():
+    padded = torch.randn(9, 103)[:, :100]
+    assert padded[4:5].is_contiguous() and padded[4:5].stride(0) == 103
+    row = readable.rows_of("x", padded[4:5], False)
+    assert row.stride() == (100, 1) and row.data_ptr() == padded[4:5].data_ptr()
+    rows = readable.rows_of("x", padded, False)
+    assert rows.stride() == padded.stride() and rows.data_ptr() == padded.data_ptr()

@@ -1,0 +1,83 @@
+"""No legal launch overflows a counter, at any number of rows and any hidden size."""
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from normtune.kernels.operator import operators
+from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.rms_norm import dweight
+from normtune.kernels.rms_norm.config import FINISHES, SCHEDULES, RMSNormConfig
+from normtune.kernels.rms_norm.launch import MAX_COLUMNS_ROWS
+from normtune.kernels.rms_norm.spec import MAX_HIDDEN
+from normtune.kernels.target import TARGETS
+
+INT32 = 2**31 - 1
+# What CUDA's driver and HIP's take as the first extent of a grid.
+MAX_GRID = 2**31 - 1
+SPECS = tuple(operators().values())
+rows_counts = st.integers(1, MAX_ROWS) | st.sampled_from([1, 2, 4096, 4097, 2**24, MAX_ROWS - 1, MAX_ROWS])
+hidden_sizes = st.integers(1, MAX_HIDDEN) | st.sampled_from([1, 2, 64, 4096, MAX_HIDDEN])
+powers = st.integers(0, 7).map(lambda power: 1 << power)
+configs = st.builds(
+    RMSNormConfig,
+    st.sampled_from(SCHEDULES),
+    powers,
+    powers.filter(lambda warps: warps <= 32),
+    st.integers(1, 5),
+    st.integers(0, 64),
+    st.sampled_from(FINISHES),
+    st.sampled_from([0, 16, 32, 64, 512, 1024, 4096, 8192]),
+)
+
+
+@pytest.mark.long
+@settings(max_examples=2000, deadline=None)
+@given(
+    spec=st.sampled_from(SPECS),
+    config=configs,
+    rows=rows_counts,
+    hidden=hidden_sizes,
+    target=st.sampled_from(list(TARGETS.values())),
+    data=st.data(),
+)
+def test_every_legal_launch_counts_in_int32(spec, config, rows, hidden, target, data):
+    problem = Problem(
+        spec.name, rows, hidden, data.draw(st.sampled_from(spec.dtypes)), data.draw(st.sampled_from(spec.variants))
+    )
+    if launch := spec.launch_of(config, problem, target):
+        check(launch, rows, hidden)
+
+
+@example(rows=MAX_ROWS, hidden=1)
+@given(rows=rows_counts, hidden=hidden_sizes)
+def test_the_default_configs_are_legal_and_count_in_int32_everywhere(rows, hidden):
+    for spec in SPECS:
+        for target in TARGETS.values():
+            for dtype in spec.dtypes:
+                problem = Problem(spec.name, rows, hidden, dtype)
+                check(spec.resolve(spec.default_config(problem, target), problem, target, None), rows, hidden)
+
+
+def check(launch, rows, hidden):
+    assert 1 <= launch.grid <= MAX_GRID
+    assert launch.workspace * 4 <= 64 << 20
+    # tl.cdiv(rows, BLOCK_ROW), as the loops over blocks and the reduction of partial sums have it.
+    assert rows + launch.block_row - 1 <= INT32
+    covered = launch.grid - (-(-hidden // launch.slice_col) if launch.slice_col else 0)
+    if launch.looped:
+        # The pipeline asks for blocks up to its depth ahead of the last one, a grid apart.
+        blocks = -(-rows // launch.block_row)
+        assert blocks - 1 + launch.num_stages * launch.grid <= INT32
+    else:
+        assert covered * launch.block_row >= rows
+    if launch.slice_row:
+        assert rows <= MAX_COLUMNS_ROWS and rows + launch.num_stages * launch.slice_row <= INT32
+
+
+@given(rows=rows_counts, hidden=hidden_sizes, target=st.sampled_from(list(TARGETS.values())))
+def test_the_weight_gradient_alone_counts_in_int32(rows, hidden, target):
+    parts = dweight.parts_of(rows, hidden, target.sms)
+    assert 1 <= parts <= MAX_GRID // -(-hidden // 128)
+    assert parts * hidden * 4 <= 64 << 20
+    assert rows - 1 + 4 * parts * 16 <= INT32

@@ -1,0 +1,306 @@
+"""The door: what an operator declares, in the short form and in full, and one line for each fault of it."""
+
+import dataclasses
+import pickle
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from typer.testing import CliRunner
+
+from normtune import cli
+from normtune.errors import UsageError
+from normtune.heuristics.fitting.emit import body_text
+from normtune.heuristics.fitting.result import Function
+from normtune.heuristics.regret.matrix import timing_matrix
+from normtune.heuristics.tablefile import parse
+from normtune.heuristics.tablefile.tree import Leaf, Split
+from normtune.kernels import load_file, operator
+from normtune.kernels.config import COPY, Config, Implementation
+from normtune.kernels.operator import IllegalConfigError, ImplementationLaunch, OperatorSpec, register
+from normtune.kernels.problem import nearest_sizes, split_sizes, with_sizes
+from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.spec import rms_norm_forward
+from normtune.kernels.short_form.decorator import kernel_operator
+from normtune.kernels.target import TARGETS
+from normtune.results.parquet_csv import read_parquet
+from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.plan.binaries import jobs_of
+from normtune.tuner.plan.plan import candidates, problems
+
+H200 = TARGETS["sm_90"]
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+class ToyConfig(Config):
+    """How the toy is launched."""
+
+    block: Annotated[int, "elements a program."] = 128
+    num_warps: int = 4
+
+
+@pytest.fixture(autouse=True)
+def door(monkeypatch):
+    """Operators that a test registers are forgotten after it."""
+    operator.operators()
+    monkeypatch.setattr(operator, "_OPERATORS", dict(operator._OPERATORS))
+    monkeypatch.setattr(operator, "_FAMILIES", dict(operator._FAMILIES))
+    monkeypatch.setattr(load_file, "_FILES", {})
+
+
+@pytest.fixture
+def examples():
+    load_file.load(EXAMPLES / "softmax.py")
+    load_file.load(EXAMPLES / "layer_norm.py")
+    return operator.operator("softmax"), operator.operator("layer_norm")
+
+
+def declared(**changes):
+    """A sound declaration with some of it changed, on a function that takes `x`, `y` and `config`."""
+    arguments = {
+        "config": ToyConfig,
+        "space": {"block": (64, 128), "num_warps": (1, 4)},
+        "buffers": {"x": "input", "y": "output"},
+        "reference": lambda x: x,
+        "name": "toy",
+    }
+
+    def function(x, y, config):
+        raise NotImplementedError
+
+    return kernel_operator(**(arguments | changes))(function)
+
+
+def test_the_examples_are_short_and_planned_as_any_operator(examples) -> None:
+    for name in ("softmax", "layer_norm"):
+        assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 80
+    softmax, layer_norm = examples
+    problem = softmax.problem(4096, 1000, "bfloat16")
+    kept, pruned = candidates(softmax, softmax.configs("default", problem, H200), problem, H200)
+    assert [one.config for one in kept if isinstance(one.config, Implementation)] == [Implementation("torch")]
+    assert {one.launch.grid for one in kept} == {1, 4096, 2048, 1024, 512, 256, 128}
+    assert pruned == {"illegal: `legal` of the operator says no": 10}
+    assert not softmax.is_legal(softmax.config(32, 1), problem, H200)
+    narrow = softmax.problem(1, 64, "float16")
+    assert softmax.is_legal(softmax.config(1, 32), narrow, H200)
+    assert softmax.config(1, 32) not in softmax.configs("default", narrow, H200)
+    assert softmax.bytes_moved(problem) == 2 * 2 * 4096 * 1000
+    assert layer_norm.bytes_moved(layer_norm.problem(8, 16, "float16")) == 2 * (2 * 8 * 16 + 2 * 16) + 2 * 4 * 8
+    assert layer_norm.default_config(layer_norm.problem(1, 64, "float32"), H200) == (1, 4)
+    assert layer_norm.default_config(layer_norm.problem(1, 32768, "float32"), H200)[1] >= 16
+    assert not softmax.is_legal(RMSNormConfig("row"), problem, H200)
+    assert not softmax.is_legal(Implementation("cudnn"), problem, H200)
+
+
+def test_one_binary_serves_what_triton_specialises_alike(examples) -> None:
+    softmax, _ = examples
+    config = softmax.config(2, 4)
+    launches = [softmax.launch(config, softmax.problem(rows, 1024, "bfloat16"), H200) for rows in (64, 4096, 63, 1)]
+    assert launches[0].binary == launches[1].binary != launches[2].binary
+    assert len({one.binary for one in launches}) == 3
+    assert launches[0] != launches[1]  # another grid
+
+
+def test_the_examples_compile_without_a_gpu(examples) -> None:
+    pairs = []
+    for spec in examples:
+        problem = spec.problem(64, 96, "bfloat16")
+        kept, _ = candidates(spec, spec.configs("default", problem, H200), problem, H200)
+        pairs += [(problem, one.launch) for one in (*kept[:2], kept[-1])]
+    compiled = list(compile_all(jobs_of(pairs), "sm_90"))
+    assert [(one.status, one.reason) for one in compiled] == [("ok", "")] * len(compiled)
+    assert sum(isinstance(one.job.launch, ImplementationLaunch) for one in compiled) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        ({"config": int}, ["config is <class 'int'>: expected a subclass of normtune.Config with a knob or more"]),
+        ({"space": {"block": (64,)}}, ["space has block: expected the knobs block, num_warps"]),
+        (
+            {"space": {"block": (64, "x"), "num_warps": ()}},
+            [
+                "space of block is (64, 'x'): expected values of type int",
+                "space of num_warps is (): expected values of type int",
+            ],
+        ),
+        (
+            {"buffers": {"x": "inptu", "y": "output rows,columns"}},
+            [
+                "buffer 'x' is 'inptu': role 'inptu': expected one of input, weight, output, in-out, scratch",
+                "buffer 'y' is 'output rows,columns': 'rows,columns' is neither a shape (of rows, hidden) nor a dtype "
+                "(bfloat16, float16, float32)",
+            ],
+        ),
+        ({"buffers": {"x": "input", "y": "input"}}, ["no buffer is an output"]),
+        ({"buffers": {"x": "input rows", "y": "output"}}, ["no input has the axis 'hidden'"]),
+        (
+            {"buffers": {"x": "input", "z": "output"}},
+            [
+                "the function takes no 'z', which is declared",
+                "the function takes 'y': no buffer and no scalar is declared so",
+            ],
+        ),
+        ({"scalars": {"eps": 1e-6}}, ["the function takes no 'eps', which is declared"]),
+        ({"dtypes": ("float64",)}, ["dtype 'float64': expected some of bfloat16, float16, float32"]),
+        ({"name": "to y"}, ["its name is 'to y': expected letters, digits and _"]),
+        ({"sizes": {"heads": (0,)}}, ["no input has the axis 'heads'"]),
+    ],
+)
+def test_each_fault_of_a_declaration_is_one_line(changes, lines) -> None:
+    with pytest.raises(UsageError) as caught:
+        declared(**changes)
+    assert str(caught.value).splitlines() == [f"operator {changes.get('name', 'toy')!r}: {line}" for line in lines]
+    assert "toy" not in operator.operators()
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"name": "a b"}, "its name is 'a b': expected letters, digits and _"),
+        ({"dtypes": ()}, "it has no dtype: expected some of bfloat16, float16, float32"),
+        ({"max_hidden": 0}, "max_hidden is 0: expected a positive integer"),
+        ({"config": tuple}, "config is <class 'tuple'>: expected a subclass of normtune.Config with a knob or more"),
+        ({"scalars": {"eps": "1"}}, "scalar eps is '1': expected a number"),
+        ({"sizes": {"heads": ()}}, "sizes of heads are (): expected one positive integer or more"),
+        ({"buffers": lambda problem: ()}, "no buffer is an output"),
+        (
+            {"buffers": lambda problem: 1 / 0},
+            "its buffers of a problem of 1 x 8 raise ZeroDivisionError: division by zero",
+        ),
+    ],
+)
+def test_a_full_spec_is_looked_at_when_it_is_registered(changes, fault) -> None:
+    spec = dataclasses.replace(rms_norm_forward, **{"name": "copy_of_it", **changes})
+    with pytest.raises(UsageError) as caught:
+        register(spec)
+    assert str(caught.value) == f"operator {spec.name!r}: {fault}"
+
+
+def test_what_is_illegal_stays_so_for_longer_rows() -> None:
+    told = "legal says no to warps=1 at hidden 1 and yes at hidden 128: what is illegal has to stay so for longer rows"
+    with pytest.raises(UsageError, match=told):
+        declared(legal=lambda config, problem, target: config.block <= problem.hidden or config.block == 64)
+
+
+def test_a_name_is_taken_once() -> None:
+    declared()
+    with pytest.raises(ValueError, match="operator 'toy' is registered already: choose another name"):
+        declared()
+
+
+def test_what_the_function_throws_makes_a_config_illegal() -> None:
+    spec = declared().spec
+    with pytest.raises(IllegalConfigError, match="NotImplementedError"):
+        spec.launch(ToyConfig(64, 4), spec.problem(4, 8, "float16"), H200)
+
+
+def test_named_integers_make_an_operator_each(monkeypatch) -> None:
+    family = dataclasses.replace(
+        rms_norm_forward, name="gated", sizes={"heads": (8, 32), "group": (64,)}, buffers=rms_norm_forward.buffers
+    )
+    register(family)
+    names = ["gated.heads=8.group=64", "gated.heads=32.group=64"]
+    assert [name for name in operator.operators() if name.startswith("gated")] == names == operator.members("gated")
+    assert {one.operator for one in problems(["gated:no_rstd"], ["float16"], [(1, 64)])} == set(names)
+    (one,) = problems([names[0]], ["float16"], [(1, 64)])
+    assert one.sizes == {"heads": 8, "group": 64} and one.key == names[0]
+    other = operator.operator("gated.heads=5.group=64").problem(2, 4, "float32")
+    assert other.sizes == {"heads": 5, "group": 64}
+    for wrong in ("gated", "gated.heads=8", "gated.heads=8.group=x", "gated.heads=8.rows=64"):
+        with pytest.raises(UsageError, match=r"unknown operator|has the named integers heads, group"):
+            operator.operator(wrong)
+    with pytest.raises(UsageError, match="heads is 0: expected a positive integer"):
+        family.at(heads=0, group=64)
+
+
+def test_the_nearest_named_integers_answer() -> None:
+    name = with_sizes("gated", {"heads": 8, "group": 64})
+    assert split_sizes(name) == ("gated", {"heads": 8, "group": 64}) and split_sizes("plain") == ("plain", {})
+    others = [with_sizes("gated", {"heads": heads, "group": 64}) for heads in (1, 2, 32)]
+    assert nearest_sizes(with_sizes("gated", {"heads": 6, "group": 100}), others) == others[1]
+    assert nearest_sizes("gated.heads=6", others) is None and nearest_sizes("plain", others) is None
+
+
+def function(name: str, tree) -> Function:
+    return Function(name, "", "bfloat16", tree, ("bfloat16",), None)  # type: ignore[arg-type, call-arg]
+
+
+def test_a_table_defines_the_classes_that_it_needs(tmp_path) -> None:
+    toys = ToyConfig(64, 1), ToyConfig(64, 8)
+    functions = [
+        function("toy", Split("rows", 9, Leaf(toys[0]), Leaf(Implementation("torch")))),
+        function("rms", Leaf(RMSNormConfig("row", 1, 8))),
+        function("other", Leaf(toys[1])),
+    ]
+    text = body_text(functions)
+    names: dict[str, object] = {}
+    exec(compile(text, "table", "exec"), names)
+    assert names["lookup"]("toy", "bfloat16", 1, 64) == (64, 1)  # type: ignore[operator]
+    assert names["lookup"]("toy", "bfloat16", 9, 64) == ("torch",)  # type: ignore[operator]
+    assert names["lookup"]("rms", "bfloat16", 9, 64).num_warps == 8  # type: ignore[operator]
+    assert "def other_bfloat16(rows: int, hidden: int) -> ToyConfig:" in text
+    trees = parse.trees(text)
+    assert trees == {(one.operator, "bfloat16"): one.tree for one in functions}
+    assert type(trees["other", "bfloat16"].config) is ToyConfig  # type: ignore[union-attr]
+    with pytest.raises(Exception, match="form that normtune does not write"):
+        parse.trees(text.replace("return TOY_BLOCK_64_WARPS_8", "return RMSNORM_ROW_WARPS_8"))
+
+
+def test_configs_of_all_classes_are_values() -> None:
+    unknown = Config.from_json('{"tile":4,"way":"x"}')
+    for config in (ToyConfig(64, 2), COPY, Implementation("torch"), unknown):
+        assert pickle.loads(pickle.dumps(config)) == config
+        assert type(config).from_json(config.to_json()) == config
+    mixed = [ToyConfig(64, 2), COPY, Implementation("torch"), unknown, ToyConfig(32, 4)]
+    assert sorted(mixed) == sorted(reversed(mixed))
+    assert str(ToyConfig(64, 4)) == "block=64 warps=4" and str(ToyConfig()) == "warps=4"
+    with pytest.raises(TypeError, match=r"Wrong\.rows is annotated <class 'float'>: a knob is int or str"):
+        type("Wrong", (Config,), {"__annotations__": {"rows": float}})
+    with pytest.raises(TypeError, match=r"Wrong\.rows has the default 'x': expected int"):
+        type("Wrong", (Config,), {"__annotations__": {"rows": int}, "rows": "x"})
+    with pytest.raises(TypeError, match="expected ASCII without quotes"):
+        type("Wrong", (Config,), {"__annotations__": {"rows": Annotated[int, 'a "quote"']}})
+
+
+def test_a_file_that_registers_nothing_or_fails_is_told_and_forgotten(tmp_path) -> None:
+    for text, told in (("", "it registers no operator"), ("1 / 0", "ZeroDivisionError: division by zero")):
+        (tmp_path / "mine.py").write_text(text)
+        with pytest.raises(UsageError, match=rf"cannot load operators from .*mine.py: {told}"):
+            load_file.load(tmp_path / "mine.py")
+        assert load_file.loaded() == ()
+
+
+def test_a_spec_reads_texts_of_other_knobs() -> None:
+    spec: OperatorSpec = rms_norm_forward
+    assert spec.read_config(COPY.to_json()) is COPY
+    assert spec.read_config('{"implementation":"torch"}') == Implementation("torch")
+    old = spec.read_config('{"tile":4}')
+    assert old._fields == ("tile",) and not spec.is_legal(old, spec.problem(1, 64, "float16"), H200)
+    with pytest.raises(ValueError, match="num_warps is 'four'"):
+        spec.read_config(RMSNormConfig("row").to_json().replace('"num_warps":4', '"num_warps":"four"'))
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer_norm"])
+def test_the_tables_of_the_examples_are_those_of_their_sweeps(name) -> None:
+    arguments = ["check", "--load", str(EXAMPLES / f"{name}.py"), str(EXAMPLES / f"{name}_h200.py")]
+    done = CliRunner().invoke(cli.app, arguments)
+    assert (done.exit_code, done.output.splitlines()[0]) == (0, f"{arguments[-1]}: OK"), done.output
+    assert f"equal, byte for byte, to a fit of {name}_h200.parquet" in done.output
+    assert "its kernels are those that were measured" in done.output
+
+
+def test_what_is_not_loaded_is_told() -> None:
+    done = CliRunner().invoke(cli.app, ["check", str(EXAMPLES / "softmax_h200.py")])
+    assert done.exit_code == 1 and "unknown operator 'softmax'" in done.output and "--load" in done.output
+    done = CliRunner().invoke(cli.app, ["sweep", "--load", "/nowhere.py"])
+    assert done.exit_code == 2 and "cannot load operators from /nowhere.py: expected a Python file" in done.output
+
+
+def test_what_torch_does_was_timed_beside_the_configs() -> None:
+    load_file.load(EXAMPLES / "softmax.py")
+    evidence = read_parquet(EXAMPLES / "softmax_h200.parquet")
+    matrix = timing_matrix(evidence, operator.operator("softmax"), "", "bfloat16", H200)
+    assert matrix is not None and len(matrix.problems) == 188
+    column = matrix.configs.index(Implementation("torch"))
+    assert matrix.timed[:, column].all() and (matrix.regret[:, column] > 0).mean() > 0.9
