@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 import normtune
 from normtune.errors import UsageError
-from normtune.kernels.calling import batch_invariant, dispatch
+from normtune.kernels.calling import batch_invariant, dispatch, layout
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import MAX_ROWS, Problem, batch_invariant_key, split_batch_invariant
-from normtune.kernels.rms_norm import readable
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 
@@ -179,7 +178,7 @@ def test_views_are_copied_where_their_rows_lie_otherwise_than_those_of_a_new_ten
 def test_a_single_row_has_the_stride_of_any_other_whatever_it_was_cut_from():
     padded = torch.randn(9, 103)[:, :100]
     assert padded[4:5].is_contiguous() and padded[4:5].stride(0) == 103
-    row = readable.rows_of("x", padded[4:5], False)
+    row = layout.rows_of("x", padded[4:5], False)
     assert row.stride() == (100, 1) and row.data_ptr() == padded[4:5].data_ptr()
-    rows = readable.rows_of("x", padded, False)
+    rows = layout.rows_of("x", padded, False)
     assert rows.stride() == padded.stride() and rows.data_ptr() == padded.data_ptr()

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import normtune
-from normtune.kernels.rms_norm import ops  # noqa: F401
+import normtune.kernels.rms_norm.function
 
 F = torch.nn.functional
 FORWARD, BACKWARD = torch.ops.normtune.rms_norm_forward.default, torch.ops.normtune.rms_norm_backward.default

@@ -1,4 +1,4 @@
-"""Tensors in the layout of the RMSNorm kernels, copied if necessary.
+"""Tensors in the layout of the kernels, copied if necessary.
 
 In: a user's tensors. Out: matrices and weights for the kernels, and the properties on which launches depend. Copies
 only as a last resort.
@@ -10,9 +10,9 @@ import torch
 import triton
 from torch import Tensor
 
+from normtune.kernels.calling.arguments import is_for_kernels
 from normtune.kernels.calling.batch_invariant import settled
-from normtune.kernels.rms_norm.arguments import DTYPES, is_for_kernels
-from normtune.kernels.rms_norm.spec import MAX_HIDDEN
+from normtune.kernels.calling.operation import Operation
 
 # Interpreted kernels read the memory of CPUs.
 INTERPRETED: bool = triton.knobs.runtime.interpret
@@ -20,23 +20,6 @@ INTERPRETED: bool = triton.knobs.runtime.interpret
 PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 # Binaries are specialised on pointers that are multiples of 16 bytes.
 POINTER_MASK = 15
-KERNELS_TAKE = f"kernels for {', '.join(DTYPES.values())} on a GPU, rows of 1 to {MAX_HIDDEN} elements"
-
-
-def is_aligned(*tensors: Tensor) -> bool:
-    """Whether all are plain, contiguous, and begin at a multiple of 16 bytes."""
-    bits = 0
-    try:
-        for tensor in tensors:
-            if type(tensor) not in PLAIN or not tensor.is_contiguous() or tensor.is_neg():
-                return False
-            pointer = tensor.data_ptr()
-            if not pointer:
-                return False
-            bits |= pointer
-    except RuntimeError:  # it has no memory: sparse, nested, of a mode that has ended
-        return False
-    return not bits & POINTER_MASK
 
 
 def has_memory(tensor: Tensor) -> bool:
@@ -48,9 +31,9 @@ def has_memory(tensor: Tensor) -> bool:
     return True
 
 
-def takes_kernels(x: Tensor) -> bool:
+def takes_kernels(operation: Operation, x: Tensor) -> bool:
     """Whether the kernels run on the device of a checked x, and take its dtype and rows."""
-    return (x.is_cuda or (INTERPRETED and x.device.type == "cpu")) and is_for_kernels(x)
+    return (x.is_cuda or (INTERPRETED and x.device.type == "cpu")) and is_for_kernels(operation, x)
 
 
 def shown(x: Tensor) -> str:
@@ -78,12 +61,10 @@ def rows_of(name: str, tensor: Tensor, batch_invariant: bool) -> Tensor:
     return settled(tensor) if batch_invariant else tensor
 
 
-def columns_of(x: Tensor, weight: Tensor | None) -> Tensor:
-    """The weight for the kernels: contiguous, of x's dtype or float32; ones for None."""
-    if weight is None:
-        return x.new_ones(x.shape[-1])
-    weight = readable("weight", weight)
-    return (weight if weight.dtype in (x.dtype, torch.float32) else weight.float()).contiguous()
+def columns_of(name: str, tensor: Tensor, x: Tensor) -> Tensor:
+    """A tensor (hidden,) for the kernels: contiguous, of x's dtype or float32."""
+    tensor = readable(name, tensor)
+    return (tensor if tensor.dtype in (x.dtype, torch.float32) else tensor.float()).contiguous()
 
 
 def readable(name: str, tensor: Tensor) -> Tensor:

@@ -1,48 +1,55 @@
-"""Checks of RMSNorm's arguments.
+"""Checks of the arguments of a call.
 
 In: a user's arguments. Out: nothing, or TypeError or ValueError with the argument, its value and the expected one.
 Reads properties of tensors, never their memory, so it also serves tensors without memory.
 """
 
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normtune.kernels.problem import ITEMSIZE, MAX_ROWS
-from normtune.kernels.rms_norm.spec import MAX_HIDDEN
+from normtune.kernels.calling.operation import COLUMNS, Operation
+from normtune.kernels.problem import MAX_ROWS
 
-DTYPES = {getattr(torch, name): name for name in ITEMSIZE}
-_FLOATS = (*DTYPES, torch.float64)
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _LARGEST = torch.finfo(torch.float32).max
 
 
-def check(x: Any, weight: Any, eps: Any, offset: Any) -> None:
+def check(operation: Operation, tensors: Sequence[Any], scalars: Sequence[Any]) -> None:
     """Check the arguments of one call.
 
     Args:
-        x: (..., hidden), dense, of a floating-point dtype of 16 to 64 bits.
-        weight: (hidden,) of such a dtype on x's device, or None.
-        eps: a finite number.
-        offset: a finite number.
+        operation: that is called.
+        tensors: its inputs, in order: the first (..., hidden), dense, of a floating-point dtype of 16 to 64 bits; None
+            for one that may be missing.
+        scalars: finite numbers.
 
     Raises:
-        TypeError: x or weight is not a tensor, or eps or offset not a number.
+        TypeError: one is not a tensor or not a number.
         ValueError: another property is wrong.
     """
-    _check_tensor("x", x)
+    first, x = operation.inputs[0], tensors[0]
+    _check_tensor(first, x)
     if x.dim() == 0:
-        raise ValueError("x has no dimension: expected (..., hidden)")
+        raise ValueError(f"{first} has no dimension: expected (..., hidden)")
     hidden = x.shape[-1]
-    if weight is not None:
-        _check_tensor("weight", weight)
-        if weight.dim() != 1 or weight.shape[0] != hidden:
-            raise ValueError(f"weight has shape {tuple(weight.shape)}: expected ({hidden},), the last dimension of x")
-        if weight.device != x.device:
-            raise ValueError(f"weight is on {weight.device} and x on {x.device}: expected one device")
-    number("eps", eps)
-    number("offset", offset)
+    for name, tensor in zip(operation.inputs[1:], tensors[1:], strict=True):
+        if tensor is None and name in operation.optional:
+            continue
+        _check_tensor(name, tensor)
+        if operation.kinds[name] == COLUMNS:
+            if tensor.dim() != 1 or tensor.shape[0] != hidden:
+                expected = f"expected ({hidden},), the last dimension of {first}"
+                raise ValueError(f"{name} has shape {tuple(tensor.shape)}: {expected}")
+        elif tensor.shape != x.shape:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {tuple(x.shape)}, as {first}")
+        if tensor.device != x.device:
+            raise ValueError(f"{name} is on {tensor.device} and {first} on {x.device}: expected one device")
+    for name, value in zip(operation.defaults, scalars, strict=True):
+        number(name, value)
 
 
 def number(name: str, value: Any) -> float:
@@ -63,10 +70,12 @@ def number(name: str, value: Any) -> float:
     return converted
 
 
-def is_for_kernels(x: Tensor) -> bool:
+def is_for_kernels(operation: Operation, x: Tensor) -> bool:
     """Whether the kernels take a checked x on a GPU, by its dtype and the length and number of its rows."""
     hidden = x.shape[-1]
-    return x.dtype in DTYPES and 1 <= hidden <= MAX_HIDDEN and x.numel() // hidden <= MAX_ROWS
+    return (
+        x.dtype in operation.dtypes and 1 <= hidden <= operation.forward.max_hidden and x.numel() // hidden <= MAX_ROWS
+    )
 
 
 def check_kind(name: str, tensor: Any) -> None:

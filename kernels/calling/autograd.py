@@ -1,0 +1,117 @@
+"""Gradients of an operation for autograd, of any order.
+
+In: tensors. Out: outputs with a graph. First gradients are launched (`eager`); higher ones come from the formula.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normtune.kernels.calling.layout import has_memory
+from normtune.kernels.calling.operation import COLUMNS, ROWS, Operation
+from normtune.kernels.calling.written_out import gradients_of, saving_of
+
+
+def function_of(
+    operation: Operation, forward: Callable[..., tuple[Any, ...]], backward: Callable[..., tuple[Any, ...]]
+) -> type[torch.autograd.Function]:
+    """The autograd function of (inputs, scalars, batch_invariant).
+
+    Args:
+        operation: that it computes.
+        forward: of `written_out.forward_of`.
+        backward: of `written_out.backward_of`.
+    """
+    unscaled = (None,) * (len(operation.defaults) + 1)
+
+    class Gradients(torch.autograd.Function):
+        """`backward`, with the gradients of the formula."""
+
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            """Gradients."""
+            *tensors, ctx.plan, _, _ = arguments
+            ctx.save_for_backward(*tensors)
+            return backward(*arguments)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+            """Gradients of the gradients of outputs and of the saved tensors."""
+            found = second_derivatives(operation, ctx.saved_tensors, gradients, ctx.plan.scalars)
+            return (*found, None, None, None)
+
+    def recorded(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients with a graph."""
+        saved, needs = ctx.saved_tensors, ctx.needs_input_grad
+        if all(map(has_memory, incoming)):
+            kinds = {operation.kinds[name] for name, need in zip(operation.inputs, needs, strict=False) if need}
+            found = Gradients.apply(  # type: ignore[no-untyped-call]
+                *incoming, *saved, ctx.plan, ROWS in kinds, COLUMNS in kinds
+            )
+        else:  # batched: no autograd function may intervene
+            found = _composed(operation, incoming, saved[: len(operation.saved_inputs)], ctx.plan.scalars)
+        return (*(found[index] for index in operation.gradient_of), *unscaled)
+
+    class Function(torch.autograd.Function):
+        """`forward` with gradients of any order."""
+
+    Function.forward = staticmethod(saving_of(operation, forward))  # type: ignore[method-assign]
+    Function.backward = staticmethod(gradients_of(operation, backward, recorded))  # type: ignore[method-assign]
+    return Function
+
+
+def second_derivatives(
+    operation: Operation,
+    saved: Sequence[Tensor | None],
+    gradients: Sequence[Tensor | None],
+    scalars: tuple[float, ...],
+) -> list[Tensor | None]:
+    """Gradients of what a backward read, from those of what it wrote; differentiable themselves.
+
+    Args:
+        operation: whose backward it is.
+        saved: the gradients of outputs, then the saved tensors, of which factors are computed again.
+        gradients: of the backward's results; None for one without dependents.
+        scalars: of the forward.
+    """
+    names = (*operation.incoming, *operation.saved)
+    inputs = (*operation.incoming, *operation.saved_inputs)
+    with torch.enable_grad():
+        # New leaves of the same values: dependencies between them stay out of these gradients.
+        leaves = {
+            name: tensor if tensor is None else tensor.view_as(tensor) if tensor.requires_grad else tensor.detach()
+            for name, tensor in zip(names, saved, strict=True)
+            if name in inputs
+        }
+        for leaf in leaves.values():
+            if leaf is not None and not leaf.requires_grad:
+                leaf.requires_grad_()
+        incoming = [leaves[name] for name in operation.incoming]
+        kept = [leaves[name] for name in operation.saved_inputs]
+        outputs = _composed(operation, incoming, kept, scalars)
+        asked = [
+            (out, grad) for out, grad in zip(outputs, gradients, strict=True) if out is not None and grad is not None
+        ]
+    if not asked:
+        return [None] * len(names)
+    present = {name: leaf for name, leaf in leaves.items() if leaf is not None}
+    computed = torch.autograd.grad(
+        *([out for out, _ in asked], list(present.values()), [grad for _, grad in asked]),
+        create_graph=torch.is_grad_enabled(),
+        allow_unused=True,
+    )
+    by_name = dict(zip(present, computed, strict=True))
+    return [by_name.get(name) for name in names]
+
+
+def _composed(
+    operation: Operation, incoming: Sequence[Tensor | None], saved: Sequence[Tensor | None], scalars: tuple[float, ...]
+) -> Sequence[Tensor | None]:
+    """The gradients by the formula, of the saved tensors without factors, on which these depend."""
+    named = dict(zip(operation.saved_inputs, saved, strict=True))
+    factors = iter(operation.formula.factors(*saved, *scalars))
+    whole = [named[name] if name in named else next(factors) for name in operation.saved]
+    found: Sequence[Tensor | None] = operation.formula.backward(*incoming, *whole, *scalars)
+    return found

@@ -1,0 +1,327 @@
+"""Calls of an operation on existing tensors: kept launches, and gradients for autograd.
+
+In: tensors with readable memory. Out: outputs or gradients, launched on the current stream. Inputs that the kernels do
+not take are computed with torch's operations (`wide`).
+
+Most kernels take less time than a launch from Python, so a call of known arguments does little (`written_out`):
+everything on which its checks, its config and its binary depend makes a key, under which the launch was kept the first
+time. Here is the first time, and what needs more than a launch. No kept object holds a tensor. The backward is launched
+for the tensors that it gets: saved tensors may come back with other strides, elsewhere in memory, or recomputed.
+
+In the batch-invariant mode (`batch_invariant`) each row of outputs and gradients has the same bits as in any other
+batch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normtune.kernels.calling import wide
+from normtune.kernels.calling.arguments import check
+from normtune.kernels.calling.dispatch import Cache, prepared
+from normtune.kernels.calling.launcher import Prepared
+from normtune.kernels.calling.layout import columns_of, has_memory, rows_of, shown, takes_kernels, traits
+from normtune.kernels.calling.operation import COLUMNS, FACTORS, ROWS, Operation
+from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.problem import Problem
+
+# In the batch-invariant mode factors begin this many elements into their memory. So a backward recognises factors that
+# a caller recomputed outside of that mode, as activation checkpointing does.
+_MARK = 4
+
+_launches: Cache[Prepared] = Cache()
+
+
+class Plan:
+    """A forward on tensors of one kind, and the launches of its backward.
+
+    Attributes:
+        operation: that is called.
+        scalars, batch_invariant: arguments of the call.
+        launch: None if nothing is launched.
+        rows: number of rows.
+        saved: shape and dtype of each saved input.
+        backward: without and with gradients (hidden,), the kept launch behind its key of `written_out`.
+    """
+
+    __slots__ = ("backward", "batch_invariant", "launch", "operation", "rows", "saved", "scalars", "shape")
+
+    def __init__(
+        self,
+        operation: Operation,
+        tensors: Mapping[str, Tensor | None],
+        scalars: tuple[float, ...],
+        batch_invariant: bool,
+    ) -> None:
+        x = next(tensor for tensor in tensors.values() if tensor is not None)
+        self.operation, self.batch_invariant, self.scalars = operation, batch_invariant, scalars
+        self.launch: Prepared | None = None
+        self.shape = x.shape
+        self.rows = x.shape[:-1].numel()
+        self.saved = {
+            name: None if tensor is None else (tensor.shape, tensor.dtype) for name, tensor in tensors.items()
+        }
+        self.backward: list[tuple[Any, Prepared | None]] = [(None, None), (None, None)]
+
+
+def new_forward(
+    operation: Operation,
+    key: tuple[Any, ...] | None,
+    tensors: tuple[Tensor | None, ...],
+    scalars: tuple[float, ...],
+    batch_invariant: bool,
+    is_saving: bool,
+) -> tuple[Any, ...]:
+    """The forward of new arguments, or of those that need more than a launch.
+
+    Args:
+        operation: that is called.
+        key: under which to keep the launch, if it needs no copies; None for not at all.
+        tensors: inputs, None for missing ones.
+        scalars: the operation's.
+        batch_invariant: the mode.
+        is_saving: store what only the backward reads.
+
+    Returns:
+        Outputs, contiguous, factors as (rows,), None for those that are not stored; and the plan.
+
+    Raises:
+        TypeError, ValueError: as `check`, or the batch-invariant mode is not available.
+    """
+    check(operation, tensors, scalars)
+    given = dict(zip(operation.inputs, tensors, strict=True))
+    scalars = operation.scalars_of(tensors, tuple(map(float, scalars)))
+    plan = Plan(operation, given, scalars, batch_invariant)
+    x = given[operation.inputs[0]]
+    assert x is not None
+    if not takes_kernels(operation, x):
+        if batch_invariant and not x.is_meta:
+            raise ValueError(
+                f"{operation.inputs[0]} is {shown(x)}: the batch-invariant mode has {operation.kernels_take}"
+            )
+        return (*wide.forward(operation, tensors, scalars), plan)
+    outputs = {
+        name: new_output(operation, name, x, plan) if is_saving or operation.kinds[name] == ROWS else None
+        for name in operation.outputs
+    }
+    if x.numel():
+        launched = _inputs(operation, given, x, batch_invariant)
+        views = {name: _as_rows(tensor) for name, tensor in outputs.items()}
+        is_kept = key is not None and _is_uncopied(given, launched)
+        generation = operation.plans.generation
+        launch = _forward_launch(plan, {**launched, **views}, is_saving, is_shared=not is_kept)
+        if is_kept:
+            plan.launch = launch
+            operation.plans.keep(key, plan, generation)
+        launch(*launched.values(), *views.values())
+    return (*outputs.values(), plan)
+
+
+def new_backward(
+    key: tuple[Any, ...] | None, tensors: tuple[Tensor | None, ...], plan: Plan, needs_rows: bool, needs_columns: bool
+) -> tuple[Tensor | None, ...]:
+    """The backward of new tensors, or of those that need more than a launch.
+
+    Args:
+        key: under which the plan may keep the launch, if it needs no copies; None for not at all.
+        tensors: the gradients of outputs, of their shapes and any strides; then saved tensors, or copies of them.
+        plan: of the forward.
+        needs_rows: whether gradients (..., hidden) are wanted.
+        needs_columns: whether gradients (hidden,) are wanted.
+
+    Returns:
+        The gradients, contiguous, in the dtypes of the inputs; None for those that are not wanted.
+
+    Raises:
+        ValueError: a saved tensor came back different.
+    """
+    operation = plan.operation
+    needs_rows = needs_rows or operation.columns_alone is None
+    given = dict(zip((*operation.incoming, *operation.saved), tensors, strict=True))
+    _check_saved(given, plan)
+    x = given[operation.saved[0]]
+    assert x is not None
+    is_wanted = {
+        name: needs_columns if operation.kinds[name] == COLUMNS else needs_rows for name in operation.gradients
+    }
+    if not takes_kernels(operation, x) or not all(map(has_memory, tensors[: operation.results])):  # type: ignore[arg-type]
+        found = _composed_backward(given, plan)
+        return tuple(found[name] if is_wanted[name] else None for name in operation.gradients)
+    if plan.batch_invariant:
+        given |= _invariant_factors(given, plan)
+    launched = _inputs(operation, given, x, plan.batch_invariant) if x.numel() else given
+    gradients: dict[str, Tensor | None] = {}
+    for name in operation.gradients:
+        like = x if operation.kinds[name] == ROWS else launched[name[1:]]
+        made = None if like is None else torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        gradients[name] = made if is_wanted[name] else None
+    if x.numel():
+        every = {**launched, **{name: _as_rows(gradient) for name, gradient in gradients.items()}}
+        launch = _backward_launch(plan, every, needs_rows, needs_columns)
+        if key is not None and plan.launch is not None and needs_rows and _is_uncopied(given, launched):
+            plan.backward[needs_columns] = key, launch
+        launch(*every.values())
+    for name, gradient in gradients.items():
+        if operation.kinds[name] == COLUMNS and gradient is not None:
+            gradient = gradient if x.numel() else gradient.zero_()
+            gradients[name] = gradient.to(given[name[1:]].dtype)  # type: ignore[union-attr]
+    return tuple(gradients.values())
+
+
+def new_output(operation: Operation, name: str, x: Tensor, plan: Plan) -> Tensor:
+    """Memory of an output: contiguous of x's shape, or (rows,) float32."""
+    if operation.kinds[name] == FACTORS:
+        return new_factors(x, plan)
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def new_factors(x: Tensor, plan: Plan) -> Tensor:
+    """Memory of an output (rows,), float32, with the mark of the batch-invariant mode."""
+    if plan.batch_invariant:
+        return x.new_empty(plan.rows + _MARK, dtype=torch.float32)[_MARK:]
+    return x.new_empty(plan.rows, dtype=torch.float32)
+
+
+def is_marked(factors: Tensor) -> bool:
+    """Whether a forward in the batch-invariant mode made these factors; a copy may have lost the mark."""
+    return factors.storage_offset() == _MARK
+
+
+def _inputs(
+    operation: Operation, given: Mapping[str, Tensor | None], x: Tensor, batch_invariant: bool
+) -> dict[str, Tensor | None]:
+    """Tensors in the layout of the kernels; ones for a missing one."""
+    found: dict[str, Tensor | None] = {}
+    for name, tensor in given.items():
+        kind = operation.kinds[name]
+        if tensor is None:
+            found[name] = x.new_ones(x.shape[-1])
+        elif kind == COLUMNS:
+            found[name] = columns_of(name, tensor, x)
+        elif kind == ROWS:
+            found[name] = rows_of(name, tensor, batch_invariant)
+        else:
+            found[name] = tensor.reshape(-1).to(torch.float32).contiguous()
+    return found
+
+
+def _is_uncopied(given: Mapping[str, Tensor | None], launched: Mapping[str, Tensor | None]) -> bool:
+    """Whether the kernels read the caller's own memory."""
+    return all(
+        tensor is not None and tensor.data_ptr() == launched[name].data_ptr()  # type: ignore[union-attr]
+        for name, tensor in given.items()
+    )
+
+
+def _as_rows(tensor: Tensor | None) -> Tensor | None:
+    return tensor if tensor is None or tensor.dim() == 1 else tensor.view(-1, tensor.shape[-1])
+
+
+def _forward_launch(plan: Plan, tensors: dict[str, Tensor | None], is_saving: bool, is_shared: bool) -> Prepared:
+    """The launch of a forward; from or for the launches that any plan shares, if it `is_shared`."""
+    operation, spec = plan.operation, plan.operation.forward
+    scalars = dict(zip(operation.defaults, plan.scalars, strict=True))
+    problem = _problem(operation, spec, tensors, is_saving)
+
+    def prepare() -> Prepared:
+        options = operation.compiler_options(scalars)
+        return prepared(spec, problem, tensors, scalars, plan.batch_invariant, options)
+
+    return _shared(plan, problem, tensors, prepare) if is_shared else prepare()
+
+
+def _backward_launch(plan: Plan, tensors: dict[str, Tensor | None], needs_rows: bool, needs_columns: bool) -> Prepared:
+    operation, spec = plan.operation, plan.operation.backward
+    scalars = dict(zip(operation.defaults, plan.scalars, strict=True))
+    problem = _problem(operation, spec, tensors, needs_columns)
+
+    def prepare() -> Prepared:
+        if not needs_rows and operation.columns_alone:
+            return operation.columns_alone(tensors)
+        return prepared(spec, problem, tensors, scalars, plan.batch_invariant)
+
+    return _shared(plan, problem, tensors, prepare)
+
+
+def _problem(operation: Operation, spec: OperatorSpec, tensors: Mapping[str, Tensor | None], is_whole: bool) -> Problem:
+    x = tensors[operation.of_kind(tuple(tensors), ROWS)[0]]
+    assert x is not None
+    rows, hidden = x.shape
+    return Problem(spec.name, rows, hidden, operation.dtypes[x.dtype], "" if is_whole else spec.flags[0].off)
+
+
+def _shared(
+    plan: Plan, problem: Problem, tensors: Mapping[str, Tensor | None], prepare: Callable[[], Prepared]
+) -> Prepared:
+    """The launch that is kept for these tensors, or a new one."""
+    key = (problem, plan.scalars, plan.batch_invariant, *map(traits, tensors.values()))
+    generation = _launches.generation
+    return _launches.get(key) or _launches.keep(key, prepare(), generation)
+
+
+def _composed_backward(given: Mapping[str, Tensor | None], plan: Plan) -> dict[str, Tensor | None]:
+    """The gradients by the formula: of tensors that the kernels do not take, or of batched ones."""
+    operation = plan.operation
+    if plan.batch_invariant:
+        raise ValueError("the batch-invariant mode has no batched gradients: ask for one at a time")
+    incoming = [given[name] for name in operation.incoming]
+    saved = [given[name] for name in operation.saved]
+    if all(has_memory(gradient) for gradient in incoming if gradient is not None):
+        found: Sequence[Tensor | None] = wide.backward(operation, incoming, saved, plan.scalars)  # type: ignore[arg-type]
+    else:
+        factors = operation.of_kind(operation.saved, FACTORS)
+        shaped = [
+            tensor.view(plan.shape[:-1]) if name in factors and tensor is not None else tensor
+            for name, tensor in zip(operation.saved, saved, strict=True)
+        ]
+        found = operation.formula.backward(*incoming, *shaped, *plan.scalars)
+    return dict(zip(operation.gradients, found, strict=True))
+
+
+def _invariant_factors(given: Mapping[str, Tensor | None], plan: Plan) -> dict[str, Tensor | None]:
+    """Saved factors that may be of another mode, computed once more where the inputs for that are saved."""
+    operation = plan.operation
+    names = [name for name in operation.saved if operation.kinds[name] == FACTORS]
+    if all(tensor is not None and is_marked(tensor) for tensor in map(given.get, names)):
+        return {}
+    if not set(operation.inputs) <= set(operation.saved):
+        return {}
+    inputs = tuple(given[name] for name in operation.inputs)
+    *outputs, _ = new_forward(operation, None, inputs, plan.scalars, True, True)
+    anew = dict(zip(operation.outputs, outputs, strict=True))
+    return {name: anew[name] for name in names}
+
+
+def _check_saved(given: Mapping[str, Tensor | None], plan: Plan) -> None:
+    """Raise ValueError if hooks of saved tensors returned different tensors."""
+    operation = plan.operation
+    first = given[operation.incoming[0]]
+    assert first is not None
+    for name in operation.incoming:
+        gradient = given[name]
+        if gradient is not None and gradient.shape != plan.shape:
+            raise ValueError(f"{name} has shape {tuple(gradient.shape)}: expected {tuple(plan.shape)}, as {name[1:]}")
+    for name in operation.saved:
+        tensor: Any = given[name]
+        shape: Sequence[int]
+        if operation.kinds[name] == FACTORS:
+            tensor, shape, dtype = tensor.reshape(-1), (plan.rows,), None
+        elif name in plan.saved:
+            known = plan.saved[name]
+            if known is None:
+                continue
+            shape, dtype = known
+        else:
+            shape, dtype = plan.shape, None
+        if (
+            not isinstance(tensor, Tensor)
+            or tensor.shape != shape
+            or (dtype is not None and tensor.dtype != dtype)
+            or tensor.device != first.device
+            or tensor.layout != torch.strided
+        ):
+            text = shown(tensor) if isinstance(tensor, Tensor) else repr(tensor)
+            expected = f"{name} was saved with shape {tuple(shape)} on {first.device}"
+            raise ValueError(f"{expected}, and hooks of saved tensors gave back {text}")

@@ -1,0 +1,111 @@
+"""From an operation to the function that its users call.
+
+In: an `Operation`. Out: `Entry`, with that function. It chooses the path of a call: to a kept launch for plain tensors
+(`written_out`), through torch's dispatcher for compilers, modes and subclasses (`ops`), or by the formula for function
+transforms.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.overrides import handle_torch_function, has_torch_function, has_torch_function_variadic
+
+from normtune.kernels.calling.arguments import check, check_kind
+from normtune.kernels.calling.autograd import function_of
+from normtune.kernels.calling.batch_invariant import is_batch_invariant
+from normtune.kernels.calling.operation import Operation
+from normtune.kernels.calling.ops import Ops
+from normtune.kernels.calling.sharding import registration_of
+from normtune.kernels.calling.written_out import backward_of, call_of, forward_of
+
+_is_compiling = torch.compiler.is_compiling
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._are_functorch_transforms_active
+_is_traced = torch._C._get_tracing_state
+
+
+class Entry:
+    """The calls of an operation.
+
+    Args:
+        operation: that is called.
+
+    Attributes:
+        operation: that is called.
+        call: of inputs, scalars and batch_invariant, with gradients of any order.
+        ops: the operators of torch's dispatcher.
+        public: the function that subclasses which override torch's functions see; `call` unless it is set.
+    """
+
+    def __init__(self, operation: Operation) -> None:
+        forward, backward = forward_of(operation), backward_of(operation)
+        function = function_of(operation, forward, backward)
+        self.operation = operation
+        self.ops = Ops(operation, forward, backward)
+        # `Function.apply` without its work for function transforms, which take another path: 2 us.
+        apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+        self.call = call_of(operation, self._special, forward, apply)
+        self.public: Callable[..., Any] = self.call
+        self._register = registration_of(operation, self.ops)
+
+    def _special(self, tensors: tuple[Any, ...], scalars: tuple[Any, ...], batch_invariant: bool | None) -> Any:
+        """A call through torch's dispatcher, or of tensors that are more than their memory."""
+        operation = self.operation
+        for name, tensor in zip(operation.inputs, tensors, strict=True):
+            if not is_proxy(tensor) and (tensor is not None or name not in operation.optional):
+                check_kind(name, tensor)
+        if has_torch_function_variadic(*tensors):
+            named = dict(zip(operation.defaults, scalars, strict=True)) | {"batch_invariant": batch_invariant}
+            return handle_torch_function(self.public, tensors, *tensors, **named)
+        x = tensors[0]
+        scalars = tuple(
+            operation.derived[name](x) if value is None and name in operation.derived else value
+            for name, value in zip(operation.defaults, scalars, strict=True)
+        )
+        if not _is_traced():  # traced sizes are tensors; the operator checks them
+            check(operation, tensors, scalars)
+        if _transforms() or forward_ad._current_level >= 0:
+            return self._transformed(tensors, scalars, batch_invariant)
+        if not (_is_compiling() or _modes() or _is_traced() or any(map(_is_seeing, tensors))):
+            # Of a subclass that adds nothing to its memory.
+            plain = [None if tensor is None else tensor.as_subclass(Tensor) for tensor in tensors]
+            return self.call(*plain, *scalars, batch_invariant)
+        if any(map(_is_sharded, tensors)):
+            self._register()
+        # torch.jit.trace compares its recordings with and without gradients.
+        is_saving = (_is_traced() or torch.is_grad_enabled()) and any(
+            tensor is not None and tensor.requires_grad for tensor in tensors
+        )
+        return self._results(self.ops.forward(*tensors, *scalars, batch_invariant, is_saving))
+
+    def _transformed(self, tensors: tuple[Any, ...], scalars: tuple[float, ...], batch_invariant: bool | None) -> Any:
+        if batch_invariant is None and not _is_compiling():
+            batch_invariant = is_batch_invariant()
+        if batch_invariant:
+            inside = "inside of a transform of torch.func or a forward-mode derivative"
+            raise ValueError(f"batch_invariant is on {inside}: expected it off")
+        return self._results(self.operation.formula.forward(*tensors, *scalars))
+
+    def _results(self, outputs: Any) -> Any:
+        results = self.operation.results
+        return outputs[0] if results == 1 else tuple(outputs[:results])
+
+
+def is_proxy(value: object) -> bool:
+    """Whether it stands for a tensor, as the proxies with which `torch.fx` records calls."""
+    return not isinstance(value, Tensor) and has_torch_function((value,))
+
+
+def _is_seeing(tensor: Tensor | None) -> bool:
+    """Whether the type of a tensor intercepts operations."""
+    return type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__ if tensor is not None else False
+
+
+def _is_sharded(tensor: Tensor | None) -> bool:
+    """Whether it is a DTensor, without an import of its class."""
+    tensors = sys.modules.get("torch.distributed.tensor")
+    return tensors is not None and isinstance(tensor, tensors.DTensor)

@@ -1,0 +1,185 @@
+"""An operation as operators of torch's dispatcher, for what intercepts calls: compilers, exporters, modes, subclasses.
+
+In: an `Operation`. Out: `torch.ops.normtune.<name>_forward` and `<name>_backward`, with shapes for tensors without
+memory, and with autograd. On a GPU they make the same launches as eager calls, with the same bits; on a CPU they are
+computed by the formula. In a compiled function each call reads the batch-invariant mode.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normtune.kernels.calling.arguments import check
+from normtune.kernels.calling.autograd import second_derivatives
+from normtune.kernels.calling.batch_invariant import is_batch_invariant
+from normtune.kernels.calling.eager import Plan, is_marked
+from normtune.kernels.calling.operation import COLUMNS, FACTORS, ROWS, Operation
+from normtune.kernels.calling.wide import wide_dtype
+
+NAMESPACE = "normtune"
+# Operators live as long as this fragment: as long as the module.
+_library = torch.library.Library(NAMESPACE, "DEF")
+
+
+class Ops:
+    """The two operators of an operation, registered with torch.
+
+    Args:
+        operation: that they are of.
+        forward: of `written_out.forward_of`.
+        backward: of `written_out.backward_of`.
+
+    Attributes:
+        forward: of inputs, scalars, batch_invariant or None, and whether to store what only the backward reads.
+        backward: of gradients, saved tensors, scalars, batch_invariant or None, and whether gradients (..., hidden) and
+            whether those (hidden,) are wanted.
+    """
+
+    def __init__(
+        self, operation: Operation, forward: Callable[..., tuple[Any, ...]], backward: Callable[..., tuple[Any, ...]]
+    ) -> None:
+        self._operation, self._forward, self._backward = operation, forward, backward
+        self._inputs = len(operation.inputs)
+        self._read = len(operation.incoming) + len(operation.saved)
+        names = [f"{operation.name}_{direction}" for direction in ("forward", "backward")]
+        for name, schema, calls, shapes, gradient, save in zip(
+            names,
+            self._schemas(),
+            (self._call_forward, self._call_backward),
+            (self._forward_shapes, self._backward_shapes),
+            (self._forward_gradient, self._backward_gradient),
+            (self._save_forward, self._save_backward),
+            strict=True,
+        ):
+            _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+            for backend in ("CPU", "CUDA"):
+                _library.impl(name, calls, backend)
+            qualified = f"{NAMESPACE}::{name}"
+            torch.library.register_fake(qualified, shapes, lib=_library)
+            torch.library.register_autograd(qualified, gradient, setup_context=save, lib=_library)
+        found = torch.ops.normtune
+        self.forward, self.backward = (getattr(found, name) for name in names)
+
+    def _schemas(self) -> tuple[str, str]:
+        operation = self._operation
+        (store,), (columns,) = operation.forward.flags, operation.backward.flags
+        rows = next(name for name in operation.gradients if operation.kinds[name] != COLUMNS)
+
+        def schema(inputs: Sequence[str], flags: Sequence[str], outputs: Sequence[str]) -> str:
+            tensors = [f"Tensor{'?' * (name in operation.optional)} {name}" for name in inputs]
+            scalars = [f"float {name}" for name in operation.defaults]
+            arguments = [*tensors, *scalars, "bool? batch_invariant", *(f"bool {name}" for name in flags)]
+            return f"({', '.join(arguments)}) -> ({', '.join(f'Tensor {name}' for name in outputs)})"
+
+        return (
+            schema(operation.inputs, [store.name], operation.outputs),
+            schema((*operation.incoming, *operation.saved), [f"needs_{rows}", columns.name], operation.gradients),
+        )
+
+    def _call_forward(self, *arguments: Any) -> tuple[Tensor, ...]:
+        *given, batch_invariant, is_saving = arguments
+        mode = is_batch_invariant() if batch_invariant is None else batch_invariant
+        *outputs, _ = self._forward(*given, mode, is_saving)
+        x = given[0]
+        shaped = [
+            out
+            if out is None or self._operation.kinds[name] != FACTORS
+            else out.view(x.shape[:-1])
+            if is_saving
+            else None
+            for name, out in zip(self._operation.outputs, outputs, strict=True)
+        ]
+        return tuple(_or_nothing(out, x) for out in shaped)
+
+    def _call_backward(self, *arguments: Any) -> tuple[Tensor, ...]:
+        operation = self._operation
+        read, (*scalars, batch_invariant, needs_rows, needs_columns) = arguments[: self._read], arguments[self._read :]
+        named = dict(zip((*operation.incoming, *operation.saved), read, strict=True))
+        factors = operation.of_kind(operation.saved, FACTORS)
+        if batch_invariant is None:
+            batch_invariant = any(is_marked(named[name]) for name in factors) or is_batch_invariant()
+        flat = [tensor.reshape(-1) if name in factors else tensor for name, tensor in named.items()]
+        inputs = {name: named[name] for name in operation.saved_inputs}
+        settled = operation.scalars_of([named.get(name) for name in operation.inputs], tuple(scalars))
+        plan = Plan(operation, inputs, settled, batch_invariant)
+        found = self._backward(*flat, plan, needs_rows, needs_columns)
+        return tuple(_or_nothing(gradient, read[0]) for gradient in found)
+
+    def _forward_shapes(self, *arguments: Any) -> tuple[Tensor, ...]:
+        operation, x, is_saving = self._operation, arguments[0], arguments[-1]
+        check(operation, arguments[: self._inputs], arguments[self._inputs : -2])
+        return tuple(
+            x.new_empty(x.shape)
+            if operation.kinds[name] != FACTORS
+            else x.new_empty(x.shape[:-1], dtype=wide_dtype(x))
+            if is_saving
+            else _or_nothing(None, x)
+            for name in operation.outputs
+        )
+
+    def _backward_shapes(self, *arguments: Any) -> tuple[Tensor, ...]:
+        operation = self._operation
+        named = dict(zip((*operation.incoming, *operation.saved), arguments[: self._read], strict=True))
+        needs_rows, needs_columns = arguments[-2:]
+        x = named[operation.saved[0]]
+        found = []
+        for name in operation.gradients:
+            is_column = operation.kinds[name] == COLUMNS
+            like = named[name[1:]] if is_column else x
+            is_wanted = needs_columns if is_column else needs_rows
+            found.append(_or_nothing(like.new_empty(like.shape) if is_wanted and like is not None else None, x))
+        return tuple(found)
+
+    def _save_forward(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        operation = self._operation
+        tensors, (*ctx.options, is_saving) = inputs[: self._inputs], inputs[self._inputs :]
+        named = dict(zip((*operation.inputs, *operation.outputs), (*tensors, *output), strict=True))
+        # Without what only the backward reads the inputs are saved, to compute it then.
+        ctx.is_saving = is_saving
+        ctx.save_for_backward(*((named[name] for name in operation.saved) if is_saving else tensors))
+        ctx.mark_non_differentiable(*output[operation.results :])
+        ctx.set_materialize_grads(False)
+
+    def _forward_gradient(self, ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+        operation = self._operation
+        results = incoming[: operation.results]
+        present = next((gradient for gradient in results if gradient is not None), None)
+        if present is None:
+            return (None,) * (self._inputs + len(ctx.options) + 1)
+        saved = ctx.saved_tensors
+        if not ctx.is_saving:  # traced without gradients, but called with them
+            named = dict(
+                zip(
+                    (*operation.inputs, *operation.outputs),
+                    (*saved, *self.forward(*saved, *ctx.options, True)),
+                    strict=True,
+                )
+            )
+            saved = [named[name] for name in operation.saved]
+        given = [torch.zeros_like(present) if gradient is None else gradient for gradient in results]
+        needs = ctx.needs_input_grad[: self._inputs]
+        kinds = {operation.kinds[name] for name, is_needed in zip(operation.inputs, needs, strict=True) if is_needed}
+        found = self.backward(*given, *saved, *ctx.options, ROWS in kinds, COLUMNS in kinds)
+        gradients = [found[index] if need else None for index, need in zip(operation.gradient_of, needs, strict=True)]
+        return (*gradients, *(None,) * (len(ctx.options) + 1))
+
+    def _save_backward(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.scalars, (_, ctx.needs_rows, ctx.needs_columns) = inputs[self._read : -3], inputs[-3:]
+        ctx.save_for_backward(*inputs[: self._read])
+        ctx.set_materialize_grads(False)
+
+    def _backward_gradient(self, ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        operation = self._operation
+        wanted = [
+            gradient if (ctx.needs_columns if operation.kinds[name] == COLUMNS else ctx.needs_rows) else None
+            for name, gradient in zip(operation.gradients, gradients, strict=True)
+        ]
+        found = second_derivatives(operation, ctx.saved_tensors, wanted, ctx.scalars)
+        return (*found, *(None,) * (len(ctx.scalars) + 3))
+
+
+def _or_nothing(tensor: Tensor | None, x: Tensor) -> Tensor:
+    """The tensor; an empty one for None, as an operator must return tensors."""
+    return x.new_empty(0) if tensor is None else tensor

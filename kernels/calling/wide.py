@@ -1,0 +1,100 @@
+"""An operation's formula on tensors that the kernels do not take: any device, dtype float64 or shorter, long rows.
+
+In: tensors. Out: outputs or gradients, without a graph, some rows at a time: all rows in float32 may not fit. Several
+passes over memory, where a kernel makes one.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from normtune.kernels.calling.operation import COLUMNS, FACTORS, ROWS, Operation
+
+# 256 MB in float32.
+_ELEMENTS_AT_ONCE = 1 << 26
+
+
+def wide_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of the arithmetic."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def machine_epsilon(x: Tensor) -> float:
+    """The machine epsilon of the dtype of the arithmetic, as in torch's own normalizations."""
+    return torch.finfo(wide_dtype(x)).eps
+
+
+def forward(operation: Operation, tensors: Sequence[Tensor | None], scalars: Sequence[float]) -> list[Tensor]:
+    """The outputs: (..., hidden) contiguous, factors (rows,)."""
+    x = tensors[0]
+    assert x is not None
+    outputs: list[Tensor] = []
+    for rows, pieces in _pieces(operation, operation.inputs, tensors, x):
+        _write(outputs, operation.formula.forward(*pieces, *scalars), rows, x)
+    return [out.view(x.shape) if out.dim() > 1 else out for out in outputs]
+
+
+def backward(
+    operation: Operation, gradients: Sequence[Tensor], saved: Sequence[Tensor | None], scalars: Sequence[float]
+) -> list[Tensor | None]:
+    """The gradients: (..., hidden) contiguous, those of columns in the dtype of these; factors given as (rows,)."""
+    x = gradients[0]
+    names = (*operation.incoming, *operation.saved)
+    columns = dict(zip(names, (*gradients, *saved), strict=True))
+    wide = [_widened(operation, name, tensor, x) for name, tensor in columns.items()]
+    kinds = [operation.kinds[name] for name in operation.gradients]
+    of_rows: list[Tensor] = []
+    sums: dict[int, Tensor | None] = {}
+    for rows, pieces in _pieces(operation, names, wide, x):
+        parts = operation.formula.backward(*pieces, *scalars)
+        _write(of_rows, [part for part, kind in zip(parts, kinds, strict=True) if kind != COLUMNS], rows, x)
+        for index, (part, kind) in enumerate(zip(parts, kinds, strict=True)):
+            if kind == COLUMNS:
+                before = sums.get(index)
+                sums[index] = part if before is None or part is None else before + part
+    results = iter(of_rows)
+    found: list[Tensor | None] = []
+    for index, name in enumerate(operation.gradients):
+        total, source = sums.get(index), columns.get(name[1:])
+        if kinds[index] != COLUMNS:
+            found.append(next(results).view(x.shape))
+        else:
+            found.append(None if total is None or source is None else total.to(source.dtype))
+    return found
+
+
+def _widened(operation: Operation, name: str, tensor: Tensor | None, x: Tensor) -> Tensor | None:
+    """Columns in the dtype of the arithmetic, so that sums over pieces are rounded once."""
+    return tensor.to(wide_dtype(x)) if tensor is not None and operation.kinds[name] == COLUMNS else tensor
+
+
+def _pieces(
+    operation: Operation, names: Sequence[str], tensors: Sequence[Tensor | None], x: Tensor
+) -> Iterator[tuple[slice, list[Tensor | None]]]:
+    """Some rows at a time of tensors with rows, beside the whole columns; once if there is no row."""
+    rows, hidden = x.shape[:-1].numel(), x.shape[-1]
+    shapes = {ROWS: (rows, hidden), FACTORS: (rows,)}
+    flat = [
+        tensor if tensor is None or operation.kinds[name] == COLUMNS else tensor.reshape(shapes[operation.kinds[name]])
+        for name, tensor in zip(names, tensors, strict=True)
+    ]
+    at_once = max(1, _ELEMENTS_AT_ONCE // max(1, hidden))
+    for first in range(0, max(1, rows), at_once):
+        part = slice(first, min(first + at_once, rows))
+        yield (
+            part,
+            [
+                tensor if tensor is None or operation.kinds[name] == COLUMNS else tensor[part]
+                for name, tensor in zip(names, flat, strict=True)
+            ],
+        )
+
+
+def _write(outputs: list[Tensor], parts: Sequence[Tensor | None], rows: slice, x: Tensor) -> None:
+    """Write the rows of a piece into outputs for all of them, made for the first piece."""
+    made = [part for part in parts if part is not None]
+    if not outputs:
+        outputs += [part.new_empty((x.shape[:-1].numel(), *part.shape[1:])) for part in made]
+    for out, part in zip(outputs, made, strict=True):
+        out[rows] = part

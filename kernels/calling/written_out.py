@@ -1,0 +1,277 @@
+"""The functions that each call runs, written out with the names of an operation's tensors and scalars.
+
+In: an `Operation`. Out: its call, its forward and its backward for tensors with memory, as Python functions without
+loops over tensors, which would cost a tenth of a call. They launch what was kept for tensors like theirs. All else they
+leave to `entry` (tensors that are more than their memory) and `eager` (new tensors).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.overrides import has_torch_function_variadic
+
+from normtune.kernels.calling import eager
+from normtune.kernels.calling.arguments import number
+from normtune.kernels.calling.batch_invariant import is_batch_invariant
+from normtune.kernels.calling.layout import PLAIN, POINTER_MASK
+from normtune.kernels.calling.operation import COLUMNS, FACTORS, ROWS, Operation
+
+_CALL = """
+def {name}({signature}, batch_invariant=None):
+    if (
+        is_compiling()
+        or {is_special}
+        or has_torch_function_variadic({inputs})
+        or modes()
+        or transforms()
+        or forward_ad._current_level >= 0
+        or is_traced()
+    ):
+        return special(({inputs},), ({scalars},), batch_invariant)
+{derive}
+    if {is_number_missing}:
+        {scalars}, = map(number, {scalar_names}, ({scalars},))
+    if batch_invariant is None:
+        batch_invariant = is_batch_invariant()
+    elif batch_invariant is not True and batch_invariant is not False:
+        raise TypeError(f"batch_invariant is {{batch_invariant!r}}: expected True, False or None")
+    if is_grad_enabled() and ({requires_grad}):
+        return differentiable({inputs}, {scalars}, batch_invariant)
+    return forward({inputs}, {scalars}, batch_invariant, False)[{results}]
+"""
+
+_FORWARD = """
+def forward({inputs}, {scalars}, batch_invariant, is_saving):
+    key = plan = None
+    if {is_present}:
+        try:
+            {pointers}, = {data_ptrs},
+            if {is_plain}:
+                # Everything on which checks, config and binary depend.
+                key = ({traits}, {scalars}, batch_invariant, is_saving)
+                plan = plans.get(key)
+        except RuntimeError:  # it has no memory: sparse, nested, of a mode that has ended
+            key = None
+    if plan is None:
+        return new_forward(operation, key, ({inputs},), ({scalars},), batch_invariant, is_saving)
+{make}
+    plan.launch({inputs}, {outputs})
+    return {outputs}, plan
+"""
+
+_BACKWARD = """
+def backward({inputs}, plan, needs_rows, needs_columns):
+    key = None
+    if {is_present}:
+        try:
+            {pointers}, = {data_ptrs},
+            if {is_of_plain_type} and {is_plain} and (not plan.batch_invariant or {is_marked}):
+                key = ({sizes})
+        except RuntimeError:  # batched gradients have no memory
+            key = None
+    kept, launch = plan.backward[needs_columns]
+    if key is None or key != kept or not needs_rows:
+        return new_backward(key, ({inputs},), plan, needs_rows, needs_columns)
+{make}
+    launch({inputs}, {outputs})
+    return {outputs},
+"""
+
+_SAVING = """
+def saving(ctx, {inputs}, {scalars}, batch_invariant):
+    {outputs}, ctx.plan = forward({inputs}, {scalars}, batch_invariant, True)
+    ctx.save_for_backward({saved})
+    return {results}
+"""
+
+_GRADIENTS = """
+def gradients(ctx, {incoming}):
+    if is_grad_enabled():  # a graph is recorded: gradients of gradients are wanted
+        return recorded(ctx, {incoming})
+    {saved}, = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    {made}, = backward({incoming}, {saved}, ctx.plan, {needs_rows}, {needs_columns})
+    return {ordered}, {nothing}
+"""
+
+
+def forward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
+    """The forward of an operation, written out."""
+    x = operation.inputs[0]
+    makers = {
+        name: f"new_factors({x}, plan) if is_saving else None"
+        if operation.kinds[name] == FACTORS
+        else f"empty_like({x})"
+        for name in operation.outputs
+    }
+    scope = {"plans": operation.plans, "new_forward": eager.new_forward, "new_factors": eager.new_factors}
+    return _function(
+        *("forward", _FORWARD, operation, scope, operation.inputs, makers),
+        scalars=", ".join(operation.defaults),
+    )
+
+
+def backward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
+    """The backward of an operation, written out."""
+    makers = {
+        name: f"empty_like({name[1:]}) if needs_columns else None"
+        if operation.kinds[name] == COLUMNS
+        else f"empty_like({operation.incoming[0]})"
+        for name in operation.gradients
+    }
+    inputs = (*operation.incoming, *operation.saved)
+    factors = operation.of_kind(operation.saved, FACTORS)
+    scope = {"new_backward": eager.new_backward, "is_marked": eager.is_marked}
+    return _function(
+        *("backward", _BACKWARD, operation, scope, inputs, makers),
+        is_of_plain_type=" and ".join(f"type({name}) in PLAIN" for name in inputs),
+        is_marked=" and ".join(f"is_marked({name})" for name in factors) or "True",
+    )
+
+
+def saving_of(operation: Operation, forward: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
+    """The forward of the autograd function of an operation, written out, given `forward_of`."""
+    outputs = operation.outputs
+    return _defined(
+        "saving",
+        _SAVING,
+        operation,
+        {"forward": forward},
+        inputs=", ".join(operation.inputs),
+        scalars=", ".join(operation.defaults),
+        outputs=", ".join(outputs),
+        saved=", ".join(operation.saved),
+        results=", ".join(outputs[: operation.results]),
+    )
+
+
+def gradients_of(
+    operation: Operation, backward: Callable[..., tuple[Any, ...]], recorded: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The backward of the autograd function of an operation, written out.
+
+    Args:
+        operation: that it is of.
+        backward: of `backward_of`.
+        recorded: of (ctx, gradients of results), used instead where a graph is recorded.
+    """
+
+    def needs(kind: str) -> str:
+        of_kind = [number for number, name in enumerate(operation.inputs) if operation.kinds[name] == kind]
+        return " or ".join(f"needs[{number}]" for number in of_kind) or "False"
+
+    return _defined(
+        "gradients",
+        _GRADIENTS,
+        operation,
+        {"backward": backward, "recorded": recorded, "is_grad_enabled": torch.is_grad_enabled},
+        incoming=", ".join(operation.incoming),
+        saved=", ".join(operation.saved),
+        made=", ".join(operation.gradients),
+        needs_rows=needs(ROWS),
+        needs_columns=needs(COLUMNS),
+        ordered=", ".join(operation.gradients[index] for index in operation.gradient_of),
+        nothing=", ".join(["None"] * (len(operation.defaults) + 1)),
+    )
+
+
+def call_of(
+    operation: Operation,
+    special: Callable[..., Any],
+    forward: Callable[..., tuple[Any, ...]],
+    differentiable: Callable[..., Any],
+) -> Callable[..., Any]:
+    """The public call of an operation, written out.
+
+    Args:
+        operation: that is called.
+        special: of (inputs, scalars, batch_invariant), for tensors that are more than their memory and for compilers.
+        forward: of `forward_of`.
+        differentiable: of inputs, scalars and batch_invariant, with a graph.
+    """
+    inputs, scalars = operation.inputs, operation.defaults
+    defaults = [f"{name}={value!r}" for name, value in scalars.items()]
+    signature = [f"{name}=None" if name in operation.optional else name for name in inputs]
+    derive = [f"    if {name} is None:\n        {name} = derived[{name!r}]({inputs[0]})" for name in operation.derived]
+    scope = {
+        **{"special": special, "forward": forward, "differentiable": differentiable, "derived": operation.derived},
+        **{"number": number, "is_batch_invariant": is_batch_invariant, "forward_ad": forward_ad},
+        "has_torch_function_variadic": has_torch_function_variadic,
+        "is_compiling": torch.compiler.is_compiling,
+        "is_grad_enabled": torch.is_grad_enabled,
+        "modes": torch._C._len_torch_dispatch_stack,
+        "transforms": torch._C._are_functorch_transforms_active,
+        "is_traced": torch._C._get_tracing_state,
+    }
+    return _function(
+        *(operation.name, _CALL, operation, scope, inputs, {}),
+        name=operation.name,
+        signature=", ".join((*signature, *defaults)),
+        scalars=", ".join(scalars),
+        scalar_names=tuple(scalars),
+        derive="\n".join(derive),
+        is_special=" or ".join(_if_there(operation, name, f"type({name}) not in PLAIN") for name in inputs),
+        is_number_missing=" or ".join(f"type({name}) is not float" for name in scalars),
+        requires_grad=" or ".join(_if_there(operation, name, f"{name}.requires_grad") for name in inputs),
+        results=0 if operation.results == 1 else f":{operation.results}",
+    )
+
+
+def _if_there(operation: Operation, name: str, condition: str) -> str:
+    return f"({name} is not None and {condition})" if name in operation.optional else condition
+
+
+def _function(
+    function: str,
+    template: str,
+    operation: Operation,
+    scope: dict[str, Any],
+    inputs: tuple[str, ...],
+    makers: dict[str, str],
+    **texts: Any,
+) -> Callable[..., Any]:
+    """The function that a template defines.
+
+    Args:
+        function: its name.
+        template: with the keys of `texts` and those below.
+        operation: that it is of.
+        scope: names that the template uses.
+        inputs: names of the tensors that it gets.
+        makers: for each tensor that it makes an expression.
+        texts: what else the template has.
+    """
+    missing = [name for name in inputs if name in operation.optional]
+    pointers = [f"p_{name}" for name in inputs]
+    source = template.format(
+        inputs=", ".join(inputs),
+        outputs=", ".join(makers),
+        is_present=" and ".join(f"{name} is not None" for name in missing) or "True",
+        pointers=", ".join(pointers),
+        data_ptrs=", ".join(f"{name}.data_ptr()" for name in inputs),
+        # Binaries are specialised on pointers that are multiples of 16 bytes.
+        is_plain=" and ".join(
+            [*pointers, f"not ({' | '.join(pointers)}) & {POINTER_MASK}"]
+            + [f"{name}.is_contiguous()" for name in inputs]
+            + [f"not {name}.is_neg()" for name in inputs]
+        ),
+        traits=", ".join(f"{name}.shape, {name}.dtype, {name}.get_device()" for name in inputs),
+        # The plan has the shapes; `new_backward` compared the tensors with them.
+        sizes=", ".join(f"{name}.numel(), {name}.dtype, {name}.get_device()" for name in inputs),
+        make="\n".join(f"    {name} = {maker}" for name, maker in makers.items()),
+        **texts,
+    )
+    return _defined(function, source, operation, {**scope, "PLAIN": PLAIN, "empty_like": torch.empty_like})
+
+
+def _defined(
+    function: str, template: str, operation: Operation, scope: dict[str, Any], **texts: str
+) -> Callable[..., Any]:
+    """The function of this name that a template defines, which sees the names of `scope` and the operation."""
+    source = template.format(**texts) if texts else template
+    namespace = {**scope, "operation": operation}
+    exec(compile(source, f"<{operation.name}.{function}>", "exec"), namespace)
+    made: Callable[..., Any] = namespace[function]
+    return made
