@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normtune.errors import NormtuneError, UsageError
+    from normtune.heuristics.api.any_gpu import AnyGpuTable, fit_any_gpu
     from normtune.heuristics.api.check import check, check_on_device
     from normtune.heuristics.api.diff import diff
+    from normtune.heuristics.api.fit import Table, fit
+    from normtune.heuristics.api.installing import uninstall
     from normtune.heuristics.api.show import show
-    from normtune.heuristics.fitting.api import Table, fit
     from normtune.heuristics.fitting.options import FitOptions
     from normtune.heuristics.tablefile.locate import load_table
     from normtune.kernels.batch_invariant import batch_invariant, use_batch_invariant
@@ -30,32 +32,36 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AnyGpuTable": "heuristics.api.any_gpu",
     "Config": "kernels.config",
     "FitOptions": "heuristics.fitting.options",
     "NormtuneError": "errors",
     "OperatorSpec": "kernels.operator",
     "RMSNorm": "kernels.rms_norm_module",
     "Store": "results.database.store",
-    "Table": "heuristics.fitting.api",
+    "Table": "heuristics.api.fit",
     "UsageError": "errors",
     "batch_invariant": "kernels.batch_invariant",
     "check": "heuristics.api.check",
     "check_on_device": "heuristics.api.check",
     "diff": "heuristics.api.diff",
     "doctor": "tuner.doctor.checks",
-    "fit": "heuristics.fitting.api",
+    "fit": "heuristics.api.fit",
+    "fit_any_gpu": "heuristics.api.any_gpu",
     "kernel_operator": "kernels.short_form",
     "load_table": "heuristics.tablefile.locate",
     "register": "kernels.operator",
     "rms_norm": "kernels.rms_norm",
     "show": "heuristics.api.show",
     "sweep": "tuner.api",
+    "uninstall": "heuristics.api.installing",
     "use_batch_invariant": "kernels.batch_invariant",
     "use_table": "kernels.dispatch",
     "warmup": "kernels.warmup",
 }
 
 __all__ = [
+    "AnyGpuTable",
     "Config",
     "FitOptions",
     "NormtuneError",
@@ -71,12 +77,14 @@ __all__ = [
     "diff",
     "doctor",
     "fit",
+    "fit_any_gpu",
     "kernel_operator",
     "load_table",
     "register",
     "rms_norm",
     "show",
     "sweep",
+    "uninstall",
     "use_batch_invariant",
     "use_table",
     "warmup",

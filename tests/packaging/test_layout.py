@@ -43,9 +43,8 @@ ROOMS = {
     "heuristics/solver": Room("heuristics/solver/", "light heuristics/tablefile heuristics/regret", "numpy"),
     "heuristics/fitting": Room(
         "heuristics/fitting/",
-        "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/solver "
-        "results results/database results/source",
-        "numpy pandas scipy",
+        "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/solver results results/database",
+        "numpy scipy",
     ),
     "heuristics/any_gpu": Room(
         "heuristics/any_gpu/",
@@ -86,15 +85,16 @@ ROOMS = {
     "tuner/commands": Room(r"tuner/commands\.py", "results results/source tuner", "typer"),
     "heuristics/api": Room(
         "heuristics/api/",
-        "light heuristics/regret heuristics/checking heuristics/showing heuristics/comparing "
-        "results results/database results/source tuner/plan tuner/device tuner",
+        "light heuristics/tablefile heuristics/regret heuristics/fitting heuristics/any_gpu heuristics/checking "
+        "heuristics/stability heuristics/showing heuristics/comparing "
+        "results results/database results/source tuner/machine tuner/plan tuner/device tuner",
         "pandas",
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
         "light heuristics/tablefile heuristics/regret heuristics/fitting heuristics/any_gpu heuristics/checking "
         "heuristics/stability heuristics/showing heuristics/comparing heuristics/api results results/database "
-        "results/source tuner/machine tuner/device tuner tuner/commands",
+        "results/source tuner/device tuner tuner/commands",
         "pandas rich typer",
     ),
     "heuristics": Room(r"heuristics/__init__\.py", "heuristics/tablefile heuristics/fitting heuristics/api"),

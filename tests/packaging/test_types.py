@@ -13,7 +13,10 @@ import pandas as pd
 from typing import Any, assert_type
 
 import normtune
-from normtune import FitOptions, heuristics, NormtuneError, Store, Table, fit, load_table, register, show, sweep
+from normtune import AnyGpuTable, FitOptions, heuristics, NormtuneError, Store, Table
+from normtune import fit, fit_any_gpu, load_table, register, show, sweep, uninstall
+from normtune.heuristics.api.installing import Installed, Removed
+from normtune.heuristics.api.stability import TableStability
 from normtune.heuristics.checking.offline import Report
 from normtune.tuner.api import Sweep
 
@@ -21,6 +24,13 @@ def checked(frame: pd.DataFrame, store: Store) -> None:
     assert_type(sweep("cuda:0", rows=[1, 64], budget_seconds=60), Sweep)
     assert_type(fit(frame, name="GPU", target="sm_90", leaves=4), Table)
     assert_type(fit(store, operators=["rms_norm_forward"]).figures(), pd.DataFrame)
+    assert_type(fit(store, replaces="table.py").stability(), TableStability)
+    assert_type(fit(store).stability().figures(), pd.DataFrame)
+    assert_type(fit(store).install(force=True), Installed)
+    assert_type(uninstall(store), tuple[Removed, ...])
+    assert_type(fit_any_gpu(recording="all", leaves=8), AnyGpuTable)
+    assert_type(fit_any_gpu(store).lookup("a", "float16", 1, 64, sms=132, l2_bytes=1 << 20), normtune.Config)
+    fit_any_gpu(store, tie_percent=1)  # type: ignore[call-arg]
     assert_type(heuristics.check("table.py"), Report)
     assert_type(show(store), pd.DataFrame)
     assert_type(FitOptions().max_slowdown, float | None)
