@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from normtune.heuristics.api.diff import diff
     from normtune.heuristics.api.fit import Table, fit
     from normtune.heuristics.api.installing import uninstall
+    from normtune.heuristics.api.maps import show_flips, show_map
     from normtune.heuristics.api.show import show
     from normtune.heuristics.fitting.options import FitOptions
     from normtune.heuristics.tablefile.locate import load_table
@@ -53,6 +54,8 @@ _HOMES = {
     "register": "kernels.operator",
     "rms_norm": "kernels.rms_norm",
     "show": "heuristics.api.show",
+    "show_flips": "heuristics.api.maps",
+    "show_map": "heuristics.api.maps",
     "sweep": "tuner.api",
     "uninstall": "heuristics.api.installing",
     "use_batch_invariant": "kernels.batch_invariant",
@@ -83,6 +86,8 @@ __all__ = [
     "register",
     "rms_norm",
     "show",
+    "show_flips",
+    "show_map",
     "sweep",
     "uninstall",
     "use_batch_invariant",

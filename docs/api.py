@@ -34,6 +34,17 @@ REACHED = {
     "diff": ("heuristics.api.diff:Diff", "heuristics.api.diff:OnDevice"),
     "doctor": ("tuner.doctor.checks:Finding",),
     "load_table": ("heuristics.tablefile.locate:Table",),
+    "show_flips": (
+        "heuristics.api.maps:FlipMaps",
+        "heuristics.api.maps:DeviceFlips",
+        "heuristics.showing.flips_measured:BothWays",
+    ),
+    "show_map": (
+        "heuristics.api.maps:Maps",
+        "heuristics.api.maps:DeviceMaps",
+        "heuristics.api.maps:ConfigMap",
+        "heuristics.showing.config_map:BestMap",
+    ),
     "uninstall": ("heuristics.api.installing:Removed",),
     "sweep": ("tuner.api:Sweep", "tuner.summary:Summary"),
 }

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from normtune.heuristics.api.diff import diff
     from normtune.heuristics.api.fit import Table, fit
     from normtune.heuristics.api.installing import uninstall
+    from normtune.heuristics.api.maps import show_flips, show_map
     from normtune.heuristics.api.show import show
     from normtune.heuristics.fitting.emit import module_text
     from normtune.heuristics.fitting.options import FitOptions
@@ -30,6 +31,8 @@ _HOMES = {
     "load_table": "tablefile.locate",
     "module_text": "fitting.emit",
     "show": "api.show",
+    "show_flips": "api.maps",
+    "show_map": "api.maps",
     "uninstall": "api.installing",
 }
 
@@ -45,6 +48,8 @@ __all__ = [
     "load_table",
     "module_text",
     "show",
+    "show_flips",
+    "show_map",
     "uninstall",
 ]
 

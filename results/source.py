@@ -30,19 +30,20 @@ def _as_warning(text: str) -> None:
     warnings.warn(text, stacklevel=2)
 
 
-def taken(data: Measured, recording: str | None, regime: str) -> "Evidence":
+def taken(data: Measured, recording: str | None, regime: str | None) -> "Evidence":
     """Take the measurements of one regime from what a Python call gives; what is left out becomes a warning.
 
     Args:
         data: see `Measured`.
         recording: name of a recording, in place of data.
-        regime: a name of `REGIMES`.
+        regime: a name of `REGIMES`; None for all, which must not be compared with each other.
 
     Raises:
         UsageError: both are given, or neither can be, or there are only measurements of other regimes.
         NormtuneError: the store does not exist, or cannot be read.
     """
-    check_regime(regime)
+    if regime is not None:
+        check_regime(regime)
     if data is None or isinstance(data, str | os.PathLike):
         return measured(None if data is None else os.fspath(data), recording, regime, _as_warning)
     if recording is not None:
@@ -50,13 +51,14 @@ def taken(data: Measured, recording: str | None, regime: str) -> "Evidence":
     from normtune.results.database.store import Store
     from normtune.results.evidence import Evidence
 
+    name = "the evidence"
     if isinstance(data, Store):
-        return in_regime(_loaded(data, _as_warning), regime, "the store")
-    if not isinstance(data, Evidence):
+        data, name = _loaded(data, _as_warning), "the store"
+    elif not isinstance(data, Evidence):
         raise UsageError(
             f"the measurements are a {type(data).__name__}: expected a store, its file or URL, or evidence"
         )
-    return in_regime(data, regime, "the evidence")
+    return data if regime is None else in_regime(data, regime, name)
 
 
 def measured(

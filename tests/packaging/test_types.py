@@ -14,7 +14,8 @@ from typing import Any, assert_type
 
 import normtune
 from normtune import AnyGpuTable, FitOptions, heuristics, NormtuneError, Store, Table
-from normtune import fit, fit_any_gpu, load_table, register, show, sweep, uninstall
+from normtune import fit, fit_any_gpu, load_table, register, show, show_flips, show_map, sweep, uninstall
+from normtune.heuristics.api.maps import FlipMaps, Maps
 from normtune.heuristics.api.installing import Installed, Removed
 from normtune.heuristics.api.stability import TableStability
 from normtune.heuristics.checking.offline import Report
@@ -33,6 +34,10 @@ def checked(frame: pd.DataFrame, store: Store) -> None:
     fit_any_gpu(store, tie_percent=1)  # type: ignore[call-arg]
     assert_type(heuristics.check("table.py"), Report)
     assert_type(show(store), pd.DataFrame)
+    assert_type(show_map(store, table="table.py"), Maps)
+    assert_type(show_map(store).frame(), pd.DataFrame)
+    assert_type(show_flips(store, other="warm"), FlipMaps)
+    show_flips(store, other=None)  # type: ignore[arg-type]
     assert_type(FitOptions().max_slowdown, float | None)
     sweep(rows="1,64")  # type: ignore[arg-type]
     fit(frame, leaves="4")  # type: ignore[arg-type]
