@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from normtune.kernels.rms_norm_module import RMSNorm
     from normtune.kernels.short_form import kernel_operator
     from normtune.kernels.warmup import warmup
+    from normtune.results.api import export_data, export_recording, import_data, list_data
     from normtune.results.database.store import Store
     from normtune.tuner.api import sweep
     from normtune.tuner.doctor.checks import doctor
@@ -47,9 +48,13 @@ _HOMES = {
     "check_on_device": "heuristics.api.check",
     "diff": "heuristics.api.diff",
     "doctor": "tuner.doctor.checks",
+    "export_data": "results.api",
+    "export_recording": "results.api",
     "fit": "heuristics.api.fit",
     "fit_any_gpu": "heuristics.api.any_gpu",
+    "import_data": "results.api",
     "kernel_operator": "kernels.short_form",
+    "list_data": "results.api",
     "load_table": "heuristics.tablefile.locate",
     "register": "kernels.operator",
     "rms_norm": "kernels.rms_norm",
@@ -79,9 +84,13 @@ __all__ = [
     "check_on_device",
     "diff",
     "doctor",
+    "export_data",
+    "export_recording",
     "fit",
     "fit_any_gpu",
+    "import_data",
     "kernel_operator",
+    "list_data",
     "load_table",
     "register",
     "rms_norm",

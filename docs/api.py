@@ -33,6 +33,8 @@ REACHED = {
     "check_on_device": ("heuristics.api.check:DeviceCheck", "heuristics.checking.verdict:Judgement"),
     "diff": ("heuristics.api.diff:Diff", "heuristics.api.diff:OnDevice"),
     "doctor": ("tuner.doctor.checks:Finding",),
+    "export_data": ("results.exchange:Exported",),
+    "import_data": ("results.exchange:Imported",),
     "load_table": ("heuristics.tablefile.locate:Table",),
     "show_flips": (
         "heuristics.api.maps:FlipMaps",

@@ -39,7 +39,8 @@ from normtune.results.evidence import Evidence
 from normtune.results.names import named
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
-from normtune.results.source import Measured, in_regime, taken
+from normtune.results.selection import in_regime
+from normtune.results.source import Measured, taken
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,8 @@ from normtune.results.evidence import Evidence
 from normtune.results.names import named
 from normtune.results.records import Device
 from normtune.results.regimes import COLD, WARM, check_regime
-from normtune.results.source import Measured, in_regime, narrowed, taken
+from normtune.results.selection import in_regime, narrowed
+from normtune.results.source import Measured, taken
 
 
 class ConfigMap(NamedTuple):

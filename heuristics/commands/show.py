@@ -90,7 +90,8 @@ def show(
         return
     from normtune.heuristics.api.maps import maps_of
     from normtune.heuristics.tablefile.locate import load
-    from normtune.results.source import measured, narrowed
+    from normtune.results.selection import narrowed
+    from normtune.results.source import measured
 
     loaded = load(table) if table else None
     evidence = narrowed(measured(store, recording, regime), operator or [], dtype or [])
@@ -157,7 +158,8 @@ def _show_flips(
     """Maps of the shapes at which the best config of one regime loses in the other, device by device."""
     from normtune.heuristics.api.maps import check_two, flips_of
     from normtune.heuristics.showing.flips_report import flip_lines
-    from normtune.results.source import measured, narrowed
+    from normtune.results.selection import narrowed
+    from normtune.results.source import measured
     from normtune.results.terminal import console, map_columns, printable
 
     check_two(regimes)

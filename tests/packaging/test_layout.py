@@ -36,9 +36,9 @@ ROOMS = {
     "heuristics/tables": Room("heuristics/tables/"),
     "specs": Room(SPECS, "light heuristics/rules"),
     "kernels": Room(rf"(?!{LIGHT}|{SPECS})kernels/", "light specs heuristics/tablefile", "torch triton"),
-    "results": Room(r"results/(?!source|commands)\w+\.py", "light", "numpy pandas pyarrow rich"),
+    "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas pyarrow rich"),
     "results/database": Room("results/database/", "light results", "numpy sqlalchemy"),
-    "results/source": Room(r"results/(source|commands)\.py", "light results results/database", "rich typer"),
+    "results/source": Room(r"results/(source|api|commands)\.py", "light results results/database", "pandas rich typer"),
     "heuristics/regret": Room("heuristics/regret/", "light heuristics/tablefile results", "numpy"),
     "heuristics/solver": Room("heuristics/solver/", "light heuristics/tablefile heuristics/regret", "numpy"),
     "heuristics/fitting": Room(
@@ -77,7 +77,7 @@ ROOMS = {
     "tuner/search": Room("tuner/search/", "light results results/database tuner/timing tuner/plan", "numpy"),
     "tuner/device": Room(
         "tuner/device/",
-        "light kernels results results/database results/source tuner/machine tuner/timing tuner/plan tuner/search",
+        "light kernels results results/database tuner/machine tuner/timing tuner/plan tuner/search",
         "pebble pynvml torch triton",
     ),
     "tuner": Room(SWEEPS, "light results results/database tuner/plan tuner/device tuner/search", "numpy rich"),
@@ -93,8 +93,8 @@ ROOMS = {
     "heuristics/commands": Room(
         "heuristics/commands/",
         "light heuristics/tablefile heuristics/regret heuristics/fitting heuristics/any_gpu heuristics/checking "
-        "heuristics/stability heuristics/showing heuristics/comparing heuristics/api results results/database "
-        "results/source tuner/device tuner tuner/commands",
+        "heuristics/stability heuristics/showing heuristics/api results results/database "
+        "results/source tuner tuner/commands",
         "pandas rich typer",
     ),
     "heuristics": Room(r"heuristics/__init__\.py", "heuristics/tablefile heuristics/fitting heuristics/api"),
