@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normtune.errors import NormtuneError, UsageError
+    from normtune.heuristics.api.any_gpu import AnyGpuTable, fit_any_gpu
     from normtune.heuristics.api.check import check, check_on_device
     from normtune.heuristics.api.diff import diff
+    from normtune.heuristics.api.fit import Table, fit
+    from normtune.heuristics.api.installing import uninstall
+    from normtune.heuristics.api.maps import show_flips, show_map
     from normtune.heuristics.api.show import show
-    from normtune.heuristics.fitting.api import Table, fit
     from normtune.heuristics.fitting.options import FitOptions
     from normtune.heuristics.tablefile.locate import load_table
     from normtune.kernels.calling.batch_invariant import batch_invariant, use_batch_invariant
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from normtune.kernels.rms_norm.module import RMSNorm
     from normtune.kernels.rms_norm.warmup import warmup
     from normtune.kernels.short_form.decorator import kernel_operator
+    from normtune.results.api import export_data, export_recording, import_data, list_data
     from normtune.results.database.store import Store
     from normtune.tuner.api import sweep
     from normtune.tuner.doctor.checks import doctor
@@ -30,32 +34,42 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AnyGpuTable": "heuristics.api.any_gpu",
     "Config": "kernels.config",
     "FitOptions": "heuristics.fitting.options",
     "NormtuneError": "errors",
     "OperatorSpec": "kernels.operator",
     "RMSNorm": "kernels.rms_norm.module",
     "Store": "results.database.store",
-    "Table": "heuristics.fitting.api",
+    "Table": "heuristics.api.fit",
     "UsageError": "errors",
     "batch_invariant": "kernels.calling.batch_invariant",
     "check": "heuristics.api.check",
     "check_on_device": "heuristics.api.check",
     "diff": "heuristics.api.diff",
     "doctor": "tuner.doctor.checks",
-    "fit": "heuristics.fitting.api",
+    "export_data": "results.api",
+    "export_recording": "results.api",
+    "fit": "heuristics.api.fit",
+    "fit_any_gpu": "heuristics.api.any_gpu",
+    "import_data": "results.api",
     "kernel_operator": "kernels.short_form.decorator",
+    "list_data": "results.api",
     "load_table": "heuristics.tablefile.locate",
     "register": "kernels.operator",
     "rms_norm": "kernels.rms_norm.function",
     "show": "heuristics.api.show",
+    "show_flips": "heuristics.api.maps",
+    "show_map": "heuristics.api.maps",
     "sweep": "tuner.api",
+    "uninstall": "heuristics.api.installing",
     "use_batch_invariant": "kernels.calling.batch_invariant",
     "use_table": "kernels.calling.dispatch",
     "warmup": "kernels.rms_norm.warmup",
 }
 
 __all__ = [
+    "AnyGpuTable",
     "Config",
     "FitOptions",
     "NormtuneError",
@@ -70,13 +84,21 @@ __all__ = [
     "check_on_device",
     "diff",
     "doctor",
+    "export_data",
+    "export_recording",
     "fit",
+    "fit_any_gpu",
+    "import_data",
     "kernel_operator",
+    "list_data",
     "load_table",
     "register",
     "rms_norm",
     "show",
+    "show_flips",
+    "show_map",
     "sweep",
+    "uninstall",
     "use_batch_invariant",
     "use_table",
     "warmup",

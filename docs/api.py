@@ -22,12 +22,32 @@ from normtune.docs.blocks import Blocks
 DOCUMENT = blocks.ROOT / "docs" / "api.md"
 # What is reached through a public name and documented below it.
 REACHED = {
-    "Table": ("heuristics.fitting.figures:Figures", "heuristics.fitting.figures:Loss"),
+    "AnyGpuTable": ("heuristics.any_gpu.result:AnyGpuFunction", "heuristics.any_gpu.result:OnDevice"),
+    "Table": (
+        "heuristics.fitting.figures:Figures",
+        "heuristics.fitting.figures:Loss",
+        "heuristics.api.stability:TableStability",
+        "heuristics.api.installing:Installed",
+    ),
     "check": ("heuristics.checking.offline:Report",),
     "check_on_device": ("heuristics.api.check:DeviceCheck", "heuristics.checking.verdict:Judgement"),
     "diff": ("heuristics.api.diff:Diff", "heuristics.api.diff:OnDevice"),
     "doctor": ("tuner.doctor.checks:Finding",),
+    "export_data": ("results.exchange:Exported",),
+    "import_data": ("results.exchange:Imported",),
     "load_table": ("heuristics.tablefile.locate:Table",),
+    "show_flips": (
+        "heuristics.api.maps:FlipMaps",
+        "heuristics.api.maps:DeviceFlips",
+        "heuristics.showing.flips_measured:BothWays",
+    ),
+    "show_map": (
+        "heuristics.api.maps:Maps",
+        "heuristics.api.maps:DeviceMaps",
+        "heuristics.api.maps:ConfigMap",
+        "heuristics.showing.config_map:BestMap",
+    ),
+    "uninstall": ("heuristics.api.installing:Removed",),
     "sweep": ("tuner.api:Sweep", "tuner.summary:Summary"),
 }
 _SECTION = re.compile(r"(Args|Attributes|Raises|Returns):")
@@ -57,7 +77,7 @@ def described(name: str, value: Any) -> Iterator[str]:
     if not inspect.isclass(value) or not issubclass(value, BaseException):
         yield from ("```python", *signatures(name, value), "```", "")
     yield from markdown(value.__doc__ or "")
-    for member, found in vars(value).items() if inspect.isclass(value) and name not in _FOREIGN else ():
+    for member, found in members(value).items() if inspect.isclass(value) and name not in _FOREIGN else ():
         if isinstance(found, property | cached_property):
             function = found.fget if isinstance(found, property) else found.func
             yield f"`.{member}`: {_joined(function.__doc__)}"
@@ -65,6 +85,12 @@ def described(name: str, value: Any) -> Iterator[str]:
         elif not member.startswith("_") and isinstance(found := getattr(found, "__func__", found), _FUNCTION):
             yield from ("```python", *_signature(f"{name}.{member}", found, is_method=True), "```", "")
             yield from markdown(found.__doc__ or "")
+
+
+def members(value: type) -> dict[str, Any]:
+    """What a class has of its own and of normtune's classes that it extends."""
+    own = [one for one in value.__mro__ if one.__module__.startswith("normtune.")]
+    return {name: found for one in reversed(own) for name, found in vars(one).items()}
 
 
 _FUNCTION = type(main)

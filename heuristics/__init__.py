@@ -8,27 +8,50 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from normtune.heuristics.api.any_gpu import AnyGpuTable, fit_any_gpu
     from normtune.heuristics.api.check import check, check_on_device
     from normtune.heuristics.api.diff import diff
+    from normtune.heuristics.api.fit import Table, fit
+    from normtune.heuristics.api.installing import uninstall
+    from normtune.heuristics.api.maps import show_flips, show_map
     from normtune.heuristics.api.show import show
-    from normtune.heuristics.fitting.api import Table, fit
     from normtune.heuristics.fitting.emit import module_text
     from normtune.heuristics.fitting.options import FitOptions
     from normtune.heuristics.tablefile.locate import load_table
 
 _HOMES = {
+    "AnyGpuTable": "api.any_gpu",
     "FitOptions": "fitting.options",
-    "Table": "fitting.api",
+    "Table": "api.fit",
     "check": "api.check",
     "check_on_device": "api.check",
     "diff": "api.diff",
-    "fit": "fitting.api",
+    "fit": "api.fit",
+    "fit_any_gpu": "api.any_gpu",
     "load_table": "tablefile.locate",
     "module_text": "fitting.emit",
     "show": "api.show",
+    "show_flips": "api.maps",
+    "show_map": "api.maps",
+    "uninstall": "api.installing",
 }
 
-__all__ = ["FitOptions", "Table", "check", "check_on_device", "diff", "fit", "load_table", "module_text", "show"]
+__all__ = [
+    "AnyGpuTable",
+    "FitOptions",
+    "Table",
+    "check",
+    "check_on_device",
+    "diff",
+    "fit",
+    "fit_any_gpu",
+    "load_table",
+    "module_text",
+    "show",
+    "show_flips",
+    "show_map",
+    "uninstall",
+]
 
 
 if not TYPE_CHECKING:  # or else a type checker takes any name

@@ -1,7 +1,7 @@
 """`normtune data`: list, export and import measurements.
 
-In: options. Out: a table on the terminal, files, or more measurements in a store. The work is done by `store`,
-`parquet_csv` and `recording`, which are imported when a command runs.
+In: options. Out: a table on the terminal, files, or more measurements in a store. The work is done by `api` and
+`exchange`, which are imported when a command runs.
 """
 
 from pathlib import Path
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normtune.errors import NormtuneError, UsageError
-from normtune.results.regimes import COLD, check_regime
+from normtune.results.regimes import COLD
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.table import Table
 
     from normtune.results.evidence import Evidence
@@ -32,14 +32,15 @@ StoreOption = Annotated[
 @app.command("list")
 def list_(store: StoreOption = None) -> None:
     """Print what a store holds, by device, operator and dtype."""
+    from normtune.results.api import overview
     from normtune.results.source import measured
     from normtune.results.terminal import console
 
-    evidence = measured(store, regime=None)
-    if evidence.frame.empty:
+    counts = overview(measured(store, regime=None))
+    if counts.empty:
         say("the store holds no measurements yet: run `normtune sweep`")
         return
-    console().print(_overview(evidence))
+    console().print(_table(counts))
 
 
 @app.command("export")
@@ -62,31 +63,24 @@ def export(
     store: StoreOption = None,
 ) -> None:
     """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line per sample), or as a recording."""
-    from normtune.results.parquet_csv import check_export, writer_of
-    from normtune.results.recording import check_folder, write_recording
-    from normtune.results.source import in_regime, measured, narrowed
+    from normtune.results.exchange import export_file, export_recording
+    from normtune.results.selection import narrowed
+    from normtune.results.source import measured
 
-    write = writer_of(out) if recording is None else None
-    if regime != _ALL:
-        check_regime(regime)
+    def load() -> "Evidence":
+        return narrowed(measured(store, regime=None), operator or [], dtype or [])
+
+    wanted = None if regime == _ALL else regime
     if recording is None:
-        check_export(out)
+        found = export_file(load, out, wanted)
+        runs = f"{len(found.evidence.runs)} run{'s' * (len(found.evidence.runs) != 1)}"
+        lines = [f"{out}: {len(found.evidence.frame)} measurements of {runs}, {found.evidence.digest()}"]
     else:
-        check_folder(out)
-    whole = narrowed(measured(store, regime=None), operator or [], dtype or [])
-    evidence = whole if regime == _ALL else in_regime(whole, regime, "the store")
-    if evidence.frame.empty:
-        raise UsageError("there are no measurements to export: run `normtune sweep` first")
-    lines = []
-    if left := len(whole.frame) - len(evidence.frame):
-        others = ", ".join(name for name in whole.regimes() if name != regime)
-        lines.append(f"left out {left} measurements of other regimes ({others}): --regime {_ALL} takes them along")
-    if recording is not None:
-        lines += [f"{path}: {path.stat().st_size} bytes" for path in write_recording(evidence, recording, out)]
-    elif write is not None:
-        write(evidence, out)
-        runs = f"{len(evidence.runs)} run{'s' * (len(evidence.runs) != 1)}"
-        lines.append(f"{out}: {len(evidence.frame)} measurements of {runs}, {evidence.digest()}")
+        found = export_recording(load, recording, out, wanted)
+        lines = [f"{path}: {path.stat().st_size} bytes" for path in found.paths]
+    if found.left_out:
+        others = ", ".join(found.regimes)
+        say(f"left out {found.left_out} measurements of other regimes ({others}): --regime {_ALL} takes them along")
     say("\n".join(lines))
 
 
@@ -96,50 +90,29 @@ def import_(
     store: StoreOption = None,
 ) -> None:
     """Add the measurements of Parquet files to a store. What the store has already stays as it is."""
-    from normtune.results.database.store import Store, resolve_url
-    from normtune.results.parquet_csv import read_parquet
+    from normtune.results.api import imported
 
-    url = resolve_url(store)
-    # All files are read and checked before the store is touched.
-    parts = [(path, read_parquet(path)) for path in files]
-    with Store.open(url) as opened:
-        for path, evidence in parts:
-            try:
-                added = opened.merge(evidence)
-            except ValueError as error:
-                raise NormtuneError(f"cannot import {path}: {error}") from None
-            say(f"{path}: {len(evidence.frame)} measurements, {added} new")
+    for path, measurements, added in imported(files, store):
+        say(f"{path}: {measurements} measurements, {added} new")
 
 
-def _overview(evidence: "Evidence") -> "Table":
-    """A row for each device, operator, variant, dtype and regime."""
+def _table(counts: "pd.DataFrame") -> "Table":
+    """The counts of `overview`, a row for each device, operator, variant, dtype and regime."""
     from rich.table import Table
 
-    from normtune.kernels.problem import join_key
     from normtune.results.terminal import printable
 
-    runs = {run.id: run.device for run in evidence.runs}
-    regimes = {run.id: run.regime for run in evidence.runs}
-    frame = evidence.frame.assign(
-        device=evidence.frame["run"].map(lambda run: f"{runs[run].label}, {runs[run].sms} SMs"),
-        regime=evidence.frame["run"].map(regimes),
-    )
     table = Table("device", "operator", "dtype", "regime")
     for name in ("problems", "measurements", "runs"):
         table.add_column(name, justify="right")
     table.add_column("by status")
-    for names, part in frame.groupby(["device", "operator", "variant", "dtype", "regime"]):
-        device, operator, variant, dtype, regime = map(str, names)
-        counts = part["status"].value_counts()
-        told = ", ".join(f"{counts[status]} {status}" for status in sorted(counts.index, key=lambda s: (s != "ok", s)))
+    for row in counts.to_dict("records"):
         table.add_row(
-            printable(device),
-            printable(join_key(operator, variant)),
-            dtype,
-            printable(regime),
-            str(len(part[["rows", "hidden"]].drop_duplicates())),
-            str(len(part)),
-            str(part["run"].nunique()),
-            told,
+            printable(f"{row['device']}, {row['sms']} SMs"),
+            printable(row["operator"]),
+            row["dtype"],
+            printable(row["regime"]),
+            *(str(row[name]) for name in ("problems", "measurements", "runs")),
+            ", ".join(f"{count} {status}" for status, count in row["statuses"].items()),
         )
     return table

@@ -1,16 +1,17 @@
 """Source of a command's measurements: a store, or a shipped recording.
 
-In: the options `--store`, `--recording`, `--regime`, `--operator` and `--dtype`, or what Python gives in their place.
-Out: `Evidence`, or an error that names the option.
+In: the options `--store`, `--recording` and `--regime`, or what Python gives in their place. Out: `Evidence`, or an
+error that names the option.
 """
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from normtune.errors import UsageError
 from normtune.results.regimes import COLD, REGIMES, check_regime
+from normtune.results.selection import in_regime
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
@@ -30,19 +31,20 @@ def _as_warning(text: str) -> None:
     warnings.warn(text, stacklevel=2)
 
 
-def taken(data: Measured, recording: str | None, regime: str) -> "Evidence":
+def taken(data: Measured, recording: str | None, regime: str | None) -> "Evidence":
     """Take the measurements of one regime from what a Python call gives; what is left out becomes a warning.
 
     Args:
         data: see `Measured`.
         recording: name of a recording, in place of data.
-        regime: a name of `REGIMES`.
+        regime: a name of `REGIMES`; None for all, which must not be compared with each other.
 
     Raises:
         UsageError: both are given, or neither can be, or there are only measurements of other regimes.
         NormtuneError: the store does not exist, or cannot be read.
     """
-    check_regime(regime)
+    if regime is not None:
+        check_regime(regime)
     if data is None or isinstance(data, str | os.PathLike):
         return measured(None if data is None else os.fspath(data), recording, regime, _as_warning)
     if recording is not None:
@@ -50,13 +52,14 @@ def taken(data: Measured, recording: str | None, regime: str) -> "Evidence":
     from normtune.results.database.store import Store
     from normtune.results.evidence import Evidence
 
+    name = "the evidence"
     if isinstance(data, Store):
-        return in_regime(_loaded(data, _as_warning), regime, "the store")
-    if not isinstance(data, Evidence):
+        data, name = _loaded(data, _as_warning), "the store"
+    elif not isinstance(data, Evidence):
         raise UsageError(
             f"the measurements are a {type(data).__name__}: expected a store, its file or URL, or evidence"
         )
-    return in_regime(data, regime, "the evidence")
+    return data if regime is None else in_regime(data, regime, name)
 
 
 def measured(
@@ -115,41 +118,3 @@ def _of_known_regimes(evidence: "Evidence", warn: Warn) -> "Evidence":
         f"{', '.join(repr(name[:40]) for name in odd[:3])}; known are {', '.join(REGIMES)}"
     )
     return evidence.in_regimes(REGIMES)
-
-
-def in_regime(evidence: "Evidence", regime: str, source: str) -> "Evidence":
-    """Measurements of one regime.
-
-    Args:
-        evidence: of any regimes.
-        regime: a name of `REGIMES`.
-        source: of the evidence, for the message.
-
-    Raises:
-        UsageError: there are measurements, but of other regimes.
-    """
-    found = evidence.regime(regime)
-    if found.frame.empty and not evidence.frame.empty:
-        others = ", ".join(evidence.regimes())
-        raise UsageError(f"{source} has no times of regime {regime}, but of {others}: name one of these with --regime")
-    return found
-
-
-def narrowed(evidence: "Evidence", operators: Sequence[str], dtypes: Sequence[str]) -> "Evidence":
-    """Select operators (`a`, or `a:b` for a variant) and dtypes; empty means all.
-
-    Raises:
-        UsageError: one of the names, or all together, select nothing.
-    """
-    for name in operators:
-        if evidence.select([name]).frame.empty:
-            known = sorted(set(evidence.frame["operator"])) or ["(nothing)"]
-            raise UsageError(f"--operator is {name!r}: measured are {', '.join(known)}")
-    for name in dtypes:
-        if evidence.select((), [name]).frame.empty:
-            known = sorted(set(evidence.frame["dtype"])) or ["(nothing)"]
-            raise UsageError(f"--dtype is {name!r}: measured are {', '.join(known)}")
-    selected = evidence.select(operators, dtypes)
-    if selected.frame.empty and not evidence.frame.empty:
-        raise UsageError("there are no measurements of this operator in this dtype: `normtune data list` says which")
-    return selected

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from normtune.errors import UsageError
 from normtune.kernels.problem import Problem
@@ -27,7 +27,7 @@ from normtune.tuner.plan import grids
 from normtune.tuner.plan.plan import SPACES, Plan, fitting, plan, problems
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.progress import Silent
-from normtune.tuner.report import device_line, end_lines, plan_lines, pruned_lines
+from normtune.tuner.report import device_line, end_lines, plain_sweep, plan_lines, pruned_lines
 from normtune.tuner.search.protocol import Search
 from normtune.tuner.search.registry import search
 from normtune.tuner.summary import Summary
@@ -60,12 +60,18 @@ class Sweep(NamedTuple):
         outlook: the plan, with the expected time; None where there was nothing to measure.
         summary: counts and times; empty of a dry run, and where nothing was stale.
         damage: line about stored measurements that were left out as damaged; empty if none were.
+        is_dry: whether it was planned and nothing was measured.
     """
 
     device: Device
     outlook: Outlook | None
     summary: Summary
     damage: str = ""
+    is_dry: bool = False
+
+    def to_plain(self) -> dict[str, Any]:
+        """What `normtune sweep --json` prints, as JSON values; docs/commands.md describes the keys."""
+        return plain_sweep(self.device, self.outlook, None if self.is_dry else self.summary)
 
 
 @dataclass(frozen=True)
@@ -279,6 +285,6 @@ def _planned(request: Request, wanted: _Wanted, url: str, face_of: Callable[[str
             )
         lines = *kernels.lines(), *plan_lines(outlook), *pruned_lines(chosen)
         face_of(bench.device.label).say(device_line(bench), *lines, "a dry run: nothing is measured")
-        return Sweep(bench.device, outlook, Summary())
+        return Sweep(bench.device, outlook, Summary(), is_dry=True)
     finally:
         bench.close()

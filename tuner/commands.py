@@ -117,7 +117,6 @@ def sweep(
     begun = time.monotonic()
     from normtune.tuner.api import Request, run
     from normtune.tuner.progress import face_of
-    from normtune.tuner.report import plain_sweep
 
     request = Request(
         device=device,
@@ -140,7 +139,7 @@ def sweep(
         found = run(request, dry_run, lambda title: face_of(title, quiet or as_json), begun)
     warn_of_damage(found.damage)
     if as_json and (found.outlook or found.summary.known):
-        say(json.dumps(plain_sweep(found.device, found.outlook, None if dry_run else found.summary), indent=1))
+        say(json.dumps(found.to_plain(), indent=1))
 
 
 def parse_budget(text: str | None) -> float | None:

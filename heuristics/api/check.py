@@ -57,17 +57,20 @@ class DeviceCheck(NamedTuple):
     seconds: float
 
 
-def check(table: str | os.PathLike[str], *, quick: bool = False) -> Report:
+def check(
+    table: str | os.PathLike[str], *, quick: bool = False, begin: Callable[[str], None] = lambda line: None
+) -> Report:
     """Check without a GPU that a table belongs to its data and kernels, as `normtune check` does.
 
     Args:
         table: its file.
         quick: whether nothing is fitted, so that only edits, legality and kernels are checked.
+        begin: called with a line of text before a fit of more than a few seconds.
 
     Raises:
         UsageError: the file cannot be read or has no header of a table.
     """
-    return offline.check(Path(table), quick, compare=difference)
+    return offline.check(Path(table), quick, begin, difference)
 
 
 def check_on_device(

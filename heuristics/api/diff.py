@@ -5,12 +5,13 @@ In: two names and measurements. Out: `Diff`: for each device the differences by 
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import pandas as pd
 
 from normtune.heuristics.comparing.difference import Difference, difference
+from normtune.heuristics.comparing.report import GAINS, against_liger, difference_lines, summary_lines
 from normtune.heuristics.comparing.sides import contender
 from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.build import matrices_of, outdated
@@ -21,7 +22,9 @@ from normtune.results.evidence import Evidence
 from normtune.results.names import named
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
-from normtune.results.source import Measured, narrowed, taken
+from normtune.results.selection import narrowed
+from normtune.results.source import Measured, taken
+from normtune.results.terminal import printable
 
 
 class OnDevice(NamedTuple):
@@ -61,7 +64,32 @@ class Diff(NamedTuple):
         """
         return pd.DataFrame([_row(part.device, one) for part in self.devices for one in part.differences], columns=_ROW)
 
+    def markdown(self) -> str:
+        """What `normtune diff --markdown` prints, for a pull request: a summary, then each operator to unfold."""
+        return "\n".join(self.lines(_COLUMNS, markdown=True))
 
+    def lines(self, columns: int, markdown: bool = False) -> Iterator[str]:
+        """What `normtune diff` prints, with maps of that width."""
+        for number, (device, differences, notes) in enumerate(self.devices):
+            if number:
+                yield ""
+            names = [f"`{name}`" if markdown else name for name in self.names]
+            label = printable(f"{device.label}, {device.target}, {device.sms} SMs: A is {names[0]}, B is {names[1]}")
+            yield f"## {label}\n" if markdown else label
+            yield GAINS
+            yield from (f"\n{note}" for note in notes)
+            for lines in (
+                summary_lines(differences, markdown),
+                *(difference_lines(one, columns, device.l2_bytes, markdown) for one in differences),
+            ):
+                yield ""
+                yield from lines
+            yield from against_liger(differences)
+        yield from (f"\n{note}" for note in self.notes)
+
+
+# Of a map in Markdown, which no terminal folds.
+_COLUMNS = 80
 _ROW = (
     *("device", "operator", "dtype", "shapes", "first_mean", "first_worst", "second_mean", "second_worst"),
     *("faster", "saved_us"),

@@ -13,7 +13,8 @@ from normtune.heuristics.regret.build import matrices_of
 from normtune.heuristics.showing.listing import check_chosen, chosen, columns, listing
 from normtune.results.names import named
 from normtune.results.regimes import COLD
-from normtune.results.source import Measured, narrowed, taken
+from normtune.results.selection import narrowed
+from normtune.results.source import Measured, taken
 
 
 def show(

@@ -66,14 +66,13 @@ def check(
 
 
 def _against_data(tables: list[Path], strict: bool, quick: bool) -> None:
-    from normtune.heuristics.checking.offline import check as check_table
-    from normtune.tuner.device.recorded import difference
+    from normtune.heuristics.api import check as api
 
     failed = False
     unusable: list[NormtuneError] = []
     for path in tables:
         try:
-            report = check_table(path, quick, lambda line: say(f"normtune: {line}", error=True), difference)
+            report = api.check(path, quick=quick, begin=lambda line: say(f"normtune: {line}", error=True))
         except NormtuneError as error:  # the other tables are still checked
             unusable.append(error)
             continue

@@ -48,9 +48,9 @@ def diff(
     A config has a time only where it, or one with the same launch, was measured.
     """
     from normtune.heuristics.api.diff import compared
-    from normtune.heuristics.comparing.report import GAINS, against_liger, difference_lines, summary_lines
-    from normtune.results.source import measured, narrowed
-    from normtune.results.terminal import console, map_columns, printable
+    from normtune.results.selection import narrowed
+    from normtune.results.source import measured
+    from normtune.results.terminal import console, map_columns
 
     found = compared(
         first, second, weights, lambda: narrowed(measured(store, recording, regime), operator or [], dtype or [])
@@ -58,24 +58,5 @@ def diff(
     if not found.devices:
         say("there are no measurements yet: run `normtune sweep`")
         return
-    columns = map_columns(console())
-    for number, (device, differences, notes) in enumerate(found.devices):
-        if number:
-            say()
-        names = [f"`{name}`" if markdown else name for name in found.names]
-        label = printable(f"{device.label}, {device.target}, {device.sms} SMs: A is {names[0]}, B is {names[1]}")
-        say(f"## {label}\n" if markdown else label)
-        say(GAINS)
-        for note in notes:
-            say(f"\n{note}")
-        for lines in (
-            summary_lines(differences, markdown),
-            *(difference_lines(one, columns, device.l2_bytes, markdown) for one in differences),
-        ):
-            say()
-            for line in lines:
-                say(line)
-        for line in against_liger(differences):
-            say(line)
-    for note in found.notes:
-        say(f"\n{note}")
+    for line in found.lines(map_columns(console()), markdown):
+        say(line)

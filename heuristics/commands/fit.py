@@ -1,7 +1,7 @@
 """The commands `fit` and `check`.
 
-In: their options. Out: figures on the terminal, tables, an exit code. `pipeline`, `write` and `report` of `fitting` do
-the work and are imported when a command runs; `check` is in `commands.check`.
+In: their options. Out: figures on the terminal, tables, an exit code. `api.fit` and `api.installing` do the work,
+`fitting.report` has the text; both are imported when a command runs. `check` is in `commands.check`.
 """
 
 from itertools import zip_longest
@@ -18,8 +18,11 @@ from normtune.results.commands import StoreOption
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from normtune.heuristics.api.fit import Table
+    from normtune.heuristics.api.installing import Removed
     from normtune.heuristics.fitting.baseline import Incumbents
-    from normtune.heuristics.fitting.result import Fit
     from normtune.results.evidence import Evidence
     from normtune.results.records import Device
 
@@ -89,12 +92,10 @@ def fit(
 
     Writes nothing without --out or --install.
     """
-    from normtune.heuristics.commands import installing
+    from normtune.heuristics.api import fit as api
+    from normtune.heuristics.api import installing
     from normtune.heuristics.fitting import regenerate, report, write
     from normtune.heuristics.fitting.baseline import baseline as in_use
-    from normtune.heuristics.fitting.emit import module_text
-    from normtune.heuristics.fitting.pipeline import fit as fit_table
-    from normtune.heuristics.fitting.pipeline import used
     from normtune.kernels.gpu_name import plain_name
     from normtune.results.parquet_csv import write_parquet
     from normtune.results.source import measured
@@ -109,77 +110,73 @@ def fit(
         if install or all_devices:
             raise UsageError("--uninstall goes with neither --install nor --all-devices: it removes one GPU's table")
         given = store is not None or recording is not None
-        devices = measured(store, recording, regime).devices() if given else None
-        say("\n".join(installing.uninstall(devices, force)))
+        _print_removed(installing.removed(measured(store, recording, regime).devices() if given else None, force))
         return
-    options = FitOptions(**chosen)
-
-    def command(table: Path, place: list[str]) -> str:
-        measured_in = regenerate.source(store, recording, table.parent)
-        return regenerate.line(regenerate.words(measured_in, options, table, place))
-
+    options, source = FitOptions(**chosen), regenerate.Source(store, recording)
     if all_devices:
-        from normtune.heuristics.commands.fit_any_gpu import fit_all_devices, measured_everywhere
+        from normtune.heuristics.commands.fit_any_gpu import fit_all_devices
 
         if install:
             raise UsageError("--install and --all-devices are both given: what is installed is the table of one GPU")
         if stability:
             raise UsageError("--stability and --all-devices are both given: it is told of the table of one GPU")
-        everywhere = measured_everywhere(store, recording, regime)
-        fit_all_devices(everywhere, options, out, evidence, force, command)
+        fit_all_devices(source, options, out, evidence, force)
         return
-    operators = list(options.operators)
     if baseline is not None:
         in_use(baseline, Path())  # invalid values are refused before anything is read
     data = measured(store, recording, regime)
-    parts = _parts(data, operators, out, evidence, install)
+    parts = _parts(data, list(options.operators), out, evidence, install)
     for part in parts:
         _check_places(part, out, evidence, force)
     if install:
         installing.check([part.device for part in parts if part.device], force)
     in_place = [_incumbents(part, baseline) for part in parts]
-    fits = [fit_table(part.evidence, options, incumbents=old) for part, old in zip(parts, in_place, strict=True)]
+    tables = [api.fitted(part.evidence, options, old, source) for part, old in zip(parts, in_place, strict=True)]
     # All files are written before the first line, because a reader of the lines may stop.
     written: list[list[str]] = []
-    for part, fitted in zip(parts, fits, strict=True):
+    for part, table in zip(parts, tables, strict=True):
         wrote = []
         if part.data:
-            write_parquet(used(part.evidence, operators), part.data)
+            write_parquet(table.evidence, part.data)
             wrote.append(f"wrote {part.data}")
         if part.table:
-            places = regenerate.places(part.table, part.data, len(parts) > 1)
-            write.write_table(module_text(fitted, command(part.table, places)), part.table)
+            write.write_table(
+                table.module(part.table, regenerate.places(part.table, part.data, len(parts) > 1)), part.table
+            )
             wrote.append(f"wrote {part.table}")
         if part.installed:
-            before = installing.displaced(fitted.device)
-            write.write_table(module_text(fitted, command(part.installed, ["--install"])), part.installed)
-            name = plain_name(fitted.device.name)
-            wrote.append(f"installed {part.installed}: kernels on {name} use it from now on, in place of {before}")
+            path, displaced = api.install(table, part.installed)
+            name = plain_name(table.device.name)
+            wrote.append(f"installed {path}: kernels on {name} use it from now on, in place of {displaced}")
         written.append(wrote)
-    for part, old, fitted, wrote in zip(parts, in_place, fits, written, strict=True):
-        for note in fitted.notes:
+    for table, wrote in zip(tables, written, strict=True):
+        for note in table.notes:
             say(f"normtune: {note}", error=True)
-        say("\n".join([*report.figures(fitted), *report.gain(fitted), *wrote]))
+        say("\n".join([*report.figures(table.fit), *report.gain(table.fit), *wrote]))
         if stability:
-            _print_stability(part.evidence, fitted, options, old)
+            _print_stability(table)
     if not install:
-        say("\n".join(report.ways(fits[0], parts[0].table)))
+        say("\n".join(report.ways(tables[0].fit, parts[0].table)))
 
 
-def _print_stability(evidence: "Evidence", fitted: "Fit", options: FitOptions, old: "Incumbents | None") -> None:
+def _print_removed(tables: "Sequence[Removed]") -> None:
+    """Print the removed tables, and those that kernels use from now on."""
+    from normtune.heuristics.tablefile.locate import told
+
+    for path, used in tables:
+        say(f"removed {told(path)}")
+        for gpu, table in used:
+            say(f"kernels on {gpu} use {table} from now on")
+
+
+def _print_stability(table: "Table") -> None:
     """Print the stability of a table, and first, on stderr, the expected duration."""
-    from normtune.heuristics.stability.refit import fitted as fitted_functions
     from normtune.heuristics.stability.report import beforehand, lines
-    from normtune.heuristics.stability.spread import stability as stability_of
-    from normtune.heuristics.stability.spread import tables_of
 
-    functions = fitted_functions(evidence, fitted, options, old)
-    tables = tables_of(functions)
+    def announce(functions: int, tables: int, seconds: float) -> None:
+        say(beforehand(functions, tables, seconds), error=True)
 
-    def announce(seconds: float) -> None:
-        say(beforehand(len(functions), tables, seconds), error=True)
-
-    say("\n".join(lines(stability_of(functions, tables, announce))))
+    say("\n".join(lines(table.stability(announce).functions)))
 
 
 def _incumbents(part: _Part, baseline: str | None) -> "Incumbents | None":
@@ -241,16 +238,15 @@ def _check_places(part: _Part, out: str | None, evidence: str | None, force: boo
     Raises:
         UsageError: a file cannot be written.
     """
+    from normtune.heuristics.api import installing
     from normtune.heuristics.fitting import write
 
     for option, path in ((out, part.table), (evidence, part.data)):
         if option and path and write.is_folder(option):
             write.make_folder(path.parent)
-    if part.installed:
-        advice = "set XDG_DATA_HOME to a folder that can be written"
-        write.make_folder(part.installed.parent, parents=True, advice=advice)
-    for path in (part.table, part.installed):
-        if path:
-            write.check_table(path, force)
+    if part.table:
+        write.check_table(part.table, force)
+    if part.installed and part.device:
+        installing.place(part.device, force)
     if part.data:
         write.check_evidence(part.data, force)

@@ -1,7 +1,7 @@
 """`normtune show`: maps of the best configs, of a table's configs, of flips between regimes; or the measurements.
 
-In: options. Out: for each device, a map of each operator and dtype, or a list. `matrix` finds the best, `config_map`
-draws, `listing` lists, `flips` compares regimes; all of that is imported when the command runs.
+In: options. Out: for each device, a map of each operator and dtype, or a list. `api.maps` makes the maps, `config_map`
+draws them, `listing` lists; all of that is imported when the command runs.
 """
 
 from pathlib import Path
@@ -11,21 +11,24 @@ import typer
 
 from normtune.errors import UsageError
 from normtune.results.commands import StoreOption
-from normtune.results.regimes import COLD, WARM, check_regime
+from normtune.results.regimes import COLD, check_regime
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
     from rich.console import Console
     from rich.table import Table as RichTable
 
+    from normtune.heuristics.api.maps import ConfigMap, Maps
     from normtune.heuristics.regret.matrix import TimingMatrix
-    from normtune.heuristics.showing.config_map import BestMap
-    from normtune.heuristics.tablefile.locate import Table
     from normtune.results.evidence import Evidence
+    from normtune.results.records import Device
 
 LIMIT = 40
 _WORST = 5
+_NOTHING = "there are no measurements yet: run `normtune sweep`"
 _COUNTS = "shown: shapes for which it is within 1 % of the best; best: those it is best for"
 
 
@@ -74,10 +77,6 @@ def show(
 
     Draws a map: hidden sizes down, rows across, a letter per config. --where, --sort and --limit list measurements.
     """
-    from normtune.heuristics.regret.build import matrices_of, outdated
-    from normtune.results.source import measured, narrowed
-    from normtune.results.terminal import console, printable
-
     listed = where is not None or sort is not None or limit is not None
     if table and listed:
         raise UsageError(
@@ -89,114 +88,124 @@ def show(
             raise UsageError("--flips is a map of its own: give neither --table nor --where, --sort or --limit with it")
         _show_flips(store, recording, operator or [], dtype or [], (regime, flips))
         return
-    loaded = _load(table) if table else None
+    from normtune.heuristics.api.maps import maps_of
+    from normtune.heuristics.tablefile.locate import load
+    from normtune.results.selection import narrowed
+    from normtune.results.source import measured
+
+    loaded = load(table) if table else None
     evidence = narrowed(measured(store, recording, regime), operator or [], dtype or [])
     if listed:
-        from normtune.heuristics.showing.listing import check_chosen
+        _show_lists(evidence, regime, where, sort, limit or LIMIT)
+    elif evidence.frame.empty:
+        say(_NOTHING)
+    else:
+        _show_maps(maps_of(evidence, loaded), regime)
 
-        check_chosen(where, sort, evidence)
+
+def _show_maps(maps: "Maps", regime: str) -> None:
+    """The maps of each device."""
+    from normtune.results.terminal import console
+
+    screen = console()
+    for number, part in enumerate(maps.devices):
+        _print_head(screen, number, part.device, part.measurements, regime, part.notes)
+        for one in part.maps:
+            _print_map(screen, one, maps.table)
+        if part.maps and not maps.table:
+            screen.print(f"\n{_COUNTS}", soft_wrap=True)
+
+
+def _show_lists(evidence: "Evidence", regime: str, where: str | None, sort: str | None, limit: int) -> None:
+    """The measurements of each device."""
+    from normtune.heuristics.regret.build import matrices_of, outdated
+    from normtune.heuristics.showing.listing import check_chosen
+    from normtune.results.terminal import console
+
+    check_chosen(where, sort, evidence)
     if evidence.frame.empty:
-        say("there are no measurements yet: run `normtune sweep`")
+        say(_NOTHING)
         return
     screen = console()
-    taken = "" if regime == COLD else f", {regime}"
     for number, device in enumerate(evidence.devices()):
         part = evidence.of(device)
         current = part.current()
         matrices, notes = matrices_of(current, device)
-        lists = _list(current, matrices, where, sort, limit or LIMIT) if listed else []
-        if number:
-            screen.print()
-        label = printable(f"{device.label}, {device.target}, {device.sms} SMs")
-        screen.print(f"{label}: {len(current.frame)} measurements{taken}", style="bold", soft_wrap=True)
-        for line in (*outdated(part, current), *notes, *lists):
+        lists = _list(current, matrices, where, sort, limit)
+        _print_head(screen, number, device, len(current.frame), regime, (*outdated(part, current), *notes))
+        for line in lists:
             screen.print(line, soft_wrap=isinstance(line, str))
-        if not listed:
-            for matrix in matrices:
-                _print_map(screen, current, matrix, loaded)
-            if matrices and not loaded:
-                screen.print(f"\n{_COUNTS}", soft_wrap=True)
+
+
+def _print_head(
+    screen: "Console", number: int, device: "Device", measurements: int, regime: str, notes: "Sequence[str]"
+) -> None:
+    """The heading of a device, with what was left out."""
+    from normtune.results.terminal import printable
+
+    if number:
+        screen.print()
+    taken = "" if regime == COLD else f", {regime}"
+    label = printable(f"{device.label}, {device.target}, {device.sms} SMs")
+    screen.print(f"{label}: {measurements} measurements{taken}", style="bold", soft_wrap=True)
+    for line in notes:
+        screen.print(line, soft_wrap=True)
 
 
 def _show_flips(
     store: str | None, recording: str | None, operators: list[str], dtypes: list[str], regimes: tuple[str, str]
 ) -> None:
     """Maps of the shapes at which the best config of one regime loses in the other, device by device."""
-    from normtune.heuristics.showing.flips_measured import directions
+    from normtune.heuristics.api.maps import check_two, flips_of
     from normtune.heuristics.showing.flips_report import flip_lines
-    from normtune.results.source import in_regime, measured, narrowed
+    from normtune.results.selection import narrowed
+    from normtune.results.source import measured
     from normtune.results.terminal import console, map_columns, printable
 
-    if regimes[0] == regimes[1]:
-        raise UsageError(f"--flips is {regimes[1]!r}, and so is --regime: name two regimes, as --flips {WARM}")
-    check_regime(regimes[1])
+    check_two(regimes)
     whole = narrowed(measured(store, recording, None), operators, dtypes)
     if whole.frame.empty:
-        say("there are no measurements yet: run `normtune sweep`")
+        say(_NOTHING)
         return
-    source = f"recording {recording}" if recording else "the store"
-    parts = [in_regime(whole, name, source) for name in regimes]
+    found = flips_of(whole, regimes, f"recording {recording}" if recording else "the store")
     screen = console()
     shown = 0
-    for device in whole.devices():
-        one, other = (part.of(device).current() for part in parts)
-        pairs = directions(one, other, device) if one.runs and other.runs else []
-        for name, both in pairs:
+    for device, flips in found.devices:
+        for one in flips:
             if shown:
                 screen.print()
             shown += 1
             screen.print(printable(f"{device.label}, {device.target}, {device.sms} SMs"), style="bold", soft_wrap=True)
-            for line in flip_lines(name, both, map_columns(screen)):
+            for line in flip_lines(f"{one.key} {one.dtype}", one.directions, map_columns(screen)):
                 screen.print(line, soft_wrap=True)
     if not shown:
         say(f"no shape was measured both {regimes[0]} and {regimes[1]} on one device: sweep the same shapes twice")
 
 
-def _load(path: Path) -> "Table":
-    from normtune.heuristics.tablefile.locate import load
-
-    return load(path)
-
-
-def _print_map(screen: "Console", current: "Evidence", matrix: "TimingMatrix", table: "Table | None") -> None:
+def _print_map(screen: "Console", one: "ConfigMap", table: Path | None) -> None:
     from normtune.heuristics.regret.fixed_log import percent
-    from normtune.heuristics.showing.config_map import best_map, legend_lines, map_lines, table_map
+    from normtune.heuristics.showing.config_map import legend_lines, map_lines
     from normtune.results.terminal import map_columns
 
-    frame = current.select([matrix.key], [matrix.dtype]).frame
-    frame = frame[frame["variant"] == matrix.variant]
-    shapes = {(int(rows), int(hidden)) for rows, hidden in zip(frame["rows"], frame["hidden"], strict=True)}
-    answer = table.answer(matrix.key, matrix.dtype) if table else None
     screen.print()
-    name = f"{matrix.key} {matrix.dtype}"
-    if table and answer is None:
-        screen.print(f"{name}: {table.source} has no function for it", soft_wrap=True)
+    name, content = f"{one.operator} {one.dtype}", one.content
+    if content is None:
+        screen.print(f"{name}: {table} has no function for it", soft_wrap=True)
         return
-    content = table_map(matrix, shapes, answer) if answer else best_map(matrix, shapes)
-    shown = f"the configs of {table.source.name}" if table else "the best config"
+    shown = f"the configs of {table.name}" if table else "the best config"
     screen.print(f"{name}: {shown} (1k = 1024)", style="bold", soft_wrap=True)
     for line in (*map_lines(content, map_columns(screen)), *legend_lines(content)):
         screen.print(line, soft_wrap=True)
-    loss = content.summary() if answer else None
+    loss = content.summary() if table else None
     if loss:
         losses = f"loses {percent(loss.mean)} on average, {percent(loss.worst, 1)} at worst"
         screen.print(f"The table {losses}, over the best config of each of {loss.problems} shapes.")
-        _print_worst(screen, matrix, content)
-
-
-def _print_worst(screen: "Console", matrix: "TimingMatrix", content: "BestMap") -> None:
-    """The worst shapes of a table, each with the best config."""
-    from normtune.heuristics.regret.fixed_log import percent
-
-    for (rows, hidden), loss in content.worst(_WORST):
-        index = matrix.problems.index((rows, hidden))
-        best = min(
-            (config for config in matrix.configs if matrix.loss(index, config) is not None),
-            key=lambda config: matrix.loss(index, config) or 0,
-        )
-        letter = content.letters[content.shown[rows, hidden]]
-        name = str(best).removesuffix(f" {content.ending}")
-        screen.print(f"  {percent(loss, 1):>7} at {rows} rows of {hidden}: {letter}, best is {name}", soft_wrap=True)
+        for (rows, hidden), lost in content.worst(_WORST):
+            letter = content.letters[content.shown[rows, hidden]]
+            best = str(content.best[rows, hidden]).removesuffix(f" {content.ending}")
+            screen.print(
+                f"  {percent(lost, 1):>7} at {rows} rows of {hidden}: {letter}, best is {best}", soft_wrap=True
+            )
 
 
 def _list(

@@ -7,6 +7,7 @@ folder; and those words as one line.
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions, quoted, seen_from, words_of
@@ -16,20 +17,38 @@ from normtune.kernels.load_file import loaded
 _STORE_VARIABLE = "$NORMTUNE_STORE"
 
 
-def source(store: str | None, recording: str | None, folder: Path) -> list[str]:
-    """The options that name the measurements again.
+class Source(NamedTuple):
+    """Source of the measurements of a fit.
 
-    Args:
+    Attributes:
         store: value of `--store`; None for NORMTUNE_STORE, else the default one.
         recording: value of `--recording`; None for the store.
-        folder: of the table.
     """
-    if recording:
-        return ["--recording", recording]
-    from normtune.results.database.connect import parse, resolve_url, sqlite_path
 
-    path = sqlite_path(parse(resolve_url(store)))
-    return ["--store", seen_from(path, folder) if path else _STORE_VARIABLE]
+    store: str | None = None
+    recording: str | None = None
+
+    def words(self, folder: Path) -> list[str]:
+        """The options that name the measurements again, from the folder of a table."""
+        if self.recording:
+            return ["--recording", self.recording]
+        from normtune.results.database.connect import parse, resolve_url, sqlite_path
+
+        path = sqlite_path(parse(resolve_url(self.store)))
+        return ["--store", seen_from(path, folder) if path else _STORE_VARIABLE]
+
+
+def command(source: Source | None, options: FitOptions, table: Path, place: Sequence[str]) -> str:
+    """The whole command in one line.
+
+    Args:
+        source: of the measurements; None if they are in no store yet: NORMTUNE_STORE names the later one.
+        options: of the fit.
+        table: the file that it writes.
+        place: the options that name this file.
+    """
+    measured = ["--store", _STORE_VARIABLE] if source is None else source.words(table.parent)
+    return line(words(measured, options, table, place))
 
 
 def words(measured: Sequence[str], options: FitOptions, table: Path, place: Sequence[str]) -> list[str]:
@@ -74,8 +93,3 @@ def is_plain(command: str) -> bool:
     except UsageError:
         return False
     return parsed[:2] == ["normtune", "fit"] and line(parsed) == command
-
-
-def without_store(options: FitOptions, table: Path, data: Path | None) -> list[str]:
-    """The command for measurements that are not in a store yet: NORMTUNE_STORE names the later store."""
-    return words(["--store", _STORE_VARIABLE], options, table, places(table, data))

@@ -44,7 +44,7 @@ class BestMap:
     Attributes:
         shown: the config of each shape (rows, hidden) with times.
         counts: the shown configs, the most frequent first, each with the number of its shapes.
-        wins: number of shapes for which each config is the very best.
+        best: the very best config of each of these shapes.
         untimed: measured shapes without a config with times.
         losses: loss of a table's config at each shape, millionths, None if it has no time there; empty for a map of the
             best configs.
@@ -52,9 +52,14 @@ class BestMap:
 
     shown: dict[Shape, Config]
     counts: tuple[tuple[Config, int], ...]
-    wins: Counter[Config]
+    best: dict[Shape, Config]
     untimed: frozenset[Shape]
     losses: dict[Shape, int | None]
+
+    @property
+    def wins(self) -> Counter[Config]:
+        """Number of shapes for which each config is the very best."""
+        return Counter(self.best.values())
 
     @property
     def letters(self) -> dict[Config, str]:
@@ -85,13 +90,10 @@ def best_map(matrix: TimingMatrix, measured: Collection[Shape]) -> BestMap:
         matrix: the timing matrix.
         measured: all shapes of the sweep, also those without times.
     """
-    regret = np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max // 2)
-    least = regret.min(axis=1, keepdims=True)
-    best = regret.argmin(axis=1)
-    chosen = _cover(regret <= least + NEAR)
+    regret = _regret(matrix)
+    chosen = _cover(regret <= regret.min(axis=1, keepdims=True) + NEAR)
     shown = {shape: matrix.configs[chosen[index]] for index, shape in enumerate(matrix.problems)}
-    wins = Counter(matrix.configs[column] for column in best)
-    return BestMap(shown, _counted(shown), wins, frozenset(measured) - set(matrix.problems), {})
+    return _map(matrix, measured, shown, {})
 
 
 def table_map(matrix: TimingMatrix, measured: Collection[Shape], answer: Callable[[int, int], Config]) -> BestMap:
@@ -104,8 +106,22 @@ def table_map(matrix: TimingMatrix, measured: Collection[Shape], answer: Callabl
     """
     shown = {shape: answer(*shape) for shape in matrix.problems}
     losses = {shape: matrix.loss(index, shown[shape]) for index, shape in enumerate(matrix.problems)}
-    wins = best_map(matrix, measured).wins
-    return BestMap(shown, _counted(shown), wins, frozenset(measured) - set(matrix.problems), losses)
+    return _map(matrix, measured, shown, losses)
+
+
+def _regret(matrix: TimingMatrix) -> NDArray[np.int64]:
+    """The regret of each config, out of reach where it is not usable."""
+    return np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max // 2)
+
+
+def _map(
+    matrix: TimingMatrix, measured: Collection[Shape], shown: dict[Shape, Config], losses: dict[Shape, int | None]
+) -> BestMap:
+    best = {
+        shape: matrix.configs[column]
+        for shape, column in zip(matrix.problems, _regret(matrix).argmin(axis=1), strict=True)
+    }
+    return BestMap(shown, _counted(shown), best, frozenset(measured) - set(matrix.problems), losses)
 
 
 def _cover(near: NDArray[np.bool_]) -> list[int]:

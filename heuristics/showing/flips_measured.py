@@ -4,7 +4,7 @@ In: its measurements in each of two regimes. Out: for each operator, variant and
 both directions, and the losses of each regime's table in the other.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.figures import Loss, summarise
@@ -24,8 +24,21 @@ if TYPE_CHECKING:
 LEAVES = 16
 
 
-def directions(one: "Evidence", other: "Evidence", device: "Device") -> list[tuple[str, tuple[Direction, Direction]]]:
-    """Name and both directions of everything that was measured in both regimes.
+class BothWays(NamedTuple):
+    """The flips of one operator variant and dtype.
+
+    Attributes:
+        key, dtype: of it.
+        directions: from the one regime to the other, and back.
+    """
+
+    key: str
+    dtype: str
+    directions: tuple[Direction, Direction]
+
+
+def both_ways(one: "Evidence", other: "Evidence", device: "Device") -> list[BothWays]:
+    """The flips of everything that was measured in both regimes.
 
     Args:
         one: of one device, in one regime and with the newest kernels.
@@ -52,7 +65,7 @@ def directions(one: "Evidence", other: "Evidence", device: "Device") -> list[tup
             )
             for index in (0, 1)
         )
-        result.append((" ".join(key), (there, back)))
+        result.append(BothWays(*key, (there, back)))
     return result
 
 

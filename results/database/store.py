@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from normtune.errors import NormtuneError, UsageError
+from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.database import schema, sql_rows
@@ -35,7 +35,7 @@ from normtune.results.database.presence import Presence
 from normtune.results.database.reading import Coverage, Snapshot, damage_line, wanted_runs
 from normtune.results.evidence import COLUMNS, Evidence, columns_of
 from normtune.results.records import Device, Measurement, Run, TimedCode
-from normtune.results.regimes import COLD, check_regime
+from normtune.results.regimes import COLD
 from normtune.results.validate import check_columns
 
 __all__ = ["DEFAULT_STORE", "Codes", "Coverage", "Store", "Tally", "resolve_url"]
@@ -194,19 +194,13 @@ class Store:
             What was written.
 
         Raises:
-            UsageError: the ending is another one, the folder does not exist, or there are no such measurements.
+            UsageError: the ending is another one, the file may not or cannot be written, or there are no such
+                measurements.
             NormtuneError: the store cannot be read, or the file not be written.
         """
-        from normtune.results.parquet_csv import export, writer_of
+        from normtune.results.exchange import export_file
 
-        writer_of(Path(path))
-        if regime is not None:
-            check_regime(regime)
-        evidence = self.load(regime=regime)
-        if evidence.frame.empty:
-            raise UsageError("there are no measurements to export: run `normtune sweep` first")
-        export(evidence, Path(path))
-        return evidence
+        return export_file(lambda: self.load(regime=None), Path(path), regime).evidence
 
     def import_parquet(self, path: str | os.PathLike[str]) -> int:
         """Add the measurements of a Parquet file, as `normtune data import` does; what is stored stays as it is.
@@ -217,13 +211,10 @@ class Store:
         Raises:
             NormtuneError: the file cannot be read or contradicts what is stored; nothing of it is stored.
         """
-        from normtune.results.parquet_csv import read_parquet
+        from normtune.results.exchange import merged, read_files
 
-        evidence = read_parquet(Path(path))
-        try:
-            return self.merge(evidence)
-        except ValueError as error:
-            raise NormtuneError(f"cannot import {os.fspath(path)}: {error}") from None
+        (found,) = merged(read_files([path]), self.merge)
+        return found.added
 
     def runs(self) -> list[Run]:
         """All runs, by start and id, including those without measurements."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normtune.heuristics.commands import installing
+from normtune.heuristics.api import installing
 from normtune.heuristics.tablefile import locate
 from normtune.kernels import operator as door
 from normtune.kernels.config import Config

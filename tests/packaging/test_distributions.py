@@ -51,7 +51,7 @@ def in_package(root: Path, committed: list[str]) -> set[str]:
     folders = {name.removeprefix("normtune").removeprefix(".").replace(".", "/") for name in packages} - {""}
     modules = {path for path in committed if path.endswith(".py") and str(Path(path).parent) in folders}
     recordings = {path for path in committed if path.startswith("results/recordings/")}
-    return modules | recordings | ROOT_MODULES | {"py.typed"}
+    return modules | recordings | ROOT_MODULES | {"py.typed", "kernels/same_code.json"}
 
 
 @pytest.mark.long

@@ -42,16 +42,15 @@ ROOMS = {
         rf"(?!{LIGHT}|{SPECS})kernels/rms_norm/", "light specs kernels kernels/tiles kernels/calling", "torch triton"
     ),
     "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch triton"),
-    "results": Room(r"results/(?!source|commands)\w+\.py", "light", "numpy pandas pyarrow rich"),
+    "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas pyarrow rich"),
     "results/database": Room("results/database/", "light results", "numpy sqlalchemy"),
-    "results/source": Room(r"results/(source|commands)\.py", "light results results/database", "rich typer"),
+    "results/source": Room(r"results/(source|api|commands)\.py", "light results results/database", "pandas rich typer"),
     "heuristics/regret": Room("heuristics/regret/", "light heuristics/tablefile results", "numpy"),
     "heuristics/solver": Room("heuristics/solver/", "light heuristics/tablefile heuristics/regret", "numpy"),
     "heuristics/fitting": Room(
         "heuristics/fitting/",
-        "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/solver "
-        "results results/database results/source",
-        "numpy pandas scipy",
+        "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/solver results results/database",
+        "numpy scipy",
     ),
     "heuristics/any_gpu": Room(
         "heuristics/any_gpu/",
@@ -84,8 +83,7 @@ ROOMS = {
     "tuner/search": Room("tuner/search/", "light results results/database tuner/timing tuner/plan", "numpy"),
     "tuner/device": Room(
         "tuner/device/",
-        "light kernels kernels/calling results results/database results/source tuner/machine tuner/timing tuner/plan "
-        "tuner/search",
+        "light kernels kernels/calling results results/database tuner/machine tuner/timing tuner/plan tuner/search",
         "pebble pynvml torch triton",
     ),
     "tuner": Room(SWEEPS, "light results results/database tuner/plan tuner/device tuner/search", "numpy rich"),
@@ -95,15 +93,16 @@ ROOMS = {
     "tuner/commands": Room(r"tuner/commands\.py", "results results/source tuner", "typer"),
     "heuristics/api": Room(
         "heuristics/api/",
-        "light heuristics/regret heuristics/checking heuristics/showing heuristics/comparing "
-        "results results/database results/source tuner/plan tuner/device tuner",
+        "light heuristics/tablefile heuristics/regret heuristics/fitting heuristics/any_gpu heuristics/checking "
+        "heuristics/stability heuristics/showing heuristics/comparing "
+        "results results/database results/source tuner/machine tuner/plan tuner/device tuner",
         "pandas",
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
         "light heuristics/tablefile heuristics/regret heuristics/fitting heuristics/any_gpu heuristics/checking "
-        "heuristics/stability heuristics/showing heuristics/comparing heuristics/api results results/database "
-        "results/source tuner/machine tuner/device tuner tuner/commands",
+        "heuristics/stability heuristics/showing heuristics/api results results/database "
+        "results/source tuner tuner/commands",
         "pandas rich typer",
     ),
     "heuristics": Room(r"heuristics/__init__\.py", "heuristics/tablefile heuristics/fitting heuristics/api"),

@@ -1,16 +1,26 @@
 """The tool from Python: the example of docs/python.md runs and has types, and a wrong call is told in one line."""
 
+import json
 import re
 import warnings
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import normtune
+from normtune import cli
 
 REPLAY = "replay:nvidia-h200"
 RECORDING = {"recording": "nvidia-h200"}
 TABLE = "nvidia-h200"
+
+
+def printed(*words: str) -> str:
+    """What a command prints."""
+    done = CliRunner().invoke(cli.app, list(words))
+    assert done.exit_code == 0, done.output or done.exception
+    return done.stdout
 
 
 def example(root: Path) -> str:
@@ -45,6 +55,20 @@ def test_a_plan_is_returned_and_nothing_is_printed_or_made(tmp_path: Path, capfd
     assert {(task.problem.rows, task.problem.hidden) for task in planned.outlook.tasks} == {(4096, 256), (1, 64)}
     assert planned.summary.problems == 0 and planned.device.uuid == REPLAY
     assert capfd.readouterr() == ("", "") and list(tmp_path.iterdir()) == []
+
+
+def test_values_are_what_the_commands_print(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = ["sweep", "--device", REPLAY, "--rows", "1,64", "--hidden", "256", "--store", "a.db", "--json"]
+    planned = normtune.sweep(REPLAY, rows=[1, 64], hidden=[256], store="a.db", dry_run=True).to_plain()
+    assert json.loads(printed(*sweep, "--dry-run")) == planned and planned["sweep"] is None
+    swept = normtune.sweep(REPLAY, rows=[1, 64], hidden=[256], store="a.db").to_plain()
+    assert swept["sweep"]["problems_measured"] == planned["plan"]["problems"] == 4
+    assert json.loads(printed(*sweep))["sweep"]["problems_known"] == 4
+    chosen = ["--recording", "nvidia-h200", "--operator", "rms_norm_forward", "--dtype", "bfloat16"]
+    found = normtune.diff(TABLE, "liger", **RECORDING, operators="rms_norm_forward", dtypes="bfloat16")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert printed("diff", TABLE, "liger", *chosen, "--markdown") == found.markdown() + "\n"
 
 
 def test_figures_are_fractions() -> None:

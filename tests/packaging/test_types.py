@@ -13,16 +13,41 @@ import pandas as pd
 from typing import Any, assert_type
 
 import normtune
-from normtune import FitOptions, heuristics, NormtuneError, Store, Table, fit, load_table, register, show, sweep
+from normtune import AnyGpuTable, FitOptions, heuristics, NormtuneError, Store, Table
+from normtune import export_data, export_recording, import_data, list_data
+from normtune import fit, fit_any_gpu, load_table, register, show, show_flips, show_map, sweep, uninstall
+from normtune.heuristics.api.maps import FlipMaps, Maps
+from normtune.heuristics.api.installing import Installed, Removed
+from normtune.heuristics.api.stability import TableStability
 from normtune.heuristics.checking.offline import Report
+from normtune.results.exchange import Exported, Imported
 from normtune.tuner.api import Sweep
 
 def checked(frame: pd.DataFrame, store: Store) -> None:
     assert_type(sweep("cuda:0", rows=[1, 64], budget_seconds=60), Sweep)
     assert_type(fit(frame, name="GPU", target="sm_90", leaves=4), Table)
     assert_type(fit(store, operators=["rms_norm_forward"]).figures(), pd.DataFrame)
-    assert_type(heuristics.check("table.py"), Report)
+    assert_type(fit(store, replaces="table.py").stability(), TableStability)
+    assert_type(fit(store).stability().figures(), pd.DataFrame)
+    assert_type(fit(store).install(force=True), Installed)
+    assert_type(uninstall(store), tuple[Removed, ...])
+    assert_type(fit_any_gpu(recording="all", leaves=8), AnyGpuTable)
+    assert_type(fit_any_gpu(store).lookup("a", "float16", 1, 64, sms=132, l2_bytes=1 << 20), normtune.Config)
+    fit_any_gpu(store, tie_percent=1)  # type: ignore[call-arg]
+    assert_type(sweep(dry_run=True).to_plain(), dict[str, Any])
+    assert_type(normtune.diff("a.py", "liger", store).markdown(), str)
+    assert_type(heuristics.check("table.py", begin=print), Report)
     assert_type(show(store), pd.DataFrame)
+    assert_type(list_data(store), pd.DataFrame)
+    assert_type(export_data("all.csv", store, regime=None), Exported)
+    assert_type(export_recording("nvidia-x", "folder", store), Exported)
+    assert_type(import_data(["one.parquet", "two.parquet"], store), tuple[Imported, ...])
+    assert_type(import_data("one.parquet")[0].added, int)
+    export_data(store)  # type: ignore[arg-type]
+    assert_type(show_map(store, table="table.py"), Maps)
+    assert_type(show_map(store).frame(), pd.DataFrame)
+    assert_type(show_flips(store, other="warm"), FlipMaps)
+    show_flips(store, other=None)  # type: ignore[arg-type]
     assert_type(FitOptions().max_slowdown, float | None)
     sweep(rows="1,64")  # type: ignore[arg-type]
     fit(frame, leaves="4")  # type: ignore[arg-type]

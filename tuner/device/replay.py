@@ -17,7 +17,7 @@ from normtune.results.evidence import Evidence
 from normtune.results.recording import load_recording, recordings
 from normtune.results.records import REPLAY_PREFIX, ROUNDS_PER_BLOCK
 from normtune.results.regimes import COLD
-from normtune.results.source import in_regime
+from normtune.results.selection import in_regime
 from normtune.tuner.device.engine import Block, Identity
 from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.outcome import Outcome

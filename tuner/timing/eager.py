@@ -1,7 +1,7 @@
 """Launches as in a model's eager mode: from Python, one after another, without a graph.
 
 In: a launcher, and slices to launch on. Out: `Streamed`, which a round replays and times like a captured graph.
-`timing` chooses the launch; `kernels.launcher` repeats it at the least cost.
+`timing` chooses the launch; `kernels.calling.launcher` repeats it at the least cost.
 
 The stream is drained before the batch. Otherwise the launches would queue behind the evicting read and run without
 gaps, whatever their host time. So the time of a launch is the larger of host time and kernel time. The lead-in launch

@@ -11,7 +11,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.commands.show import register
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.showing.flips import flips
-from normtune.heuristics.showing.flips_measured import directions
+from normtune.heuristics.showing.flips_measured import both_ways
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
@@ -137,8 +137,13 @@ def test_a_config_that_left_the_race_early_is_compared_on_the_rounds_it_had(of_l
 
 def test_the_table_of_one_regime_loses_in_the_other_what_the_law_says(of_law):
     cold, warm = of_law(cold_law, "cold"), of_law(warm_law, "warm")
-    ((name, (there, back)),) = directions(cold, warm, cold.devices()[0])
-    assert name == "toy bfloat16" and (there.one, there.other, back.one, back.other) == ("cold", "warm", "warm", "cold")
+    ((key, dtype, (there, back)),) = both_ways(cold, warm, cold.devices()[0])
+    assert (key, dtype) == ("toy", "bfloat16") and (there.one, there.other, back.one, back.other) == (
+        "cold",
+        "warm",
+        "warm",
+        "cold",
+    )
     # Few warps everywhere: log(1.2) at 6 of 16 shapes.
     assert there.table.mean == pytest.approx(6 / 16 * 1e6 * np.log(1.2), rel=0.03)
     assert there.table.problems == there.own.problems == 16

@@ -1,12 +1,13 @@
-"""Fit from Python: measurements in a pandas DataFrame, dataclasses out.
+"""The fit of the table of one GPU from Python.
 
-In: a DataFrame with one row per measurement or sample, from any source, and the GPU. Out: `Table`, with lookup, text
-and save. `pipeline` does the fit. A table that is read from a file is `locate.Table`.
+In: a store, a recording, or a DataFrame with one row per measurement or sample, from any source, and the GPU. Out:
+`Table`, with lookup, text, save, install and stability; the command `fit` prints it. `pipeline` does the fit. A table
+that is read from a file is `locate.Table`.
 """
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -15,30 +16,35 @@ from typing import Any
 import pandas as pd
 
 from normtune.errors import UsageError
+from normtune.heuristics.api import installing
+from normtune.heuristics.api.fitted_table import FittedTable, function_of, source_of
+from normtune.heuristics.api.installing import Installed
+from normtune.heuristics.api.stability import TableStability, stability_of
 from normtune.heuristics.fitting import baseline as baselines
-from normtune.heuristics.fitting import emit, regenerate
+from normtune.heuristics.fitting import emit
+from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.options import TIE_PERCENT, FitOptions
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.heuristics.fitting.pipeline import used
+from normtune.heuristics.fitting.regenerate import Source
 from normtune.heuristics.fitting.result import Fit, Function, Shared
-from normtune.heuristics.fitting.write import check_evidence, check_table, write_table
+from normtune.heuristics.fitting.write import write_table
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
-from normtune.kernels.problem import split_key
 from normtune.kernels.target import MOST_SMS, TARGETS, target_for
 from normtune.results.database.store import Store
 from normtune.results.dataframe import evidence_of
 from normtune.results.evidence import Evidence
 from normtune.results.names import named
-from normtune.results.parquet_csv import write_parquet
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
-from normtune.results.source import Measured, in_regime, taken
+from normtune.results.selection import in_regime
+from normtune.results.source import Measured, taken
 
 
-@dataclass(frozen=True)
-class Table:
+@dataclass(frozen=True, kw_only=True)
+class Table(FittedTable):
     """A fitted table.
 
     Attributes:
@@ -50,15 +56,15 @@ class Table:
         notes: data left out, and why.
         fit: the whole result of the fit.
         evidence: the measurements that were used.
+        source: of these, as the header names it; None if they are in no store and no recording.
+        incumbents: the baseline that it was compared with; None for none.
     """
 
     device: Device
-    options: FitOptions
     functions: tuple[Function, ...]
     shared: tuple[Shared, ...]
-    notes: tuple[str, ...]
     fit: Fit
-    evidence: Evidence
+    incumbents: Incumbents | None = None
 
     def lookup(self, operator: str, dtype: str, rows: int, hidden: int) -> Config:
         """The config for `rows` rows of `hidden` elements; a variant falls back to its plain operator, as in kernels.
@@ -68,12 +74,7 @@ class Table:
         """
         if rows < 1 or hidden < 1:
             raise UsageError(f"{rows} rows of {hidden}: expected positive integers")
-        for key in (operator, split_key(operator)[0]):
-            for function in self.functions:
-                if function.key == key and dtype in function.dtypes:
-                    return choose(function.tree, rows, hidden)
-        known = ", ".join(f"{function.key} {dtype}" for function in self.functions for dtype in function.dtypes)
-        raise UsageError(f"no table for {operator!r} in {dtype!r}: expected one of {known}")
+        return choose(function_of(self.functions, operator, dtype).tree, rows, hidden)
 
     def figures(self) -> pd.DataFrame:
         """The figures of each function, and of what shares one.
@@ -91,34 +92,43 @@ class Table:
         columns = ("operator", "dtype", "leaves", "configs", "problems", "mean", "worst", "cross_validated", "gap")
         return pd.DataFrame(rows, columns=list(columns))
 
-    def text(self) -> str:
-        """The table as Python source, a module that stands alone, with the header that `save` writes."""
-        return self._text(Path("heuristics.py"), None)
+    def stability(
+        self, begin: Callable[[int, int, float], None] = lambda functions, tables, seconds: None
+    ) -> TableStability:
+        """Expected change of the table if the shapes were measured again, as `normtune fit --stability` prints it.
 
-    def _text(self, table: Path, data: Path | None) -> str:
-        return emit.module_text(self.fit, regenerate.line(regenerate.without_store(self.options, table, data)))
-
-    def save(
-        self, path: str | os.PathLike[str], evidence: str | os.PathLike[str] | None = None, force: bool = False
-    ) -> None:
-        """Write the table to a file, whole or not at all.
+        Takes minutes, in several processes.
 
         Args:
-            path: of the table; a file that normtune wrote there before is replaced.
-            evidence: of a `.parquet` file for the measurements: `normtune check` then fits again and compares, and
-                `normtune data import` adds them to a store.
-            force: whether to replace files that normtune did not write, or that were edited.
+            begin: called once the duration is known, with the number of functions, that of tables fitted for each, and
+                the remaining seconds.
+        """
+        return stability_of(self.evidence, self.fit, self.options, self.incumbents, begin)
+
+    def install(self, force: bool = False) -> Installed:
+        """Install the table for this user and its GPU, as `normtune fit --install` does.
+
+        Args:
+            force: whether to install the table of a replay or of a GPU that this machine does not have, and to replace
+                an installed table that was edited.
 
         Raises:
-            UsageError: a file cannot be written there, or should not be replaced.
+            UsageError: it is such a table, or the user has no folder for data that can be written.
             NormtuneError: writing failed.
         """
-        table, data = Path(path), None if evidence is None else Path(evidence)
-        check_table(table, force)
-        if data:
-            check_evidence(data, force)
-            write_parquet(self.evidence, data)
-        write_table(self._text(table, data), table)
+        path = installing.place(self.device, force)
+        installing.check([self.device], force)
+        return install(self, path)
+
+    def _module(self, command: str) -> str:
+        return emit.module_text(self.fit, command)
+
+
+def install(table: Table, path: Path) -> Installed:
+    """Write a table to its place, which was checked, among those that are installed."""
+    before = installing.displaced(table.device)
+    write_table(table.module(path, ["--install"]), path)
+    return Installed(path, before)
 
 
 def fit(
@@ -137,6 +147,7 @@ def fit(
     weights: str | os.PathLike[str] = "decades",
     max_configs: int | None = None,
     baseline: str | os.PathLike[str] | None = None,
+    replaces: str | os.PathLike[str] | None = None,
     batch_invariant: bool = False,
     regime: str = COLD,
 ) -> Table:
@@ -158,6 +169,8 @@ def fit(
         weights: of problems in means: `decades`, `equal`, or a CSV file with columns rows, hidden and weight.
         max_configs: the most distinct configs of a function; None for no bound.
         baseline: a rule by name or a table's file, than which no leaf may be slower; None for none.
+        replaces: a table's file; the new table stays near it where times cannot tell them apart, and no leaf becomes
+            slower, as where `normtune fit --out` replaces a table; None for none.
         batch_invariant: whether the table also gets functions that do not look at rows.
         regime: of the times that are fitted: `cold`, `warm` or `eager`.
 
@@ -178,7 +191,10 @@ def fit(
         batch_invariant=batch_invariant,
         regime=regime,
     )
+    if baseline is not None and replaces is not None:
+        raise UsageError("baseline and replaces are both given: the table is compared with one of them")
     device_facts = (name, target, sms, l2_bytes)
+    source = None
     if not isinstance(data, Evidence | Store | str | os.PathLike | None):
         if recording is not None:
             raise UsageError("a DataFrame and a recording are both given: measurements come from one of them")
@@ -186,17 +202,26 @@ def fit(
     elif any(fact is not None for fact in device_facts):
         raise UsageError("evidence says what its GPU is: leave name, target, sms and l2_bytes out")
     else:
-        evidence = taken(data, recording, regime)
+        evidence, source = taken(data, recording, regime), source_of(data, recording)
     in_use = baselines.baseline(options.baseline, Path()) if options.baseline is not None else None
-    found = fit_evidence(evidence, options, incumbents=in_use)
+    if replaces is not None:
+        in_use = baselines.of_file(replaces, replaced=True)
+    return fitted(evidence, options, in_use, source)
+
+
+def fitted(evidence: Evidence, options: FitOptions, incumbents: Incumbents | None, source: Source | None) -> Table:
+    """As `fit`, of measurements of one GPU that come from a source."""
+    result = fit_evidence(evidence, options, incumbents=incumbents)
     return Table(
-        device=found.device,
+        device=result.device,
         options=options,
-        functions=found.functions,
-        shared=found.shared,
-        notes=found.notes,
-        fit=found,
+        functions=result.functions,
+        shared=result.shared,
+        notes=result.notes,
+        fit=result,
         evidence=used(evidence, options.operators),
+        source=source,
+        incumbents=incumbents,
     )
 
 

@@ -9,9 +9,9 @@ import typer
 from typer.testing import CliRunner
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.commands import installing
+from normtune.heuristics.api import installing
+from normtune.heuristics.api.installing import Gpu
 from normtune.heuristics.commands.fit import register
-from normtune.heuristics.commands.installing import Gpu
 from normtune.heuristics.tablefile import locate
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results.database.store import Store

@@ -1,10 +1,12 @@
-"""Tables that `fit --install` installs for a user and `fit --uninstall` removes.
+"""Tables that are installed for a user, and their removal.
 
-In: devices, and the GPUs of this machine, which a separate process asks torch for. Out: objections to an installation,
-the table that it displaces, and the same for a removal, in words. `write` writes tables.
+In: devices, and the GPUs of this machine, which a separate process asks torch for. Out: the place of a table,
+objections to its installation, the table that it displaces, and the same for a removal. `write` writes tables; nothing
+is printed.
 """
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +15,8 @@ from normtune.heuristics.fitting import write
 from normtune.heuristics.tablefile import locate
 from normtune.kernels.gpu_name import plain_name
 from normtune.results.records import REPLAY_PREFIX, Device
+from normtune.results.regimes import COLD
+from normtune.results.source import Measured, taken
 
 
 class Gpu(NamedTuple):
@@ -21,6 +25,30 @@ class Gpu(NamedTuple):
     name: str
     target: str
     sms: int
+
+
+class Installed(NamedTuple):
+    """An installed table.
+
+    Attributes:
+        path: its file.
+        displaced: the table that kernels on this GPU used before, as text.
+    """
+
+    path: Path
+    displaced: str
+
+
+class Removed(NamedTuple):
+    """A table that was installed.
+
+    Attributes:
+        path: its file, which was removed.
+        used: each GPU that had used it, and the table that kernels on it use from now on, as text.
+    """
+
+    path: Path
+    used: tuple[tuple[str, str], ...]
 
 
 def gpus_here() -> list[Gpu]:
@@ -38,7 +66,21 @@ def displaced(device: Device) -> str:
         return f"the installed table {locate.told(locate.installed_path(device.name))}, which cannot be used"
 
 
-def check(devices: list[Device], force: bool) -> None:
+def place(device: Device, force: bool) -> Path:
+    """The file of the installed table of a GPU, in a folder that exists.
+
+    Raises:
+        UsageError: it cannot be written; or it is a file that normtune did not write or that was edited, and `force` is
+            not set.
+    """
+    path = locate.installed_path(device.name)
+    advice = "set XDG_DATA_HOME to a folder that can be written"
+    write.make_folder(path.parent, parents=True, advice=advice)
+    write.check_table(path, force)
+    return path
+
+
+def check(devices: Sequence[Device], force: bool) -> None:
     """Refuse tables that were not measured on a GPU of this machine; on a machine without one, only those of a replay.
 
     Raises:
@@ -60,21 +102,29 @@ def check(devices: list[Device], force: bool) -> None:
         )
 
 
-def uninstall(devices: list[Device] | None, force: bool) -> list[str]:
-    """Remove installed tables.
+def uninstall(
+    data: Measured = None, *, recording: str | None = None, regime: str = COLD, force: bool = False
+) -> tuple[Removed, ...]:
+    """Remove installed tables, as `normtune fit --uninstall` does.
 
     Args:
-        devices: of the tables; None for the GPUs of this machine, and on a machine without one for the GPU with the
-            only installed table.
+        data: measurements of the GPUs of the tables: a store, open or by its file or URL, or evidence. Without these
+            and a recording, the GPUs of this machine, and on a machine without one the GPU with the only installed
+            table.
+        recording: name of a recording that ships with normtune, in place of data.
+        regime: of these measurements: `cold`, `warm` or `eager`.
         force: whether to remove files that normtune did not write, or that were edited.
-
-    Returns:
-        Lines with the removed files and the tables that kernels use from now on.
 
     Raises:
         UsageError: a file is to stay, or the choice of a table is ambiguous.
         NormtuneError: nothing is installed, or a file cannot be removed.
     """
+    given = data is not None or recording is not None
+    return removed(taken(data, recording, regime).devices() if given else None, force)
+
+
+def removed(devices: Sequence[Device] | None, force: bool) -> tuple[Removed, ...]:
+    """As `uninstall`, of the GPUs of some devices; None for those of this machine."""
     wanted = gpus_here() if devices is None else [Gpu(device.name, device.target, device.sms) for device in devices]
     installed = locate.installed()
     if wanted:
@@ -94,10 +144,10 @@ def uninstall(devices: list[Device] | None, force: bool) -> list[str]:
     for path in present:
         if not force and (reason := write.not_as_written(path)):
             raise UsageError(f"cannot remove {locate.told(path)}: {reason}; --force removes it")
-    return [line for path in present for line in _removed(path, wanted)]
+    return tuple(_removed(path, wanted) for path in present)
 
 
-def _removed(path: Path, wanted: list[Gpu]) -> list[str]:
+def _removed(path: Path, wanted: list[Gpu]) -> Removed:
     gpus = [gpu for gpu in wanted if locate.installed_path(gpu.name) == path]
     with contextlib.suppress(UsageError):
         header = locate.header_of(path)
@@ -106,10 +156,7 @@ def _removed(path: Path, wanted: list[Gpu]) -> list[str]:
         path.unlink()
     except OSError as error:
         raise NormtuneError(f"cannot remove {locate.told(path)}: {error.strerror or error}") from None
-    lines = [f"removed {locate.told(path)}"]
-    for gpu in dict.fromkeys(gpus):
-        lines.append(f"kernels on {plain_name(gpu.name)} use {locate.select(*gpu).source} from now on")
-    return lines
+    return Removed(path, tuple((plain_name(gpu.name), locate.select(*gpu).source) for gpu in dict.fromkeys(gpus)))
 
 
 def _listed(paths: list[Path]) -> str:

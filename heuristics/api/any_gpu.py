@@ -1,0 +1,153 @@
+"""The fit of a table for any GPU from Python.
+
+In: measurements of any number of GPUs. Out: `AnyGpuTable`, with lookup, text and save; the command
+`fit --all-devices` prints it. `any_gpu.pipeline` does the fit.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pandas as pd
+
+from normtune.errors import UsageError
+from normtune.heuristics.any_gpu import emit
+from normtune.heuristics.any_gpu.pipeline import fit_all
+from normtune.heuristics.any_gpu.result import AnyGpuFit, AnyGpuFunction, AnyGpuShared
+from normtune.heuristics.api.fitted_table import FittedTable, function_of, source_of
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import used
+from normtune.heuristics.fitting.regenerate import Source
+from normtune.heuristics.regret.fixed_log import fraction
+from normtune.heuristics.tablefile.relative_tree import choose_on
+from normtune.kernels.config import Config
+from normtune.results.evidence import Evidence
+from normtune.results.names import named
+from normtune.results.recording import ALL, load_recordings
+from normtune.results.records import Device
+from normtune.results.regimes import COLD, check_regime
+from normtune.results.source import Measured, taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyGpuTable(FittedTable):
+    """A fitted table for any GPU, with thresholds in rows per multiprocessor and bytes per byte of L2 cache.
+
+    Attributes:
+        devices: the GPUs that it was fitted to.
+        options: of the fit.
+        functions: one for each operator, variant and dtype with one of its own: `tree`, `figures` on each GPU
+            (slowdowns as millionths of a logarithm), and the `dtypes` that it serves.
+        shared: measured variants and dtypes that take another's function, with the cost.
+        notes: data left out, and why.
+        fit: the whole result of the fit.
+        evidence: the measurements that were used.
+        source: of these, as the header names it; None if they are in no store and no recording.
+    """
+
+    devices: tuple[Device, ...]
+    functions: tuple[AnyGpuFunction, ...]
+    shared: tuple[AnyGpuShared, ...]
+    fit: AnyGpuFit
+
+    _WORDS: ClassVar[tuple[str, ...]] = ("--all-devices",)
+
+    def lookup(self, operator: str, dtype: str, rows: int, hidden: int, *, sms: int, l2_bytes: int) -> Config:
+        """The config for `rows` rows of `hidden` elements on a GPU with these multiprocessors and bytes of L2 cache.
+
+        A variant falls back to its plain operator, as in kernels.
+
+        Raises:
+            UsageError: the table has no function for that operator and dtype, or a number is not positive.
+        """
+        if min(rows, hidden, sms, l2_bytes) < 1:
+            raise UsageError(
+                f"{rows} rows of {hidden} with {sms} multiprocessors and {l2_bytes} bytes of L2 cache: expected "
+                "positive integers"
+            )
+        return choose_on(function_of(self.functions, operator, dtype).tree, rows, hidden, sms, l2_bytes)
+
+    def figures(self) -> pd.DataFrame:
+        """The figures of each function, and of what shares one, on each GPU.
+
+        Returns:
+            A row for each operator (with its variant), dtype and GPU that was measured; columns operator, dtype,
+            device, leaves, mean and worst, and left_out_mean and left_out_worst: of the function that is fitted without
+            this GPU. Losses are fractions of the best config's time, 0.0123 for 1.23 %; nan if it is the only GPU.
+        """
+        leaves = {(function.key, function.dtype): function.leaves for function in self.functions}
+        measured = [(one.key, one.dtype, one.leaves, one.figures) for one in self.functions]
+        measured += [(one.key, one.dtype, leaves[one.donor], one.figures) for one in self.shared]
+        rows = []
+        for key, dtype, count, figures in measured:
+            for on in figures:
+                left_out = (math.nan, math.nan) if on.left_out is None else map(fraction, on.left_out)
+                rows.append((key, dtype, on.device, count, *map(fraction, on.lost), *left_out))
+        columns = ("operator", "dtype", "device", "leaves", "mean", "worst", "left_out_mean", "left_out_worst")
+        return pd.DataFrame(rows, columns=list(columns))
+
+    def _module(self, command: str) -> str:
+        return emit.module_text(self.fit, command)
+
+
+def fit_any_gpu(
+    data: Measured = None,
+    *,
+    recording: str | None = None,
+    leaves: int | None = None,
+    operators: str | Iterable[str] = (),
+    weights: str | os.PathLike[str] = "decades",
+    regime: str = COLD,
+) -> AnyGpuTable:
+    """Fit one table for any GPU to the measurements of all GPUs, as `normtune fit --all-devices` does.
+
+    Args:
+        data: a store, open or by its file or URL, or evidence; the default store without it.
+        recording: name of a recording that ships with normtune, or `all` for all of these, in place of data.
+        leaves: the most leaves a function may have; None chooses each number by the loss on GPUs left out of the fit.
+        operators: plain names or names with a variant to be fitted; empty means all that were measured.
+        weights: of problems in means: `decades`, `equal`, or a CSV file with columns rows, hidden and weight.
+        regime: of the times that are fitted: `cold`, `warm` or `eager`.
+
+    Raises:
+        UsageError: a value of an option is out of range, or an operator was not measured.
+        NormtuneError: there is nothing to fit, no table of so few leaves, or the store cannot be read.
+    """
+    options = FitOptions(
+        leaves=leaves,
+        operators=named("operators", operators),
+        weights=os.fspath(weights) if isinstance(weights, os.PathLike) else weights,
+        regime=regime,
+    )
+    evidence = everywhere(recording if data is None else None, regime, lambda: taken(data, recording, regime))
+    return fitted_everywhere(evidence, options, source_of(data, recording))
+
+
+def everywhere(recording: str | None, regime: str, load: Callable[[], Evidence]) -> Evidence:
+    """The measurements of all shipped recordings if the recording is `all`, else those that are loaded.
+
+    Raises:
+        UsageError: the regime is unknown, or as `load`.
+        NormtuneError: as `load`, or a recording is damaged.
+    """
+    if recording != ALL:
+        return load()
+    check_regime(regime)
+    return load_recordings(regime)
+
+
+def fitted_everywhere(evidence: Evidence, options: FitOptions, source: Source | None) -> AnyGpuTable:
+    """As `fit_any_gpu`, of measurements that come from a source; other options are refused."""
+    result = fit_all(evidence, options)
+    return AnyGpuTable(
+        devices=result.devices,
+        options=options,
+        functions=result.functions,
+        shared=result.shared,
+        notes=result.notes,
+        fit=result,
+        evidence=used(evidence, options.operators),
+        source=source,
+    )

@@ -1,0 +1,102 @@
+"""What the fitted tables of Python have in common: their text, and writing it.
+
+In: a fit, its measurements and their source. Out: the text of the module, with the command that writes it again, and
+files. `fit` and `any_gpu` make the tables, the command `fit` writes them through the same methods.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from normtune.errors import UsageError
+from normtune.heuristics.fitting import regenerate
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.regenerate import Source
+from normtune.heuristics.fitting.result import TableFunction
+from normtune.heuristics.fitting.write import check_evidence, check_table, write_table
+from normtune.kernels.problem import split_key
+from normtune.results.evidence import Evidence
+from normtune.results.parquet_csv import write_parquet
+from normtune.results.source import Measured
+
+
+def source_of(data: Measured, recording: str | None) -> Source | None:
+    """The source of measurements that `taken` takes; None of an open store and of evidence."""
+    if data is None or isinstance(data, str | os.PathLike):
+        return Source(None if data is None else os.fspath(data), recording)
+    return None
+
+
+FunctionT = TypeVar("FunctionT", bound=TableFunction)
+
+
+def function_of(functions: Sequence[FunctionT], operator: str, dtype: str) -> FunctionT:
+    """The function that answers for an operator and dtype; a variant falls back to its plain operator.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for key in (operator, split_key(operator)[0]):
+        for function in functions:
+            if function.key == key and dtype in function.dtypes:
+                return function
+    known = ", ".join(f"{function.key} {dtype}" for function in functions for dtype in function.dtypes)
+    raise UsageError(f"no table for {operator!r} in {dtype!r}: expected one of {known}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedTable(ABC):
+    """A fitted table of either kind.
+
+    Attributes:
+        options: of the fit.
+        notes: data left out, and why.
+        evidence: the measurements that were used.
+        source: of these, as the header names it; None if they are in no store and no recording.
+    """
+
+    options: FitOptions
+    notes: tuple[str, ...]
+    evidence: Evidence
+    source: Source | None = None
+
+    # Options of the command that stand before the names of files.
+    _WORDS: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def _module(self, command: str) -> str:
+        """The text of the module, with that command in its header."""
+
+    def module(self, path: Path, place: Sequence[str]) -> str:
+        """The text of the module for a file; `place` holds the options of `normtune fit` that name it."""
+        return self._module(regenerate.command(self.source, self.options, path, [*self._WORDS, *place]))
+
+    def text(self) -> str:
+        """The table as Python source, a module that stands alone, with the header that `save` writes."""
+        path = Path("heuristics.py")
+        return self.module(path, regenerate.places(path, None))
+
+    def save(
+        self, path: str | os.PathLike[str], evidence: str | os.PathLike[str] | None = None, force: bool = False
+    ) -> None:
+        """Write the table to a file, whole or not at all, as `normtune fit --out` does.
+
+        Args:
+            path: of the table; a file that normtune wrote there before is replaced.
+            evidence: of a `.parquet` file for the measurements: `normtune check` then fits again and compares, and
+                `normtune data import` adds them to a store.
+            force: whether to replace files that normtune did not write, or that were edited.
+
+        Raises:
+            UsageError: a file cannot be written there, or should not be replaced.
+            NormtuneError: writing failed.
+        """
+        table, data = Path(path), None if evidence is None else Path(evidence)
+        check_table(table, force)
+        if data:
+            check_evidence(data, force)
+            write_parquet(self.evidence, data)
+        write_table(self.module(table, regenerate.places(table, data)), table)

@@ -1,0 +1,249 @@
+"""The maps of `normtune show` from Python.
+
+In: measurements, and a table or a second regime. Out: `Maps` of the best configs or of a table's, and `FlipMaps` of the
+shapes at which the best config of one regime loses in another, each with a frame. `showing` finds and draws them;
+nothing is printed.
+"""
+
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from normtune.errors import UsageError
+from normtune.heuristics.regret.build import matrices_of, outdated
+from normtune.heuristics.regret.fixed_log import fraction
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.showing.config_map import BestMap, best_map, table_map
+from normtune.heuristics.showing.flips_measured import BothWays, both_ways
+from normtune.heuristics.tablefile.locate import Table, load_table
+from normtune.results.evidence import Evidence
+from normtune.results.names import named
+from normtune.results.records import Device
+from normtune.results.regimes import COLD, WARM, check_regime
+from normtune.results.selection import in_regime, narrowed
+from normtune.results.source import Measured, taken
+
+
+class ConfigMap(NamedTuple):
+    """The map of one operator and dtype.
+
+    Attributes:
+        operator: with its variant.
+        dtype: its dtype.
+        content: the config of each shape; None if the table has no function for it.
+    """
+
+    operator: str
+    dtype: str
+    content: BestMap | None
+
+
+class DeviceMaps(NamedTuple):
+    """The maps of one device.
+
+    Attributes:
+        device: the device.
+        measurements: their number.
+        maps: one for each operator, variant and dtype with times.
+        notes: what was left out of the data, and why.
+    """
+
+    device: Device
+    measurements: int
+    maps: tuple[ConfigMap, ...]
+    notes: tuple[str, ...]
+
+
+class Maps(NamedTuple):
+    """Maps of the best configs, or of the configs of a table.
+
+    Attributes:
+        table: the file of the table; None for the best configs.
+        devices: the maps of each device.
+    """
+
+    table: Path | None
+    devices: tuple[DeviceMaps, ...]
+
+    def frame(self) -> pd.DataFrame:
+        """The maps, a row for each shape with times.
+
+        Returns:
+            Columns device, operator (with its variant), dtype, rows, hidden, config (that of the table; without one, of
+            the configs within 1 % of the best the one that is so at most shapes), best (the fastest config), and loss
+            (of the table's config against the best, 0.0123 for 1.23 %; nan without a table or a time).
+        """
+        rows = [
+            (part.device.label, one.operator, one.dtype, *shape, config, one.content.best[shape], _loss(one, shape))
+            for part in self.devices
+            for one in part.maps
+            if one.content
+            for shape, config in one.content.shown.items()
+        ]
+        return pd.DataFrame(rows, columns=list(_MAP))
+
+
+_MAP = ("device", "operator", "dtype", "rows", "hidden", "config", "best", "loss")
+
+
+def _loss(one: ConfigMap, shape: tuple[int, int]) -> float:
+    loss = one.content.losses.get(shape) if one.content else None
+    return math.nan if loss is None else fraction(loss)
+
+
+def show_map(
+    data: Measured = None,
+    *,
+    recording: str | None = None,
+    operators: str | Iterable[str] = (),
+    dtypes: str | Iterable[str] = (),
+    table: str | os.PathLike[str] | None = None,
+    regime: str = COLD,
+) -> Maps:
+    """Map the best config of each shape, or the configs of a table and what they lose, as `normtune show` does.
+
+    Args:
+        data: a store, open or by its file or URL, or evidence; the default store without it.
+        recording: name of a recording that ships with normtune, in place of data.
+        operators: only these, plain names or names with a variant; empty means all.
+        dtypes: only these; empty means all.
+        table: the file of a table, or the name of one that ships with normtune; None for the best configs.
+        regime: only times measured `cold`, `warm` or `eager`.
+
+    Raises:
+        UsageError: an operator, dtype or regime was not measured, or the table cannot be used.
+        NormtuneError: the store cannot be read.
+    """
+    keys, kinds = named("operators", operators), named("dtypes", dtypes)
+    loaded = None if table is None else load_table(table)
+    return maps_of(narrowed(taken(data, recording, regime), keys, kinds), loaded)
+
+
+def maps_of(evidence: Evidence, table: Table | None) -> Maps:
+    """The maps of measurements of one regime, device by device."""
+
+    def on(device: Device) -> DeviceMaps:
+        part = evidence.of(device)
+        current = part.current()
+        matrices, notes = matrices_of(current, device)
+        bound = table.bound(device.sms, device.l2_bytes) if table else None
+        maps = tuple(_map(current, matrix, bound) for matrix in matrices)
+        return DeviceMaps(device, len(current.frame), maps, (*outdated(part, current), *notes))
+
+    return Maps(table.source if table else None, tuple(map(on, evidence.devices())))
+
+
+def _map(current: Evidence, matrix: TimingMatrix, table: Table | None) -> ConfigMap:
+    frame = current.select([matrix.key], [matrix.dtype]).frame
+    frame = frame[frame["variant"] == matrix.variant]
+    shapes = {(int(rows), int(hidden)) for rows, hidden in zip(frame["rows"], frame["hidden"], strict=True)}
+    if table is None:
+        return ConfigMap(matrix.key, matrix.dtype, best_map(matrix, shapes))
+    answer = table.answer(matrix.key, matrix.dtype)
+    return ConfigMap(matrix.key, matrix.dtype, table_map(matrix, shapes, answer) if answer else None)
+
+
+class DeviceFlips(NamedTuple):
+    """The flips of one device.
+
+    Attributes:
+        device: the device.
+        flips: one for each operator, variant and dtype that was measured in both regimes.
+    """
+
+    device: Device
+    flips: tuple[BothWays, ...]
+
+
+class FlipMaps(NamedTuple):
+    """Shapes at which the best config of one regime loses over 1 % in another, told from noise by a test.
+
+    Attributes:
+        regimes: the two.
+        devices: the flips of each device with some.
+    """
+
+    regimes: tuple[str, str]
+    devices: tuple[DeviceFlips, ...]
+
+    def frame(self) -> pd.DataFrame:
+        """The flips, a row each.
+
+        Returns:
+            Columns device, operator (with its variant), dtype, rows, hidden, best_in and slow_in (the regimes), config
+            (the best one in `best_in`), best (the best one in `slow_in`), loss (of config against best in `slow_in`,
+            0.0123 for 1.23 %), and reconcilable (whether a config is within 1 % of the best of both).
+        """
+        rows = [
+            (
+                *(part.device.label, one.key, one.dtype, *flip.shape, direction.one, direction.other),
+                *(flip.config, flip.best, fraction(flip.loss), flip.reconcilable),
+            )
+            for part in self.devices
+            for one in part.flips
+            for direction in one.directions
+            for flip in direction.flips.losing
+        ]
+        return pd.DataFrame(rows, columns=list(_FLIPS))
+
+
+_FLIPS = (
+    *("device", "operator", "dtype", "rows", "hidden", "best_in", "slow_in"),
+    *("config", "best", "loss", "reconcilable"),
+)
+
+
+def show_flips(
+    data: Measured = None,
+    *,
+    recording: str | None = None,
+    operators: str | Iterable[str] = (),
+    dtypes: str | Iterable[str] = (),
+    regime: str = COLD,
+    other: str = WARM,
+) -> FlipMaps:
+    """Find the shapes at which the best config of one regime is not good in another, as `normtune show --flips` does.
+
+    Args:
+        data: a store, open or by its file or URL, or evidence; the default store without it.
+        recording: name of a recording that ships with normtune, in place of data.
+        operators: only these, plain names or names with a variant; empty means all.
+        dtypes: only these; empty means all.
+        regime: `cold`, `warm` or `eager`.
+        other: another of these.
+
+    Raises:
+        UsageError: both regimes are the same, or an operator, dtype or regime was not measured.
+        NormtuneError: the store cannot be read.
+    """
+    keys, kinds = named("operators", operators), named("dtypes", dtypes)
+    check_two((regime, other))
+    source = f"recording {recording}" if recording else "the store"
+    return flips_of(narrowed(taken(data, recording, None), keys, kinds), (regime, other), source)
+
+
+def check_two(regimes: tuple[str, str]) -> None:
+    """Refuse regimes that cannot be compared.
+
+    Raises:
+        UsageError: one is unknown, or both are the same.
+    """
+    check_regime(regimes[0])
+    if regimes[0] == regimes[1]:
+        raise UsageError(f"--flips is {regimes[1]!r}, and so is --regime: name two regimes, as --flips {WARM}")
+    check_regime(regimes[1])
+
+
+def flips_of(whole: Evidence, regimes: tuple[str, str], source: str) -> FlipMaps:
+    """The flips in measurements of all regimes, device by device."""
+    parts = [in_regime(whole, name, source) for name in regimes]
+    devices = []
+    for device in whole.devices():
+        one, other = (part.of(device).current() for part in parts)
+        if flips := tuple(both_ways(one, other, device)) if one.runs and other.runs else ():
+            devices.append(DeviceFlips(device, flips))
+    return FlipMaps(regimes, tuple(devices))

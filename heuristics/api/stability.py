@@ -1,0 +1,95 @@
+"""The stability of a table from Python.
+
+In: a fit, its measurements and its baseline. Out: `TableStability`, with frames of its figures. `stability.spread` does
+the work, `stability.report` has its text; nothing is printed.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pandas as pd
+
+from normtune.heuristics.fitting.baseline import Incumbents
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.result import Fit
+from normtune.heuristics.regret.fixed_log import fraction
+from normtune.heuristics.stability.refit import fitted
+from normtune.heuristics.stability.spread import Stability, stability, tables_of
+from normtune.results.evidence import Evidence
+
+_FIGURES = (
+    *("operator", "dtype", "leaves", "tables", "changed_mean", "changed_most", "plain_mean", "plain_most"),
+    *("lost_mean", "lost_most"),
+)
+_THRESHOLDS = (
+    *("operator", "dtype", "axis", "threshold", "least", "most", "held"),
+    *("least_rows", "most_rows", "least_hidden", "most_hidden"),
+)
+
+
+class TableStability(NamedTuple):
+    """Expected change of a table if its shapes were measured again.
+
+    Attributes:
+        functions: of each function that depends on rows and hidden.
+    """
+
+    functions: tuple[Stability, ...]
+
+    def figures(self) -> pd.DataFrame:
+        """The change of each function, over tables that are fitted to resampled blocks of rounds.
+
+        Returns:
+            Columns operator (with its variant), dtype, leaves, tables (their number), changed_mean (share of the
+            shapes, by weight, whose config changes), plain_mean (the same with equal weights), lost_mean (excess loss
+            over this table), each as a fraction, and changed_most, plain_most and lost_most, which 95 % of the tables
+            do not exceed.
+        """
+        rows = [
+            (
+                *(own.key, own.dtype, own.leaves, own.tables, *own.weighted, *own.plain),
+                *(fraction(own.lost.mean), fraction(own.lost.most)),
+            )
+            for own in self.functions
+        ]
+        return pd.DataFrame(rows, columns=list(_FIGURES))
+
+    def thresholds(self) -> pd.DataFrame:
+        """The thresholds of each function, from the root of its tree down.
+
+        Returns:
+            Columns operator, dtype, axis (`rows`: the high side has rows >= threshold; `hidden`: the low side has
+            hidden <= threshold), threshold, least and most (of the thresholds that the times cannot tell from it), held
+            (share of the tables with such a threshold there), and the region that it divides: least_rows, most_rows,
+            least_hidden and most_hidden.
+        """
+        rows = [
+            (
+                *(own.key, own.dtype, cut.axis, cut.threshold, cut.least, cut.most, share),
+                *(cut.box.least_rows, cut.box.most_rows, cut.box.least_hidden, cut.box.most_hidden),
+            )
+            for own in self.functions
+            for cut, share in own.held
+        ]
+        return pd.DataFrame(rows, columns=list(_THRESHOLDS))
+
+
+def stability_of(
+    evidence: Evidence,
+    fit: Fit,
+    options: FitOptions,
+    incumbents: Incumbents | None,
+    begin: Callable[[int, int, float], None],
+) -> TableStability:
+    """The stability of a table.
+
+    Args:
+        evidence: of the fit.
+        fit: the fit.
+        options: of the fit.
+        incumbents: its baseline.
+        begin: called with the number of functions, of tables for each, and the remaining seconds, once these are known.
+    """
+    functions = fitted(evidence, fit, options, incumbents)
+    tables = tables_of(functions)
+    return TableStability(tuple(stability(functions, tables, lambda seconds: begin(len(functions), tables, seconds))))

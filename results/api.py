@@ -1,0 +1,148 @@
+"""What `normtune data` does, from Python.
+
+In: measurements, files. Out: a frame of what there is, files, or more measurements in a store. `exchange` does the
+work; nothing is printed.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pandas as pd
+
+from normtune.errors import UsageError
+from normtune.kernels.problem import join_key
+from normtune.results import exchange
+from normtune.results.database.store import Store, resolve_url
+from normtune.results.evidence import Evidence
+from normtune.results.exchange import Exported, Imported
+from normtune.results.names import named
+from normtune.results.regimes import COLD
+from normtune.results.selection import narrowed
+from normtune.results.source import Measured, taken
+
+_OVERVIEW = ("device", "sms", "operator", "dtype", "regime", "problems", "measurements", "runs", "statuses")
+
+
+def list_data(data: Measured = None, *, recording: str | None = None) -> pd.DataFrame:
+    """Count measurements by device, operator, dtype and regime, as `normtune data list` does.
+
+    Args:
+        data: a store, open or by its file or URL, or evidence; the default store without it.
+        recording: name of a recording that ships with normtune, in place of data.
+
+    Returns:
+        Columns device, sms (its multiprocessors), operator (with its variant), dtype, regime, problems, measurements
+        and runs (numbers), and statuses: the number of measurements by status, a dictionary.
+
+    Raises:
+        UsageError: data and a recording are both given, or neither can be.
+        NormtuneError: the store cannot be read.
+    """
+    return overview(taken(data, recording, None))
+
+
+def overview(evidence: Evidence) -> pd.DataFrame:
+    """As `list_data`."""
+    runs = {run.id: run for run in evidence.runs}
+    devices = {run: f"{one.device.label}, {one.device.sms} SMs" for run, one in runs.items()}
+    frame = evidence.frame.assign(
+        device=evidence.frame["run"].map(devices),
+        regime=evidence.frame["run"].map({run: one.regime for run, one in runs.items()}),
+    )
+    rows = []
+    for names, part in frame.groupby(["device", "operator", "variant", "dtype", "regime"]):
+        _, operator, variant, dtype, regime = map(str, names)
+        device = runs[part["run"].iloc[0]].device
+        counts = part["status"].value_counts()
+        statuses = {str(status): int(counts[status]) for status in sorted(counts.index, key=lambda s: (s != "ok", s))}
+        problems = len(part[["rows", "hidden"]].drop_duplicates())
+        numbers = problems, len(part), part["run"].nunique()
+        rows.append((device.label, device.sms, join_key(operator, variant), dtype, regime, *numbers, statuses))
+    return pd.DataFrame(rows, columns=list(_OVERVIEW))
+
+
+def export_data(
+    path: str | os.PathLike[str],
+    data: Measured = None,
+    *,
+    operators: str | Iterable[str] = (),
+    dtypes: str | Iterable[str] = (),
+    regime: str | None = COLD,
+) -> Exported:
+    """Write measurements to a file, as `normtune data export` does.
+
+    Args:
+        path: of the file, `.parquet` (to import or to fit elsewhere) or `.csv` (a line per sample); a file that
+            normtune wrote there before is replaced.
+        data: a store, open or by its file or URL, or evidence; the default store without it.
+        operators: only these, plain names or names with a variant; empty means all.
+        dtypes: only these; empty means all.
+        regime: only times measured `cold`, `warm` or `eager`; None for all.
+
+    Raises:
+        UsageError: the ending is another one, the file may not or cannot be written, or there are no such measurements.
+        NormtuneError: the store cannot be read, or the file not be written.
+    """
+    keys, kinds = named("operators", operators), named("dtypes", dtypes)
+    return exchange.export_file(lambda: narrowed(taken(data, None, None), keys, kinds), Path(path), regime)
+
+
+def export_recording(
+    name: str,
+    folder: str | os.PathLike[str],
+    data: Measured = None,
+    *,
+    operators: str | Iterable[str] = (),
+    dtypes: str | Iterable[str] = (),
+    regime: str | None = COLD,
+) -> Exported:
+    """Write measurements of one device as a recording, as `normtune data export --recording` does.
+
+    Args:
+        name: of the recording, `nvidia-h200`.
+        folder: where its files go, one for each operator, as `NAME.OPERATOR.parquet`.
+        data: a store, open or by its file or URL, or evidence; the default store without it.
+        operators: only these, plain names or names with a variant; empty means all.
+        dtypes: only these; empty means all.
+        regime: only times measured `cold`, `warm` or `eager`; None for all.
+
+    Raises:
+        UsageError: the name cannot be one, the folder does not exist or takes no files, a file that normtune did not
+            write stands there, or the measurements are none, of several devices or of a replay.
+        NormtuneError: the store cannot be read, or a file would be too large or cannot be written.
+    """
+    keys, kinds = named("operators", operators), named("dtypes", dtypes)
+    return exchange.export_recording(lambda: narrowed(taken(data, None, None), keys, kinds), name, Path(folder), regime)
+
+
+def import_data(
+    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    store: Store | str | os.PathLike[str] | None = None,
+) -> tuple[Imported, ...]:
+    """Add the measurements of Parquet files to a store, as `normtune data import` does; what is stored stays as it is.
+
+    Args:
+        files: one or several; all are read and checked before the store is opened.
+        store: open, or by its file or URL, created if it is missing; None for that of the variable NORMTUNE_STORE, else
+            `normtune.db` here.
+
+    Raises:
+        UsageError: there is no file, one does not exist, or the store's URL is none.
+        NormtuneError: a file cannot be read or contradicts what is stored; nothing of it is stored.
+    """
+    return tuple(imported([files] if isinstance(files, str | os.PathLike) else files, store))
+
+
+def imported(
+    files: Iterable[str | os.PathLike[str]], store: Store | str | os.PathLike[str] | None
+) -> Iterator[Imported]:
+    """As `import_data`, file by file."""
+    url = "" if isinstance(store, Store) else resolve_url(None if store is None else os.fspath(store))
+    paths = list(files) if isinstance(files, Iterable) else [files]
+    if wrong := [path for path in paths if not isinstance(path, str | os.PathLike)]:
+        raise UsageError(f"files has {wrong[0]!r}: expected paths of Parquet files")
+    parts = exchange.read_files(paths)
+    with nullcontext(store) if isinstance(store, Store) else Store.open(url) as opened:
+        yield from exchange.merged(parts, opened.merge)

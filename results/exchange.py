@@ -1,0 +1,118 @@
+"""Export of measurements to a file or a recording, and import of files.
+
+In: what loads measurements of all regimes; what merges them into a store. Out: files, and `Exported`; `Imported` for
+each file. What cannot be written is refused before anything is loaded. `parquet_csv` and `recording` write the files.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.results.evidence import Evidence
+from normtune.results.parquet_csv import check_export, read_parquet, writer_of
+from normtune.results.recording import check_folder, write_recording
+from normtune.results.regimes import check_regime
+from normtune.results.selection import in_regime
+
+Load = Callable[[], Evidence]
+
+
+class Exported(NamedTuple):
+    """Result of an export.
+
+    Attributes:
+        paths: the files.
+        evidence: what was exported; a recording has only measurements with the newest kernels of each operator.
+        left_out: number of measurements of other regimes.
+        regimes: these.
+    """
+
+    paths: tuple[Path, ...]
+    evidence: Evidence
+    left_out: int
+    regimes: tuple[str, ...]
+
+
+class Imported(NamedTuple):
+    """Result of an import.
+
+    Attributes:
+        path: the file.
+        measurements: number of measurements in it.
+        added: number of those that the store did not have.
+    """
+
+    path: Path
+    measurements: int
+    added: int
+
+
+def export_file(load: Load, path: Path, regime: str | None) -> Exported:
+    """Write measurements of one regime, or of all, to a Parquet or CSV file.
+
+    Raises:
+        UsageError: the ending is another one, the file may not or cannot be written, or there are no such measurements.
+        NormtuneError: the measurements cannot be loaded, or the file not be written.
+    """
+    write = writer_of(path)
+    _check(regime)
+    check_export(path)
+    found = _of_regime(load(), regime)
+    write(found.evidence, path)
+    return found._replace(paths=(path,))
+
+
+def export_recording(load: Load, name: str, folder: Path, regime: str | None) -> Exported:
+    """Write measurements of one regime, or of all, as a recording.
+
+    Raises:
+        UsageError: as `write_recording`, or there are no such measurements.
+        NormtuneError: the measurements cannot be loaded, or as `write_recording`.
+    """
+    _check(regime)
+    check_folder(folder)
+    found = _of_regime(load(), regime)
+    return found._replace(paths=tuple(write_recording(found.evidence, name, folder)))
+
+
+def _check(regime: str | None) -> None:
+    if regime is not None:
+        check_regime(regime)
+
+
+def _of_regime(whole: Evidence, regime: str | None) -> Exported:
+    evidence = whole if regime is None else in_regime(whole, regime, "the store")
+    if evidence.frame.empty:
+        raise UsageError("there are no measurements to export: run `normtune sweep` first")
+    others = tuple(name for name in whole.regimes() if name != regime)
+    left_out = len(whole.frame) - len(evidence.frame)
+    return Exported((), evidence, left_out, others if left_out else ())
+
+
+def read_files(files: Iterable[str | os.PathLike[str]]) -> list[tuple[Path, Evidence]]:
+    """The measurements of Parquet files, all of which are read and checked before any is imported.
+
+    Raises:
+        UsageError: there is no file, or one does not exist.
+        NormtuneError: a file is damaged or not one that normtune wrote.
+    """
+    parts = [(Path(path), read_parquet(Path(path))) for path in files]
+    if not parts:
+        raise UsageError("no files are given: expected Parquet files that `normtune data export` wrote")
+    return parts
+
+
+def merged(parts: Sequence[tuple[Path, Evidence]], merge: Callable[[Evidence], int]) -> Iterator[Imported]:
+    """Merge files into a store, one after the other.
+
+    Raises:
+        NormtuneError: a file contradicts what is stored; nothing of it is stored.
+    """
+    for path, evidence in parts:
+        try:
+            added = merge(evidence)
+        except ValueError as error:
+            raise NormtuneError(f"cannot import {path}: {error}") from None
+        yield Imported(path, len(evidence.frame), added)

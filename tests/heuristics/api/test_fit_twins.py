@@ -1,0 +1,178 @@
+"""What the options of `normtune fit` do, from Python: the same files, and the printed figures as fractions."""
+
+import math
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from normtune import heuristics
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.api.installing import Gpu
+from normtune.heuristics.commands.fit import register
+from normtune.heuristics.stability import spread
+from normtune.heuristics.stability.report import lines
+from normtune.heuristics.tablefile import locate
+from normtune.kernels.fingerprint import fingerprint
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
+
+
+def command(*arguments: str) -> str:
+    """What `normtune fit` prints."""
+    app = typer.Typer()
+    register(app)
+    result = CliRunner().invoke(app, ["fit", *arguments])
+    assert result.exit_code == 0, result.output or result.exception
+    return result.stdout
+
+
+@pytest.fixture
+def two(measure, penalty, run, spec, tmp_path: Path) -> str:
+    """A store with `toy` on two GPUs."""
+    shapes = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
+    path = tmp_path / "two.db"
+    with Store.open(path) as opened:
+        for name, sms in (("A", 132), ("B", 66)):
+            opened.begin_run(run._replace(id=name, device=run.device._replace(name=f"NVIDIA {name}", sms=sms)))
+            opened.add(measure(penalty, shapes, run=name, fingerprint=fingerprint(spec)))
+    return str(path)
+
+
+def test_a_saved_table_is_the_file_of_the_command(store: str) -> None:
+    for folder in ("by_command", "by_python"):
+        Path(folder).mkdir()
+    options = ("--store", store, "--leaves", "3", "--max-slowdown", "1.5")
+    command(*options, "--out", "by_command/table.py", "--evidence", "by_command/gpu.parquet")
+    table = heuristics.fit(Path(store), leaves=3, max_slowdown=1.5)
+    table.save("by_python/table.py", evidence="by_python/gpu.parquet")
+    for name in ("table.py", "gpu.parquet"):
+        assert Path("by_python", name).read_bytes() == Path("by_command", name).read_bytes()
+
+
+def test_a_table_that_replaces_one_stays_near_it(store: str) -> None:
+    for folder in ("by_command", "by_python"):
+        Path(folder).mkdir()
+        command("--store", store, "--leaves", "3", "--tie", "0", "--out", f"{folder}/table.py")
+    command("--store", store, "--leaves", "1", "--out", "by_command/table.py")
+    table = heuristics.fit(store, leaves=1, replaces="by_python/table.py")
+    table.save("by_python/table.py")
+    assert Path("by_python/table.py").read_bytes() == Path("by_command/table.py").read_bytes()
+    assert locate.load("by_python/table.py").header.replaced
+
+
+def test_an_installed_table_is_the_file_of_the_command_until_it_is_removed(store: str, gpus_here: list[Gpu]) -> None:
+    printed = command("--store", store, "--leaves", "3", "--install")
+    path = locate.installed_path("Test GPU")
+    by_command = path.read_bytes()
+    (one,) = heuristics.uninstall(store)
+    assert one.path == path and not path.exists()
+    ((name, source),) = one.used
+    assert name == "Test GPU" and source.startswith("the table for any GPU")
+    installed = heuristics.fit(store, leaves=3).install()
+    assert installed.path == path and path.read_bytes() == by_command
+    assert f"in place of {installed.displaced}\n" in printed
+    assert command("--uninstall", "--store", store) == f"removed {path}\nkernels on {name} use {source} from now on\n"
+    with pytest.raises(NormtuneError, match="nothing is installed"):
+        heuristics.uninstall()
+    gpus_here.append(Gpu("NVIDIA X", "sm_90", 132))
+    with pytest.raises(UsageError, match="this machine has NVIDIA X"):
+        heuristics.fit(store, leaves=3).install()
+    assert not path.exists()
+    assert heuristics.fit(store, leaves=3).install(force=True).path == path
+
+
+def test_an_edited_table_is_replaced_and_removed_by_force_alone(store: str) -> None:
+    table = heuristics.fit(store, leaves=2)
+    path = table.install().path
+    path.write_text("x = 1\n")
+    with pytest.raises(UsageError, match="did not write it"):
+        table.install()
+    with pytest.raises(UsageError, match="--force removes it"):
+        heuristics.uninstall(store)
+    assert path.read_text() == "x = 1\n"
+    assert table.install(force=True).displaced.endswith("which cannot be used")
+
+
+def test_a_table_for_any_gpu_is_the_file_of_the_command(two: str, store: str) -> None:
+    for folder in ("by_command", "by_python"):
+        Path(folder).mkdir()
+    arguments = ("--store", two, "--all-devices", "--leaves", "4")
+    command(*arguments, "--out", "by_command/any.py", "--evidence", "by_command/any.parquet")
+    table = heuristics.fit_any_gpu(two, leaves=4)
+    table.save("by_python/any.py", evidence="by_python/any.parquet")
+    for name in ("any.py", "any.parquet"):
+        assert Path("by_python", name).read_bytes() == Path("by_command", name).read_bytes()
+    assert heuristics.check("by_python/any.py").failures == ()
+    bound = heuristics.load_table("by_python/any.py").bound(132, 60 << 20)
+    for shape in ((1, 64), (4096, 64), (4096, 4096)):
+        config = table.lookup("toy", "bfloat16", *shape, sms=132, l2_bytes=60 << 20)
+        assert config == bound.lookup("toy", "bfloat16", *shape)
+    assert [device.name for device in table.devices] == ["NVIDIA A", "NVIDIA B"]
+
+
+def test_figures_on_each_gpu_are_fractions(two: str, evidence: Evidence) -> None:
+    table = heuristics.fit_any_gpu(two, leaves=1)
+    rows = table.figures().to_dict("records")
+    (function,) = table.functions
+    assert [row["device"] for row in rows] == ["NVIDIA A", "NVIDIA B"]
+    for row, on in zip(rows, function.figures, strict=True):
+        assert row["mean"] == pytest.approx(math.expm1(on.lost.mean / 1e6)) and 0 < row["mean"] < row["worst"] < 1
+        assert on.left_out is not None
+        assert row["left_out_worst"] == pytest.approx(math.expm1(on.left_out.worst / 1e6))
+    (alone,) = heuristics.fit_any_gpu(evidence).figures().to_dict("records")
+    assert math.isnan(alone["left_out_mean"])
+
+
+def test_stability_is_what_the_command_prints_and_its_figures_are_fractions(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spread, "TABLES", 5)
+    announced: list[tuple[int, int]] = []
+    found = heuristics.fit(store, leaves=3).stability(
+        lambda functions, tables, _: announced.append((functions, tables))
+    )
+    assert announced == [(1, 5)]
+    printed = command("--store", store, "--leaves", "3", "--stability")
+    assert "\n".join(lines(found.functions)) in printed
+    (row,) = found.figures().to_dict("records")
+    (function,) = found.functions
+    assert (row["operator"], row["dtype"], row["leaves"], row["tables"]) == ("toy", "bfloat16", 3, 5)
+    assert 0 <= row["changed_mean"] <= row["changed_most"] <= 1
+    assert row["lost_mean"] == pytest.approx(math.expm1(function.lost.mean / 1e6))
+    thresholds = found.thresholds()
+    assert len(thresholds) == 2 and (thresholds["least"] <= thresholds["threshold"]).all()
+    assert (thresholds["threshold"] <= thresholds["most"]).all() and thresholds["held"].between(0, 1).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda store: heuristics.fit(store, baseline="liger", replaces="t.py"),
+            "baseline and replaces are both given",
+        ),
+        (lambda store: heuristics.fit(store, replaces="missing.py"), "missing.py cannot be read"),
+        (lambda store: heuristics.fit_any_gpu(store, leaves=0), "leaves is 0: expected 1 to 128"),
+        (lambda store: heuristics.fit_any_gpu(store, operators="nothing"), "no measurements of operator 'nothing'"),
+        (lambda store: heuristics.fit_any_gpu(store, recording="all"), "both given"),
+        (lambda store: heuristics.fit_any_gpu(recording="all", regime="hot"), "unknown regime 'hot'"),
+        (lambda store: heuristics.fit_any_gpu(7), "the measurements are a int"),
+        (lambda store: heuristics.uninstall(store, regime="hot"), "unknown regime 'hot'"),
+        (lambda store: heuristics.uninstall(store, recording="nvidia-h200"), "both given"),
+        (
+            lambda store: heuristics.fit_any_gpu(store, leaves=2).lookup("toy", "bfloat16", 1, 64, sms=0, l2_bytes=1),
+            "expected positive integers",
+        ),
+        (
+            lambda store: heuristics.fit_any_gpu(store, leaves=2).lookup("toy", "int8", 1, 64, sms=1, l2_bytes=1),
+            "no table for 'toy' in 'int8'",
+        ),
+    ],
+)
+def test_a_bad_value_is_refused_before_anything_is_written(store: str, call, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as error:
+        call(store)
+    assert "\n" not in str(error.value)
+    assert [path.name for path in Path().iterdir()] == ["measured.db"]

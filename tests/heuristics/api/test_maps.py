@@ -1,0 +1,118 @@
+"""The maps of `normtune show` as values: what the command prints, with losses as fractions."""
+
+import math
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from normtune import heuristics
+from normtune.errors import UsageError
+from normtune.heuristics.commands.show import register
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
+
+
+def printed(*arguments: str) -> str:
+    """What `normtune show` prints."""
+    app = typer.Typer()
+    register(app)
+    app.callback()(lambda: None)
+    result = CliRunner().invoke(app, ["show", *arguments])
+    assert result.exit_code == 0, result.output or result.exception
+    return result.output
+
+
+@pytest.fixture
+def both(measure, penalty, run, evidence: Evidence, tmp_path: Path) -> str:
+    """A store in which the blocks of rows are slow once they are warm."""
+
+    def warm(config, problem):
+        return penalty(config, problem) + 0.5 * (config.schedule == "block_row")
+
+    shapes = {(int(rows), int(hidden)) for rows, hidden in evidence.frame[["rows", "hidden"]].to_numpy()}
+    with Store.open(tmp_path / "both.db") as opened:
+        opened.merge(evidence)
+        opened.begin_run(run._replace(id="warm", protocol={"regime": "warm"}))
+        opened.add(measure(warm, sorted(shapes), run="warm"))
+    return str(tmp_path / "both.db")
+
+
+def test_the_best_configs_are_those_that_the_command_maps(store: str) -> None:
+    maps = heuristics.show_map(store)
+    frame = maps.frame()
+    (part,) = maps.devices
+    assert maps.table is None and part.measurements == 300
+    assert f"{part.measurements} measurements" in printed("--store", store)
+    assert len(frame) == 35 and set(frame["device"]) == {"Test GPU"} and set(frame["operator"]) == {"toy"}
+    assert frame["loss"].isna().all()
+    (content,) = (one.content for one in part.maps)
+    assert content is not None
+    row = frame[(frame["rows"] == 65536) & (frame["hidden"] == 64)].iloc[0]
+    assert row["config"] == row["best"] == content.shown[65536, 64]
+    assert (row["config"].schedule, row["config"].block_row) == ("block_row", 4)
+
+
+def test_losses_of_a_table_are_fractions(store: str) -> None:
+    heuristics.fit(store, leaves=2).save("two.py")
+    maps = heuristics.show_map(store, table="two.py")
+    frame = maps.frame()
+    (content,) = (one.content for one in maps.devices[0].maps)
+    assert content is not None
+    ((worst, loss), *_) = content.worst(1)
+    assert maps.table == Path("two.py") and frame["loss"].max() == pytest.approx(math.expm1(loss / 1e6))
+    row = frame[(frame["rows"] == worst[0]) & (frame["hidden"] == worst[1])].iloc[0]
+    assert f"{100 * row['loss']:.1f} % at {worst[0]} rows of {worst[1]}" in printed(
+        "--store", store, "--table", "two.py"
+    )
+    assert row["config"] != row["best"]
+
+
+def test_a_table_for_any_gpu_is_mapped_on_each(store: str) -> None:
+    heuristics.fit_any_gpu(store, leaves=4).save("any.py")
+    table = heuristics.load_table("any.py").bound(132, 60 << 20)
+    for row in heuristics.show_map(store, table="any.py").frame().to_dict("records"):
+        assert row["config"] == table.lookup("toy", "bfloat16", row["rows"], row["hidden"])
+    assert "the configs of any.py" in printed("--store", store, "--table", "any.py")
+
+
+def test_a_table_without_a_function_has_no_rows(store: str) -> None:
+    maps = heuristics.show_map(store, table="nvidia-h200")
+    assert [one.content for one in maps.devices[0].maps] == [None]
+    assert maps.frame().empty and "loss" in maps.frame()
+
+
+def test_flips_are_those_that_the_command_maps(both: str) -> None:
+    found = heuristics.show_flips(both)
+    frame = found.frame()
+    assert found.regimes == ("cold", "warm")
+    (one,) = found.devices[0].flips
+    there, back = one.directions
+    assert len(frame) == len(there.flips.losing) + len(back.flips.losing) > 0
+    first, flip = frame.iloc[0], there.flips.losing[0]
+    assert (first["rows"], first["hidden"], first["best_in"], first["slow_in"]) == (*flip.shape, "cold", "warm")
+    assert first["loss"] == pytest.approx(math.expm1(flip.loss / 1e6)) and first["loss"] > 0.1
+    text = printed("--store", both, "--flips", "warm")
+    assert f"loses over 1 % warm at {len(there.flips.losing)} of {len(there.flips.compared)} shapes" in text
+    turned = heuristics.show_flips(both, regime="warm", other="cold").frame()
+    assert set(turned["best_in"]) == set(frame["best_in"]) and len(turned) == len(frame)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda store: heuristics.show_map(store, regime="hot"), "unknown regime 'hot'"),
+        (lambda store: heuristics.show_map(store, table="missing.py"), "missing.py cannot be read"),
+        (lambda store: heuristics.show_map(store, operators="nothing"), "--operator is 'nothing'"),
+        (lambda store: heuristics.show_map(7), "the measurements are a int"),
+        (lambda store: heuristics.show_flips(store, other="cold"), "name two regimes"),
+        (lambda store: heuristics.show_flips(store, other="hot"), "unknown regime 'hot'"),
+        (lambda store: heuristics.show_flips(store), "the store has no times of regime warm, but of cold"),
+        (lambda store: heuristics.show_flips(store, dtypes=3), "dtypes is 3"),
+    ],
+)
+def test_a_bad_value_is_told_in_one_line(store: str, call, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as error:
+        call(store)
+    assert "\n" not in str(error.value)
