@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from normtune.heuristics.api.installing import uninstall
     from normtune.heuristics.api.maps import show_flips, show_map
     from normtune.heuristics.api.show import show
-    from normtune.heuristics.fitting.options import FitOptions
+    from normtune.heuristics.fitted.options import FitOptions
     from normtune.heuristics.tablefile.locate import load_table
     from normtune.kernels.calling.batch_invariant import batch_invariant, use_batch_invariant
     from normtune.kernels.calling.dispatch import use_table
@@ -36,7 +36,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AnyGpuTable": "heuristics.api.any_gpu",
     "Config": "kernels.config",
-    "FitOptions": "heuristics.fitting.options",
+    "FitOptions": "heuristics.fitted.options",
     "NormtuneError": "errors",
     "OperatorSpec": "kernels.operator",
     "RMSNorm": "kernels.rms_norm.module",

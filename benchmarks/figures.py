@@ -188,7 +188,7 @@ def losses() -> list[str]:
 @cache
 def _losses() -> list[Losses]:
     """Losses of the shipped table's functions."""
-    from normtune.heuristics.fitting import figures
+    from normtune.heuristics.fitted import figures
     from normtune.heuristics.regret.matrix import timing_matrix
     from normtune.heuristics.rules import liger
     from normtune.heuristics.tablefile import parse

@@ -14,8 +14,8 @@ import numpy as np
 from normtune.benchmarks.planted import Plant
 from normtune.heuristics.checking import subject
 from normtune.heuristics.checking.subject import Checked, Suspect
-from normtune.heuristics.fitting.emit import module_text
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitted.emit import module_text
+from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix

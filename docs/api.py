@@ -24,8 +24,8 @@ DOCUMENT = blocks.ROOT / "docs" / "api.md"
 REACHED = {
     "AnyGpuTable": ("heuristics.any_gpu.result:AnyGpuFunction", "heuristics.any_gpu.result:OnDevice"),
     "Table": (
-        "heuristics.fitting.figures:Figures",
-        "heuristics.fitting.figures:Loss",
+        "heuristics.fitted.figures:Figures",
+        "heuristics.fitted.figures:Loss",
         "heuristics.api.stability:TableStability",
         "heuristics.api.installing:Installed",
     ),

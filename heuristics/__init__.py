@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from normtune.heuristics.api.installing import uninstall
     from normtune.heuristics.api.maps import show_flips, show_map
     from normtune.heuristics.api.show import show
-    from normtune.heuristics.fitting.emit import module_text
-    from normtune.heuristics.fitting.options import FitOptions
+    from normtune.heuristics.fitted.emit import module_text
+    from normtune.heuristics.fitted.options import FitOptions
     from normtune.heuristics.tablefile.locate import load_table
 
 _HOMES = {
     "AnyGpuTable": "api.any_gpu",
-    "FitOptions": "fitting.options",
+    "FitOptions": "fitted.options",
     "Table": "api.fit",
     "check": "api.check",
     "check_on_device": "api.check",
@@ -29,7 +29,7 @@ _HOMES = {
     "fit": "api.fit",
     "fit_any_gpu": "api.any_gpu",
     "load_table": "tablefile.locate",
-    "module_text": "fitting.emit",
+    "module_text": "fitted.emit",
     "show": "api.show",
     "show_flips": "api.maps",
     "show_map": "api.maps",

@@ -7,7 +7,7 @@ are those of `fitting.emit`, in the other form of the template.
 from collections.abc import Iterable, Sequence
 
 from normtune.heuristics.any_gpu.result import AnyGpuFit, Lost, OnDevice
-from normtune.heuristics.fitting.emit import body_text, header_of
+from normtune.heuristics.fitted.emit import body_text, header_of
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.tablefile import template
 from normtune.heuristics.tablefile.header import ANY_GPU

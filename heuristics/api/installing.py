@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitting import write
+from normtune.heuristics.fitted import write
 from normtune.heuristics.tablefile import locate
 from normtune.kernels.gpu_name import plain_name
 from normtune.results.records import REPLAY_PREFIX, Device

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from normtune.heuristics.fitting.options import values
+from normtune.heuristics.fitted.options import values
 from normtune.heuristics.tablefile.header import Header
 from normtune.heuristics.tablefile.parse import normalised_trees, trees
 from normtune.heuristics.tablefile.relative_tree import choose_on

@@ -15,9 +15,9 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.checking import named_files
 from normtune.heuristics.checking.kernels import Comparing, changed_kernels
-from normtune.heuristics.fitting.batch_invariant import looks_at_rows
-from normtune.heuristics.fitting.options import MOST_LEAVES, read_options, values
-from normtune.heuristics.fitting.regenerate import is_plain
+from normtune.heuristics.fitted.batch_invariant import looks_at_rows
+from normtune.heuristics.fitted.options import MOST_LEAVES, read_options, values
+from normtune.heuristics.fitted.regenerate import is_plain
 from normtune.heuristics.regret.legality import Legality, registered
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import FORMAT, Header, is_edited, parse
@@ -95,8 +95,8 @@ def _refit_advice(header: Header) -> str:
 def _against_data(header: Header, text: str, path: Path, notes: list[str], told: Callable[[str], None]) -> list[str]:
     from normtune.heuristics.any_gpu import emit
     from normtune.heuristics.any_gpu.pipeline import fit_all
+    from normtune.heuristics.fitted.emit import module_text
     from normtune.heuristics.fitting.duration import work
-    from normtune.heuristics.fitting.emit import module_text
     from normtune.heuristics.fitting.pipeline import fit
 
     if header.format < _OLDEST:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitting.options import values
+from normtune.heuristics.fitted.options import values
 from normtune.heuristics.regret.legality import registered
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import MEASURED, Header, is_edited, micrologs_of, parse

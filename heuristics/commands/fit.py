@@ -13,7 +13,7 @@ import typer
 from normtune.errors import UsageError
 from normtune.heuristics.commands.check import check
 from normtune.heuristics.commands.fit_options import with_options
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitted.options import FitOptions
 from normtune.results.commands import StoreOption
 from normtune.results.terminal import say
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from normtune.heuristics.api.fit import Table
     from normtune.heuristics.api.installing import Removed
-    from normtune.heuristics.fitting.baseline import Incumbents
+    from normtune.heuristics.fitted.baseline import Incumbents
     from normtune.results.evidence import Evidence
     from normtune.results.records import Device
 
@@ -94,8 +94,8 @@ def fit(
     """
     from normtune.heuristics.api import fit as api
     from normtune.heuristics.api import installing
-    from normtune.heuristics.fitting import regenerate, report, write
-    from normtune.heuristics.fitting.baseline import baseline as in_use
+    from normtune.heuristics.fitted import regenerate, report, write
+    from normtune.heuristics.fitted.baseline import baseline as in_use
     from normtune.kernels.gpu_name import plain_name
     from normtune.results.parquet_csv import write_parquet
     from normtune.results.source import measured
@@ -184,8 +184,8 @@ def _incumbents(part: _Part, baseline: str | None) -> "Incumbents | None":
 
     A file that is to be overwritten but is not a table is no baseline.
     """
-    from normtune.heuristics.fitting.baseline import baseline as in_use
-    from normtune.heuristics.fitting.baseline import of_file
+    from normtune.heuristics.fitted.baseline import baseline as in_use
+    from normtune.heuristics.fitted.baseline import of_file
 
     if baseline is not None:
         for path in (part.table, part.installed):
@@ -210,7 +210,7 @@ def _parts(
     Raises:
         UsageError: two devices would get the same file.
     """
-    from normtune.heuristics.fitting import write
+    from normtune.heuristics.fitted import write
     from normtune.heuristics.tablefile import locate
 
     devices = measured.select(operators).devices()
@@ -239,7 +239,7 @@ def _check_places(part: _Part, out: str | None, evidence: str | None, force: boo
         UsageError: a file cannot be written.
     """
     from normtune.heuristics.api import installing
-    from normtune.heuristics.fitting import write
+    from normtune.heuristics.fitted import write
 
     for option, path in ((out, part.table), (evidence, part.data)):
         if option and path and write.is_folder(option):

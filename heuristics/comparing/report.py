@@ -10,8 +10,8 @@ from itertools import chain
 from normtune.heuristics.comparing.difference import Change, Choice, Difference, parts_of
 from normtune.heuristics.comparing.gains import CONFIDENCE, Gain, Interval
 from normtune.heuristics.comparing.traffic import name as part_name
-from normtune.heuristics.fitting.figures import Loss, gain
-from normtune.heuristics.fitting.report import gain_lines
+from normtune.heuristics.fitted.figures import Loss, gain
+from normtune.heuristics.fitted.report import gain_lines
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.rules import liger
 from normtune.heuristics.showing.config_map import NEAR, plane_lines

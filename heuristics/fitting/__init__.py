@@ -1,1 +1,1 @@
-"""Evidence of one GPU to a table: its functions, shared functions, figures, and the module as code."""
+"""Evidence of one GPU to fitted functions: conditions, sharing between dtypes and variants, and one tree each."""

@@ -7,8 +7,8 @@ options, results of an earlier fit, the baseline, and a shared solver.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from normtune.heuristics.fitting.baseline import Incumbent, Incumbents
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitted.baseline import Incumbent, Incumbents
+from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.regret.legality import Legality, served_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import Solver

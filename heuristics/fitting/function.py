@@ -11,14 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitting import figures
-from normtune.heuristics.fitting.baseline import Incumbent
+from normtune.heuristics.fitted import figures
+from normtune.heuristics.fitted.baseline import Incumbent
+from normtune.heuristics.fitted.figures import Figures
+from normtune.heuristics.fitted.options import MOST_LEAVES, FitOptions
+from normtune.heuristics.fitted.result import Function
 from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.conditions import Task, no_tree, sought
-from normtune.heuristics.fitting.figures import Figures
 from normtune.heuristics.fitting.guard import guarded, slower_cells, still_slower
-from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
-from normtune.heuristics.fitting.result import Function
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger

@@ -8,11 +8,11 @@ In: an operator's cases and the functions fitted to them. Out: further `Function
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from normtune.heuristics.fitting.batch_invariant import bounded, fit_batch_invariant
+from normtune.heuristics.fitted.batch_invariant import bounded, fit_batch_invariant
+from normtune.heuristics.fitted.figures import of_tree
+from normtune.heuristics.fitted.result import Function, Shared
 from normtune.heuristics.fitting.case import Case
-from normtune.heuristics.fitting.figures import of_tree
 from normtune.heuristics.fitting.function import figures_of, least_measured
-from normtune.heuristics.fitting.result import Function, Shared
 from normtune.heuristics.fitting.sharing import extra
 from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.legality import Legality

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from normtune.errors import NormtuneError
+from normtune.heuristics.fitted.result import Function, Shared, TableFunction
 from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import fit_function
-from normtune.heuristics.fitting.result import Function, Shared, TableFunction
 from normtune.heuristics.fitting.sharing import extra, offer
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.coverage import answers

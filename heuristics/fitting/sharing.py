@@ -6,11 +6,11 @@ whether the cost is low enough.
 
 from typing import NamedTuple
 
-from normtune.heuristics.fitting import figures
+from normtune.heuristics.fitted import figures
+from normtune.heuristics.fitted.result import Function, Shared
 from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import figures_of, least_measured
 from normtune.heuristics.fitting.guard import slower
-from normtune.heuristics.fitting.result import Function, Shared
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import bins, losses
 from normtune.heuristics.solver.optimum import Optima

@@ -47,34 +47,41 @@ ROOMS = {
     "results/source": Room(r"results/(source|api|commands)\.py", "light results results/database", "pandas rich typer"),
     "heuristics/regret": Room("heuristics/regret/", "light heuristics/tablefile results", "numpy"),
     "heuristics/solver": Room("heuristics/solver/", "light heuristics/tablefile heuristics/regret", "numpy"),
+    "heuristics/fitted": Room(
+        "heuristics/fitted/",
+        "light heuristics/tablefile heuristics/rules results results/database heuristics/regret heuristics/solver",
+        "numpy",
+    ),
     "heuristics/fitting": Room(
         "heuristics/fitting/",
-        "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/solver results results/database",
+        "light heuristics/tablefile heuristics/rules results heuristics/regret heuristics/solver heuristics/fitted",
         "numpy scipy",
     ),
     "heuristics/any_gpu": Room(
         "heuristics/any_gpu/",
-        "light heuristics/tablefile heuristics/regret heuristics/solver heuristics/fitting results",
+        "light heuristics/tablefile results heuristics/regret heuristics/solver heuristics/fitted heuristics/fitting",
         "numpy",
     ),
     "heuristics/checking": Room(
         "heuristics/checking/",
-        "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/fitting heuristics/any_gpu results",
+        "light heuristics/tablefile heuristics/rules results heuristics/regret heuristics/fitted "
+        "heuristics/fitting heuristics/any_gpu",
         "numpy scipy",
     ),
     "heuristics/stability": Room(
         "heuristics/stability/",
-        "light heuristics/tablefile heuristics/regret heuristics/solver heuristics/fitting results",
+        "light heuristics/tablefile results heuristics/regret heuristics/solver heuristics/fitted heuristics/fitting",
         "numpy",
     ),
     "heuristics/showing": Room(
         "heuristics/showing/",
-        "light heuristics/tablefile heuristics/regret heuristics/fitting results",
+        "light heuristics/tablefile results heuristics/regret heuristics/fitted heuristics/fitting",
         "numpy pandas rich",
     ),
     "heuristics/comparing": Room(
         "heuristics/comparing/",
-        "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/fitting heuristics/showing",
+        "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/fitted "
+        "heuristics/fitting heuristics/showing",
         "numpy scipy",
     ),
     "tuner/machine": Room("tuner/machine/", "kernels/calling", "pynvml torch triton"),
@@ -93,19 +100,22 @@ ROOMS = {
     "tuner/commands": Room(r"tuner/commands\.py", "results results/source tuner", "typer"),
     "heuristics/api": Room(
         "heuristics/api/",
-        "light heuristics/tablefile heuristics/regret heuristics/fitting heuristics/any_gpu heuristics/checking "
-        "heuristics/stability heuristics/showing heuristics/comparing "
-        "results results/database results/source tuner/machine tuner/plan tuner/device tuner",
+        "light heuristics/tablefile results results/database results/source heuristics/regret "
+        "heuristics/fitted heuristics/fitting heuristics/any_gpu heuristics/checking heuristics/stability "
+        "heuristics/showing heuristics/comparing tuner/machine tuner/plan tuner/device tuner",
         "pandas",
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
-        "light heuristics/tablefile heuristics/regret heuristics/fitting heuristics/any_gpu heuristics/checking "
-        "heuristics/stability heuristics/showing heuristics/api results results/database "
-        "results/source tuner tuner/commands",
+        "light heuristics/tablefile results results/database results/source heuristics/regret "
+        "heuristics/fitted heuristics/any_gpu heuristics/checking heuristics/stability heuristics/showing "
+        "tuner tuner/commands heuristics/api",
         "pandas rich typer",
     ),
-    "heuristics": Room(r"heuristics/__init__\.py", "heuristics/tablefile heuristics/fitting heuristics/api"),
+    "heuristics": Room(
+        r"heuristics/__init__\.py",
+        "heuristics/tablefile heuristics/fitted heuristics/api",
+    ),
 }
 GENERATED_OR_RULE = re.compile(r"heuristics/(tables|rules)/")
 

@@ -16,7 +16,7 @@ from normtune.heuristics.any_gpu.joint import Joint, Part, between
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.any_gpu.pipeline import fit_all
 from normtune.heuristics.checking.offline import check
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.tablefile import locate

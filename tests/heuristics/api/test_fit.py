@@ -10,7 +10,7 @@ import pytest
 from normtune import heuristics
 from normtune.errors import UsageError
 from normtune.heuristics.checking.offline import check
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.heuristics.tablefile import locate
 from normtune.kernels.fingerprint import fingerprint

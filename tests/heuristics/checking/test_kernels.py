@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from normtune.heuristics.checking.offline import check
-from normtune.heuristics.fitting.emit import module_text
+from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results import recording

@@ -4,8 +4,8 @@ import pytest
 
 from normtune.errors import UsageError
 from normtune.heuristics.checking.offline import check
-from normtune.heuristics.fitting.emit import module_text
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitted.emit import module_text
+from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint

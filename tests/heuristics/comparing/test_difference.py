@@ -17,9 +17,9 @@ from normtune.heuristics.comparing.gains import Interval
 from normtune.heuristics.comparing.regions import Differing
 from normtune.heuristics.comparing.report import difference_lines, mark, summary_lines
 from normtune.heuristics.comparing.sides import Side, Tuned, side
-from normtune.heuristics.fitting.emit import module_text
-from normtune.heuristics.fitting.figures import Loss
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitted.emit import module_text
+from normtune.heuristics.fitted.figures import Loss
+from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
 from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from normtune.cli import app
 from normtune.errors import UsageError
-from normtune.heuristics.fitting.options import FitOptions, read_options
+from normtune.heuristics.fitted.options import FitOptions, read_options
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.tree import choose

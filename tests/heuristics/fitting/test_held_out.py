@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from normtune.heuristics.fitting.figures import Loss, of_tree
+from normtune.heuristics.fitted.figures import Loss, of_tree
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.tablefile.locate import SHIPPED, read

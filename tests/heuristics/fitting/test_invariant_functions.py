@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from normtune.heuristics.checking.offline import check
-from normtune.heuristics.fitting import report
-from normtune.heuristics.fitting.batch_invariant import looks_at_rows
-from normtune.heuristics.fitting.emit import module_text
-from normtune.heuristics.fitting.options import FitOptions, read_options
+from normtune.heuristics.fitted import report
+from normtune.heuristics.fitted.batch_invariant import looks_at_rows
+from normtune.heuristics.fitted.emit import module_text
+from normtune.heuristics.fitted.options import FitOptions, read_options
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitting.emit import module_text
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitted.emit import module_text
+from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitted.report import figures
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.fitting.report import figures
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver import bins

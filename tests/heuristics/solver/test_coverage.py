@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitting.emit import module_text
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitted.emit import module_text
+from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.legality import Legality, all_variants
 from normtune.heuristics.tablefile.parse import trees

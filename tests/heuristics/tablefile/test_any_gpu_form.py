@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu.result import AnyGpuFunction
-from normtune.heuristics.fitting.emit import body_text
+from normtune.heuristics.fitted.emit import body_text
 from normtune.heuristics.tablefile import locate, template
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.heuristics.tablefile.parse import normalised_trees, trees

@@ -23,9 +23,9 @@ from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.commands.fit import register
+from normtune.heuristics.fitted.emit import module_text
+from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting import pipeline
-from normtune.heuristics.fitting.emit import module_text
-from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse

@@ -11,9 +11,9 @@ from normtune.errors import UsageError
 from normtune.heuristics.checking import named_files
 from normtune.heuristics.checking.offline import check
 from normtune.heuristics.commands.fit import register
-from normtune.heuristics.fitting import options, regenerate
-from normtune.heuristics.fitting.emit import module_text
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitted import options, regenerate
+from normtune.heuristics.fitted.emit import module_text
+from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse

@@ -11,10 +11,10 @@ import pytest
 from normtune.errors import UsageError
 from normtune.heuristics.any_gpu.result import AnyGpuFunction
 from normtune.heuristics.checking.offline import check
-from normtune.heuristics.fitting.emit import body_text, module_text
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitted.emit import body_text, module_text
+from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitted.write import check_table
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.fitting.write import check_table
 from normtune.heuristics.tablefile import locate, syntax, template
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.heuristics.tablefile.relative_tree import ROWS_PER_SM, Cut, NormalisedTree
@@ -23,7 +23,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results import recording
 from normtune.results.evidence import Evidence
 
-GOLDEN = Path(__file__).parents[1] / "fitting" / "golden_table.txt"
+GOLDEN = Path(__file__).parents[1] / "fitted" / "golden_table.txt"
 TABLES = [GOLDEN, locate.SHIPPED / "nvidia_h200.py", locate.SHIPPED / locate.ANY_GPU]
 FORMATTERS = {
     "black": ["black", "--quiet"],

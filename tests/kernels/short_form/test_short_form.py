@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from normtune import cli
 from normtune.errors import UsageError
-from normtune.heuristics.fitting.emit import body_text
-from normtune.heuristics.fitting.result import Function
+from normtune.heuristics.fitted.emit import body_text
+from normtune.heuristics.fitted.result import Function
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.tablefile import parse
 from normtune.heuristics.tablefile.tree import Leaf, Split

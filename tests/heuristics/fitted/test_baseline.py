@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitting.baseline import Incumbents, baseline, of_file
-from normtune.heuristics.fitting.emit import module_text
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitted.baseline import Incumbents, baseline, of_file
+from normtune.heuristics.fitted.emit import module_text
+from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitted.report import figures
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.fitting.report import figures
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.tablefile import locate

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from normtune import __version__
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitting.emit import module_text
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitted.emit import module_text
+from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitted.result import Fit
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
