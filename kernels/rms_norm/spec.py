@@ -20,9 +20,9 @@ from normtune.kernels.rms_norm.launch import (
     resolve_forward,
 )
 from normtune.kernels.rms_norm.quick import quick_backward, quick_forward
-from normtune.kernels.rms_norm.trial import trial
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
+from normtune.kernels.tiles.trial import trial
 
 MAX_HIDDEN = 65536
 _SCALARS = {"eps": 1e-6, "offset": 0.25}

@@ -9,8 +9,8 @@ import torch
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm.trial import PASSES
 from normtune.kernels.target import TARGETS
+from normtune.kernels.tiles.trial import PASSES
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import LaunchFailedError, WrongResultError, compare, gate, gate_launch
 
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 def few_calls(monkeypatch):
     """The interpreter takes a tenth of a second for each, and has no pipeline to be filled."""
     monkeypatch.setattr("normtune.tuner.timing.gate.CALLS", 3)
-    monkeypatch.setattr("normtune.kernels.rms_norm.trial.PASSES", 2)
+    monkeypatch.setattr("normtune.kernels.tiles.trial.PASSES", 2)
 
 
 @pytest.mark.parametrize("key", ["rms_norm_forward", "rms_norm_backward"])

@@ -1,4 +1,4 @@
-"""Trial shapes for the gate of the RMSNorm kernels.
+"""Trial shapes for the gate of kernels over rows.
 
 In: a config with its launch. Out: a problem and launch of the same binary, whose loop runs several times and whose last
 tile is cut.
