@@ -40,8 +40,8 @@ class Frontend:
     def of_launch(self, calls: Iterable[KernelCall]) -> bytes:
         """The digest of kernel calls: the code of each, its grid and its arguments.
 
-        Tensors count by dtype, shape and identity within the launch. Names, addresses and the values of floating-point
-        scalars do not count.
+        Tensors count by dtype, shape and identity within the launch. Names, addresses, the values of floating-point
+        scalars and missing arguments do not count.
         """
         calls = list(calls)
         return digest_of_launch(calls, [self.of_call(call) for call in calls])
@@ -76,7 +76,7 @@ def digest_of_launch(calls: Iterable[KernelCall], codes: Iterable[bytes]) -> byt
     """The digest of a launch, from the digest of each call's kernel; see `Frontend.of_launch`."""
     tensors: dict[int, int] = {}
     parts = [
-        [code.hex(), list(call.grid), [_argument(value, tensors) for value in call.args]]
+        [code.hex(), list(call.grid), [_argument(value, tensors) for value in call.args if value is not None]]
         for call, code in zip(calls, codes, strict=True)
     ]
     return _digest(json.dumps(parts, separators=(",", ":")))
@@ -144,7 +144,7 @@ def _argument(value: Any, tensors: dict[int, int]) -> Any:
         return [tensors.setdefault(id(value), len(tensors)), str(value.dtype), list(value.shape)]
     if isinstance(value, float):  # of no binary: Triton specialises on integers alone
         return "float"
-    return value if value is None or isinstance(value, int) else str(value)
+    return value if isinstance(value, int) else str(value)
 
 
 def _digest(text: str) -> bytes:
