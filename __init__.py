@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from normtune.kernels.calling.batch_invariant import batch_invariant, use_batch_invariant
     from normtune.kernels.calling.dispatch import use_table
     from normtune.kernels.config import Config
+    from normtune.kernels.fused_add_rms_norm.function import fused_add_rms_norm
+    from normtune.kernels.fused_add_rms_norm.module import FusedAddRMSNorm
     from normtune.kernels.operator import OperatorSpec, register
     from normtune.kernels.rms_norm.function import rms_norm
     from normtune.kernels.rms_norm.module import RMSNorm
@@ -37,6 +39,7 @@ _HOMES = {
     "AnyGpuTable": "heuristics.api.any_gpu",
     "Config": "kernels.config",
     "FitOptions": "heuristics.fitted.options",
+    "FusedAddRMSNorm": "kernels.fused_add_rms_norm.module",
     "NormtuneError": "errors",
     "OperatorSpec": "kernels.operator",
     "RMSNorm": "kernels.rms_norm.module",
@@ -52,6 +55,7 @@ _HOMES = {
     "export_recording": "results.api",
     "fit": "heuristics.api.fit",
     "fit_any_gpu": "heuristics.api.any_gpu",
+    "fused_add_rms_norm": "kernels.fused_add_rms_norm.function",
     "import_data": "results.api",
     "kernel_operator": "kernels.short_form.decorator",
     "list_data": "results.api",
@@ -72,6 +76,7 @@ __all__ = [
     "AnyGpuTable",
     "Config",
     "FitOptions",
+    "FusedAddRMSNorm",
     "NormtuneError",
     "OperatorSpec",
     "RMSNorm",
@@ -88,6 +93,7 @@ __all__ = [
     "export_recording",
     "fit",
     "fit_any_gpu",
+    "fused_add_rms_norm",
     "import_data",
     "kernel_operator",
     "list_data",

@@ -54,7 +54,7 @@ _SECTION = re.compile(r"(Args|Attributes|Raises|Returns):")
 _ENTRY = re.compile(r"([\w, *]+): (.*)")
 _WIDTH = 120
 # Of a class that extends one of torch's; what they have is in torch's own documents.
-_FOREIGN = ("RMSNorm",)
+_FOREIGN = ("FusedAddRMSNorm", "RMSNorm")
 
 
 def main() -> None:

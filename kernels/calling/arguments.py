@@ -46,6 +46,8 @@ def check(operation: Operation, tensors: Sequence[Any], scalars: Sequence[Any]) 
                 raise ValueError(f"{name} has shape {tuple(tensor.shape)}: {expected}")
         elif tensor.shape != x.shape:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {tuple(x.shape)}, as {first}")
+        elif tensor.dtype not in (x.dtype, torch.float32):
+            raise ValueError(f"{name} is {tensor.dtype}: expected {x.dtype}, as {first}, or torch.float32")
         if tensor.device != x.device:
             raise ValueError(f"{name} is on {tensor.device} and {first} on {x.device}: expected one device")
     for name, value in zip(operation.defaults, scalars, strict=True):

@@ -73,6 +73,7 @@ def new_forward(
     scalars: tuple[float, ...],
     batch_invariant: bool,
     is_saving: bool,
+    is_in_place: bool = False,
 ) -> tuple[Any, ...]:
     """The forward of new arguments, or of those that need more than a launch.
 
@@ -83,6 +84,7 @@ def new_forward(
         scalars: the operation's.
         batch_invariant: the mode.
         is_saving: store what only the backward reads.
+        is_in_place: write outputs into the inputs of `Operation.in_place`.
 
     Returns:
         Outputs, contiguous, factors as (rows,), None for those that are not stored; and the plan.
@@ -101,14 +103,20 @@ def new_forward(
             raise ValueError(
                 f"{operation.inputs[0]} is {shown(x)}: the batch-invariant mode has {operation.kernels_take}"
             )
-        return (*wide.forward(operation, tensors, scalars), plan)
+        found: dict[str, Tensor | None] = dict(
+            zip(operation.outputs, wide.forward(operation, tensors, scalars), strict=True)
+        )
+        return (*(_written(operation, found, given) if is_in_place else found).values(), plan)
     outputs = {
-        name: new_output(operation, name, x, plan) if is_saving or operation.kinds[name] == ROWS else None
+        name: new_output(operation, name, given, plan) if is_saving or operation.kinds[name] == ROWS else None
         for name in operation.outputs
     }
     if x.numel():
         launched = _inputs(operation, given, x, batch_invariant)
         views = {name: _as_rows(tensor) for name, tensor in outputs.items()}
+        for name, source in operation.in_place.items() if is_in_place else ():
+            if _is_uncopied({source: given[source]}, launched):
+                outputs[name], views[name] = given[source], launched[source]
         is_kept = key is not None and _is_uncopied(given, launched)
         generation = operation.plans.generation
         launch = _forward_launch(plan, {**launched, **views}, is_saving, is_shared=not is_kept)
@@ -116,7 +124,7 @@ def new_forward(
             plan.launch = launch
             operation.plans.keep(key, plan, generation)
         launch(*launched.values(), *views.values())
-    return (*outputs.values(), plan)
+    return (*(_written(operation, outputs, given) if is_in_place else outputs).values(), plan)
 
 
 def new_backward(
@@ -141,7 +149,7 @@ def new_backward(
     needs_rows = needs_rows or operation.columns_alone is None
     given = dict(zip((*operation.incoming, *operation.saved), tensors, strict=True))
     _check_saved(given, plan)
-    x = given[operation.saved[0]]
+    x = given[operation.incoming[0]]
     assert x is not None
     is_wanted = {
         name: needs_columns if operation.kinds[name] == COLUMNS else needs_rows for name in operation.gradients
@@ -154,7 +162,8 @@ def new_backward(
     launched = _inputs(operation, given, x, plan.batch_invariant) if x.numel() else given
     gradients: dict[str, Tensor | None] = {}
     for name in operation.gradients:
-        like = x if operation.kinds[name] == ROWS else launched[name[1:]]
+        is_row = operation.kinds[name] == ROWS
+        like = given[operation.like.get(name, operation.incoming[0])] if is_row else launched[name[1:]]
         made = None if like is None else torch.empty(like.shape, dtype=like.dtype, device=like.device)
         gradients[name] = made if is_wanted[name] else None
     if x.numel():
@@ -170,11 +179,24 @@ def new_backward(
     return tuple(gradients.values())
 
 
-def new_output(operation: Operation, name: str, x: Tensor, plan: Plan) -> Tensor:
-    """Memory of an output: contiguous of x's shape, or (rows,) float32."""
+def _written(
+    operation: Operation, outputs: dict[str, Tensor | None], given: Mapping[str, Tensor | None]
+) -> dict[str, Tensor | None]:
+    """The outputs in the memory of inputs."""
+    for name, source in operation.in_place.items():
+        target, made = given[source], outputs[name]
+        assert target is not None and made is not None
+        outputs[name] = target if made is target else target.copy_(made)
+    return outputs
+
+
+def new_output(operation: Operation, name: str, given: Mapping[str, Tensor | None], plan: Plan) -> Tensor:
+    """Memory of an output: contiguous of the first input's shape, or (rows,) float32."""
+    like = given[operation.like.get(name, operation.inputs[0])]
+    assert like is not None
     if operation.kinds[name] == FACTORS:
-        return new_factors(x, plan)
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        return new_factors(like, plan)
+    return torch.empty(like.shape, dtype=like.dtype, device=like.device)
 
 
 def new_factors(x: Tensor, plan: Plan) -> Tensor:
@@ -249,7 +271,9 @@ def _problem(operation: Operation, spec: OperatorSpec, tensors: Mapping[str, Ten
     x = tensors[operation.of_kind(tuple(tensors), ROWS)[0]]
     assert x is not None
     rows, hidden = x.shape
-    return Problem(spec.name, rows, hidden, operation.dtypes[x.dtype], "" if is_whole else spec.flags[0].off)
+    variants = [operation.variant] if spec is operation.forward else []
+    variant = "+".join(filter(None, (*([] if is_whole else [spec.flags[0].off]), *variants)))
+    return Problem(spec.name, rows, hidden, operation.dtypes[x.dtype], variant)
 
 
 def _shared(

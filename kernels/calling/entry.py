@@ -6,7 +6,7 @@ transforms.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,11 @@ from torch.overrides import handle_torch_function, has_torch_function, has_torch
 from normtune.kernels.calling.arguments import check, check_kind
 from normtune.kernels.calling.autograd import function_of
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
+from normtune.kernels.calling.layout import PLAIN
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.ops import Ops
 from normtune.kernels.calling.sharding import registration_of
-from normtune.kernels.calling.written_out import backward_of, call_of, forward_of
+from normtune.kernels.calling.written_out import backward_of, call_of, forward_of, in_place_of
 
 _is_compiling = torch.compiler.is_compiling
 _modes = torch._C._len_torch_dispatch_stack
@@ -45,12 +46,48 @@ class Entry:
         forward, backward = forward_of(operation), backward_of(operation)
         function = function_of(operation, forward, backward)
         self.operation = operation
-        self.ops = Ops(operation, forward, backward)
+        self._in_place = in_place_of(operation)
+        self.ops = Ops(operation, forward, backward, self._in_place)
         # `Function.apply` without its work for function transforms, which take another path: 2 us.
         apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
         self.call = call_of(operation, self._special, forward, apply)
         self.public: Callable[..., Any] = self.call
         self._register = registration_of(operation, self.ops)
+
+    def call_in_place(
+        self, tensors: Sequence[Any], scalars: Sequence[float | None], batch_invariant: bool | None
+    ) -> None:
+        """A call that writes its results into inputs, in the way of `Operation.in_place`; without gradients.
+
+        Raises:
+            TypeError, ValueError: as `call`; or a gradient is needed, or two inputs share memory.
+        """
+        operation = self.operation
+        if torch.is_grad_enabled() and any(getattr(tensor, "requires_grad", False) for tensor in tensors):
+            raise ValueError(f"{operation.name} in place has no gradients: expected inputs that need none")
+        first, *others = (tensors[operation.inputs.index(name)] for name in operation.in_place.values())
+        if any(first is other for other in others):
+            names = " and ".join(operation.in_place.values())
+            raise ValueError(f"{names} are one tensor: expected two, as results are written into both")
+        is_plain = all(tensor is None or type(tensor) in PLAIN for tensor in tensors)
+        if is_plain and not (_is_compiling() or _modes() or _transforms() or _is_traced()):
+            mode = is_batch_invariant() if batch_invariant is None else batch_invariant
+            self._in_place(*tensors, *self._derived(tensors, scalars), mode)
+            return
+        for name, tensor in zip(operation.inputs, tensors, strict=True):
+            if tensor is not None or name not in operation.optional:
+                check_kind(name, tensor)
+        settled = self._derived(tensors, scalars)
+        check(operation, tensors, settled)
+        self.ops.in_place(*tensors, *settled, batch_invariant)
+
+    def _derived(self, tensors: Sequence[Any], scalars: Sequence[Any]) -> tuple[Any, ...]:
+        """The scalars, with those that are None derived of the first input."""
+        operation = self.operation
+        return tuple(
+            operation.derived[name](tensors[0]) if value is None and name in operation.derived else value
+            for name, value in zip(operation.defaults, scalars, strict=True)
+        )
 
     def _special(self, tensors: tuple[Any, ...], scalars: tuple[Any, ...], batch_invariant: bool | None) -> Any:
         """A call through torch's dispatcher, or of tensors that are more than their memory."""
@@ -61,11 +98,7 @@ class Entry:
         if has_torch_function_variadic(*tensors):
             named = dict(zip(operation.defaults, scalars, strict=True)) | {"batch_invariant": batch_invariant}
             return handle_torch_function(self.public, tensors, *tensors, **named)
-        x = tensors[0]
-        scalars = tuple(
-            operation.derived[name](x) if value is None and name in operation.derived else value
-            for name, value in zip(operation.defaults, scalars, strict=True)
-        )
+        scalars = self._derived(tensors, scalars)
         if not _is_traced():  # traced sizes are tensors; the operator checks them
             check(operation, tensors, scalars)
         if _transforms() or forward_ad._current_level >= 0:

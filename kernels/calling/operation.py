@@ -53,6 +53,10 @@ class Operation:
         optional: inputs (hidden,) that a call may leave out; they come last.
         defaults: of the scalars, in the order of the kernels; None for one that `derived` has.
         derived: functions of the first input that give a scalar for None.
+        variant: of the forward's spec: what distinguishes operations of the same specs, such as an order of rounding.
+        like: for an output or gradient (..., hidden) the input, or the saved tensor, that has its dtype, unless that is
+            the first input, or the gradient of the first output.
+        in_place: for outputs, the inputs whose memory they may take; empty for an operation that cannot work in place.
         shared: for an input whose gradient is that of another one, the name of this gradient.
         scalars_of: scalars for the kernels, given (inputs, scalars): ones stand in for missing inputs.
         compiler_options: options of the forward's binaries, given the scalars.
@@ -67,6 +71,9 @@ class Operation:
     defaults: Mapping[str, float | None]
     optional: tuple[str, ...] = ()
     derived: Mapping[str, Callable[[Tensor], float]] = field(default_factory=dict)
+    variant: str = ""
+    like: Mapping[str, str] = field(default_factory=dict)
+    in_place: Mapping[str, str] = field(default_factory=dict)
     shared: Mapping[str, str] = field(default_factory=dict)
     scalars_of: Callable[[Sequence[Tensor | None], tuple[float, ...]], tuple[float, ...]] = lambda _, scalars: scalars
     compiler_options: Callable[[Mapping[str, float]], Mapping[str, Any] | None] = lambda _: None

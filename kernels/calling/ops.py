@@ -30,15 +30,21 @@ class Ops:
         operation: that they are of.
         forward: of `written_out.forward_of`.
         backward: of `written_out.backward_of`.
+        in_place: of `written_out.in_place_of`.
 
     Attributes:
         forward: of inputs, scalars, batch_invariant or None, and whether to store what only the backward reads.
         backward: of gradients, saved tensors, scalars, batch_invariant or None, and whether gradients (..., hidden) and
             whether those (hidden,) are wanted.
+        in_place: of inputs, scalars, and batch_invariant or None; only for an operation that can work in place.
     """
 
     def __init__(
-        self, operation: Operation, forward: Callable[..., tuple[Any, ...]], backward: Callable[..., tuple[Any, ...]]
+        self,
+        operation: Operation,
+        forward: Callable[..., tuple[Any, ...]],
+        backward: Callable[..., tuple[Any, ...]],
+        in_place: Callable[..., None],
     ) -> None:
         self._operation, self._forward, self._backward = operation, forward, backward
         self._inputs = len(operation.inputs)
@@ -59,12 +65,36 @@ class Ops:
             qualified = f"{NAMESPACE}::{name}"
             torch.library.register_fake(qualified, shapes, lib=_library)
             torch.library.register_autograd(qualified, gradient, setup_context=save, lib=_library)
+        if operation.in_place:
+            self._define_in_place(f"{operation.name}_in_place", in_place)
         found = torch.ops.normtune
         self.forward, self.backward = (getattr(found, name) for name in names)
 
+    def _define_in_place(self, name: str, call: Callable[..., None]) -> None:
+        operation = self._operation
+        marks = {source: f"({letter}!)" for letter, source in zip("abcd", operation.in_place.values(), strict=False)}
+        tensors = [
+            f"Tensor{marks.get(name, '')}{'?' * (name in operation.optional)} {name}" for name in operation.inputs
+        ]
+        scalars = [f"float {name}" for name in operation.defaults]
+        schema = f"({', '.join((*tensors, *scalars, 'bool? batch_invariant'))}) -> ()"
+
+        def launch(*arguments: Any) -> None:
+            *given, batch_invariant = arguments
+            call(*given, is_batch_invariant() if batch_invariant is None else batch_invariant)
+
+        def nothing(*arguments: Any) -> None:
+            check(operation, arguments[: self._inputs], arguments[self._inputs : -1])
+
+        _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        for backend in ("CPU", "CUDA"):
+            _library.impl(name, launch, backend)
+        torch.library.register_fake(f"{NAMESPACE}::{name}", nothing, lib=_library)
+        self.in_place = getattr(torch.ops.normtune, name)
+
     def _schemas(self) -> tuple[str, str]:
         operation = self._operation
-        (store,), (columns,) = operation.forward.flags, operation.backward.flags
+        store, columns = operation.forward.flags[0], operation.backward.flags[0]
         rows = next(name for name in operation.gradients if operation.kinds[name] != COLUMNS)
 
         def schema(inputs: Sequence[str], flags: Sequence[str], outputs: Sequence[str]) -> str:
@@ -111,7 +141,7 @@ class Ops:
         operation, x, is_saving = self._operation, arguments[0], arguments[-1]
         check(operation, arguments[: self._inputs], arguments[self._inputs : -2])
         return tuple(
-            x.new_empty(x.shape)
+            arguments[operation.inputs.index(operation.like.get(name, operation.inputs[0]))].new_empty(x.shape)
             if operation.kinds[name] != FACTORS
             else x.new_empty(x.shape[:-1], dtype=wide_dtype(x))
             if is_saving
@@ -123,11 +153,11 @@ class Ops:
         operation = self._operation
         named = dict(zip((*operation.incoming, *operation.saved), arguments[: self._read], strict=True))
         needs_rows, needs_columns = arguments[-2:]
-        x = named[operation.saved[0]]
+        x = named[operation.incoming[0]]
         found = []
         for name in operation.gradients:
             is_column = operation.kinds[name] == COLUMNS
-            like = named[name[1:]] if is_column else x
+            like = named[name[1:] if is_column else operation.like.get(name, operation.incoming[0])]
             is_wanted = needs_columns if is_column else needs_rows
             found.append(_or_nothing(like.new_empty(like.shape) if is_wanted and like is not None else None, x))
         return tuple(found)

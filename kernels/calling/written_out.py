@@ -61,6 +61,23 @@ def forward({inputs}, {scalars}, batch_invariant, is_saving):
     return {outputs}, plan
 """
 
+_IN_PLACE = """
+def in_place({inputs}, {scalars}, batch_invariant):
+    key = plan = None
+    if {is_present}:
+        try:
+            {pointers}, = {data_ptrs},
+            if {is_plain}:
+                key = ({traits}, {scalars}, batch_invariant, False)
+                plan = plans.get(key)
+        except RuntimeError:
+            key = None
+    if plan is None:
+        new_forward(operation, key, ({inputs},), ({scalars},), batch_invariant, False, True)
+    else:
+        plan.launch({inputs}, {targets})
+"""
+
 _BACKWARD = """
 def backward({inputs}, plan, needs_rows, needs_columns):
     key = None
@@ -103,7 +120,7 @@ def forward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
     makers = {
         name: f"new_factors({x}, plan) if is_saving else None"
         if operation.kinds[name] == FACTORS
-        else f"empty_like({x})"
+        else f"empty_like({operation.like.get(name, x)})"
         for name in operation.outputs
     }
     scope = {"plans": operation.plans, "new_forward": eager.new_forward, "new_factors": eager.new_factors}
@@ -113,12 +130,22 @@ def forward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
     )
 
 
+def in_place_of(operation: Operation) -> Callable[..., None]:
+    """The forward of an operation that writes into its inputs, written out; it launches what `forward_of` keeps."""
+    scope = {"plans": operation.plans, "new_forward": eager.new_forward}
+    return _function(
+        *("in_place", _IN_PLACE, operation, scope, operation.inputs, {}),
+        scalars=", ".join(operation.defaults),
+        targets=", ".join(operation.in_place.get(name, "None") for name in operation.outputs),
+    )
+
+
 def backward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
     """The backward of an operation, written out."""
     makers = {
         name: f"empty_like({name[1:]}) if needs_columns else None"
         if operation.kinds[name] == COLUMNS
-        else f"empty_like({operation.incoming[0]})"
+        else f"empty_like({operation.like.get(name, operation.incoming[0])})"
         for name in operation.gradients
     }
     inputs = (*operation.incoming, *operation.saved)

@@ -15,7 +15,7 @@ Three ways, all without atomics, so that every launch gives the same bits:
                 once more, out of the L2: one launch, no partial sums: `backward_columns`.
 
 Traffic of a perfect kernel: read rows x hidden of x and of dy, rows of rstd, hidden of weight; write rows x hidden of
-dx and hidden of dweight.
+dx and hidden of dweight. With the gradient ds of a sum s = x + residual, s in the place of x: read rows x hidden of ds.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ from normtune.kernels.tiles.tile import (
 )
 
 
-@triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "dy_stride", "dx_stride"])
+@triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "dy_stride", "dx_stride", "ds_stride"])
 def _rms_norm_backward_kernel(
     dy_ptr,
     x_ptr,
@@ -51,11 +51,13 @@ def _rms_norm_backward_kernel(
     rstd_ptr,
     dx_ptr,
     dweight_ptr,
+    ds_ptr,
     rows,
     hidden,
     x_stride,
     dy_stride,
     dx_stride,
+    ds_stride,
     offset,
     BLOCK_ROW: tl.constexpr,
     BLOCK_COL: tl.constexpr,
@@ -82,6 +84,8 @@ def _rms_norm_backward_kernel(
         b_rstd = tl.load(rstd_ptr + o_row, mask=m_row, other=0.0)[:, None]
         b_xhat = b_x * b_rstd
         b_dx = gradient_of_x(b_dy, b_xhat, b_weight, b_rstd, inverse_hidden)
+        if ds_ptr is not None:
+            b_dx += load_tile(ds_ptr, extent(ds_stride, ALIGNMENT), o_row, o_col, mask)
         store_tile(dx_ptr, s_dx, o_row, o_col, mask, b_dx)
         if HAS_DWEIGHT:
             b_dweight += b_dy * b_xhat
@@ -102,16 +106,19 @@ def calls(
         launch: from `resolve_backward`.
         problem: rows, hidden, dtype; the variant decides whether the weight gradient is computed.
         tensors: `dy`, `x` (rows, hidden), `weight` (hidden,), `rstd` (rows,) float32, `dx` (rows, hidden), and
-            `dweight` (hidden,) unless the variant is `no_dweight`; last dimension contiguous.
+            `dweight` (hidden,) unless the variant is `no_dweight`; with `ds` (rows, hidden), which is added to dx, `s`
+            in the place of `x`; last dimension contiguous.
         workspace: at least `launch.workspace` float32 elements if that is not 0, else unused.
         eps: unused, as rstd includes it.
         offset: added to the weight, in float32.
     """
-    dy, x, dx, dweight = tensors["dy"], tensors["x"], tensors["dx"], tensors.get("dweight")
+    dy, ds, dx, dweight = tensors["dy"], tensors.get("ds"), tensors["dx"], tensors.get("dweight")
+    x = tensors["x" if ds is None else "s"]
     partial = workspace if launch.workspace else dweight
     args = (
-        *(dy, x, tensors["weight"], tensors["rstd"], dx, partial),
-        *(problem.rows, problem.hidden, x.stride(0), dy.stride(0), dx.stride(0), offset),
+        *(dy, x, tensors["weight"], tensors["rstd"], dx, partial, ds),
+        *(problem.rows, problem.hidden, x.stride(0), dy.stride(0), dx.stride(0)),
+        *(None if ds is None else ds.stride(0), offset),
     )
     options = {
         "BLOCK_COL": launch.block_col,

@@ -48,7 +48,7 @@ def _sum_columns(
     tl.store(dweight_ptr + o_col, tl.sum(b_sum, axis=0).to(dweight_ptr.dtype.element_ty), mask=m_col)
 
 
-@triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "dy_stride", "dx_stride"])
+@triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "dy_stride", "dx_stride", "ds_stride"])
 def rms_norm_backward_columns_kernel(
     dy_ptr,
     x_ptr,
@@ -56,11 +56,13 @@ def rms_norm_backward_columns_kernel(
     rstd_ptr,
     dx_ptr,
     dweight_ptr,
+    ds_ptr,
     rows,
     hidden,
     x_stride,
     dy_stride,
     dx_stride,
+    ds_stride,
     offset,
     BLOCK_ROW: tl.constexpr,
     BLOCK_COL: tl.constexpr,
@@ -94,4 +96,6 @@ def rms_norm_backward_columns_kernel(
         b_dy = load_tile(dy_ptr, s_dy, o_row, o_col, mask)
         b_rstd = tl.load(rstd_ptr + o_row, mask=m_row, other=0.0)[:, None]
         b_dx = gradient_of_x(b_dy, b_x * b_rstd, b_weight, b_rstd, 1.0 / hidden)
+        if ds_ptr is not None:
+            b_dx += load_tile(ds_ptr, extent(ds_stride, ALIGNMENT), o_row, o_col, mask)
         store_tile(dx_ptr, extent(dx_stride, ALIGNMENT), o_row, o_col, mask, b_dx)

@@ -12,7 +12,7 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from normtune.kernels.tiles.tile import columns, extent, fetch_row, load_weight
 
 
-@triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "dy_stride", "dx_stride"])
+@triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "dy_stride", "dx_stride", "ds_stride"])
 def rms_norm_backward_split_kernel(
     dy_ptr,
     x_ptr,
@@ -20,11 +20,13 @@ def rms_norm_backward_split_kernel(
     rstd_ptr,
     dx_ptr,
     dweight_ptr,
+    ds_ptr,
     rows,
     hidden,
     x_stride,
     dy_stride,
     dx_stride,
+    ds_stride,
     offset,
     CHUNKS: tl.constexpr,
     BLOCK_COL: tl.constexpr,
@@ -49,11 +51,16 @@ def rms_norm_backward_split_kernel(
         p_x = x_ptr + o_row * s_x
         p_dy = dy_ptr + o_row * s_dy
         p_dx = dx_ptr + o_row * s_dx
+        p_ds = ds_ptr
+        if ds_ptr is not None:
+            p_ds += o_row * extent(ds_stride, ALIGNMENT)
         if NUM_STAGES > 1:
             o_next = o_row + tl.num_programs(0)
             if o_next < rows:
                 fetch_row(x_ptr + o_next * s_x, hidden)
                 fetch_row(dy_ptr + o_next * s_dy, hidden)
+                if ds_ptr is not None:
+                    fetch_row(ds_ptr + o_next * extent(ds_stride, ALIGNMENT), hidden)
         b_rstd = tl.load(rstd_ptr + o_row)
 
         b_sum = tl.zeros([BLOCK_COL], dtype=tl.float32)
@@ -90,6 +97,8 @@ def rms_norm_backward_split_kernel(
                 b_dy = tl.load(p_dy + o_col, mask=m_col, other=0.0, eviction_policy="evict_first").to(tl.float32)
             b_xhat = b_x * b_rstd
             b_dx = b_rstd * (b_dy * b_weight - b_xhat * b_mean)
+            if ds_ptr is not None:
+                b_dx += tl.load(p_ds + o_col, mask=m_col, other=0.0).to(tl.float32)
             tl.store(p_dx + o_col, b_dx.to(dx_ptr.dtype.element_ty), mask=m_col)
             t_next = t_next + (t_dweight[i_chunk] + b_dy * b_xhat,)  # noqa: RUF005
         t_dweight = t_next

@@ -25,7 +25,7 @@ def forward(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tupl
     """
     wide = x.to(wide_dtype(x))
     (rstd,) = factors(x, weight, eps, offset)
-    return (wide * rstd.unsqueeze(-1) * _scale(wide, weight, offset)).to(x.dtype), rstd
+    return (wide * rstd.unsqueeze(-1) * scale(wide, weight, offset)).to(x.dtype), rstd
 
 
 def factors(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor]:
@@ -55,7 +55,7 @@ def backward(
     wide = x.to(wide_dtype(x))
     rstd = rstd.unsqueeze(-1)
     wide_dy, xhat = dy.to(wide.dtype), wide * rstd
-    gradient = wide_dy * _scale(wide, weight, offset)
+    gradient = wide_dy * scale(wide, weight, offset)
     dx = rstd * (gradient - xhat * (gradient * xhat).mean(-1, keepdim=True))
     dweight = None
     if weight is not None:
@@ -63,5 +63,6 @@ def backward(
     return dx.to(x.dtype), dweight
 
 
-def _scale(wide: Tensor, weight: Tensor | None, offset: float) -> Tensor | float:
+def scale(wide: Tensor, weight: Tensor | None, offset: float) -> Tensor | float:
+    """Weight + offset in the dtype of `wide`; 1 without a weight."""
     return 1.0 if weight is None else weight.to(wide.dtype) + offset

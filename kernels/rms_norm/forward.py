@@ -1,9 +1,13 @@
 """RMSNorm forward: y = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps), all arithmetic in float32.
 
+With a residual s = x + residual is stored and normalized in the place of x. As the variant says, the sum or the
+normalized row is rounded to the dtype before it is used further.
+
 In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. Kernel and launch
 stand alone in this file because its syntax tree is the kernel's fingerprint.
 
-Traffic of a perfect kernel: read rows x hidden of x and hidden of weight, write rows x hidden of y and rows of rstd.
+Traffic of a perfect kernel: read rows x hidden of x (and residual) and hidden of weight, write rows x hidden of y (and
+s) and rows of rstd.
 """
 
 from collections.abc import Mapping
@@ -20,13 +24,42 @@ from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight,
 # Longest row in chunks that is read again out of the cache: 0.97 of the copy at hidden 16384 in float32. A longer one
 # stays in registers: 1.04 of the copy at 32768, against 1.10 when read again.
 _MAX_READ_AGAIN_BYTES = 64 << 10
-_RUNTIME = ["rows", "hidden", "x_stride", "y_stride"]
+# A row of float32 sums stays in registers up to half of them.
+_MAX_SUM_BYTES = 128 << 10
+_RUNTIME = ["rows", "hidden", "x_stride", "y_stride", "residual_stride", "s_stride"]
 
 
 @triton.jit
-def _normalize(x, weight, hidden, eps):
+def _normalize(x, weight, y_ptr, hidden, eps, ROUNDS_PRODUCT: tl.constexpr):
     b_rstd = tl.rsqrt(tl.sum(x * x, axis=1) / hidden + eps)
-    return x * b_rstd[:, None] * weight[None, :], b_rstd
+    b_xhat = x * b_rstd[:, None]
+    if ROUNDS_PRODUCT:
+        b_xhat = b_xhat.to(y_ptr.dtype.element_ty).to(tl.float32)
+    return b_xhat * weight[None, :], b_rstd
+
+
+@triton.jit
+def _load_sum(
+    x_ptr,
+    s_x,
+    residual_ptr,
+    residual_stride,
+    s_ptr,
+    s_stride,
+    o_row,
+    o_col,
+    mask,
+    ALIGNMENT: tl.constexpr,
+    ROUNDS_SUM: tl.constexpr,
+):
+    """(rows, columns) float32 of x, or of s = x + residual, which is stored as well."""
+    b_x = load_tile(x_ptr, s_x, o_row, o_col, mask)
+    if residual_ptr is not None:
+        b_x += load_tile(residual_ptr, extent(residual_stride, ALIGNMENT), o_row, o_col, mask)
+        store_tile(s_ptr, extent(s_stride, ALIGNMENT), o_row, o_col, mask, b_x)
+        if ROUNDS_SUM:
+            b_x = b_x.to(s_ptr.dtype.element_ty).to(tl.float32)
+    return b_x
 
 
 @triton.jit(do_not_specialize=_RUNTIME)
@@ -35,10 +68,14 @@ def _rms_norm_forward_kernel(
     weight_ptr,
     y_ptr,
     rstd_ptr,
+    residual_ptr,
+    s_ptr,
     rows,
     hidden,
     x_stride,
     y_stride,
+    residual_stride,
+    s_stride,
     eps,
     offset,
     BLOCK_ROW: tl.constexpr,
@@ -46,14 +83,19 @@ def _rms_norm_forward_kernel(
     ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
     STORE_RSTD: tl.constexpr,
+    ROUNDS_SUM: tl.constexpr,
+    ROUNDS_PRODUCT: tl.constexpr,
 ):
     n_col = extent(hidden, ALIGNMENT)
     o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
     o_row, m_row = row_block(tl.program_id(0), rows, BLOCK_ROW)
     mask = tile_mask(m_row, m_col, BLOCK_ROW)
     b_weight = load_weight(weight_ptr, o_col, m_col, offset)
-    b_x = load_tile(x_ptr, extent(x_stride, ALIGNMENT), o_row, o_col, mask)
-    b_y, b_rstd = _normalize(b_x, b_weight, hidden, eps)
+    b_x = _load_sum(
+        *(x_ptr, extent(x_stride, ALIGNMENT), residual_ptr, residual_stride, s_ptr, s_stride),
+        *(o_row, o_col, mask, ALIGNMENT, ROUNDS_SUM),
+    )
+    b_y, b_rstd = _normalize(b_x, b_weight, y_ptr, hidden, eps, ROUNDS_PRODUCT)
     store_tile(y_ptr, extent(y_stride, ALIGNMENT), o_row, o_col, mask, b_y)
     if STORE_RSTD:
         tl.store(rstd_ptr + o_row, b_rstd, mask=m_row)
@@ -65,10 +107,14 @@ def _rms_norm_forward_persistent_kernel(
     weight_ptr,
     y_ptr,
     rstd_ptr,
+    residual_ptr,
+    s_ptr,
     rows,
     hidden,
     x_stride,
     y_stride,
+    residual_stride,
+    s_stride,
     eps,
     offset,
     BLOCK_ROW: tl.constexpr,
@@ -76,6 +122,8 @@ def _rms_norm_forward_persistent_kernel(
     ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
     STORE_RSTD: tl.constexpr,
+    ROUNDS_SUM: tl.constexpr,
+    ROUNDS_PRODUCT: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
     n_col = extent(hidden, ALIGNMENT)
@@ -86,8 +134,11 @@ def _rms_norm_forward_persistent_kernel(
     for i_block in tl.range(tl.program_id(0), tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0), num_stages=NUM_STAGES):
         o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
         mask = tile_mask(m_row, m_col, BLOCK_ROW)
-        b_x = load_tile(x_ptr, s_x, o_row, o_col, mask)
-        b_y, b_rstd = _normalize(b_x, b_weight, hidden, eps)
+        b_x = _load_sum(
+            *(x_ptr, s_x, residual_ptr, residual_stride, s_ptr, s_stride),
+            *(o_row, o_col, mask, ALIGNMENT, ROUNDS_SUM),
+        )
+        b_y, b_rstd = _normalize(b_x, b_weight, y_ptr, hidden, eps, ROUNDS_PRODUCT)
         store_tile(y_ptr, s_y, o_row, o_col, mask, b_y)
         if STORE_RSTD:
             tl.store(rstd_ptr + o_row, b_rstd, mask=m_row)
@@ -99,10 +150,14 @@ def _rms_norm_forward_split_kernel(
     weight_ptr,
     y_ptr,
     rstd_ptr,
+    residual_ptr,
+    s_ptr,
     rows,
     hidden,
     x_stride,
     y_stride,
+    residual_stride,
+    s_stride,
     eps,
     offset,
     CHUNKS: tl.constexpr,
@@ -111,21 +166,35 @@ def _rms_norm_forward_split_kernel(
     HAS_COLUMN_MASK: tl.constexpr,
     IS_HELD: tl.constexpr,
     STORE_RSTD: tl.constexpr,
+    ROUNDS_SUM: tl.constexpr,
+    ROUNDS_PRODUCT: tl.constexpr,
 ):
     n_col = extent(hidden, ALIGNMENT)
     i_row = tl.program_id(0).to(tl.int64)
     p_x = x_ptr + i_row * extent(x_stride, ALIGNMENT)
     p_y = y_ptr + i_row * extent(y_stride, ALIGNMENT)
+    p_residual = residual_ptr
+    p_s = s_ptr
+    if residual_ptr is not None:
+        p_residual += i_row * extent(residual_stride, ALIGNMENT)
+        p_s += i_row * extent(s_stride, ALIGNMENT)
     b_square = tl.zeros([BLOCK_COL], dtype=tl.float32)
     t_x = ()  # Triton adds tuples, but does not unpack them
     for i_chunk in tl.static_range(CHUNKS):
         o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
         if IS_HELD:
             b_read = tl.load(p_x + o_col, mask=m_col, other=0.0)
-            t_x = t_x + (b_read,)  # noqa: RUF005
         else:
             b_read = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_last")
         b_x = b_read.to(tl.float32)
+        if residual_ptr is not None:
+            b_x += tl.load(p_residual + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            if ROUNDS_SUM:
+                b_x = b_x.to(s_ptr.dtype.element_ty).to(tl.float32)
+            if IS_HELD:
+                t_x = t_x + (b_x,)  # noqa: RUF005
+        elif IS_HELD:
+            t_x = t_x + (b_read,)  # noqa: RUF005
         b_square += b_x * b_x
     b_rstd = tl.rsqrt(tl.sum(b_square, axis=0) / hidden + eps)
     if STORE_RSTD:
@@ -138,7 +207,19 @@ def _rms_norm_forward_split_kernel(
         else:  # out of the cache
             b_read = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_first")
         b_x = b_read.to(tl.float32)
-        tl.store(p_y + o_col, (b_x * b_rstd * b_weight).to(y_ptr.dtype.element_ty), mask=m_col)
+        if residual_ptr is not None:
+            if not IS_HELD:
+                b_x += tl.load(p_residual + o_col, mask=m_col, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            # Stored at its last use: in place, it takes the memory of the residual.
+            b_s = b_x.to(s_ptr.dtype.element_ty)
+            tl.store(p_s + o_col, b_s, mask=m_col)
+            if ROUNDS_SUM:
+                b_x = b_s.to(tl.float32)
+        p_out = p_y + o_col
+        b_xhat = b_x * b_rstd
+        if ROUNDS_PRODUCT:
+            b_xhat = b_xhat.to(y_ptr.dtype.element_ty).to(tl.float32)
+        tl.store(p_out, (b_xhat * b_weight).to(y_ptr.dtype.element_ty), mask=m_col)
 
 
 def calls(
@@ -148,28 +229,35 @@ def calls(
 
     Args:
         launch: from `resolve_forward`.
-        problem: rows, hidden, dtype; the variant decides whether rstd is stored.
+        problem: rows, hidden, dtype; the variant decides whether rstd is stored, and what is rounded between.
         tensors: `x` (rows, hidden), `weight` (hidden,), `y` (rows, hidden), and `rstd` (rows,) float32 unless the
-            variant is `no_rstd`; last dimension contiguous.
+            variant is `no_rstd`; `residual` and `s` (rows, hidden) for the sum s = x + residual, which is normalized
+            then; last dimension contiguous.
         workspace: unused.
         eps: added to the mean square.
         offset: added to the weight, in float32.
     """
-    x, y = tensors["x"], tensors["y"]
+    x, y, residual, s = tensors["x"], tensors["y"], tensors.get("residual"), tensors.get("s")
     args = (
-        *(x, tensors["weight"], y, tensors.get("rstd")),
-        *(problem.rows, problem.hidden, x.stride(0), y.stride(0), eps, offset),
+        *(x, tensors["weight"], y, tensors.get("rstd"), residual, s),
+        *(problem.rows, problem.hidden, x.stride(0), y.stride(0)),
+        *(None if tensor is None else tensor.stride(0) for tensor in (residual, s)),
+        *(eps, offset),
     )
+    variants = problem.variant.split("+")
     options = {
         "BLOCK_COL": launch.block_col,
         "ALIGNMENT": launch.alignment,
         "HAS_COLUMN_MASK": launch.column_mask,
         "STORE_RSTD": "rstd" in tensors,
+        "ROUNDS_SUM": "rounded_sum" in variants,
+        "ROUNDS_PRODUCT": "rounded_product" in variants,
         "num_warps": launch.num_warps,
     }
     if launch.chunks:
-        row_bytes = launch.chunks * launch.block_col * ITEMSIZE[problem.dtype]
-        options |= {"CHUNKS": launch.chunks, "IS_HELD": row_bytes > _MAX_READ_AGAIN_BYTES}
+        row = launch.chunks * launch.block_col
+        is_held = row * ITEMSIZE[problem.dtype] > _MAX_READ_AGAIN_BYTES
+        options |= {"CHUNKS": launch.chunks, "IS_HELD": is_held and (residual is None or 4 * row <= _MAX_SUM_BYTES)}
         return (KernelCall(_rms_norm_forward_split_kernel, (launch.grid,), args, options),)
     options["BLOCK_ROW"] = launch.block_row
     if launch.looped:

@@ -29,7 +29,15 @@ _MAX_SLICE_ROWS = 512
 _PARTIAL_FINISHES = ("reduce", "dependent")
 
 
-def resolve_forward(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> Launch:
+def resolve_forward(
+    config: Config,
+    problem: Problem,
+    target: Target,
+    alignment: int | None = None,
+    *,
+    max_elements: int = MAX_FORWARD_ELEMENTS_PER_THREAD,
+    read: int = 1,
+) -> Launch:
     """The launch of `rms_norm_forward`.
 
     Args:
@@ -37,6 +45,8 @@ def resolve_forward(config: Config, problem: Problem, target: Target, alignment:
         problem: rows, hidden and dtype of x.
         target: limits of the GPU.
         alignment: largest power of two up to 16 that divides hidden and all row strides; None for contiguous tensors.
+        max_elements: of a tile, per thread.
+        read: tensors (rows, hidden) that the kernel reads.
 
     Raises:
         IllegalConfigError: the config cannot run this problem on this target.
@@ -46,10 +56,12 @@ def resolve_forward(config: Config, problem: Problem, target: Target, alignment:
         return launch._replace(looped=False, grid=problem.rows, num_stages=1)
     if config.schedule not in ("row", "block_row", "persistent"):
         raise _unknown_schedule(config, problem)
-    return tile(config, problem, target, alignment, MAX_FORWARD_ELEMENTS_PER_THREAD, streamed_tiles=1)
+    return tile(config, problem, target, alignment, max_elements, streamed_tiles=read)
 
 
-def resolve_backward(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> Launch:
+def resolve_backward(
+    config: Config, problem: Problem, target: Target, alignment: int | None = None, *, read: int = 2
+) -> Launch:
     """The launch of `rms_norm_backward`; arguments and errors as in `resolve_forward`.
 
     `persistent` and `split` with more than one program and a weight gradient leave partial sums, grid x hidden float32,
@@ -64,7 +76,7 @@ def resolve_backward(config: Config, problem: Problem, target: Target, alignment
     if config.schedule == "split":  # x, dy and the float32 weight gradient
         launch = split(config, problem, target, alignment, held_bytes=2 * ITEMSIZE[problem.dtype] + 4)
     elif config.schedule == "persistent":
-        launch = tile(config, problem, target, alignment, MAX_BACKWARD_ELEMENTS_PER_THREAD, streamed_tiles=2)
+        launch = tile(config, problem, target, alignment, MAX_BACKWARD_ELEMENTS_PER_THREAD, streamed_tiles=read)
     else:
         raise _unknown_schedule(config, problem)
     if not wants_dweight or launch.grid == 1:

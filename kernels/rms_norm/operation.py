@@ -21,20 +21,26 @@ _LEAST_NORMAL = torch.finfo(torch.float32).tiny
 _SUBNORMAL = {"enable_reflect_ftz": False}
 
 
-def _scalars(tensors: Sequence[Tensor | None], scalars: tuple[float, ...]) -> tuple[float, ...]:
-    """Without a weight, no offset is added to the ones that stand in for it."""
+def without_offset(tensors: Sequence[Tensor | None], scalars: tuple[float, ...]) -> tuple[float, ...]:
+    """Eps and offset: without a weight, the last input, no offset is added to the ones that stand in for it."""
     eps, _ = scalars
-    return scalars if tensors[1] is not None else (eps, 0.0)
+    return scalars if tensors[-1] is not None else (eps, 0.0)
 
 
-def _options(scalars: Mapping[str, float]) -> Mapping[str, Any] | None:
+def compiler_options(scalars: Mapping[str, float]) -> Mapping[str, Any] | None:
+    """Of binaries for an eps that is subnormal."""
     return _SUBNORMAL if scalars["eps"] < _LEAST_NORMAL and not torch.version.hip else None
 
 
-def _dweight_alone(tensors: dict[str, Tensor | None]) -> Prepared:
-    """The launch of the weight gradient alone; its table would have one line, so there is none."""
+def columns_alone(tensors: dict[str, Tensor | None], rows: str = "x") -> Prepared:
+    """The launch of the weight gradient alone; its table would have one line, so there is none.
+
+    Args:
+        tensors: of the backward, by name.
+        rows: name of those that were normalized.
+    """
     there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    x = there["x"]
+    x = there["x"] = there[rows]
     parts = dweight.parts_of(x.shape[0], x.shape[1], target_of(x).sms)
     workspace = x.new_empty(parts * x.shape[1], dtype=torch.float32)
     calls = dweight.calls(parts, there, workspace)
@@ -49,7 +55,7 @@ RMS_NORM = Operation(
     defaults={"eps": 1e-6, "offset": 0.0},
     optional=("weight",),
     derived={"eps": machine_epsilon},
-    scalars_of=_scalars,
-    compiler_options=_options,
-    columns_alone=_dweight_alone,
+    scalars_of=without_offset,
+    compiler_options=compiler_options,
+    columns_alone=columns_alone,
 )

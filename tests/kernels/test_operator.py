@@ -147,7 +147,7 @@ def test_operators_of_other_distributions_are_found(tmp_path):
         "print(*operators())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["rms_norm_forward", "rms_norm_backward", "norm_of_elsewhere"]
+    assert done.stdout.split() == [*operators(), "norm_of_elsewhere"]
 
 
 def test_variants():

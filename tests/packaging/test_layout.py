@@ -26,7 +26,7 @@ LIGHT = (
     r"kernels/((__init__|alignment|call|config|fingerprint|gpu_name|load_file|operator|problem|spec_faults|target"
     r"|\w+/(__init__|config|launch|trial|quick))\.py)"
 )
-SPECS = r"kernels/\w+/spec\.py"
+SPECS = r"kernels/\w+/(spec|space)\.py"
 SWEEPS = r"tuner/(?!commands)\w+\.py"
 # From the lowest to the highest: arrows point down, so each row names rows above it only.
 ROOMS = {
@@ -40,6 +40,11 @@ ROOMS = {
     "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light heuristics/tablefile", "torch triton"),
     "kernels/rms_norm": Room(
         rf"(?!{LIGHT}|{SPECS})kernels/rms_norm/", "light specs kernels kernels/tiles kernels/calling", "torch triton"
+    ),
+    "kernels/fused_add_rms_norm": Room(
+        rf"(?!{LIGHT}|{SPECS})kernels/fused_add_rms_norm/",
+        "light specs kernels kernels/calling kernels/rms_norm",
+        "torch",
     ),
     "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch triton"),
     "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas pyarrow rich"),

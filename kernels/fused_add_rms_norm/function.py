@@ -1,0 +1,61 @@
+"""The public function of a fused addition and RMSNorm.
+
+In: arguments. Out: y and s, with gradients.
+"""
+
+from typing import Literal
+
+from torch import Tensor
+
+from normtune.kernels.calling.entry import Entry
+from normtune.kernels.fused_add_rms_norm.operation import OPERATIONS
+
+Rounding = Literal["float32", "sum", "llama"]
+_CALLS = {rounding: Entry(operation) for rounding, operation in OPERATIONS.items()}
+
+
+def fused_add_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    eps: float | None = 1e-6,
+    offset: float = 0.0,
+    batch_invariant: bool | None = None,
+    *,
+    rounding: Rounding = "float32",
+    in_place: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The sum of two tensors and its RMSNorm, in one launch, differentiable in x, residual and weight.
+
+    s = x + residual, added in float32 and rounded once to residual's dtype; y = s * rstd * (weight + offset) with
+    rstd = 1 / sqrt(mean(s^2) + eps) over the last dimension. The kernels take what those of `rms_norm` take; all other
+    inputs are composed of torch's operations.
+
+    Args:
+        x: (..., hidden), bfloat16, float16, float32 or float64.
+        residual: of x's shape, of x's dtype or float32.
+        weight: (hidden,), on x's device; None for y = s * rstd.
+        eps: added to the mean square; None for the machine epsilon of float32, or of float64 if x is float64.
+        offset: added to the weight, in float32: 1.0 for weights that are stored around zero.
+        batch_invariant: as in `rms_norm`.
+        rounding: what is rounded to the dtype on the way, bit for bit that of others: `float32`, nothing, as in
+            FlashInfer and quack; `sum`, y is computed from the stored s, as in Liger-Kernel's mode `gemma`; `llama`,
+            the same, and s * rstd is rounded to x's dtype before the multiplication, as in vLLM and in Hugging Face's
+            Llama and Qwen.
+        in_place: write y into x and s into residual, and return these; without gradients.
+
+    Returns:
+        y, of x's shape and dtype, and s, of x's shape and residual's dtype, both contiguous.
+
+    Raises:
+        TypeError: x, residual or weight is not a tensor, or eps or offset not a number.
+        ValueError: another argument is wrong; the message names it and its value. Nothing was launched.
+    """
+    calls = _CALLS.get(rounding)
+    if calls is None:
+        raise ValueError(f"rounding is {rounding!r}: expected one of {', '.join(_CALLS)}")
+    if in_place:
+        calls.call_in_place((x, residual, weight), (eps, offset), batch_invariant)
+        return x, residual
+    found: tuple[Tensor, Tensor] = calls.call(x, residual, weight, eps, offset, batch_invariant)
+    return found

@@ -1,0 +1,34 @@
+"""fused_add_rms_norm as operations, one for each order of rounding.
+
+In: nothing. Out: `OPERATIONS` by the name of the order.
+"""
+
+from functools import partial
+
+from normtune.kernels.calling.operation import Operation
+from normtune.kernels.calling.wide import machine_epsilon
+from normtune.kernels.fused_add_rms_norm.composed import Formula
+from normtune.kernels.fused_add_rms_norm.spec import fused_add_rms_norm_backward, fused_add_rms_norm_forward
+from normtune.kernels.rms_norm.operation import columns_alone, compiler_options, without_offset
+
+_operation = partial(
+    Operation,
+    forward=fused_add_rms_norm_forward,
+    backward=fused_add_rms_norm_backward,
+    defaults={"eps": 1e-6, "offset": 0.0},
+    optional=("weight",),
+    derived={"eps": machine_epsilon},
+    like={"s": "residual", "dx": "s"},
+    in_place={"y": "x", "s": "residual"},
+    shared={"residual": "dx"},
+    scalars_of=without_offset,
+    compiler_options=compiler_options,
+    columns_alone=partial(columns_alone, rows="s"),
+)
+OPERATIONS = {
+    "float32": _operation(name="fused_add_rms_norm", formula=Formula()),
+    "sum": _operation(name="fused_add_rms_norm_rounded_sum", variant="rounded_sum", formula=Formula(True)),
+    "llama": _operation(
+        name="fused_add_rms_norm_llama", variant="rounded_sum+rounded_product", formula=Formula(True, True)
+    ),
+}

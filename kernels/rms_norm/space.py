@@ -1,0 +1,206 @@
+"""The spaces of RMSNorm's configs, and of those of its relatives: quick, default and full.
+
+In: the name of a space, a problem, a target. Out: configs, before legality.
+"""
+
+from collections.abc import Iterable
+from itertools import product
+
+from normtune.heuristics.rules import liger
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.launch import MAX_BACKWARD_ELEMENTS_PER_THREAD, MAX_FORWARD_ELEMENTS_PER_THREAD
+from normtune.kernels.rms_norm.quick import quick_backward, quick_forward
+from normtune.kernels.target import Target
+from normtune.kernels.tiles.launch import next_power_of_2
+
+_FULL_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+_FULL_WARPS = (1, 2, 4, 8, 16, 32)
+_FULL_STAGES = (1, 2, 3, 4)
+_FULL_PROGRAMS = (1, 2, 4, 8, 16)
+_FULL_CHUNKS = (512, 1024, 2048, 4096, 8192)
+_FULL_SLICES = (16, 32, 64)
+# With more rows no config with the finish `columns` won on the recorded H200.
+_MOST_COLUMNS_ROWS = 2048
+
+
+def _elements(config: Config, hidden: int, warp_size: int) -> float:
+    """Elements per thread of a config's tile, before `resolve` lowers it."""
+    return config.block_row * next_power_of_2(hidden) / (warp_size * config.num_warps)
+
+
+def forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
+    """The space `quick`, `default` or `full` of a forward, sorted."""
+    hidden, warp_size = problem.hidden, target.warp_size
+    flat: list[Config] = [
+        RMSNormConfig("row" if rows == 1 else "block_row", rows, warps)
+        for rows, warps in product(_FULL_ROWS, _FULL_WARPS)
+    ]
+    looped: list[Config] = [
+        RMSNormConfig("persistent", rows, warps, stages, programs)
+        for rows, warps, stages, programs in product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS)
+    ]
+    split: list[Config] = [
+        RMSNormConfig("split", 1, warps, block_col=chunk) for warps, chunk in product(_FULL_WARPS, _FULL_CHUNKS)
+    ]
+    split = [config for config in split if hidden > config.block_col >= 4 * warp_size * config.num_warps]
+    if name == "quick":
+        chosen = quick_forward(problem, target)
+    elif name == "full":
+        chosen = [config for config in flat + looped if 1 <= _elements(config, hidden, warp_size) <= 128] + split
+    else:
+        chosen = [config for config in flat if _is_default_flat(config, hidden, warp_size)]
+        chosen += [config for config in looped if _is_default_looped(config, problem, warp_size)]
+        chosen += [config for config in split if _is_default_split(config, hidden)]
+    return sorted({*chosen, *_liger_configs("rms_norm_forward", hidden)})
+
+
+# The default spaces hold configs that won by more than 1 % somewhere on an H200: out of the full space tried on the 20
+# shapes of the grid `probe` (benchmarks/space.py), and for `split` and `columns`, which came later, out of twice as
+# many configs tried on the recording grid. Against these the default space loses 0.01 % on average backward, 0.02 %
+# forward, 2.2 % at worst. The percentage beside a value below is the loss without it at the shape where it wins.
+
+
+def _is_default_flat(config: Config, hidden: int, warp_size: int) -> bool:
+    elements, block_col = _elements(config, hidden, warp_size), next_power_of_2(hidden)
+    if config.block_row == 1 and config.num_warps == 32:
+        return 4 <= elements <= 64
+    if config.block_row not in (1, 2, 8, 16, 32):  # 32: 1.8 % at 32768 x 256
+        return False
+    if elements == 2:  # 1.0 % at 4096 x 128
+        return config.block_row > 1 and config.num_warps == 8 and block_col <= 256
+    if elements == 64:  # 1.4 % at 65536 x 768, 2.8 % at 1 x 32768
+        return (config.block_row, config.num_warps) in ((8, 4), (1, 16))
+    return 4 <= elements <= 32 and config.block_row * block_col <= 16384
+
+
+def _is_default_looped(config: Config, problem: Problem, warp_size: int) -> bool:
+    return (
+        problem.rows >= 512  # with fewer, programs have a row or two each, as without a loop
+        and config.num_stages == 4  # 4.0 % at 1024 x 5120
+        and config.block_row == 1
+        and config.programs_per_sm in (2, 8, 16)  # 2: 5.9 % at 1024 x 5120; 8: 1.4 % at 4096 x 1536
+        and 16 <= _elements(config, problem.hidden, warp_size) <= 64
+    )
+
+
+def _is_default_split(config: Config, hidden: int) -> bool:
+    """Rows of more than 2048, where up to half a tile of the next power of two is empty, and rows of more than 8192."""
+    return hidden > 2048 and (config.block_col, config.num_warps) in (
+        *((1024, 4), (2048, 8), (4096, 16)),  # 2048, 8: 8 % at 4096 x 5120
+        *((4096, 32), (8192, 32)),  # 8192, 32: 5 % at 4096 x 32768
+    )
+
+
+def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
+    """The space `quick`, `default` or `full` of a backward, sorted."""
+    hidden, warp_size = problem.hidden, target.warp_size
+    # On a GPU with dependent launches they take up to 8 % less time than plain ones, and never much more.
+    finish = "dependent" if target.has_dependent_launch else "reduce"
+    chosen: list[Config]
+    if name == "quick":
+        chosen = quick_backward(problem, target, finish)
+    elif name == "full":
+        finishes = ("reduce", "dependent") if target.has_dependent_launch else ("reduce",)
+        looped = product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS, finishes)
+        chosen = [RMSNormConfig("persistent", *knobs) for knobs in looped]
+        chosen = [config for config in chosen if 1 <= _elements(config, hidden, warp_size) <= 64]
+        chosen += _columns(problem, target, _FULL_ROWS, _FULL_WARPS, _FULL_STAGES)
+        chosen += [
+            RMSNormConfig("split", 1, warps, stages, programs, finish, chunk)
+            for warps, stages, programs, finish, chunk in product(
+                _FULL_WARPS, (1, 2), (1, 2, 3), finishes, _FULL_CHUNKS
+            )
+            if hidden > chunk >= 4 * warp_size * warps
+        ]
+    else:
+        looped = product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS, (finish,))
+        chosen = [RMSNormConfig("persistent", *knobs) for knobs in looped]
+        chosen = [config for config in chosen if _is_default_backward(config, problem, warp_size)]
+        chosen += [
+            config
+            for config in _columns(problem, target, _FULL_ROWS, (2, 4, 8, 16), (1, 3))
+            if _is_default_columns(config, hidden)
+        ]
+        if hidden > 8192:
+            chosen += [
+                RMSNormConfig("split", 1, warps, stages, 1, finish, chunk)
+                for warps, stages, chunk in product((16, 32), (1, 2), (2048, 4096, 8192))
+                if 4 <= chunk // (warp_size * warps) <= 16
+            ]
+    return sorted({*chosen, *_liger_configs("rms_norm_backward", hidden)})
+
+
+def _columns(
+    problem: Problem, target: Target, rows: Iterable[int], warps: Iterable[int], stages: Iterable[int]
+) -> list[Config]:
+    """The configs with the finish `columns`; none if there are too many rows for a program to walk through."""
+    if problem.rows > _MOST_COLUMNS_ROWS and not problem.variant:
+        return []
+    configs: list[Config] = []
+    for block_row, num_warps, num_stages, slice_col in product(rows, warps, stages, _FULL_SLICES):
+        schedule = "row" if block_row == 1 else "block_row"
+        config = RMSNormConfig(schedule, block_row, num_warps, num_stages, 0, "columns", slice_col)
+        elements = _elements(config, problem.hidden, target.warp_size)
+        if 8 <= elements <= (64 if block_row == 1 else 16):
+            configs.append(config)
+    return configs
+
+
+def _liger_configs(name: str, hidden: int) -> set[Config]:
+    """The configs of Liger-Kernel's rule and of its open proposal (Liger-Kernel #1238), so that both can be scored.
+
+    The two differ in the threshold between a row and a block of rows: both are in the space at every shape.
+    """
+    return {config for config in (liger.choose(name, 1, hidden), liger.choose(name, 1 << 20, 64)) if config}
+
+
+def _is_default_columns(config: Config, hidden: int) -> bool:
+    warps, stages = config.num_warps, config.num_stages
+    if config.block_col == 16:
+        return warps >= 4 and (stages == 1 or config.block_row <= 4)
+    if config.block_col == 32:
+        return stages == 1 and (warps == 4 or (warps == 8 and config.block_row == 1))
+    return stages == 1 and config.block_row == 1 and warps in (4, 8) and hidden >= 1024
+
+
+def _is_default_backward(config: Config, problem: Problem, warp_size: int) -> bool:
+    hidden = problem.hidden
+    elements, block_col = _elements(config, hidden, warp_size), next_power_of_2(hidden)
+    rows, warps, stages, programs = config.block_row, config.num_warps, config.num_stages, config.programs_per_sm
+    if block_col >= 16384:  # up to 1.7 times as slow as in chunks
+        return False
+    if block_col <= 256 and (rows, warps, stages, programs) == (1, 1, 2, 1):  # 12 % at 1 x 64
+        return True
+    if problem.rows <= 64 and not problem.variant:
+        return False  # programs of columns take 0.5 to 0.8 of the time
+    return (
+        rows in (1, 2, 4, 16, 32)  # 2: 2.3 % at 32768 x 4096; 4: 2.5 % at 512 x 2048; 32: 1.7 % at 262144 x 64
+        and (stages in (3, 4) or (stages == 1 and rows >= 16))
+        and elements in ((8, 16, 32) if rows >= 16 else (16, 32))
+        and programs <= 8
+        and programs * warps in ((4, 8, 16) if stages != 3 else (8, 16))
+    )
+
+
+def forward_default(problem: Problem, target: Target, max_elements: int = MAX_FORWARD_ELEMENTS_PER_THREAD) -> Config:
+    """The config of a forward without a table: a row a program, of at most `max_elements` a thread."""
+    return RMSNormConfig("row", 1, _default_warps(problem, target, max_elements))
+
+
+def backward_default(problem: Problem, target: Target) -> Config:
+    """The config of a backward without a table: a program an SM, rows in chunks where they are long."""
+    if problem.hidden > 8192:  # a whole row, and three more of its length, do not fit into the registers
+        threads = 512 if problem.hidden <= 16384 else 1024
+        return RMSNormConfig("split", 1, threads // target.warp_size, 1, 1, "reduce", 4096)
+    warps = _default_warps(problem, target, MAX_BACKWARD_ELEMENTS_PER_THREAD)
+    return RMSNormConfig("persistent", 1, warps, 1, 1, "reduce")
+
+
+def _default_warps(problem: Problem, target: Target, most: int) -> int:
+    """Eight warps, as Transformer Engine (ROCm) runs with autotuning off; more only if eight are illegal."""
+    warps = 8
+    while next_power_of_2(problem.hidden) > most * warps * target.warp_size:
+        warps *= 2
+    return warps
