@@ -5,6 +5,7 @@ their fields. How they are stored is left to the store.
 """
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,8 +111,26 @@ def launch_digest(launch: AnyLaunch) -> bytes:
     return hashlib.sha256(repr(launch if not isinstance(launch, tuple) else tuple(launch)).encode()).digest()[:8]
 
 
+class Outcome(NamedTuple):
+    """Outcome of measuring one config on one problem.
+
+    Attributes:
+        status: one of `STATUSES`; samples exist only for `ok`.
+        reason: why it is not `ok`, one line; empty otherwise.
+        rounds: the number of the round of each sample, ascending.
+        nanoseconds: the samples, of the same length.
+        code: the launched code, where it is known.
+    """
+
+    status: str
+    reason: str = ""
+    rounds: Sequence[int] = ()
+    nanoseconds: Sequence[int] = ()
+    code: TimedCode | None = None
+
+
 class Measurement(NamedTuple):
-    """Outcome of one config on one problem in one run.
+    """The stored `Outcome` of one config on one problem in one run.
 
     Attributes:
         problem, config: that were measured.

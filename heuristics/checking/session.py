@@ -7,7 +7,7 @@ when they suffice.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,36 +21,13 @@ from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import Problem, split_batch_invariant
 from normtune.kernels.target import Target
+from normtune.results.records import Outcome
 
 # Shapes per function, without second looks, and without leaves that matter beyond this number: five functions within 60
 # s on a GPU that takes 0.25 s for a race.
 MOST_SHAPES = 40
 # A status without information on the config.
 _UNKNOWN = "not_recorded"
-
-
-class Answer(Protocol):
-    """Result for one config: see `results.records.Measurement`."""
-
-    @property
-    def status(self) -> str:
-        """One of `STATUSES`."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """Reason if it is not `ok`."""
-        ...
-
-    @property
-    def rounds(self) -> Sequence[int]:
-        """Numbers of the rounds."""
-        ...
-
-    @property
-    def nanoseconds(self) -> Sequence[int]:
-        """Times, one per round."""
-        ...
 
 
 class Question(NamedTuple):
@@ -116,7 +93,7 @@ class Course:
             not question.is_second_look or question.leaf in self._doubtful[function]
         )
 
-    def learn(self, question: Question, asked: Config, answers: Mapping[Config, Answer]) -> None:
+    def learn(self, question: Question, asked: Config, answers: Mapping[Config, Outcome]) -> None:
         """Take the result of a race.
 
         Args:

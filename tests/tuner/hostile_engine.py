@@ -12,10 +12,9 @@ from pathlib import Path
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import COPY
 from normtune.kernels.target import TARGETS
-from normtune.results.records import ROUNDS_PER_BLOCK, Device
+from normtune.results.records import ROUNDS_PER_BLOCK, Device, Outcome
 from normtune.tuner.device.engine import Block, DeviceLostError, Identity, NoMemoryError
 from normtune.tuner.plan.estimate import Speed
-from normtune.tuner.plan.outcome import Outcome
 
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
 

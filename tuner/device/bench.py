@@ -14,7 +14,7 @@ from normtune.errors import NormtuneError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch
 from normtune.kernels.problem import Problem
-from normtune.results.records import ROUNDS_PER_BLOCK, TimedCode, launch_digest
+from normtune.results.records import ROUNDS_PER_BLOCK, Outcome, TimedCode, launch_digest
 from normtune.tuner.device.compiling import (
     BESIDE_A_GPU,
     COMPILE_SECONDS,
@@ -27,7 +27,6 @@ from normtune.tuner.device.open import Phases, SkippedError
 from normtune.tuner.device.worker import Opener, Worker, WorkerLostError
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.estimate import Speed
-from normtune.tuner.plan.outcome import Outcome
 from normtune.tuner.plan.plan import Candidate, Plan, Task
 from normtune.tuner.search.protocol import Race
 from normtune.tuner.search.rounds import close_to_best, timed

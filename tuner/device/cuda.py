@@ -15,11 +15,10 @@ from normtune.kernels.calling.device import describe
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
-from normtune.results.records import Device
+from normtune.results.records import Device, Outcome
 from normtune.results.regimes import COLD
 from normtune.tuner.device.engine import Block, DeviceLostError, Identity, NoMemoryError
 from normtune.tuner.plan.estimate import Speed
-from normtune.tuner.plan.outcome import Outcome
 from normtune.tuner.plan.plan import Candidate
 from normtune.tuner.timing.clocks import ClockWatch
 from normtune.tuner.timing.gate import LaunchFailedError, gate, one_line

@@ -10,9 +10,8 @@ from typing import NamedTuple, Protocol
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
-from normtune.results.records import Device
+from normtune.results.records import Device, Outcome
 from normtune.tuner.plan.estimate import Speed
-from normtune.tuner.plan.outcome import Outcome
 from normtune.tuner.plan.plan import Candidate
 
 

@@ -9,11 +9,10 @@ from typing import NamedTuple, Protocol
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
 from normtune.kernels.target import Target
-from normtune.results.records import Device
+from normtune.results.records import Device, Outcome
 from normtune.results.regimes import COLD
 from normtune.tuner.device.engine import Engine
 from normtune.tuner.plan.estimate import Speed
-from normtune.tuner.plan.outcome import Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.protocol import Race
 

@@ -10,9 +10,8 @@ import numpy as np
 
 from normtune.kernels.config import Config
 from normtune.results.database.store import Coverage
-from normtune.results.records import ROUNDS_PER_BLOCK
+from normtune.results.records import ROUNDS_PER_BLOCK, Outcome
 from normtune.tuner.plan.agenda import Agenda
-from normtune.tuner.plan.outcome import Outcome
 from normtune.tuner.plan.plan import Candidate, Task
 from normtune.tuner.search.protocol import Known, Race
 

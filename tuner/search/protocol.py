@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.tuner.plan.outcome import Outcome
+from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
 
 if TYPE_CHECKING:
