@@ -98,7 +98,13 @@ def import_(
     """Add the measurements of Parquet files to a store. What the store has already stays as it is."""
     from normtune.results.database.store import Store, resolve_url
     from normtune.results.parquet_csv import read_parquet
+    from normtune.results.t4 import is_t4
 
+    for path in filter(is_t4, files):
+        raise UsageError(
+            f"{path} is not imported: the samples of a T4 file were not taken in rounds, and a store compares no "
+            "others; `python benchmarks/strategies.py` replays such files"
+        )
     url = resolve_url(store)
     # All files are read and checked before the store is touched.
     parts = [(path, read_parquet(path)) for path in files]
