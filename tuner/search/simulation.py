@@ -79,9 +79,9 @@ def simulate(
     Args:
         strategy: makes the search.
         spaces: one for each problem.
-        seed: of the blocks that are drawn.
+        seed: of the rounds that are drawn.
         seconds: the time.
-        in_order: whether the first block of a task is the first that was recorded, and so on; blocks are drawn at
+        in_order: whether the first round of a task is the first that was recorded, and so on; rounds are drawn at
             random otherwise, the same ones for all configs, as a sweep that interleaves them meets the device in any
             state.
     """
@@ -158,15 +158,18 @@ class _Session:
         self._clock = clock
         self._random = random.Random(seed)
         self._in_order = in_order
-        self._count = min(map(len, space.blocks.values()))
+        self._count = next(iter(space.blocks.values())).size
         self.drawn = 0
 
     def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
-        """One recorded block of each config."""
-        number = self.drawn % self._count if self._in_order else self._random.randrange(self._count)
+        """Recorded rounds, drawn by themselves: of eight blocks one would be drawn twice in a row too often."""
+        first = range(self.drawn * ROUNDS_PER_BLOCK, (self.drawn + 1) * ROUNDS_PER_BLOCK)
+        rounds = [number % self._count if self._in_order else self._random.randrange(self._count) for number in first]
         self.drawn += 1
         space = self._space
-        times = {config: space.blocks[config][number].tolist() for config in configs if config in space.blocks}
+        times = {
+            config: space.blocks[config].reshape(-1)[rounds].tolist() for config in configs if config in space.blocks
+        }
         taken = sum(map(sum, times.values())) * 1e-9 * space.launches
         self._clock.spend(taken + space.fixed * ROUNDS_PER_BLOCK * len(times))
         return times

@@ -104,9 +104,9 @@ class Twin:
         self.blocks = {**blocks, self.twin: blocks[self.best]}
 
     def block(self, configs):
-        number, own = self.random.randrange(8), self.random.randrange(8)
+        rounds, own = ([self.random.randrange(16) for _ in range(2)] for _ in range(2))
         return {
-            config: self.blocks[config][own if config == self.twin else number].tolist()
+            config: self.blocks[config].reshape(-1)[own if config == self.twin else rounds].tolist()
             for config in configs
             if config in self.blocks
         }
