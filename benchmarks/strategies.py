@@ -120,8 +120,8 @@ def markdown(document: dict[str, Any]) -> str:
     lines = ["`python benchmarks/strategies.py FOLDER`: 0 is calculated random search, 1 the optimum.", ""]
     for scenario in document["scenarios"]:
         lines += [
-            f"**{scenario['name']}**: {scenario['configs']} configs, {scenario['seconds']:.4g} s, in which random search "
-            f"tries {scenario['evaluations']:.3g} of a problem and comes 95 % of the way from the median to the optimum",
+            f"**{scenario['name']}**: {scenario['configs']} configs, {scenario['seconds']:.4g} s. Random search tries "
+            f"{scenario['evaluations']:.3g} of a problem and comes 95 % of the way from the median to the optimum.",
             "",
             "| search | score | 5 to 95 % of repeats | repeats | way at the end | configs | CPU s |",
             "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",

@@ -7,7 +7,8 @@ are raced (`race`) up to 16 rounds; at the end a full race of the best.
   best of each task, so that only times of the same rounds are compared.
 - A proposal that no candidate of the plan has is illegal: the study learns it as a violated constraint, and the nearest
   legal config that is not yet measured takes its place. No config is proposed twice.
-- The first proposals are the best configs of the nearest shapes that were measured.
+- Problems take turns, so that a sweep may stop at any time. The best configs of the nearest measured shapes are
+  proposed first.
 - Studies live in memory, or in an SQLite file, where `optuna-dashboard` shows them. Each search makes studies of its
   own, with names of their own, and reads no others: what was measured before comes from the store.
 """
@@ -95,11 +96,11 @@ class Sampled(ABC):
 
     def ask(self, seconds: float) -> Iterator[Task]:
         """The next task of a few problems; the same ones until one of them is measured."""
-        open_spaces = [space for space in self._spaces.values() if not space.done][:_OPEN]
-        for space in open_spaces:
+        waiting = [space for space in self._spaces.values() if not space.done]
+        for space in sorted(waiting, key=lambda space: (not space.is_asked, space.tried // PROPOSALS))[:_OPEN]:
             if space.study is None:
-                space.begin(self._study(space), self._winners(space))
-            yield space.next_task()
+                space.begin(self._study(space))
+            yield space.next_task(self._winners(space))
 
     def race(self, task: Task) -> Race:
         """A short race of proposals, a full one of the finalists."""
@@ -168,6 +169,16 @@ class _Space:
         self.done = self.done or self._enough()
 
     @property
+    def is_asked(self) -> bool:
+        """Whether its next task is known."""
+        return self._pending is not None
+
+    @property
+    def tried(self) -> int:
+        """Number of configs that were measured or failed."""
+        return len(self._values) + len(self._failed)
+
+    @property
     def best(self) -> Config | None:
         """The best measured config."""
         return min(self._values, key=lambda config: (self._values[config], config), default=None)
@@ -176,21 +187,20 @@ class _Space:
         """The candidates that were not measured."""
         return tuple(candidate for candidate, row in zip(self.task.candidates, self._free, strict=True) if row)
 
-    def begin(self, study: optuna.Study, starts: Sequence[Config]) -> None:
-        """Give the space its study, which learns what is known, and the configs to be proposed first."""
+    def begin(self, study: optuna.Study) -> None:
+        """Give the space its study, which learns what is known."""
         self.study = study
-        self._starts = [config for config in starts if config in self._row]
         for config in [*self._values, *self._failed]:
             self._learn(self._asked(config), config)
 
-    def next_task(self) -> Task:
-        """The proposals and the best so far, or the finalists."""
+    def next_task(self, winners: Sequence[Config]) -> Task:
+        """The proposals and the best so far, or the finalists; `winners` are proposed first."""
         if self._pending is None:
             best = self.best
             if self.is_final:
                 chosen = sorted(self._values, key=lambda config: (self._values[config], config))[:FINALISTS]
             else:
-                chosen = [*([best] if best is not None else []), *self._proposals()]
+                chosen = [*([best] if best is not None else []), *self._proposals(winners)]
             self._pending = Task(self.task.problem, tuple(sorted(self._candidates[config] for config in chosen)))
         return self._pending
 
@@ -221,10 +231,11 @@ class _Space:
 
     def _left(self) -> int:
         """Number of configs still to be measured."""
-        return min(self._most, len(self._row)) - len(self._values) - len(self._failed)
+        return min(self._most, len(self._row)) - self.tried
 
-    def _proposals(self) -> list[Config]:
+    def _proposals(self, winners: Sequence[Config]) -> list[Config]:
         """New configs, each with a trial that is waiting for its value."""
+        self._starts = [config for config in winners if config in self._row]
         for _ in range(min(PROPOSALS, self._left())):
             config, trial = self._proposal()
             self._free[self._row[config]] = False

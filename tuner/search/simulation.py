@@ -57,6 +57,8 @@ class Simulated(NamedTuple):
         overhead: seconds spent on configs once.
         device: seconds of timing.
         timed: number of configs that were timed.
+        measured: the tasks and their outcomes.
+        ends: the second at which each of these ended.
         is_done: whether the search ended by itself.
     """
 
@@ -64,6 +66,8 @@ class Simulated(NamedTuple):
     overhead: float
     device: float
     timed: int
+    measured: list[tuple[Task, Mapping[Config, Outcome]]]
+    ends: list[float]
     is_done: bool
 
 
@@ -89,6 +93,8 @@ def simulate(
     clock = _Clock(seconds)
     moments: dict[Problem, Moment] = {}
     told: list[Moment] = []
+    measured: list[tuple[Task, Mapping[Config, Outcome]]] = []
+    ends: list[float] = []
     search = strategy([space.task for space in spaces], {})
     rounds: dict[Problem, int] = {}
     medians: dict[tuple[Problem, Config], float] = {}
@@ -107,7 +113,7 @@ def simulate(
             told.append(moments[problem])
 
     def finished(is_done: bool) -> Simulated:
-        return Simulated(told, clock.overhead, clock.now - clock.overhead, len(clock.begun), is_done)
+        return Simulated(told, clock.overhead, clock.now - clock.overhead, len(clock.begun), measured, ends, is_done)
 
     try:
         while (task := next(iter(search.ask(seconds - clock.now)), None)) is not None:
@@ -122,6 +128,8 @@ def simulate(
             outcomes |= {
                 config: Outcome("ok", "", values.rounds, values.nanoseconds) for config, values in samples.items()
             }
+            measured.append((task, outcomes))
+            ends.append(clock.now)
             search.tell(task, outcomes)
     except _OutOfTimeError:
         return finished(False)

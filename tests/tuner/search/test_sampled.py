@@ -15,7 +15,7 @@ from normtune import cli
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
-from normtune.results.database.store import Store
+from normtune.results.database.store import Coverage, Store
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.plan.plan import Candidate, Task
 from normtune.tuner.search.gp import GP
@@ -120,30 +120,37 @@ def test_illegal_and_failed_configs_are_violated_constraints():
     assert str(BROKEN) not in {trial.user_attrs["config"] for trial in feasible}
 
 
-def test_a_neighbour_begins_with_the_best_of_the_first():
-    spaces = [space(rows=64), space(rows=128)]
-    result = simulate(partial(Watched, most=30), spaces, 0, math.inf)
-    best = next(moment.best for moment in reversed(result.moments) if moment.problem == spaces[0].task.problem)
-    later = [task for task in Watching.tasks if task.problem == spaces[1].task.problem]
-    assert best in [config for task in later[:2] for config in task.configs]
-
-
-def test_what_the_store_knows_is_not_proposed_again(tmp_path):
-    from normtune.results.database.store import Coverage
-
-    fields = {name: None for name in Coverage._fields}
-    known = {tile: Coverage(**{**fields, "status": "ok", "samples": 6, "median_ns": 1000}) for tile in TILES[1:20]} | {
-        TILES[0]: Coverage(**{**fields, "status": "crashed", "samples": 0})
+def known(statuses):
+    """Coverage of configs by their median times; None for a failure."""
+    rest = dict.fromkeys(Coverage._fields)
+    return {
+        config: Coverage(**{**rest, "status": "ok" if median else "crashed", "samples": 6, "median_ns": median})
+        for config, median in statuses.items()
     }
+
+
+def test_the_best_of_the_nearest_shapes_are_proposed_first_and_problems_take_turns():
+    tasks = [space(rows=rows).task for rows in (1, 64, 128, 4096)]
+    search = TPE(tasks, {task.problem: known({TILES[n]: 100, TILES[9]: 200}) for n, task in enumerate(tasks) if n != 2})
+    asked = {task.problem.rows: task.configs for task in search.ask(math.inf)}
+    assert set(asked) == {1, 64, 128, 4096}
+    assert {TILES[0], TILES[1], TILES[3]} <= set(asked[128])
+    assert TILES[0] in asked[64] and TILES[9] not in asked[64]
+    simulate(Watched, [space(rows=rows) for rows in (1, 64, 128)], 0, math.inf)
+    assert len({task.problem for task in Watching.tasks[:3]}) == 3
+
+
+def test_what_the_store_knows_is_not_proposed_again():
+    before = known({TILES[0]: None} | dict.fromkeys(TILES[1:20], 1000))
     task = space().task
-    search = Watched([task], {task.problem: known}, most=24)
+    search = Watched([task], {task.problem: before}, most=24)
     assert [len(left.candidates) for left in search.left()] == [len(TILES) - 20]
     (asked,) = search.ask(math.inf)
-    assert len(set(asked.configs) & set(known)) == 1 and len(asked.configs) == PROPOSALS + 1
+    assert len(set(asked.configs) & set(before)) == 1 and len(asked.configs) == PROPOSALS + 1
     assert next(iter(search.ask(math.inf))) == asked
     search.tell(asked, {})
     assert not search.left() and not list(search.ask(math.inf))
-    assert not TPE([task], {task.problem: known}, most=20).left()
+    assert not TPE([task], {task.problem: before}, most=20).left()
 
 
 @pytest.fixture
