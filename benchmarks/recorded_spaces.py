@@ -4,8 +4,9 @@ In: a grid or a folder. Out: `Space`s, with the costs of a sweep on that device.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -37,7 +38,7 @@ def recorded(dtype: str = "bfloat16") -> list[Space]:
     frame = frame[(frame.status == "ok") & (frame.variant == "") & (frame.dtype == dtype)]
     evict = 2 * evidence.devices()[0].l2_bytes / H200.bytes_per_second
     spaces = []
-    for (name, rows, hidden), part in frame.groupby(["operator", "rows", "hidden"]):
+    for (name, rows, hidden), part in cast(Any, frame.groupby(["operator", "rows", "hidden"])):
         configs = [read_config(name, text) for text in part["config"]]
         pairs = zip(configs, part["samples"], strict=True)
         blocks = {config: np.asarray(one).reshape(-1, ROUNDS_PER_BLOCK) for config, one in pairs if config != COPY}
@@ -65,14 +66,16 @@ def space_of(recorded_space: RecordedSpace, configs: list[Config] | None = None,
     chosen = recorded_space.configs if configs is None else configs
     timed = {config: one for config, one in recorded_space.timed.items() if config in set(chosen)}
     blocks = {config: one.nanoseconds.reshape(-1, ROUNDS_PER_BLOCK) for config, one in timed.items()}
-    every = recorded_space.timed | recorded_space.failed
-    overhead = {config: every[config].overhead for config in chosen}
+    seconds = {
+        config: one.overhead for part in (recorded_space.timed, recorded_space.failed) for config, one in part.items()
+    }
+    overhead = {config: seconds[config] for config in chosen}
     return Space(task_of(Problem(recorded_space.name, rows, 1, "float32"), chosen), blocks, overhead)
 
 
-def task_of(problem: Problem, configs: object) -> Task:
+def task_of(problem: Problem, configs: Iterable[Config]) -> Task:
     """A task whose launches nobody looks at."""
-    return Task(problem, tuple(Candidate(config, None) for config in sorted(configs)))  # type: ignore[call-overload]
+    return Task(problem, tuple(Candidate(config, cast(Any, None)) for config in sorted(configs)))
 
 
 def some(spaces: list[Space], count: int) -> list[Space]:

@@ -87,7 +87,10 @@ def plain_random(scenario: Scenario, seed: int, seconds: float) -> list[Moment]:
 def run(scenario: Scenario, of: Scale, name: str, repeats: int, seconds: float) -> dict[str, Any]:
     """The scores of a search on a scenario."""
     begun, end = time.process_time(), float(of.times[-1])
-    scores, ends, configs, device = [], [], [], []
+    scores: list[float] = []
+    ends: list[float] = []
+    configs: list[int] = []
+    device: list[float] = []
     while len(scores) < repeats and (len(scores) < 2 or time.process_time() - begun < seconds):
         seed = len(scores)
         if name == PLAIN:
