@@ -69,6 +69,7 @@ bench-strategies:
 	@$(MAKE) --silent $(VENV)/.ready
 	$(BIN)/python benchmarks/racing.py $(HUB)
 	$(BIN)/python benchmarks/strategies.py $(HUB)
+	$(BIN)/python benchmarks/table_after.py
 
 clean:
 	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist *.egg-info

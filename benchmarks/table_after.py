@@ -26,7 +26,7 @@ from normtune.results.records import Measurement
 from normtune.tuner.search.registry import search
 from normtune.tuner.search.simulation import Simulated, Space, simulate
 
-SEARCHES = ("exhaustive", "adaptive", "race", "random", "tpe")
+SEARCHES = ("exhaustive", "adaptive", "race")
 # Of timing on the device; race and adaptive take less than the last.
 SECONDS = (10, 20, 40, 80)
 LEAVES = 24

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normtune.benchmarks import racing, strategies
+from normtune.benchmarks import racing, strategies, table_after
 from normtune.benchmarks.recorded_spaces import task_of
 from normtune.benchmarks.scores import expected_best, scale, score
 from normtune.kernels.problem import Problem
@@ -62,7 +62,7 @@ def test_a_search_is_scored_and_written():
     assert "| random | " in told
 
 
-@pytest.mark.parametrize("script", [racing, strategies])
+@pytest.mark.parametrize("script", [racing, strategies, table_after])
 def test_the_markdown_that_is_kept_is_that_of_the_results(root: Path, script) -> None:
     path = root / RESULTS / f"{script.__name__.rpartition('.')[2]}.json"
     assert path.with_suffix(".md").read_text() == script.markdown(json.loads(path.read_text())) + "\n"

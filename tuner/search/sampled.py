@@ -19,6 +19,8 @@ import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import nsmallest
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -120,17 +122,23 @@ class Sampled(ABC):
 
     def _winners(self, space: "_Space") -> list[Config]:
         """The best configs of the nearest measured shapes, the nearest first."""
-        own = space.task.problem
-        near = sorted(
-            (_distance(own, problem), problem, other.best)
-            for problem, other in self._spaces.items()
-            if problem != own and problem._replace(rows=own.rows, hidden=own.hidden) == own and other.best is not None
-        )
-        return list(dict.fromkeys(best for _, _, best in near[:_NEIGHBOURS] if best is not None))
+        if not space.neighbours:
+            own = space.task.problem
+            alike = (p for p in self._spaces if p._replace(rows=own.rows, hidden=own.hidden) == own and p != own)
+            space.neighbours = sorted(alike, key=lambda problem: (_distance(own, problem), problem))
+        bests = (self._spaces[problem].best for problem in space.neighbours)
+        return list(dict.fromkeys(islice((best for best in bests if best is not None), _NEIGHBOURS)))
 
 
 class _Space:
-    """The configs of one problem, and its study."""
+    """The configs of one problem, and its study.
+
+    Attributes:
+        study: None until the problem is first asked for.
+        is_final: whether all that is left is the race of the best.
+        neighbours: problems that differ in shape only, the nearest first.
+        best: the best measured config.
+    """
 
     def __init__(self, task: Task, known: Mapping[Config, Coverage], seed: int, most: int | None) -> None:
         self.task = task
@@ -138,6 +146,8 @@ class _Space:
         self.study: optuna.Study | None = None
         self.samples_itself = False
         self.is_final = False
+        self.neighbours: list[Problem] = []
+        self.best: Config | None = None
         self._random = Random(seed)
         self._candidates = {candidate.config: candidate for candidate in task.candidates}
         self._knobs = KnobSpace(task.configs)
@@ -153,6 +163,7 @@ class _Space:
                     self._failed.append(config)
                 else:
                     self._values[config] = math.log(coverage.median_ns)
+        self.best = next(iter(self._fastest(1)), None)
         self.done = self._left() <= 0
 
     @property
@@ -164,11 +175,6 @@ class _Space:
     def tried(self) -> int:
         """Number of configs that were measured or failed."""
         return len(self._values) + len(self._failed)
-
-    @property
-    def best(self) -> Config | None:
-        """The best measured config."""
-        return min(self._values, key=lambda config: (self._values[config], config), default=None)
 
     def untried(self) -> tuple[Candidate, ...]:
         """The candidates that were not measured."""
@@ -183,11 +189,7 @@ class _Space:
     def next_task(self, winners: Sequence[Config]) -> Task:
         """The proposals and the best so far, or the finalists; `winners` are proposed first."""
         if self._pending is None:
-            if self.is_final:
-                chosen = sorted(self._values, key=lambda config: (self._values[config], config))[:FINALISTS]
-            else:
-                best = self.best
-                chosen = [*([best] if best is not None else []), *self._proposals(winners)]
+            chosen = self._fastest(FINALISTS) if self.is_final else [*self._fastest(1), *self._proposals(winners)]
             self._pending = Task(self.task.problem, tuple(sorted(self._candidates[config] for config in chosen)))
         return self._pending
 
@@ -206,12 +208,16 @@ class _Space:
             base = self._values.get(anchor, float(np.mean(np.log(samples[anchor].nanoseconds))))
             for config, values in samples.items():
                 self._values[config] = base + log_ratio(values, samples[anchor])
+            self.best = next(iter(self._fastest(1)), None)
         self._failed += [config for config in outcomes if config in self._trials and config not in samples]
         for config, trial in self._trials.items():
             self._learn(trial, config)
         self._trials = {}
         was_final, self.is_final = self.is_final, self._left() <= 0
         self.done = not outcomes or was_final or (self.is_final and len(self._values) < 2)
+
+    def _fastest(self, count: int) -> list[Config]:
+        return nsmallest(count, self._values, key=lambda config: (self._values[config], config))
 
     def _left(self) -> int:
         """Number of configs still to be measured."""
