@@ -3,6 +3,7 @@
 # make test      every check that needs no GPU, at most 6 minutes on two cores
 # make test-all  these, the slow ones and, where there is a GPU, those that need one
 # make bench     this GPU: normtune beside its peers, kernels and host, and the tables of others; resumes
+# make bench-strategies HUB=FOLDER   searches on recorded times, with T4 files of benchmark_hub; no GPU, an hour
 # make format    rewrite the sources as `make test` wants them
 # make clean     remove what these targets made, measurements excepted
 #
@@ -24,7 +25,7 @@ STORE ?= sqlite:///normtune-$(subst :,-,$(DEVICE)).db
 REPLAYS := no GPU is measured, this replays the recording of $(DEVICE:replay:%=%)
 MEASURES := this measures the GPU $(DEVICE)
 
-.PHONY: tune quick test test-all bench format clean
+.PHONY: tune quick test test-all bench bench-strategies format clean
 
 tune:
 	@echo "make tune: $(if $(filter replay:%,$(DEVICE)),$(REPLAYS),$(MEASURES))"
@@ -61,6 +62,14 @@ bench:
 format: $(VENV)/.ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+bench-strategies: export OMP_NUM_THREADS := 1
+bench-strategies:
+	@test -d "$(HUB)" || { echo "make bench-strategies: HUB is '$(HUB)', expected a folder with T4 files of benchmark_hub" >&2; exit 1; }
+	@$(MAKE) --silent $(VENV)/.ready
+	$(BIN)/python benchmarks/racing.py $(HUB)
+	$(BIN)/python benchmarks/strategies.py $(HUB)
+	$(BIN)/python benchmarks/table_after.py
 
 clean:
 	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist *.egg-info

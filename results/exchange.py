@@ -15,6 +15,7 @@ from normtune.results.parquet_csv import check_export, read_parquet, writer_of
 from normtune.results.recording import check_folder, write_recording
 from normtune.results.regimes import check_regime
 from normtune.results.selection import in_regime
+from normtune.results.t4 import is_t4
 
 Load = Callable[[], Evidence]
 
@@ -95,10 +96,16 @@ def read_files(files: Iterable[str | os.PathLike[str]]) -> list[tuple[Path, Evid
     """The measurements of Parquet files, all of which are read and checked before any is imported.
 
     Raises:
-        UsageError: there is no file, or one does not exist.
+        UsageError: there is no file, one does not exist, or it is a T4 file of another tuner.
         NormtuneError: a file is damaged or not one that normtune wrote.
     """
-    parts = [(Path(path), read_parquet(Path(path))) for path in files]
+    paths = list(map(Path, files))
+    for path in filter(is_t4, paths):
+        raise UsageError(
+            f"{path} is not imported: the samples of a T4 file were not taken in rounds, and a store compares no "
+            "others; `python benchmarks/strategies.py` replays such files"
+        )
+    parts = [(path, read_parquet(path)) for path in paths]
     if not parts:
         raise UsageError("no files are given: expected Parquet files that `normtune data export` wrote")
     return parts

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from normtune.tuner.plan.plan import SPACES, Plan, fitting, plan, problems
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.progress import Silent
 from normtune.tuner.report import device_line, end_lines, plain_sweep, plan_lines, pruned_lines
-from normtune.tuner.search.protocol import Search
+from normtune.tuner.search.protocol import Search, Strategy
 from normtune.tuner.search.registry import search
 from normtune.tuner.summary import Summary
 from normtune.tuner.sweep import Outlook, look_ahead
@@ -92,6 +93,7 @@ class Request:
     shapes: Shapes | None = None
     space: str | None = None
     strategy: str | None = None
+    studies: str | os.PathLike[str] | None = None
     regime: str = COLD
     budget_seconds: float | None = None
     stale: bool = False
@@ -100,6 +102,8 @@ class Request:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense before anything is opened."""
+        if self.studies is not None and not getattr(search(self.chosen.strategy), "makes_studies", False):
+            raise UsageError(f"--studies is given, but strategy {self.chosen.strategy} makes none: leave it out")
         search(self.chosen.strategy)
         if self.chosen.space not in SPACES:
             raise UsageError(f"unknown space {self.chosen.space!r}: expected one of {', '.join(SPACES)}")
@@ -128,6 +132,11 @@ class Request:
             self.strategy or implied.strategy,
             implied.budget_seconds if budget is None else budget,
         )
+
+    def search(self) -> Strategy:
+        """What makes the search."""
+        chosen: Callable[..., Search] = search(self.chosen.strategy)
+        return chosen if self.studies is None else partial(chosen, studies=Path(self.studies))
 
     def wanted(self) -> "_Wanted":
         """The problems of the grid, of the sizes or of the shapes."""
@@ -167,6 +176,7 @@ def sweep(
     shapes: Shapes | None = None,
     space: str | None = None,
     strategy: str | None = None,
+    studies: str | os.PathLike[str] | None = None,
     regime: str = COLD,
     budget_seconds: float | None = None,
     stale: bool = False,
@@ -189,7 +199,8 @@ def sweep(
         hidden: hidden sizes in place of the grid's.
         shapes: pairs (rows, hidden), or a CSV file with these columns, in place of a grid.
         space: of configs: `default`, `full` or `quick`; None for that of the effort.
-        strategy: `adaptive` or `exhaustive`; None for that of the effort.
+        strategy: `adaptive`, `exhaustive`, `race`, `tpe`, `gp` or `random`; None for that of the effort.
+        studies: SQLite file for the studies of `tpe`, `gp` and `random`; None keeps none.
         regime: `cold`, `warm` or `eager`.
         budget_seconds: that it may take; None for no limit, or that of the effort.
         stale: whether only what is stored under kernels that changed since is measured again.
@@ -212,6 +223,7 @@ def sweep(
         shapes=shapes,
         space=space,
         strategy=strategy,
+        studies=studies,
         regime=regime,
         budget_seconds=budget_seconds,
         stale=stale,
@@ -261,8 +273,7 @@ def _swept(
         chosen = fitting(whole, bench.free_bytes)
         starting = time.monotonic() - begun
         left = None if effort.budget_seconds is None else effort.budget_seconds - starting
-        strategy: type[Search] = search(effort.strategy)
-        summary = measure(bench, opened, chosen, strategy, left, face, retry_failed=request.retry_failed)
+        summary = measure(bench, opened, chosen, request.search(), left, face, retry_failed=request.retry_failed)
         summary.starting_seconds += starting
     face.say(*end_lines(summary, effort.budget_seconds))
     return Sweep(bench.device, face.outlook, summary, opened.damage)

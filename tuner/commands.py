@@ -79,9 +79,14 @@ def sweep(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="adaptive: 6 rounds, 16 for configs within 10 % of the best; exhaustive: 16 for all. Default: "
+            help="adaptive: 6 rounds, 16 for configs within 10 % of the best; exhaustive: 16 for all; race: 6 to 64, "
+            "until the best is known to 0.5 %; tpe, gp, random: some of the configs, for large spaces. Default: "
             "adaptive.",
         ),
+    ] = None,
+    studies: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep the studies of tpe, gp or random in this SQLite file of Optuna."),
     ] = None,
     regime: Annotated[
         str,
@@ -129,6 +134,7 @@ def sweep(
         shapes=shapes,
         space=space,
         strategy=strategy,
+        studies=studies,
         regime=regime,
         budget_seconds=parse_budget(budget),
         stale=stale,

@@ -18,7 +18,7 @@ from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, known
 from normtune.tuner.rescue import Keeper
 from normtune.tuner.run_record import begun_run, measurements
-from normtune.tuner.search.protocol import Search
+from normtune.tuner.search.protocol import Search, Strategy
 from normtune.tuner.summary import Best, Summary
 
 # Part of the budget for closing the device and the store.
@@ -74,7 +74,7 @@ def sweep(
     bench: Bench,
     store: Store,
     plan: Plan,
-    strategy: type[Search],
+    strategy: Strategy,
     budget_seconds: float | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -143,7 +143,7 @@ def look_ahead(
     bench: Bench,
     store: Store | None,
     plan: Plan,
-    strategy: type[Search],
+    strategy: Strategy,
     budget_seconds: float | None = None,
     retry_failed: bool = False,
     stored: Stored | None = None,
@@ -160,7 +160,7 @@ def _search(
     bench: Bench,
     store: Store | None,
     plan: Plan,
-    strategy: type[Search],
+    strategy: Strategy,
     retry_failed: bool,
     stored: Stored | None = None,
 ) -> Search:

@@ -92,7 +92,9 @@ ROOMS = {
     "tuner/machine": Room("tuner/machine/", "kernels/calling", "pynvml torch triton"),
     "tuner/timing": Room("tuner/timing/", "light kernels/calling results", "pynvml torch triton"),
     "tuner/plan": Room("tuner/plan/", "light results results/database tuner/timing", "numpy"),
-    "tuner/search": Room("tuner/search/", "light results results/database tuner/timing tuner/plan", "numpy"),
+    "tuner/search": Room(
+        "tuner/search/", "light results results/database tuner/timing tuner/plan", "numpy optuna scipy"
+    ),
     "tuner/device": Room(
         "tuner/device/",
         "light kernels kernels/calling results results/database tuner/machine tuner/timing tuner/plan tuner/search",

@@ -35,7 +35,7 @@ sampler with `ask` and `tell` of its own for each problem asks for tasks of a fe
 problem are compiled, others are measured. A model over all shapes asks for tasks of one config and an anchor.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from normtune.kernels.config import Config
@@ -97,3 +97,7 @@ class Search(Protocol):
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Receive the outcomes of a task, the copy included; empty if it could not be measured."""
         ...
+
+
+# Makes a search: its class, or that with options of its own.
+Strategy: TypeAlias = Callable[[Sequence[Task], Known], Search]

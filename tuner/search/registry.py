@@ -11,6 +11,10 @@ from normtune.tuner.search.protocol import Search
 SEARCHES = {
     "adaptive": "normtune.tuner.search.adaptive:Adaptive",
     "exhaustive": "normtune.tuner.search.exhaustive:Exhaustive",
+    "gp": "normtune.tuner.search.gp:GP",
+    "race": "normtune.tuner.search.race:Racing",
+    "random": "normtune.tuner.search.random_draw:RandomDraw",
+    "tpe": "normtune.tuner.search.tpe:TPE",
 }
 
 

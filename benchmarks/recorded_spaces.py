@@ -1,0 +1,84 @@
+"""Recorded times as spaces that a search runs over: the shipped H200 recording, and T4 files of others.
+
+In: a grid or a folder. Out: `Space`s, with the costs of a sweep on that device.
+"""
+
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from normtune.errors import UsageError
+from normtune.kernels.config import COPY, Config
+from normtune.kernels.operator import operator, read_config
+from normtune.kernels.problem import Problem
+from normtune.results.evidence import Evidence
+from normtune.results.recording import load_recording
+from normtune.results.records import ROUNDS_PER_BLOCK
+from normtune.results.t4 import RecordedSpace, is_t4, read_t4
+from normtune.tuner.plan.estimate import BINARY_GATE_SECONDS, BINARY_SECONDS, CONFIG_GATE_SECONDS, H200
+from normtune.tuner.plan.plan import Candidate, Task
+from normtune.tuner.search.simulation import Space
+from normtune.tuner.timing.protocol import timed_launches
+
+RECORDING = "nvidia-h200"
+# A binary of each config, compiled on the cores that the timing leaves free, and its gate.
+_OVERHEAD = BINARY_SECONDS / (H200.cores - 1) + BINARY_GATE_SECONDS + CONFIG_GATE_SECONDS
+
+
+def recorded(dtype: str = "bfloat16") -> list[Space]:
+    """The problems of the plain operators in the recording, with more than three configs; costs as on an H200.
+
+    A round of a config takes one untimed and the timed launches, and a read of twice the L2 before them.
+    """
+    evidence: Evidence = load_recording(RECORDING, None)
+    frame = evidence.frame
+    frame = frame[(frame.status == "ok") & (frame.variant == "") & (frame.dtype == dtype)]
+    evict = 2 * evidence.devices()[0].l2_bytes / H200.bytes_per_second
+    spaces = []
+    for (name, rows, hidden), part in cast(Any, frame.groupby(["operator", "rows", "hidden"])):
+        configs = [read_config(name, text) for text in part["config"]]
+        pairs = zip(configs, part["samples"], strict=True)
+        blocks = {config: np.asarray(one).reshape(-1, ROUNDS_PER_BLOCK) for config, one in pairs if config != COPY}
+        if len(blocks) > 3:
+            problem = Problem(name, rows, hidden, dtype)
+            launches = 1 + timed_launches(operator(name).bytes_moved(problem))
+            spaces.append(Space(task_of(problem, blocks), blocks, dict.fromkeys(blocks, _OVERHEAD), launches, evict))
+    return spaces
+
+
+def foreign(folder: Path) -> Iterator[RecordedSpace]:
+    """The T4 files of a folder, in the order of their names.
+
+    Raises:
+        UsageError: there are none.
+    """
+    paths = sorted(path for path in folder.glob("*_T4.json*") if is_t4(path))
+    if not paths:
+        raise UsageError(f"{folder} holds no T4 files: expected a folder with files of benchmark_hub, NAME_T4.json.gz")
+    return map(read_t4, paths)
+
+
+def space_of(recorded_space: RecordedSpace, configs: list[Config] | None = None, rows: int = 1) -> Space:
+    """A T4 file, or some of its configs, as the space of a made-up problem."""
+    chosen = recorded_space.configs if configs is None else configs
+    timed = {config: one for config, one in recorded_space.timed.items() if config in set(chosen)}
+    blocks = {config: one.nanoseconds.reshape(-1, ROUNDS_PER_BLOCK) for config, one in timed.items()}
+    seconds = {
+        config: one.overhead for part in (recorded_space.timed, recorded_space.failed) for config, one in part.items()
+    }
+    overhead = {config: seconds[config] for config in chosen}
+    return Space(task_of(Problem(recorded_space.name, rows, 1, "float32"), chosen), blocks, overhead)
+
+
+def task_of(problem: Problem, configs: Iterable[Config]) -> Task:
+    """A task whose launches nobody looks at."""
+    return Task(problem, tuple(Candidate(config, cast(Any, None)) for config in sorted(configs)))
+
+
+def some(spaces: list[Space], count: int) -> list[Space]:
+    """Spaces drawn with a fixed seed, in their order."""
+    chosen = set(random.Random(1).sample(range(len(spaces)), min(count, len(spaces))))
+    return [space for index, space in enumerate(spaces) if index in chosen]

@@ -1,0 +1,199 @@
+"""Searches by proposals of Optuna: what they propose, what they learn, and where they keep their studies."""
+
+import math
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import optuna
+import pytest
+from typer.testing import CliRunner
+
+from normtune import cli
+from normtune.errors import UsageError
+from normtune.kernels.config import COPY, Config
+from normtune.kernels.problem import Problem
+from normtune.results.database.store import Coverage, Store
+from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.plan.plan import Candidate, Task
+from normtune.tuner.search.gp import GP
+from normtune.tuner.search.random_draw import RandomDraw
+from normtune.tuner.search.sampled import FINALISTS, PROPOSALS
+from normtune.tuner.search.simulation import Space, simulate
+from normtune.tuner.search.tpe import TPE
+from normtune.tuner.sweep import sweep
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from made_up_recording import recorded_plan
+
+
+class Tile(Config):
+    layout: Annotated[str, "order."]
+    width: Annotated[int, "columns."]
+    height: Annotated[int, "rows."]
+    fixed: Annotated[int, "the same for all."] = 1
+
+
+# Illegal where width and height are both large: the sampler must learn that.
+TILES = [
+    Tile(layout, 1 << width, height)
+    for layout in ("row", "column")
+    for width in range(8)
+    for height in range(8)
+    if width + height < 10
+]
+BROKEN = Tile("row", 1, 0)
+
+
+def slowness(tile, peak):
+    return 1 + 0.1 * abs(math.log2(tile.width) - peak) + 0.05 * abs(tile.height - 3) + 0.2 * (tile.layout == "column")
+
+
+def space(peak=5, rows=64, noise=0.001):
+    random = np.random.default_rng(0)
+    blocks = {}
+    for tile in TILES:
+        if tile != BROKEN:
+            times = 1e5 * slowness(tile, peak) * np.exp(random.normal(0, noise, (8, 2)))
+            blocks[tile] = times.astype(np.int64)
+    task = Task(Problem("made_up", rows, 64, "float32"), tuple(Candidate(tile, None) for tile in TILES))
+    return Space(task, blocks, dict.fromkeys(TILES, 1.0))
+
+
+class Watching:
+    """Keeps the tasks that were begun."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        Watching.tasks, Watching.last = [], self
+
+    def race(self, task):
+        self.tasks.append(task)
+        return super().race(task)
+
+
+class Watched(Watching, TPE):
+    pass
+
+
+@pytest.mark.parametrize(("kind", "most"), [(TPE, 30), pytest.param(GP, 14, marks=pytest.mark.long), (RandomDraw, 30)])
+def test_a_search_is_repeated_by_its_seed_and_times_no_config_twice_but_the_best(kind, most):
+    class Kept(Watching, kind):
+        pass
+
+    found = []
+    for seed in (1, 1, 2):
+        result = simulate(partial(Kept, seed=seed, most=most), [space()], 0, math.inf)
+        new = [config for task in Watching.tasks[:-1] for config in task.configs]
+        assert len(set(new)) == result.timed == most and result.is_done
+        # Beside the proposals each task holds the best so far; the last one is the race of the best.
+        assert len(new) - len(set(new)) <= len(Watching.tasks) - 2
+        assert all(len(task.configs) <= PROPOSALS + 1 for task in Watching.tasks[:-1])
+        assert len(Watching.tasks[-1].configs) == FINALISTS
+        found.append([task.configs for task in Watching.tasks])
+    assert found[0] == found[1] != found[2]
+
+
+def test_tpe_finds_the_best_of_a_smooth_space_in_half_of_its_configs():
+    ranks = sorted(TILES, key=lambda tile: slowness(tile, 5))
+    for seed in range(3):
+        result = simulate(partial(TPE, seed=seed, most=50), [space()], seed, math.inf)
+        assert result.moments[-1].best in ranks[:3]
+
+
+def test_a_whole_small_space_is_measured_once_and_the_search_ends():
+    result = simulate(partial(TPE, most=10**9), [space()], 0, math.inf)
+    assert result.is_done and result.timed == len(TILES)
+    assert result.moments[-1].best == min(TILES, key=lambda tile: slowness(tile, 5))
+
+
+def test_illegal_and_failed_configs_are_violated_constraints():
+    simulate(partial(Watched, seed=3, most=60), [space()], 0, math.inf)
+    (of_problem,) = Watching.last._spaces.values()
+    trials = of_problem.study.get_trials()
+    feasible = [trial for trial in trials if "config" in trial.user_attrs and trial.constraints == {"legal": 0.0}]
+    illegal = [trial for trial in trials if "config" not in trial.user_attrs and trial.constraints == {"legal": 1.0}]
+    assert illegal and all(trial.params["width"] + trial.params["height"] >= 10 for trial in illegal)
+    assert len({trial.user_attrs["config"] for trial in feasible}) == len(feasible) >= 59
+    assert str(BROKEN) not in {trial.user_attrs["config"] for trial in feasible}
+
+
+def known(statuses):
+    """Coverage of configs by their median times; None for a failure."""
+    rest = dict.fromkeys(Coverage._fields)
+    return {
+        config: Coverage(**{**rest, "status": "ok" if median else "crashed", "samples": 6, "median_ns": median})
+        for config, median in statuses.items()
+    }
+
+
+def test_the_best_of_the_nearest_shapes_are_proposed_first_and_problems_take_turns():
+    tasks = [space(rows=rows).task for rows in (1, 64, 128, 4096)]
+    search = TPE(tasks, {task.problem: known({TILES[n]: 100, TILES[9]: 200}) for n, task in enumerate(tasks) if n != 2})
+    asked = {task.problem.rows: task.configs for task in search.ask(math.inf)}
+    assert set(asked) == {1, 64, 128, 4096}
+    assert {TILES[0], TILES[1], TILES[3]} <= set(asked[128])
+    assert TILES[0] in asked[64] and TILES[9] not in asked[64]
+    simulate(Watched, [space(rows=rows) for rows in (1, 64, 128)], 0, math.inf)
+    assert len({task.problem for task in Watching.tasks[:3]}) == 3
+
+
+def test_what_the_store_knows_is_not_proposed_again():
+    before = known({TILES[0]: None} | dict.fromkeys(TILES[1:20], 1000))
+    task = space().task
+    search = Watched([task], {task.problem: before}, most=24)
+    assert [len(left.candidates) for left in search.left()] == [len(TILES) - 20]
+    (asked,) = search.ask(math.inf)
+    assert len(set(asked.configs) & set(before)) == 1 and len(asked.configs) == PROPOSALS + 1
+    assert next(iter(search.ask(math.inf))) == asked
+    search.tell(asked, {})
+    assert not search.left() and not list(search.ask(math.inf))
+    assert not TPE([task], {task.problem: before}, most=20).left()
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    return lambda: WorkerBench(("made_up_recording", "engine", ()))
+
+
+@pytest.mark.long
+def test_studies_are_kept_beside_each_other_in_a_file_of_optuna(opened, tmp_path):
+    path, plan = tmp_path / "studies.db", recorded_plan()
+    plan = plan._replace(tasks=plan.tasks[:3])
+    for number in (1, 2):
+        with Store.open(f"sqlite:///{tmp_path}/store{number}.db") as store:
+            summary = sweep(opened(), store, plan, partial(TPE, studies=path))
+            assert (summary.problems, summary.left) == (3, 0)
+            evidence = store.load()
+            assert {run.protocol["strategy"] for run in evidence.runs} == {"tpe"}
+        names = optuna.get_all_study_names(f"sqlite:///{path}")
+        assert len(set(names)) == 3 * number
+    study = optuna.load_study(study_name=names[0], storage=f"sqlite:///{path}")
+    timed = {str(one.config) for one in evidence.measurements() if str(one.problem) in names[0] and one.config != COPY}
+    assert timed and timed == {t.user_attrs["config"] for t in study.get_trials() if "config" in t.user_attrs}
+
+
+def test_a_file_of_anything_else_stays_as_it_is(tmp_path):
+    with Store.open(f"sqlite:///{tmp_path}/store.db"):
+        pass
+    (tmp_path / "text.db").write_text("something" * 100)
+    for name, told in (
+        ("store.db", "a database of something else"),
+        ("text.db", "no SQLite file"),
+        ("no/a.db", "folder"),
+    ):
+        path = tmp_path / name
+        before = path.read_bytes() if path.exists() else None
+        with pytest.raises(UsageError, match=told) as caught:
+            TPE([space().task], {}, studies=path)
+        assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+        assert (path.read_bytes() if path.exists() else None) == before
+
+
+def test_studies_are_for_searches_that_make_some(tmp_path):
+    arguments = ["sweep", "--device", "replay:nvidia-h200", "--studies", str(tmp_path / "a.db")]
+    done = CliRunner().invoke(cli.app, [*arguments, "--store", str(tmp_path / "s.db")])
+    assert done.exit_code == 2 and "strategy adaptive makes none" in done.output and not list(tmp_path.iterdir())

@@ -1,0 +1,120 @@
+"""Paired comparison of the configs of one problem: which are slower than the leader, and whether the others tie.
+
+In: samples with their rounds, and an error probability. Out: a `Standing`. Knows neither device nor search.
+
+Only times of the same block are compared, as log ratios to the leader, averaged over the rounds of the block. The first
+block of a task is left out: on a GPU that has just changed its load the first samples are no sample of the later ones.
+A config is slower if the confidence interval of its mean log ratio lies above log(1 + precision), and ties if it lies
+below that. Holm's step-down procedure keeps the probability of one wrong config or more at `alpha` (Holm, A simple
+sequentially rejective multiple test procedure, 1979), whatever the correlation of the configs.
+
+Three blocks tell little of a config's own variance. So it is taken to be the greater of its own and the median of all,
+and the t distribution gets the degrees of freedom of the pooled estimate.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr
+
+from normtune.kernels.config import Config
+from normtune.results.records import ROUNDS_PER_BLOCK
+from normtune.tuner.search.protocol import Samples
+
+# Configs closer than this are ties.
+PRECISION = 0.005
+# Blocks at the beginning of a task that are not compared.
+BURN_IN = 1
+# Degrees of freedom beyond which the pooled variance is not trusted: its terms share the leader, and tails are heavy.
+_MOST_FREEDOM = 30.0
+# Resolution of a block's log time: samples are whole nanoseconds.
+_RESOLUTION = 1e-6
+
+
+class Standing(NamedTuple):
+    """Standing of a race.
+
+    Attributes:
+        leader: the config with the least mean log time.
+        slower: configs that are slower than the leader by more than the precision.
+        tied: whether all others are within the precision of the leader.
+    """
+
+    leader: Config
+    slower: frozenset[Config]
+    tied: bool
+
+
+def standing(samples: Mapping[Config, Samples], configs: Sequence[Config], alpha: float) -> Standing | None:
+    """The standing of these configs by the blocks that all of them have.
+
+    Args:
+        samples: of the task so far.
+        configs: to be compared; those without samples are left out.
+        alpha: probability of a wrong conclusion, for `slower` and for `tied` each.
+
+    Returns:
+        None if no config has samples, or fewer than two blocks are common.
+    """
+    timed = [config for config in configs if config in samples]
+    logs = common_blocks([samples[config] for config in timed])
+    count = logs.shape[1]
+    if count < 2:
+        return None
+    leader = int(logs.mean(axis=1).argmin())
+    others = np.flatnonzero(np.arange(len(timed)) != leader)
+    if not len(others):
+        return Standing(timed[leader], frozenset(), True)
+    ratios = logs[others] - logs[leader]
+    error, freedom = _errors(ratios)
+    beyond = (ratios.mean(axis=1) - math.log1p(PRECISION)) / error
+    slower = holm(stdtr(freedom, -beyond), alpha)
+    tied = bool((stdtr(freedom, beyond) <= alpha / len(others)).all())
+    return Standing(timed[leader], frozenset(timed[others[index]] for index in slower), tied)
+
+
+def common_blocks(samples: Sequence[Samples]) -> NDArray[np.float64]:
+    """Mean log times of shape (configs, blocks), of the blocks after the burn-in that all configs have."""
+    by_block = [_by_block(values) for values in samples]
+    if not by_block:
+        return np.empty((0, 0))
+    first = min(min(blocks) for blocks in by_block)
+    common = sorted(set.intersection(*(set(blocks) for blocks in by_block)))
+    return np.array([[blocks[number] for number in common if number >= first + BURN_IN] for blocks in by_block])
+
+
+def log_ratio(samples: Samples, anchor: Samples) -> float:
+    """Mean log ratio of the times to those of an anchor, over the blocks after the burn-in that both have."""
+    logs = common_blocks([samples, anchor])
+    if not logs.size:  # fewer blocks than the burn-in
+        return float(np.log(samples.nanoseconds).mean() - np.log(anchor.nanoseconds).mean())
+    return float((logs[0] - logs[1]).mean())
+
+
+def holm(probabilities: NDArray[np.float64], alpha: float) -> list[int]:
+    """Indices of the hypotheses that Holm's procedure rejects."""
+    rejected = []
+    for position, index in enumerate(np.argsort(probabilities, kind="stable").tolist()):
+        if probabilities[index] > alpha / (len(probabilities) - position):
+            break
+        rejected.append(index)
+    return rejected
+
+
+def _by_block(samples: Samples) -> dict[int, float]:
+    blocks: dict[int, list[float]] = {}
+    for number, nanoseconds in zip(samples.rounds, samples.nanoseconds, strict=True):
+        blocks.setdefault(number // ROUNDS_PER_BLOCK, []).append(math.log(nanoseconds))
+    return {number: sum(logs) / len(logs) for number, logs in blocks.items()}
+
+
+def _errors(ratios: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Standard errors of the means of log ratios (configs, blocks), and their degrees of freedom."""
+    others, count = ratios.shape
+    variances = ratios.var(axis=1, ddof=1)
+    variance = np.maximum(variances, np.median(variances))
+    freedom = max(count - 1.0, min(_MOST_FREEDOM, others * (count - 1) / 2))
+    return np.sqrt((variance + _RESOLUTION**2) / count), freedom

@@ -1,0 +1,48 @@
+"""The search that times a config for as long as it may be the best: racing inside each problem.
+
+In: see `protocol`. Out: batches of the configs still in the race, one for each look at the times. A config leaves when
+it is slower than the leader by more than 0.5 % (`paired`). The race ends when one config is left, when all that are
+left are ties, or after 64 rounds.
+"""
+
+from collections.abc import Sequence
+
+from normtune.kernels.config import Config
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.search.by_problem import ByProblem
+from normtune.tuner.search.paired import standing
+from normtune.tuner.search.protocol import Batch, Race
+
+# Numbers of blocks after which the times are looked at: rounds 6 to 64.
+LOOKS = (3, 4, 6, 8, 12, 16, 24, 32)
+# Probability that a race loses a config that is no slower than the best; spent over the looks in equal parts.
+ALPHA = 0.05
+
+
+class Racing(ByProblem):
+    """A `protocol.Search`."""
+
+    name = "race"
+    expected_blocks = 6.0  # mean over problems of an H200
+    least_blocks = LOOKS[0]
+
+    def batches(self, task: Task) -> Race:
+        """Batches of the configs still in the race."""
+        yield from race(task.configs)
+
+
+def race(configs: Sequence[Config], looks: Sequence[int] = LOOKS) -> Race:
+    """The batches of a race of these configs.
+
+    Args:
+        configs: to be raced.
+        looks: numbers of blocks after which the times are looked at.
+    """
+    alive, blocks = list(configs), 0
+    for look in looks:
+        samples = yield Batch(alive, look - blocks)
+        blocks = look
+        now = standing(samples, alive, ALPHA / len(looks))
+        alive = [config for config in alive if config in samples and not (now and config in now.slower)]
+        if len(alive) < 2 or (now and now.tied):
+            return

@@ -1,0 +1,276 @@
+"""Searches that let a sampler of Optuna propose the next configs of a problem, for spaces too large to time in whole.
+
+In: see `protocol`; a subclass gives the sampler. Out: tasks of a few proposed configs beside the best so far, which
+are raced (`race`) up to 16 rounds; at the end a full race of the best.
+
+- A problem has a study of its own. Its objective is the log of the time in ns, chained through the log ratios to the
+  best of each task, so that only times of the same rounds are compared.
+- A proposal that no candidate of the plan has is illegal: the study learns it as a violated constraint, and the nearest
+  legal config that is not yet measured takes its place. No config is proposed twice.
+- Problems take turns, so that a sweep may stop at any time. The best configs of the nearest measured shapes are
+  proposed first.
+- Studies live in memory, or in an SQLite file, where `optuna-dashboard` shows them. Each search makes studies of its
+  own, with names of their own, and reads no others: what was measured before comes from the store.
+"""
+
+import math
+import uuid
+import warnings
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import nsmallest
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import optuna
+from optuna.trial import TrialState
+
+from normtune.kernels.config import COPY, Config
+from normtune.kernels.problem import Problem
+from normtune.results.database.store import Coverage
+from normtune.results.records import Outcome
+from normtune.tuner.plan.agenda import Agenda
+from normtune.tuner.plan.plan import Candidate, Task
+from normtune.tuner.search.knob_space import KnobSpace
+from normtune.tuner.search.paired import log_ratio
+from normtune.tuner.search.protocol import Known, Race, Samples
+from normtune.tuner.search.race import LOOKS, race
+from normtune.tuner.search.studies import storage
+
+# Proposed configs of a task. Fewer would time the best more often than anything else.
+PROPOSALS = 4
+# Looks of a race of proposals: rounds 6 to 16. Ties are settled in the last race, among so many configs.
+PROPOSAL_LOOKS = LOOKS[:4]
+FINALISTS = 6
+# Proposals of a study for one config, before the nearest legal config is taken.
+_TRIES = 4
+# Problems whose next task is asked for: while the binaries of one are compiled, others are measured.
+_OPEN = 4
+# Shapes whose best configs are proposed first.
+_NEIGHBOURS = 3
+# A problem is done after this share of its candidates, and at least so many configs.
+SHARE = 0.1
+LEAST = 24
+
+
+class Sampled(ABC):
+    """A `protocol.Search`.
+
+    Args:
+        tasks, known: see `protocol.Search`.
+        seed: of sampler and ties.
+        studies: SQLite file for the studies; None keeps them in memory.
+        most: number of configs after which a problem is done; None for `SHARE` of its candidates.
+
+    Raises:
+        UsageError: the file is no database of studies, or cannot be written.
+    """
+
+    name: str
+    expected_blocks = 4.0
+    makes_studies = True
+
+    def __init__(
+        self, tasks: Sequence[Task], known: Known, seed: int = 0, studies: Path | None = None, most: int | None = None
+    ) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._storage = None if studies is None else storage(studies)
+        self._suffix = uuid.uuid4().hex[:8]
+        self._spaces: dict[Problem, _Space] = {}
+        for task in Agenda(tasks).left():
+            if task.candidates:
+                seeded = zlib.crc32(str(task.problem).encode(), seed)
+                self._spaces[task.problem] = _Space(task, known.get(task.problem, {}), seeded, most)
+
+    @abstractmethod
+    def sampler(self, seed: int) -> optuna.samplers.BaseSampler | None:
+        """The sampler of a problem's study; None proposes at random among the configs not yet measured."""
+
+    def left(self) -> Sequence[Task]:
+        """The problems that are not done, with the configs not yet measured."""
+        return [Task(space.task.problem, space.untried()) for space in self._spaces.values() if not space.done]
+
+    def ask(self, seconds: float) -> Iterator[Task]:
+        """The next task of a few problems; the same ones until one of them is measured."""
+        waiting = [space for space in self._spaces.values() if not space.done]
+        for space in sorted(waiting, key=lambda space: (not space.is_asked, space.tried // PROPOSALS))[:_OPEN]:
+            if space.study is None:
+                space.begin(self._study(space))
+            yield space.next_task(() if space.is_asked else self._winners(space))
+
+    def race(self, task: Task) -> Race:
+        """A short race of proposals, a full one of the finalists."""
+        looks = LOOKS if self._spaces[task.problem].is_final else PROPOSAL_LOOKS
+        return race(task.configs, looks)
+
+    def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """Pass the outcomes to the problem's study."""
+        self._spaces[task.problem].tell(outcomes)
+
+    def _study(self, space: "_Space") -> optuna.Study:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # samplers that Optuna calls experimental
+            sampler = self.sampler(space.seed)
+        study = optuna.create_study(
+            storage=self._storage, sampler=sampler, study_name=f"{self.name} {space.task.problem} {self._suffix}"
+        )
+        space.samples_itself = sampler is None
+        return study
+
+    def _winners(self, space: "_Space") -> list[Config]:
+        """The best configs of the nearest measured shapes, the nearest first."""
+        if not space.neighbours:
+            own = space.task.problem
+            alike = (p for p in self._spaces if p._replace(rows=own.rows, hidden=own.hidden) == own and p != own)
+            space.neighbours = sorted(alike, key=lambda problem: (_distance(own, problem), problem))
+        bests = (self._spaces[problem].best for problem in space.neighbours)
+        return list(dict.fromkeys(islice((best for best in bests if best is not None), _NEIGHBOURS)))
+
+
+class _Space:
+    """The configs of one problem, and its study.
+
+    Attributes:
+        study: None until the problem is first asked for.
+        is_final: whether all that is left is the race of the best.
+        neighbours: problems that differ in shape only, the nearest first.
+        best: the best measured config.
+    """
+
+    def __init__(self, task: Task, known: Mapping[Config, Coverage], seed: int, most: int | None) -> None:
+        self.task = task
+        self.seed = seed
+        self.study: optuna.Study | None = None
+        self.samples_itself = False
+        self.is_final = False
+        self.neighbours: list[Problem] = []
+        self.best: Config | None = None
+        self._random = Random(seed)
+        self._candidates = {candidate.config: candidate for candidate in task.candidates}
+        self._knobs = KnobSpace(task.configs)
+        self._values: dict[Config, float] = {}
+        self._failed: list[Config] = []
+        self._pending: Task | None = None
+        self._trials: dict[Config, optuna.Trial] = {}
+        self._most = min(most or max(LEAST, math.ceil(SHARE * len(task.candidates))), len(task.candidates))
+        for config, coverage in known.items():
+            if config in self._knobs:
+                self._knobs.take(config)
+                if coverage.median_ns is None:
+                    self._failed.append(config)
+                else:
+                    self._values[config] = math.log(coverage.median_ns)
+        self.best = next(iter(self._fastest(1)), None)
+        self.done = self._left() <= 0
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether its next task is known."""
+        return self._pending is not None
+
+    @property
+    def tried(self) -> int:
+        """Number of configs that were measured or failed."""
+        return len(self._values) + len(self._failed)
+
+    def untried(self) -> tuple[Candidate, ...]:
+        """The candidates that were not measured."""
+        return tuple(self._candidates[config] for config in self._knobs.free())
+
+    def begin(self, study: optuna.Study) -> None:
+        """Give the space its study, which learns what is known."""
+        self.study = study
+        for config in [*self._values, *self._failed]:
+            self._learn(self._asked(config), config)
+
+    def next_task(self, winners: Sequence[Config]) -> Task:
+        """The proposals and the best so far, or the finalists; `winners` are proposed first."""
+        if self._pending is None:
+            chosen = self._fastest(FINALISTS) if self.is_final else [*self._fastest(1), *self._proposals(winners)]
+            self._pending = Task(self.task.problem, tuple(sorted(self._candidates[config] for config in chosen)))
+        return self._pending
+
+    def tell(self, outcomes: Mapping[Config, Outcome]) -> None:
+        """Learn the outcomes of the pending task; empty outcomes end the problem."""
+        assert self._pending is not None
+        configs, self._pending = self._pending.configs, None
+        samples = {c: Samples(list(o.rounds), list(o.nanoseconds)) for c, o in outcomes.items() if len(o.nanoseconds)}
+        samples.pop(COPY, None)
+        anchor = min(
+            (config for config in configs if config in samples),
+            key=lambda config: (self._values.get(config, math.inf), config),
+            default=None,
+        )
+        if anchor is not None:
+            base = self._values.get(anchor, float(np.mean(np.log(samples[anchor].nanoseconds))))
+            for config, values in samples.items():
+                self._values[config] = base + log_ratio(values, samples[anchor])
+            self.best = next(iter(self._fastest(1)), None)
+        self._failed += [config for config in outcomes if config in self._trials and config not in samples]
+        for config, trial in self._trials.items():
+            self._learn(trial, config)
+        self._trials = {}
+        was_final, self.is_final = self.is_final, self._left() <= 0
+        self.done = not outcomes or was_final or (self.is_final and len(self._values) < 2)
+
+    def _fastest(self, count: int) -> list[Config]:
+        return nsmallest(count, self._values, key=lambda config: (self._values[config], config))
+
+    def _left(self) -> int:
+        """Number of configs still to be measured."""
+        return self._most - self.tried
+
+    def _proposals(self, winners: Sequence[Config]) -> list[Config]:
+        """New configs, each with a trial that is waiting for its value."""
+        starts = [config for config in winners if config in self._knobs and self._knobs.is_free(config)]
+        for turn in range(min(PROPOSALS, self._left())):
+            config, trial = (starts[turn], self._asked(starts[turn])) if turn < len(starts) else self._proposal()
+            self._knobs.take(config)
+            self._trials[config] = trial
+        return list(self._trials)
+
+    def _proposal(self) -> tuple[Config, optuna.Trial]:
+        """A free config that the sampler proposes, or the nearest one, and its trial."""
+        assert self.study is not None
+        if self.samples_itself:
+            config = self._random.choice(self._knobs.free())
+            return config, self._asked(config)
+        for _ in range(_TRIES):
+            trial = self.study.ask(self._knobs.distributions())
+            proposed = self._knobs.config(trial.params)
+            is_legal = proposed in self._knobs
+            if is_legal and self._knobs.is_free(proposed):
+                return proposed, trial
+            if is_legal or not self._values:
+                self.study.tell(trial, state=TrialState.FAIL)
+                break
+            trial.set_constraint("legal", 1.0)
+            self.study.tell(trial, max(self._values.values()))
+        config = self._knobs.nearest(proposed, self._random)
+        return config, self._asked(config)
+
+    def _learn(self, trial: optuna.Trial, config: Config) -> None:
+        """End a trial with the value of its config, or as a violation if it failed."""
+        assert self.study is not None
+        trial.set_user_attr("config", str(config))
+        if config in self._values:
+            trial.set_constraint("legal", 0.0)
+            self.study.tell(trial, self._values[config])
+        elif config in self._failed and self._values:
+            trial.set_constraint("legal", 1.0)
+            self.study.tell(trial, max(self._values.values()))
+        else:
+            self.study.tell(trial, state=TrialState.FAIL)
+
+    def _asked(self, config: Config) -> optuna.Trial:
+        """A trial of this config."""
+        assert self.study is not None
+        self.study.enqueue_trial(self._knobs.params(config))
+        return self.study.ask(self._knobs.distributions())
+
+
+def _distance(one: Problem, other: Problem) -> float:
+    return math.hypot(math.log2(one.rows / other.rows), math.log2(one.hidden / other.hidden))
