@@ -38,6 +38,10 @@ class Problem(NamedTuple):
         """The operator's name in tables: `rms_norm_forward` or `rms_norm_forward:no_rstd`."""
         return join_key(self.operator, self.variant)
 
+    def lacks(self, off: str) -> bool:
+        """Whether the flag with the suffix `off` is off."""
+        return off in self.variant.split("+")
+
     @property
     def sizes(self) -> dict[str, int]:
         """The named integers of the operator besides rows and hidden: {"group_size": 128}."""

@@ -271,8 +271,8 @@ def _problem(operation: Operation, spec: OperatorSpec, tensors: Mapping[str, Ten
     x = tensors[operation.of_kind(tuple(tensors), ROWS)[0]]
     assert x is not None
     rows, hidden = x.shape
-    variants = [operation.variant] if spec is operation.forward else []
-    variant = "+".join(filter(None, (*([] if is_whole else [spec.flags[0].off]), *variants)))
+    own = operation.variant if spec is operation.forward else operation.backward_variant
+    variant = "+".join(filter(None, ("" if is_whole else spec.flags[0].off, own)))
     return Problem(spec.name, rows, hidden, operation.dtypes[x.dtype], variant)
 
 

@@ -53,7 +53,8 @@ class Operation:
         optional: inputs (hidden,) that a call may leave out; they come last.
         defaults: of the scalars, in the order of the kernels; None for one that `derived` has.
         derived: functions of the first input that give a scalar for None.
-        variant: of the forward's spec: what distinguishes operations of the same specs, such as an order of rounding.
+        variant, backward_variant: of the two specs: what distinguishes operations of equal specs, such as an order of
+            rounding.
         like: for an output or gradient (..., hidden) the input, or the saved tensor, that has its dtype, unless that is
             the first input, or the gradient of the first output.
         in_place: for outputs, the inputs whose memory they may take; empty for an operation that cannot work in place.
@@ -72,6 +73,7 @@ class Operation:
     optional: tuple[str, ...] = ()
     derived: Mapping[str, Callable[[Tensor], float]] = field(default_factory=dict)
     variant: str = ""
+    backward_variant: str = ""
     like: Mapping[str, str] = field(default_factory=dict)
     in_place: Mapping[str, str] = field(default_factory=dict)
     shared: Mapping[str, str] = field(default_factory=dict)

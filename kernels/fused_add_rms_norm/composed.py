@@ -43,15 +43,12 @@ class Formula(NamedTuple):
         s = wide.to(residual.dtype)
         if self.rounds_sum:
             wide = s.to(wide_dtype(x))
-        (rstd,) = composed.factors(wide, weight, eps, offset)
-        xhat = wide * rstd.unsqueeze(-1)
-        if self.rounds_product:
-            xhat = xhat.to(x.dtype).to(wide.dtype)
-        return (xhat * composed.scale(wide, weight, offset)).to(x.dtype), s, rstd
+        y, rstd = self._rms_norm().normalized(wide, weight, eps, offset, x.dtype)
+        return y, s, rstd
 
     def factors(self, s: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor]:
         """The rstd of a stored sum."""
-        return composed.factors(s, weight, eps, offset)
+        return self._rms_norm().factors(s, weight, eps, offset)
 
     def backward(
         self, dy: Tensor, ds: Tensor, s: Tensor, weight: Tensor | None, rstd: Tensor, eps: float, offset: float
@@ -67,5 +64,8 @@ class Formula(NamedTuple):
             eps: of the forward, in rstd already.
             offset: added to the weight.
         """
-        dx, dweight = composed.backward(dy, s.to(wide_dtype(s)), weight, rstd, eps, offset)
+        dx, dweight = self._rms_norm().backward(dy, s.to(wide_dtype(s)), weight, rstd, eps, offset)
         return (dx + ds.to(dx.dtype)).to(s.dtype), dweight
+
+    def _rms_norm(self) -> composed.Formula:
+        return composed.Formula(rounds_product=self.rounds_product)

@@ -29,6 +29,10 @@ OPERATIONS = {
     "float32": _operation(name="fused_add_rms_norm", formula=Formula()),
     "sum": _operation(name="fused_add_rms_norm_rounded_sum", variant="rounded_sum", formula=Formula(True)),
     "llama": _operation(
-        name="fused_add_rms_norm_llama", variant="rounded_sum+rounded_product", formula=Formula(True, True)
+        name="fused_add_rms_norm_llama",
+        variant="rounded_sum+rounded_product",
+        backward_variant="rounded_product",
+        formula=Formula(True, True),
+        columns_alone=partial(columns_alone, rows="s", rounds_product=True),
     ),
 }

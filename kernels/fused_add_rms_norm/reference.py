@@ -58,20 +58,12 @@ def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offse
         unrounded = tolerance - unit_in_last_place(dx, tensors["s"].dtype)
         tolerance = unrounded + 2 * FLOAT32_EPSILON * (dx.abs() + ds.abs())
         return {**expected, "dx": Expected(total, tolerance + unit_in_last_place(total, tensors["s"].dtype))}
-    variants, dtype = problem.variant.split("+"), tensors["x"].dtype
+    dtype = tensors["x"].dtype
     wide = tensors["x"].float() + tensors["residual"].float()
     s = wide.to(dtype).double()
-    x = s if "rounded_sum" in variants else wide.double()
-    rstd = torch.rsqrt(x.square().mean(dim=1) + eps)
-    xhat, weight = x * rstd[:, None], tensors["weight"].double() + offset
-    y = xhat * weight
-    tolerance = unit_in_last_place(y, dtype) + 8 * FLOAT32_EPSILON * y.abs()
-    if "rounded_product" in variants:
-        tolerance = tolerance + unit_in_last_place(xhat, dtype) * weight.abs()
-    expected = {"y": Expected(y, tolerance), "s": Expected(s, torch.full_like(s, _NOTHING))}
-    if "no_rstd" not in variants:
-        expected["rstd"] = Expected(rstd, 4 * unit_in_last_place(rstd, torch.float32))
-    return expected
+    x = s if problem.lacks("rounded_sum") else wide.double()
+    expected = rms_norm.normalized(problem, x, tensors["weight"], eps, offset, dtype)
+    return {**expected, "s": Expected(s, torch.full_like(s, _NOTHING))}
 
 
 def _as_rms_norm(problem: Problem) -> Problem:

@@ -11,7 +11,7 @@ from normtune.kernels.problem import ITEMSIZE, Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.launch import MAX_BACKWARD_ELEMENTS_PER_THREAD, resolve_backward, resolve_forward
 from normtune.kernels.rms_norm.space import backward_default, backward_space, forward_default, forward_space
-from normtune.kernels.rms_norm.spec import MAX_HIDDEN, rms_norm_backward, rms_norm_forward
+from normtune.kernels.rms_norm.spec import MAX_HIDDEN, ROUNDING, rms_norm_backward, rms_norm_forward
 from normtune.kernels.tiles.trial import trial
 
 # The sum is held in float32 beside the tile that is added to it.
@@ -28,7 +28,7 @@ def _forward_buffers(problem: Problem) -> tuple[Buffer, ...]:
         Buffer("y", shape, problem.dtype, "output"),
         Buffer("s", shape, problem.dtype, "output"),
     )
-    if "no_rstd" in problem.variant.split("+"):
+    if problem.lacks("no_rstd"):
         return buffers
     return (*buffers, Buffer("rstd", (problem.rows,), "float32", "output"))
 
@@ -43,7 +43,8 @@ def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
         Buffer("rstd", (problem.rows,), "float32", "input"),
         Buffer("dx", shape, problem.dtype, "output"),
     )
-    return buffers if problem.variant else (*buffers, Buffer("dweight", (problem.hidden,), problem.dtype, "output"))
+    dweight = Buffer("dweight", (problem.hidden,), problem.dtype, "output")
+    return buffers if problem.lacks("no_dweight") else (*buffers, dweight)
 
 
 fused_add_rms_norm_forward = register(
@@ -52,7 +53,7 @@ fused_add_rms_norm_forward = register(
         flags=(
             Flag("store_rstd", "no_rstd"),
             Flag("sum_in_float32", "rounded_sum"),
-            Flag("product_in_float32", "rounded_product"),
+            ROUNDING[0],
         ),
         config=RMSNormConfig,
         dtypes=tuple(ITEMSIZE),
@@ -74,7 +75,7 @@ fused_add_rms_norm_forward = register(
 fused_add_rms_norm_backward = register(
     OperatorSpec(
         name="fused_add_rms_norm_backward",
-        flags=(Flag("needs_dweight", "no_dweight"),),
+        flags=(Flag("needs_dweight", "no_dweight"), ROUNDING[0]),
         config=RMSNormConfig,
         dtypes=tuple(ITEMSIZE),
         max_hidden=MAX_HIDDEN,

@@ -40,6 +40,7 @@ from normtune.kernels.tiles.tile import (
     row_block,
     store_tile,
     tile_mask,
+    weight_part,
 )
 
 
@@ -65,6 +66,7 @@ def _rms_norm_backward_kernel(
     HAS_COLUMN_MASK: tl.constexpr,
     HAS_DWEIGHT: tl.constexpr,
     HAS_DEPENDENT: tl.constexpr,
+    ROUNDS_PRODUCT: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
     n_col = extent(hidden, ALIGNMENT)
@@ -88,7 +90,7 @@ def _rms_norm_backward_kernel(
             b_dx += load_tile(ds_ptr, extent(ds_stride, ALIGNMENT), o_row, o_col, mask)
         store_tile(dx_ptr, s_dx, o_row, o_col, mask, b_dx)
         if HAS_DWEIGHT:
-            b_dweight += b_dy * b_xhat
+            b_dweight += weight_part(b_dy, b_xhat, dy_ptr, ROUNDS_PRODUCT)
     if HAS_DEPENDENT:
         gdc_launch_dependents()
     if HAS_DWEIGHT:
@@ -125,6 +127,7 @@ def calls(
         "ALIGNMENT": launch.alignment,
         "HAS_COLUMN_MASK": launch.column_mask,
         "HAS_DWEIGHT": dweight is not None,
+        "ROUNDS_PRODUCT": problem.lacks("rounded_product"),
         "NUM_STAGES": launch.num_stages,
         "num_warps": launch.num_warps,
     }

@@ -17,6 +17,7 @@ from normtune.kernels.tiles.tile import (
     row_block,
     store_tile,
     tile_mask,
+    weight_part,
 )
 
 
@@ -33,6 +34,7 @@ def _sum_columns(
     s_dy,
     SLICE_ROW: tl.constexpr,
     SLICE_COL: tl.constexpr,
+    ROUNDS_PRODUCT: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
     o_col, m_col = columns(i_slice.to(tl.int64) * SLICE_COL, n_col, SLICE_COL, True)
@@ -44,7 +46,7 @@ def _sum_columns(
         b_x = load_tile(x_ptr, s_x, o_row, o_col, mask)
         b_dy = load_tile(dy_ptr, s_dy, o_row, o_col, mask)
         b_rstd = tl.load(rstd_ptr + o_row, mask=m_row, other=0.0)[:, None]
-        b_sum += b_dy * (b_x * b_rstd)
+        b_sum += weight_part(b_dy, b_x * b_rstd, dy_ptr, ROUNDS_PRODUCT)
     tl.store(dweight_ptr + o_col, tl.sum(b_sum, axis=0).to(dweight_ptr.dtype.element_ty), mask=m_col)
 
 
@@ -71,6 +73,7 @@ def rms_norm_backward_columns_kernel(
     ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
     HAS_DWEIGHT: tl.constexpr,
+    ROUNDS_PRODUCT: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
     """See `rms_norm_backward`; the grid has the slices of columns, if any, and then the blocks of rows."""
@@ -85,7 +88,7 @@ def rms_norm_backward_columns_kernel(
         if i_slice < slices:  # programs of columns take longer, so they come first
             _sum_columns(
                 *(i_slice, dy_ptr, x_ptr, rstd_ptr, dweight_ptr, rows, n_col, s_x, s_dy),
-                *(SLICE_ROW, SLICE_COL, NUM_STAGES),
+                *(SLICE_ROW, SLICE_COL, ROUNDS_PRODUCT, NUM_STAGES),
             )
     if i_block >= 0:
         o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)

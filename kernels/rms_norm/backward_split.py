@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents
 
-from normtune.kernels.tiles.tile import columns, extent, fetch_row, load_weight
+from normtune.kernels.tiles.tile import columns, extent, fetch_row, load_weight, weight_part
 
 
 @triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "dy_stride", "dx_stride", "ds_stride"])
@@ -34,6 +34,7 @@ def rms_norm_backward_split_kernel(
     HAS_COLUMN_MASK: tl.constexpr,
     HAS_DWEIGHT: tl.constexpr,
     HAS_DEPENDENT: tl.constexpr,
+    ROUNDS_PRODUCT: tl.constexpr,
     IS_HELD: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
@@ -100,7 +101,7 @@ def rms_norm_backward_split_kernel(
             if ds_ptr is not None:
                 b_dx += tl.load(p_ds + o_col, mask=m_col, other=0.0).to(tl.float32)
             tl.store(p_dx + o_col, b_dx.to(dx_ptr.dtype.element_ty), mask=m_col)
-            t_next = t_next + (t_dweight[i_chunk] + b_dy * b_xhat,)  # noqa: RUF005
+            t_next = t_next + (t_dweight[i_chunk] + weight_part(b_dy, b_xhat, dy_ptr, ROUNDS_PRODUCT),)  # noqa: RUF005
         t_dweight = t_next
     if HAS_DEPENDENT:
         gdc_launch_dependents()

@@ -5,64 +5,99 @@ in float32, or in float64 if x is float64. Several passes over memory, where a k
 out, for callers without a graph; both are differentiable, in every mode of torch.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from normtune.kernels.calling.wide import wide_dtype
 
 
-def forward(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor, Tensor]:
-    """Normalized rows and the factor of each.
+class Formula(NamedTuple):
+    """RMSNorm with an order of rounding.
 
-    Args:
-        x: (..., hidden).
-        weight: (hidden,); None for rows that are only normalized.
-        eps: added to the mean square.
-        offset: added to the weight.
-
-    Returns:
-        y = x * rstd * (weight + offset), of x's shape and dtype, and rstd = 1 / sqrt(mean(x^2) + eps), (...,).
+    Attributes:
+        rounds_product: round the normalized row, and the terms of the weight gradient, to the dtype of x.
+        rounds_statistics: round squares, eps, weight + offset and rstd to it.
     """
-    wide = x.to(wide_dtype(x))
-    (rstd,) = factors(x, weight, eps, offset)
-    return (wide * rstd.unsqueeze(-1) * scale(wide, weight, offset)).to(x.dtype), rstd
+
+    rounds_product: bool = False
+    rounds_statistics: bool = False
+
+    def forward(self, x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor, Tensor]:
+        """Normalized rows and the factor of each.
+
+        Args:
+            x: (..., hidden).
+            weight: (hidden,); None for rows that are only normalized.
+            eps: added to the mean square.
+            offset: added to the weight.
+
+        Returns:
+            y = x * rstd * (weight + offset), of x's shape and dtype, and rstd = 1 / sqrt(mean(x^2) + eps), (...,).
+        """
+        y, rstd = self.normalized(x.to(wide_dtype(x)), weight, eps, offset, x.dtype)
+        return y, _rounded(rstd, x.dtype) if self.rounds_statistics else rstd
+
+    def normalized(
+        self, wide: Tensor, weight: Tensor | None, eps: float, offset: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Y, of `dtype`, and rstd before it is rounded, given rows in the dtype of the arithmetic."""
+        rstd = self._rstd(wide, eps, dtype)
+        xhat = wide * rstd.unsqueeze(-1)
+        if self.rounds_product:
+            xhat = _rounded(xhat, dtype)
+        if weight is not None:
+            xhat = xhat * self._scale(weight.to(wide.dtype), offset, dtype)
+        return xhat.to(dtype), rstd
+
+    def factors(self, x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor]:
+        """The rstd of `forward`, whose arguments it takes."""
+        rstd = self._rstd(x.to(wide_dtype(x)), eps, x.dtype)
+        return (_rounded(rstd, x.dtype) if self.rounds_statistics else rstd,)
+
+    def backward(
+        self, dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, eps: float, offset: float
+    ) -> tuple[Tensor, Tensor | None]:
+        """Gradients of x and of the weight.
+
+        With g = dy * (weight + offset), xhat = x * rstd and m = mean(g * xhat) over a row:
+            dx = rstd * (g - xhat * m)          dweight = sum over rows of dy * xhat
+
+        Args:
+            dy: (..., hidden), the gradient of y.
+            x: (..., hidden), the forward's.
+            weight: (hidden,), or None, the forward's.
+            rstd: (...,), from `forward`.
+            eps: of the forward, in rstd already.
+            offset: added to the weight.
+
+        Returns:
+            dx, of x's shape and dtype, and dweight, of the weight's; None without a weight.
+        """
+        wide = x.to(wide_dtype(x))
+        rstd = rstd.unsqueeze(-1)
+        wide_dy, xhat = dy.to(wide.dtype), wide * rstd
+        gradient = wide_dy if weight is None else wide_dy * (weight.to(wide.dtype) + offset)
+        dx = rstd * (gradient - xhat * (gradient * xhat).mean(-1, keepdim=True))
+        dweight = None
+        if weight is not None:
+            terms = wide_dy * xhat
+            if self.rounds_product:
+                terms = _rounded(wide_dy * _rounded(xhat, dy.dtype), dy.dtype)
+            dweight = terms.reshape(-1, x.shape[-1]).sum(0).to(weight.dtype)
+        return dx.to(x.dtype), dweight
+
+    def _rstd(self, wide: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        if self.rounds_statistics:
+            return torch.rsqrt(_rounded(wide.square(), dtype).mean(-1) + _rounded(wide.new_tensor(eps), dtype))
+        return torch.rsqrt(wide.square().mean(-1) + eps)
+
+    def _scale(self, wide: Tensor, offset: float, dtype: torch.dtype) -> Tensor:
+        if self.rounds_statistics:
+            return _rounded(wide + _rounded(wide.new_tensor(offset), dtype), dtype)
+        return wide + offset
 
 
-def factors(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor]:
-    """The rstd of `forward`, whose arguments it takes."""
-    return (torch.rsqrt(x.to(wide_dtype(x)).square().mean(-1) + eps),)
-
-
-def backward(
-    dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, eps: float, offset: float
-) -> tuple[Tensor, Tensor | None]:
-    """Gradients of x and of the weight.
-
-    With g = dy * (weight + offset), xhat = x * rstd and m = mean(g * xhat) over a row:
-        dx = rstd * (g - xhat * m)          dweight = sum over rows of dy * xhat
-
-    Args:
-        dy: (..., hidden), the gradient of y.
-        x: (..., hidden), the forward's.
-        weight: (hidden,), or None, the forward's.
-        rstd: (...,), from `forward`.
-        eps: of the forward, in rstd already.
-        offset: added to the weight.
-
-    Returns:
-        dx, of x's shape and dtype, and dweight, of the weight's; None without a weight.
-    """
-    wide = x.to(wide_dtype(x))
-    rstd = rstd.unsqueeze(-1)
-    wide_dy, xhat = dy.to(wide.dtype), wide * rstd
-    gradient = wide_dy * scale(wide, weight, offset)
-    dx = rstd * (gradient - xhat * (gradient * xhat).mean(-1, keepdim=True))
-    dweight = None
-    if weight is not None:
-        dweight = (wide_dy * xhat).reshape(-1, x.shape[-1]).sum(0).to(weight.dtype)
-    return dx.to(x.dtype), dweight
-
-
-def scale(wide: Tensor, weight: Tensor | None, offset: float) -> Tensor | float:
-    """Weight + offset in the dtype of `wide`; 1 without a weight."""
-    return 1.0 if weight is None else weight.to(wide.dtype) + offset
+def _rounded(wide: Tensor, dtype: torch.dtype) -> Tensor:
+    return wide.to(dtype).to(wide.dtype)

@@ -15,7 +15,7 @@ from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import KernelCall
 from normtune.kernels.tiles.launch import Launch, next_power_of_2
 from normtune.kernels.tiles.partial_sums import reduction
-from normtune.kernels.tiles.tile import columns, extent, load_tile
+from normtune.kernels.tiles.tile import columns, extent, load_tile, weight_part
 
 _BLOCK_ROW = 16
 _MAX_BLOCK_COL = 128
@@ -37,6 +37,7 @@ def _rms_norm_dweight_kernel(
     BLOCK_ROW: tl.constexpr,
     BLOCK_COL: tl.constexpr,
     ALIGNMENT: tl.constexpr,
+    ROUNDS_PRODUCT: tl.constexpr,
 ):
     n_col = extent(hidden, ALIGNMENT)
     i_part = tl.program_id(0) // slices
@@ -50,7 +51,7 @@ def _rms_norm_dweight_kernel(
         b_x = load_tile(x_ptr, extent(x_stride, ALIGNMENT), o_row, o_col, mask)
         b_dy = load_tile(dy_ptr, extent(dy_stride, ALIGNMENT), o_row, o_col, mask)
         b_rstd = tl.load(rstd_ptr + o_row, mask=m_row, other=0.0)[:, None]
-        b_sum += b_dy * (b_x * b_rstd)
+        b_sum += weight_part(b_dy, b_x * b_rstd, dy_ptr, ROUNDS_PRODUCT)
     tl.store(partial_ptr + i_part.to(tl.int64) * n_col + o_col, tl.sum(b_sum, axis=0), mask=m_col)
 
 
@@ -60,20 +61,26 @@ def parts_of(rows: int, hidden: int, sms: int) -> int:
     return max(1, min(-(-rows // _BLOCK_ROW), _PROGRAMS_PER_SM * sms // slices))
 
 
-def calls(parts: int, tensors: Mapping[str, Any], workspace: Any) -> tuple[KernelCall, KernelCall]:
+def calls(
+    parts: int, tensors: Mapping[str, Any], workspace: Any, rounds_product: bool = False
+) -> tuple[KernelCall, KernelCall]:
     """The kernel calls of one weight gradient.
 
     Args:
         parts: number of rows of partial sums, from `parts_of`.
         tensors: `dy`, `x` (rows, hidden), last dimension contiguous, `rstd` (rows,) float32, `dweight` (hidden,).
         workspace: (parts, hidden) float32.
+        rounds_product: round the terms to the dtype, as the variant `rounded_product` of the whole backward.
     """
     dy, x = tensors["dy"], tensors["x"]
     rows, hidden = x.shape
     block_col = min(_MAX_BLOCK_COL, next_power_of_2(hidden))
     slices = -(-hidden // block_col)
     alignment = alignment_of(hidden, x.stride(0), dy.stride(0))
-    options = {"BLOCK_ROW": _BLOCK_ROW, "BLOCK_COL": block_col, "ALIGNMENT": alignment, "num_warps": _WARPS}
+    options = {
+        **{"BLOCK_ROW": _BLOCK_ROW, "BLOCK_COL": block_col, "ALIGNMENT": alignment},
+        **{"ROUNDS_PRODUCT": rounds_product, "num_warps": _WARPS},
+    }
     args = (dy, x, tensors["rstd"], workspace, rows, hidden, x.stride(0), dy.stride(0), slices)
     launch = Launch(True, parts, _BLOCK_ROW, block_col, _WARPS, 3, alignment, True, parts * hidden, "reduce")
     return (

@@ -1,7 +1,7 @@
 """RMSNorm forward: y = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps), all arithmetic in float32.
 
-With a residual s = x + residual is stored and normalized in the place of x. As the variant says, the sum or the
-normalized row is rounded to the dtype before it is used further.
+With a residual s = x + residual is stored and normalized in the place of x. As the variant says, values are rounded to
+the dtype before further use: the sum, the normalized row, or squares, eps, weight + offset and the stored rstd.
 
 In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. Kernel and launch
 stand alone in this file because its syntax tree is the kernel's fingerprint.
@@ -30,12 +30,26 @@ _RUNTIME = ["rows", "hidden", "x_stride", "y_stride", "residual_stride", "s_stri
 
 
 @triton.jit
-def _normalize(x, weight, y_ptr, hidden, eps, ROUNDS_PRODUCT: tl.constexpr):
-    b_rstd = tl.rsqrt(tl.sum(x * x, axis=1) / hidden + eps)
+def _rounded(value, ptr, IS_ROUNDED: tl.constexpr):
+    if IS_ROUNDED:
+        value = tl.cast(tl.cast(value, ptr.dtype.element_ty), tl.float32)  # scalars are Python's in the interpreter
+    return value
+
+
+@triton.jit
+def _normalize(x, weight, y_ptr, hidden, eps, ROUNDS_PRODUCT: tl.constexpr, ROUNDS_STATISTICS: tl.constexpr):
+    b_square = _rounded(x * x, y_ptr, ROUNDS_STATISTICS)
+    b_rstd = tl.rsqrt(tl.sum(b_square, axis=1) / hidden + _rounded(eps, y_ptr, ROUNDS_STATISTICS))
     b_xhat = x * b_rstd[:, None]
-    if ROUNDS_PRODUCT:
-        b_xhat = b_xhat.to(y_ptr.dtype.element_ty).to(tl.float32)
+    b_xhat = _rounded(b_xhat, y_ptr, ROUNDS_PRODUCT)
     return b_xhat * weight[None, :], b_rstd
+
+
+@triton.jit
+def _load_weight(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS: tl.constexpr):
+    """(columns,) float32 of weight + offset."""
+    b_weight = load_weight(weight_ptr, o_col, m_col, _rounded(offset, y_ptr, ROUNDS_STATISTICS))
+    return _rounded(b_weight, y_ptr, ROUNDS_STATISTICS)
 
 
 @triton.jit
@@ -57,8 +71,7 @@ def _load_sum(
     if residual_ptr is not None:
         b_x += load_tile(residual_ptr, extent(residual_stride, ALIGNMENT), o_row, o_col, mask)
         store_tile(s_ptr, extent(s_stride, ALIGNMENT), o_row, o_col, mask, b_x)
-        if ROUNDS_SUM:
-            b_x = b_x.to(s_ptr.dtype.element_ty).to(tl.float32)
+        b_x = _rounded(b_x, s_ptr, ROUNDS_SUM)
     return b_x
 
 
@@ -85,20 +98,21 @@ def _rms_norm_forward_kernel(
     STORE_RSTD: tl.constexpr,
     ROUNDS_SUM: tl.constexpr,
     ROUNDS_PRODUCT: tl.constexpr,
+    ROUNDS_STATISTICS: tl.constexpr,
 ):
     n_col = extent(hidden, ALIGNMENT)
     o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
     o_row, m_row = row_block(tl.program_id(0), rows, BLOCK_ROW)
     mask = tile_mask(m_row, m_col, BLOCK_ROW)
-    b_weight = load_weight(weight_ptr, o_col, m_col, offset)
+    b_weight = _load_weight(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS)
     b_x = _load_sum(
         *(x_ptr, extent(x_stride, ALIGNMENT), residual_ptr, residual_stride, s_ptr, s_stride),
         *(o_row, o_col, mask, ALIGNMENT, ROUNDS_SUM),
     )
-    b_y, b_rstd = _normalize(b_x, b_weight, y_ptr, hidden, eps, ROUNDS_PRODUCT)
+    b_y, b_rstd = _normalize(b_x, b_weight, y_ptr, hidden, eps, ROUNDS_PRODUCT, ROUNDS_STATISTICS)
     store_tile(y_ptr, extent(y_stride, ALIGNMENT), o_row, o_col, mask, b_y)
     if STORE_RSTD:
-        tl.store(rstd_ptr + o_row, b_rstd, mask=m_row)
+        tl.store(rstd_ptr + o_row, _rounded(b_rstd, y_ptr, ROUNDS_STATISTICS), mask=m_row)
 
 
 @triton.jit(do_not_specialize=_RUNTIME)
@@ -124,13 +138,14 @@ def _rms_norm_forward_persistent_kernel(
     STORE_RSTD: tl.constexpr,
     ROUNDS_SUM: tl.constexpr,
     ROUNDS_PRODUCT: tl.constexpr,
+    ROUNDS_STATISTICS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
     n_col = extent(hidden, ALIGNMENT)
     s_x = extent(x_stride, ALIGNMENT)
     s_y = extent(y_stride, ALIGNMENT)
     o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
-    b_weight = load_weight(weight_ptr, o_col, m_col, offset)
+    b_weight = _load_weight(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS)
     for i_block in tl.range(tl.program_id(0), tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0), num_stages=NUM_STAGES):
         o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
         mask = tile_mask(m_row, m_col, BLOCK_ROW)
@@ -138,10 +153,10 @@ def _rms_norm_forward_persistent_kernel(
             *(x_ptr, s_x, residual_ptr, residual_stride, s_ptr, s_stride),
             *(o_row, o_col, mask, ALIGNMENT, ROUNDS_SUM),
         )
-        b_y, b_rstd = _normalize(b_x, b_weight, y_ptr, hidden, eps, ROUNDS_PRODUCT)
+        b_y, b_rstd = _normalize(b_x, b_weight, y_ptr, hidden, eps, ROUNDS_PRODUCT, ROUNDS_STATISTICS)
         store_tile(y_ptr, s_y, o_row, o_col, mask, b_y)
         if STORE_RSTD:
-            tl.store(rstd_ptr + o_row, b_rstd, mask=m_row)
+            tl.store(rstd_ptr + o_row, _rounded(b_rstd, y_ptr, ROUNDS_STATISTICS), mask=m_row)
 
 
 @triton.jit(do_not_specialize=_RUNTIME)
@@ -168,6 +183,7 @@ def _rms_norm_forward_split_kernel(
     STORE_RSTD: tl.constexpr,
     ROUNDS_SUM: tl.constexpr,
     ROUNDS_PRODUCT: tl.constexpr,
+    ROUNDS_STATISTICS: tl.constexpr,
 ):
     n_col = extent(hidden, ALIGNMENT)
     i_row = tl.program_id(0).to(tl.int64)
@@ -189,19 +205,18 @@ def _rms_norm_forward_split_kernel(
         b_x = b_read.to(tl.float32)
         if residual_ptr is not None:
             b_x += tl.load(p_residual + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
-            if ROUNDS_SUM:
-                b_x = b_x.to(s_ptr.dtype.element_ty).to(tl.float32)
+            b_x = _rounded(b_x, s_ptr, ROUNDS_SUM)
             if IS_HELD:
                 t_x = t_x + (b_x,)  # noqa: RUF005
         elif IS_HELD:
             t_x = t_x + (b_read,)  # noqa: RUF005
-        b_square += b_x * b_x
-    b_rstd = tl.rsqrt(tl.sum(b_square, axis=0) / hidden + eps)
+        b_square += _rounded(b_x * b_x, y_ptr, ROUNDS_STATISTICS)
+    b_rstd = tl.rsqrt(tl.sum(b_square, axis=0) / hidden + _rounded(eps, y_ptr, ROUNDS_STATISTICS))
     if STORE_RSTD:
-        tl.store(rstd_ptr + i_row, b_rstd)
+        tl.store(rstd_ptr + i_row, _rounded(b_rstd, y_ptr, ROUNDS_STATISTICS))
     for i_chunk in tl.static_range(CHUNKS):
         o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
-        b_weight = load_weight(weight_ptr, o_col, m_col, offset)
+        b_weight = _load_weight(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS)
         if IS_HELD:  # noqa: SIM108
             b_read = t_x[i_chunk]
         else:  # out of the cache
@@ -216,9 +231,7 @@ def _rms_norm_forward_split_kernel(
             if ROUNDS_SUM:
                 b_x = b_s.to(tl.float32)
         p_out = p_y + o_col
-        b_xhat = b_x * b_rstd
-        if ROUNDS_PRODUCT:
-            b_xhat = b_xhat.to(y_ptr.dtype.element_ty).to(tl.float32)
+        b_xhat = _rounded(b_x * b_rstd, y_ptr, ROUNDS_PRODUCT)
         tl.store(p_out, (b_xhat * b_weight).to(y_ptr.dtype.element_ty), mask=m_col)
 
 
@@ -244,14 +257,14 @@ def calls(
         *(None if tensor is None else tensor.stride(0) for tensor in (residual, s)),
         *(eps, offset),
     )
-    variants = problem.variant.split("+")
     options = {
         "BLOCK_COL": launch.block_col,
         "ALIGNMENT": launch.alignment,
         "HAS_COLUMN_MASK": launch.column_mask,
         "STORE_RSTD": "rstd" in tensors,
-        "ROUNDS_SUM": "rounded_sum" in variants,
-        "ROUNDS_PRODUCT": "rounded_product" in variants,
+        "ROUNDS_SUM": problem.lacks("rounded_sum"),
+        "ROUNDS_PRODUCT": problem.lacks("rounded_product"),
+        "ROUNDS_STATISTICS": problem.lacks("rounded_statistics"),
         "num_warps": launch.num_warps,
     }
     if launch.chunks:

@@ -3,9 +3,10 @@
 In: arguments. Out: y = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps), computed in float32.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Integral
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -13,10 +14,11 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from normtune.kernels.calling.entry import Entry, is_proxy
 from normtune.kernels.calling.layout import PLAIN
-from normtune.kernels.rms_norm.operation import RMS_NORM
+from normtune.kernels.rms_norm.operation import OPERATIONS
 
-CALLS = Entry(RMS_NORM)
-_rms_norm = CALLS.call
+Casting = Literal["gemma", "llama", "none"]
+CALLS = {casting: Entry(operation) for casting, operation in OPERATIONS.items()}
+_rms_norm = CALLS["gemma"].call
 _INTEGERS = (Integral, torch.SymInt)
 
 
@@ -27,6 +29,8 @@ def rms_norm(
     eps: float | None = 1e-6,
     offset: float = 0.0,
     batch_invariant: bool | None = None,
+    *,
+    casting: Casting = "gemma",
 ) -> Tensor: ...
 
 
@@ -38,6 +42,8 @@ def rms_norm(
     eps: float | None = None,
     offset: float = 0.0,
     batch_invariant: bool | None = None,
+    *,
+    casting: Casting = "gemma",
 ) -> Tensor: ...
 
 
@@ -60,6 +66,10 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
         batch_invariant: give each row of y, and of the gradient of x, the same bits in every batch; None for the
             setting of `normtune.batch_invariant` and `normtune.use_batch_invariant`. The weight gradient sums over rows
             and always depends on the batch.
+        casting: what is rounded to x's dtype on the way, bit for bit as in Liger-Kernel's casting modes: `gemma`,
+            nothing; `llama`, the normalized row before its multiplication by the weight, as in Hugging Face's Llama and
+            Qwen, and the terms of the weight gradient; `none`, squares, eps, weight + offset, and rstd for the
+            backward. Sums are in float32 in all of them.
         normalized_shape: x's last dimensions, over which it is normalized; the last one without it.
 
     Returns:
@@ -71,13 +81,20 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
     """
     if not named and len(arguments) > 1 and type(arguments[1]) in PLAIN:
         return _rms_norm(*arguments)
+    call = _rms_norm
+    if "casting" in named:
+        casting = named["casting"]
+        if casting not in CALLS:
+            raise ValueError(f"casting is {casting!r}: expected one of {', '.join(CALLS)}")
+        call = CALLS[casting].call
     given = (*arguments, *named.values())
     if has_torch_function(given) and any(map(is_proxy, given)):
         return handle_torch_function(rms_norm, given, *arguments, **named)  # type: ignore[no-any-return]
+    named.pop("casting", None)
     second = arguments[1] if len(arguments) > 1 else None
     if (second is None or isinstance(second, Tensor)) and "input" not in named and "normalized_shape" not in named:
-        return _rms_norm(*arguments, **named)
-    return _over_shape(*arguments, **named)
+        return call(*arguments, **named)  # type: ignore[no-any-return]
+    return _over_shape(*arguments, **named, call=call)
 
 
 def _over_shape(
@@ -87,6 +104,8 @@ def _over_shape(
     eps: float | None = None,
     offset: float = 0.0,
     batch_invariant: bool | None = None,
+    *,
+    call: Callable[..., Tensor],
 ) -> Tensor:
     """The form of torch's own function."""
     if isinstance(input, Tensor):
@@ -101,8 +120,8 @@ def _over_shape(
         if dims > 1:
             rows = input.flatten(input.dim() - dims)
             columns = weight.flatten() if isinstance(weight, Tensor) else weight
-            return _rms_norm(rows, columns, eps, offset, batch_invariant).view(input.shape)
-    return _rms_norm(input, weight, eps, offset, batch_invariant)
+            return call(rows, columns, eps, offset, batch_invariant).view(input.shape)
+    return call(input, weight, eps, offset, batch_invariant)
 
 
 def shape_of(normalized_shape: Any) -> tuple[int, ...]:
@@ -121,5 +140,7 @@ def shape_of(normalized_shape: Any) -> tuple[int, ...]:
 
 
 # Errors of a wrong call name the public function.
-_over_shape.__name__ = _over_shape.__qualname__ = "rms_norm"
-CALLS.public = rms_norm
+for _form in (_over_shape, *(calls.call for calls in CALLS.values())):
+    _form.__name__ = _form.__qualname__ = "rms_norm"
+for _casting, _calls in CALLS.items():
+    _calls.public = rms_norm if _casting == "gemma" else partial(rms_norm, casting=_casting)

@@ -68,7 +68,7 @@ def resolve_backward(
     which `reduce` or `dependent` sums; a target without dependent launches reduces. `row` and `block_row` finish as
     `columns`, up to `MAX_COLUMNS_ROWS` rows if there is a weight gradient.
     """
-    wants_dweight = "no_dweight" not in problem.variant
+    wants_dweight = not problem.lacks("no_dweight")
     if config.schedule in ("row", "block_row"):
         if config.finish != "columns":
             raise IllegalConfigError(f"finish {config.finish!r} needs a grid of fixed size")

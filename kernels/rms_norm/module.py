@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normtune.kernels.rms_norm.function import rms_norm, shape_of
+from normtune.kernels.rms_norm.function import CALLS, Casting, rms_norm, shape_of
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -26,10 +26,11 @@ class RMSNorm(torch.nn.RMSNorm):
         dtype: the weight's dtype.
         offset: added to the weight; the weight starts at 1 - offset, so that the module starts as plain RMSNorm.
         batch_invariant: as in `rms_norm`.
+        casting: as in `rms_norm`.
 
     Raises:
         TypeError: `normalized_shape` is neither an integer nor a sequence of integers.
-        ValueError: `normalized_shape` is empty, or has a negative size.
+        ValueError: `normalized_shape` is empty, or has a negative size; `casting` is unknown.
     """
 
     def __init__(
@@ -42,8 +43,11 @@ class RMSNorm(torch.nn.RMSNorm):
         *,
         offset: float = 0.0,
         batch_invariant: bool | None = None,
+        casting: Casting = "gemma",
     ) -> None:
-        self.offset, self.batch_invariant = offset, batch_invariant
+        if casting not in CALLS:
+            raise ValueError(f"casting is {casting!r}: expected one of {', '.join(CALLS)}")
+        self.offset, self.batch_invariant, self.casting = offset, batch_invariant, casting
         super().__init__(list(shape_of(normalized_shape)), eps, elementwise_affine, device, dtype)
 
     def reset_parameters(self) -> None:
@@ -54,18 +58,24 @@ class RMSNorm(torch.nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         """Normalize `x`, whose last dimensions are `normalized_shape`; see `rms_norm`."""
         if self.weight is not None and len(self.normalized_shape) == 1:  # then the weight's length is checked
-            return rms_norm(x, self.weight, self.eps, self.offset, self.batch_invariant)
-        return rms_norm(x, self.normalized_shape, self.weight, self.eps, self.offset, self.batch_invariant)
+            if self.casting == "gemma":
+                return rms_norm(x, self.weight, self.eps, self.offset, self.batch_invariant)
+            return rms_norm(x, self.weight, self.eps, self.offset, self.batch_invariant, casting=self.casting)
+        return rms_norm(
+            *(x, self.normalized_shape, self.weight, self.eps, self.offset, self.batch_invariant), casting=self.casting
+        )
 
     def extra_repr(self) -> str:
         """Text for `print`."""
         parts = [super().extra_repr()]
         if self.offset:
             parts.append(f"offset={self.offset}")
+        if self.casting != "gemma":
+            parts.append(f"casting={self.casting!r}")
         if self.batch_invariant is not None:
             parts.append(f"batch_invariant={self.batch_invariant}")
         return ", ".join(parts)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Also accept the state of a pickled module of torch."""
-        super().__setstate__({"offset": 0.0, "batch_invariant": None} | state)  # type: ignore[no-untyped-call]
+        super().__setstate__({"offset": 0.0, "batch_invariant": None, "casting": "gemma"} | state)  # type: ignore[no-untyped-call]

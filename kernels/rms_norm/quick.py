@@ -128,7 +128,7 @@ def quick_backward(problem: Problem, target: Target, finish: str) -> list[Config
     """
     columns, looped = (_of_columns(table, problem.hidden, target) for table in (_COLUMNS, _LOOPED))
     looped = [config._replace(finish=finish) for config in looped]
-    if problem.variant:
+    if problem.lacks("no_dweight"):
         return columns + looped
     if problem.rows < _LEAST_LOOPED_ROWS:
         return columns + [config for config in looped if config.schedule == "split" or config.num_warps == 1]

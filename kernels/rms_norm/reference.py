@@ -69,12 +69,7 @@ def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offse
     x = tensors["x"].double()
     weight = tensors["weight"].double() + offset
     if problem.operator == "rms_norm_forward":
-        rstd = torch.rsqrt(x.square().mean(dim=1) + eps)
-        y = x * rstd[:, None] * weight
-        expected = {"y": Expected(y, unit_in_last_place(y, dtype) + 8 * FLOAT32_EPSILON * y.abs())}
-        if not problem.variant:
-            expected["rstd"] = Expected(rstd, 4 * unit_in_last_place(rstd, torch.float32))
-        return expected
+        return normalized(problem, x, tensors["weight"], eps, offset, dtype)
     dy, rstd = tensors["dy"].double(), tensors["rstd"].double()[:, None]
     xhat = x * rstd
     gradient = dy * weight
@@ -82,12 +77,46 @@ def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offse
     dx = rstd * (gradient - xhat * product.mean(dim=1, keepdim=True))
     terms = rstd.abs() * (gradient.abs() + xhat.abs() * product.abs().mean(dim=1, keepdim=True))
     expected = {"dx": Expected(dx, unit_in_last_place(dx, dtype) + 8 * FLOAT32_EPSILON * terms)}
-    if not problem.variant:
+    if not problem.lacks("no_dweight"):
         part = dy * xhat
+        if problem.lacks("rounded_product"):  # each factor is a float32, as in the kernels, so these are exact
+            rounded = (tensors["x"].float() * tensors["rstd"][:, None]).to(dtype).float()
+            part = (tensors["dy"].float() * rounded).to(dtype).double()
         dweight = part.sum(dim=0)
         depth = 8 + max(problem.rows - 1, 0).bit_length()
         tolerance = unit_in_last_place(dweight, tensors["weight"].dtype) + FLOAT32_EPSILON * depth * part.abs().sum(
             dim=0
         )
         expected["dweight"] = Expected(dweight, tolerance)
+    return expected
+
+
+def normalized(
+    problem: Problem, x: Tensor, weight: Tensor, eps: float, offset: float, dtype: torch.dtype
+) -> dict[str, Expected]:
+    """The outputs `y` and `rstd` of rows, with what the variant of the problem rounds.
+
+    Args:
+        problem: of a forward; its variant decides which outputs exist.
+        x: (rows, hidden) float64, what is normalized.
+        weight: (hidden,).
+        eps: added to the mean square.
+        offset: added to the weight.
+        dtype: of y.
+    """
+    square, scale = x.square(), weight.double() + offset
+    if problem.lacks("rounded_statistics"):
+        square = x.float().square().to(dtype).double()
+        eps, offset = (torch.tensor(value, dtype=torch.float32).to(dtype).item() for value in (eps, offset))
+        scale = (weight.float() + offset).to(dtype).double()
+    rstd = torch.rsqrt(square.mean(dim=1) + eps)
+    xhat = x * rstd[:, None]
+    y = xhat * scale
+    tolerance = unit_in_last_place(y, dtype) + 8 * FLOAT32_EPSILON * y.abs()
+    if problem.lacks("rounded_product"):
+        tolerance = tolerance + unit_in_last_place(xhat, dtype) * scale.abs()
+    expected = {"y": Expected(y, tolerance)}
+    if not problem.lacks("no_rstd"):
+        off = unit_in_last_place(rstd, dtype) if problem.lacks("rounded_statistics") else 0.0
+        expected["rstd"] = Expected(rstd, 4 * unit_in_last_place(rstd, torch.float32) + off)
     return expected

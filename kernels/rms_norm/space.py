@@ -136,7 +136,7 @@ def _columns(
     problem: Problem, target: Target, rows: Iterable[int], warps: Iterable[int], stages: Iterable[int]
 ) -> list[Config]:
     """The configs with the finish `columns`; none if there are too many rows for a program to walk through."""
-    if problem.rows > _MOST_COLUMNS_ROWS and not problem.variant:
+    if problem.rows > _MOST_COLUMNS_ROWS and not problem.lacks("no_dweight"):
         return []
     configs: list[Config] = []
     for block_row, num_warps, num_stages, slice_col in product(rows, warps, stages, _FULL_SLICES):
@@ -173,7 +173,7 @@ def _is_default_backward(config: Config, problem: Problem, warp_size: int) -> bo
         return False
     if block_col <= 256 and (rows, warps, stages, programs) == (1, 1, 2, 1):  # 12 % at 1 x 64
         return True
-    if problem.rows <= 64 and not problem.variant:
+    if problem.rows <= 64 and not problem.lacks("no_dweight"):
         return False  # programs of columns take 0.5 to 0.8 of the time
     return (
         rows in (1, 2, 4, 16, 32)  # 2: 2.3 % at 32768 x 4096; 4: 2.5 % at 512 x 2048; 32: 1.7 % at 262144 x 64

@@ -14,6 +14,8 @@ from normtune.kernels.rms_norm.space import backward_default, backward_space, fo
 from normtune.kernels.tiles.trial import trial
 
 MAX_HIDDEN = 65536
+# Off, they round as Liger-Kernel does in its casting modes `llama` (products) and `none` (products and statistics).
+ROUNDING = (Flag("product_in_float32", "rounded_product"), Flag("statistics_in_float32", "rounded_statistics"))
 _SCALARS = {"eps": 1e-6, "offset": 0.25}
 
 
@@ -24,7 +26,8 @@ def _forward_buffers(problem: Problem) -> tuple[Buffer, ...]:
         Buffer("weight", (problem.hidden,), problem.dtype, "weight"),
         Buffer("y", shape, problem.dtype, "output"),
     )
-    return buffers if problem.variant else (*buffers, Buffer("rstd", (problem.rows,), "float32", "output"))
+    rstd = Buffer("rstd", (problem.rows,), "float32", "output")
+    return buffers if problem.lacks("no_rstd") else (*buffers, rstd)
 
 
 def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
@@ -36,13 +39,14 @@ def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
         Buffer("rstd", (problem.rows,), "float32", "input"),
         Buffer("dx", shape, problem.dtype, "output"),
     )
-    return buffers if problem.variant else (*buffers, Buffer("dweight", (problem.hidden,), problem.dtype, "output"))
+    dweight = Buffer("dweight", (problem.hidden,), problem.dtype, "output")
+    return buffers if problem.lacks("no_dweight") else (*buffers, dweight)
 
 
 rms_norm_forward = register(
     OperatorSpec(
         name="rms_norm_forward",
-        flags=(Flag("store_rstd", "no_rstd"),),
+        flags=(Flag("store_rstd", "no_rstd"), *ROUNDING),
         config=RMSNormConfig,
         dtypes=tuple(ITEMSIZE),
         max_hidden=MAX_HIDDEN,
@@ -67,7 +71,7 @@ rms_norm_forward = register(
 rms_norm_backward = register(
     OperatorSpec(
         name="rms_norm_backward",
-        flags=(Flag("needs_dweight", "no_dweight"),),
+        flags=(Flag("needs_dweight", "no_dweight"), ROUNDING[0]),
         config=RMSNormConfig,
         dtypes=tuple(ITEMSIZE),
         max_hidden=MAX_HIDDEN,

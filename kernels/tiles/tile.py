@@ -66,6 +66,17 @@ def gradient_of_x(b_dy, b_xhat, b_weight, b_rstd, inverse_hidden):
 
 
 @triton.jit
+def weight_part(b_dy, b_xhat, dy_ptr, ROUNDS_PRODUCT: tl.constexpr):
+    """Terms of the weight gradient, float32; rounded to the element type of `dy_ptr` where products are."""
+    if ROUNDS_PRODUCT:
+        b_xhat = b_xhat.to(dy_ptr.dtype.element_ty).to(tl.float32)
+    b_part = b_dy * b_xhat
+    if ROUNDS_PRODUCT:
+        b_part = b_part.to(dy_ptr.dtype.element_ty).to(tl.float32)
+    return b_part
+
+
+@triton.jit
 def fetch_row(ptr, hidden):
     """Start bringing a row into the L2: one instruction of one thread (PTX ISA, `cp.async.bulk.prefetch.L2`, sm_90)."""
     # It takes multiples of 16 bytes from a multiple of 16 on: the bytes before and after stay uncached.
