@@ -104,6 +104,7 @@ class OperatorSpec:
         implementations: functions that are not of Triton's making and compute the same, by name, each as
             `module:function` or the function itself: called with the inputs and scalars by name, it returns the
             outputs, in order. They are gated, timed and stored as configs are, so that a table can name them.
+        by_default: whether a sweep takes it that names no operator.
     """
 
     name: str
@@ -123,6 +124,7 @@ class OperatorSpec:
     trial: Callable[[Config, Any, Problem, Target], tuple[Problem, AnyLaunch]] | None = None
     implementations: Mapping[str, str | Callable[..., Any]] = field(default_factory=dict, hash=False)
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
+    by_default: bool = True
 
     def at(self, **sizes: int) -> Self:
         """The operator at these named integers, of which it has none left; itself where it has none.
@@ -344,6 +346,7 @@ def read_config(operator: str, text: str) -> Config:
 
 @cache
 def _import_specs() -> None:
-    import_module("normtune.kernels.rms_norm.spec")
+    for family in ("rms_norm", "rms_norm_gated"):
+        import_module(f"normtune.kernels.{family}.spec")
     for entry in sorted(entry_points(group="normtune.operators"), key=lambda entry: entry.name):
         entry.load()

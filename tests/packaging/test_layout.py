@@ -41,6 +41,11 @@ ROOMS = {
     "kernels/rms_norm": Room(
         rf"(?!{LIGHT}|{SPECS})kernels/rms_norm/", "light specs kernels kernels/tiles kernels/calling", "torch triton"
     ),
+    "kernels/rms_norm_gated": Room(
+        rf"(?!{LIGHT}|{SPECS})kernels/rms_norm_gated/",
+        "light kernels kernels/tiles kernels/rms_norm",
+        "torch triton",
+    ),
     "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch triton"),
     "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas pyarrow rich"),
     "results/database": Room("results/database/", "light results", "numpy sqlalchemy"),

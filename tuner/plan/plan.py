@@ -105,7 +105,8 @@ def problems(keys: Sequence[str], dtypes: Sequence[str], shapes: Sequence[tuple[
     """All problems of these operator keys, dtypes and shapes.
 
     Args:
-        keys: `rms_norm_forward`, `rms_norm_forward:no_rstd`, ...; empty means every plain operator.
+        keys: `rms_norm_forward`, `rms_norm_forward:no_rstd`, ...; empty means every plain operator
+            that is taken by default.
         dtypes: names of dtypes.
         shapes: (rows, hidden) pairs.
 
@@ -114,7 +115,7 @@ def problems(keys: Sequence[str], dtypes: Sequence[str], shapes: Sequence[tuple[
     """
     result = []
     try:
-        for key in keys or list(operators()):
+        for key in keys or [name for name, spec in operators().items() if spec.by_default]:
             name, variant = split_key(key)
             for spec in map(operator, members(name)):
                 result += [spec.problem(rows, hidden, dtype, variant) for dtype in dtypes for rows, hidden in shapes]
