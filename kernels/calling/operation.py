@@ -16,9 +16,10 @@ from torch import Tensor
 from normtune.kernels.calling.dispatch import Cache
 from normtune.kernels.calling.launcher import Prepared
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import INPUT, OUTPUT, WEIGHT
+from normtune.kernels.problem import INPUT, OUTPUT, WEIGHT, Buffer
 
-# The shape of a tensor of a call whose first input is (..., hidden): (..., hidden), (hidden,) or (...,).
+# The shape of a tensor of a call whose first input is (..., hidden): (..., hidden), (hidden,) or (...,). Columns of an
+# operation on groups may also be (groups, hidden), of a first input (..., groups, hidden).
 ROWS, COLUMNS, FACTORS = "rows", "columns", "factors"
 
 
@@ -58,6 +59,9 @@ class Operation:
         compiler_options: options of the forward's binaries, given the scalars.
         columns_alone: prepares the launch of the gradients (hidden,) without those of rows, given the backward's
             tensors by name; None for a backward that is launched whole.
+        flags: values of the specs' other flags, those that this function has fixed.
+        is_grouped: the kernels take rows as (outer, inner, groups, hidden) with any strides but the last, and columns
+            of their own for each group.
     """
 
     name: str
@@ -71,6 +75,8 @@ class Operation:
     scalars_of: Callable[[Sequence[Tensor | None], tuple[float, ...]], tuple[float, ...]] = lambda _, scalars: scalars
     compiler_options: Callable[[Mapping[str, float]], Mapping[str, Any] | None] = lambda _: None
     columns_alone: Callable[[dict[str, Tensor | None]], Prepared] | None = None
+    flags: Mapping[str, bool] = field(default_factory=dict)
+    is_grouped: bool = False
     # Launches of the forward by `written_out.forward`'s key.
     plans: "Cache[Any]" = field(default_factory=Cache)
 
@@ -81,7 +87,14 @@ class Operation:
         return {
             buffer.name: shapes[buffer.shape]
             for spec in (self.forward, self.backward)
-            for buffer in spec.buffers(spec.problem(2, 3, spec.dtypes[0]))
+            for buffer in self._buffers(spec)
+        }
+
+    @cached_property
+    def variants(self) -> dict[str, tuple[str, str]]:
+        """By the name of a spec its variants without and with what the first flag leaves out."""
+        return {
+            spec.name: (self._variant(spec, False), self._variant(spec, True)) for spec in (self.forward, self.backward)
         }
 
     @cached_property
@@ -139,7 +152,13 @@ class Operation:
         dtypes = ", ".join(self.forward.dtypes)
         return f"kernels for {dtypes} on a GPU, rows of 1 to {self.forward.max_hidden} elements"
 
-    @staticmethod
-    def _names(spec: OperatorSpec, *roles: str) -> tuple[str, ...]:
-        buffers = spec.buffers(spec.problem(2, 3, spec.dtypes[0]))
-        return tuple(buffer.name for buffer in buffers if buffer.role in roles)
+    def _names(self, spec: OperatorSpec, *roles: str) -> tuple[str, ...]:
+        return tuple(buffer.name for buffer in self._buffers(spec) if buffer.role in roles)
+
+    def _buffers(self, spec: OperatorSpec) -> tuple[Buffer, ...]:
+        """Tensors of rows of 3 elements, of which there are 2."""
+        return spec.buffers(spec.problem(2, 3, spec.dtypes[0], self.variants[spec.name][True]))
+
+    def _variant(self, spec: OperatorSpec, is_whole: bool) -> str:
+        first, *others = (flag.name for flag in spec.flags)
+        return spec.variant(**{first: is_whole}, **{name: self.flags.get(name, True) for name in others})

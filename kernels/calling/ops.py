@@ -64,7 +64,7 @@ class Ops:
 
     def _schemas(self) -> tuple[str, str]:
         operation = self._operation
-        (store,), (columns,) = operation.forward.flags, operation.backward.flags
+        store, columns = operation.forward.flags[0], operation.backward.flags[0]
         rows = next(name for name in operation.gradients if operation.kinds[name] != COLUMNS)
 
         def schema(inputs: Sequence[str], flags: Sequence[str], outputs: Sequence[str]) -> str:
@@ -127,7 +127,7 @@ class Ops:
         found = []
         for name in operation.gradients:
             is_column = operation.kinds[name] == COLUMNS
-            like = named[name[1:]] if is_column else x
+            like = named[name[1:]] if is_column else named.get(name[1:], x)
             is_wanted = needs_columns if is_column else needs_rows
             found.append(_or_nothing(like.new_empty(like.shape) if is_wanted and like is not None else None, x))
         return tuple(found)

@@ -118,7 +118,7 @@ def backward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
     makers = {
         name: f"empty_like({name[1:]}) if needs_columns else None"
         if operation.kinds[name] == COLUMNS
-        else f"empty_like({operation.incoming[0]})"
+        else f"empty_like({name[1:] if name[1:] in operation.saved else operation.incoming[0]})"
         for name in operation.gradients
     }
     inputs = (*operation.incoming, *operation.saved)

@@ -3,8 +3,7 @@
 In: nothing. Out: `RMS_NORM`.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,23 +11,15 @@ from torch import Tensor
 from normtune.kernels.calling.dispatch import target_of
 from normtune.kernels.calling.launcher import Prepared
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.wide import machine_epsilon
+from normtune.kernels.calling.wide import keeps_subnormal, machine_epsilon
 from normtune.kernels.rms_norm import composed, dweight
 from normtune.kernels.rms_norm.spec import rms_norm_backward, rms_norm_forward
-
-# Triton's reciprocal square root flushes subnormal numbers to zero by default.
-_LEAST_NORMAL = torch.finfo(torch.float32).tiny
-_SUBNORMAL = {"enable_reflect_ftz": False}
 
 
 def _scalars(tensors: Sequence[Tensor | None], scalars: tuple[float, ...]) -> tuple[float, ...]:
     """Without a weight, no offset is added to the ones that stand in for it."""
     eps, _ = scalars
     return scalars if tensors[1] is not None else (eps, 0.0)
-
-
-def _options(scalars: Mapping[str, float]) -> Mapping[str, Any] | None:
-    return _SUBNORMAL if scalars["eps"] < _LEAST_NORMAL and not torch.version.hip else None
 
 
 def _dweight_alone(tensors: dict[str, Tensor | None]) -> Prepared:
@@ -50,6 +41,6 @@ RMS_NORM = Operation(
     optional=("weight",),
     derived={"eps": machine_epsilon},
     scalars_of=_scalars,
-    compiler_options=_options,
+    compiler_options=keeps_subnormal,
     columns_alone=_dweight_alone,
 )
