@@ -199,3 +199,12 @@ def test_batch_invariant_rows_have_the_same_bits():
     whole = normtune.rms_norm_gated(x, weight, z, group_size=16, batch_invariant=True)
     part = normtune.rms_norm_gated(x[4:5].clone(), weight, z[4:5].clone(), group_size=16, batch_invariant=True)
     assert torch.equal(whole[4:5], part)
+
+
+def test_rows_that_divide_in_another_way_are_another_launch():
+    memory = torch.randn(4000, generator=torch.Generator().manual_seed(0))
+    weight = torch.ones(16)
+    for outer, inner in ((2, 6), (3, 4), (4, 3), (6, 2)):
+        x = memory.as_strided((outer, inner, 16), (300, 20, 1))
+        z = memory.as_strided((outer, inner, 16), (200, 16, 1), 7)
+        check(x, weight, z)

@@ -4,9 +4,13 @@ import random
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
+from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.rms_norm_gated.tile import row_offsets
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import compare
@@ -66,3 +70,58 @@ def test_outputs_are_within_rounding(key, shape, dtype):
             compare(outputs, expected)
         except RuntimeError as error:
             pytest.fail(f"{config}: {error}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_every_schedule_reads_groups_and_rows_of_two_strides(direction, mode):
+    """The reference of each group is that of its rows alone."""
+    outer, inner, groups, hidden = 3, 2, 5, 36
+    spec = operator(f"rms_norm_gated_{direction}")
+    problem = spec.problem(outer * inner * groups, hidden, "float32", mode)
+    of_group = problem._replace(rows=outer * inner)
+    generator = torch.Generator().manual_seed(1)
+    inputs = [spec.references().inputs(of_group, generator, torch.device("cpu"), True) for _ in range(groups)]
+    expected = [spec.references().reference(of_group, one, 1e-6, 0.25) for one in inputs]
+    tensors = {}
+    for name in inputs[0]:
+        stacked = torch.stack([one[name] for one in inputs], dim=-2 if name != "rstd" else -1)
+        if inputs[0][name].dim() == 2:
+            wide = torch.full((outer, inner + 1, groups + 2, hidden + 4), float("nan"))
+            wide[:, :inner, :groups, :hidden] = stacked.view(outer, inner, groups, hidden)
+            stacked = wide[:, :inner, :groups, :hidden]
+        tensors[name] = stacked if name != "rstd" else stacked.contiguous().view(-1)
+    for config, launch in launches_of(spec, problem):
+        outputs = outputs_of(spec, problem)
+        if "dweight" in outputs:
+            outputs["dweight"] = torch.full((groups, hidden), float("nan"))
+        workspace = torch.full((max(1, launch.workspace),), float("nan"))
+        launch = launch._replace(alignment=4)
+        run(spec.kernels().calls(launch, problem, tensors | outputs, workspace, 1e-6, 0.25))
+        for group in range(groups):
+            found = {
+                name: tensor[group]
+                if name == "dweight"
+                else tensor.view(outer * inner, groups, -1)[:, group].squeeze(-1)
+                for name, tensor in outputs.items()
+            }
+            found = {name: tensor.reshape(expected[group][name].value.shape) for name, tensor in found.items()}
+            try:
+                compare({name: tensor.contiguous() for name, tensor in found.items()}, expected[group])
+            except RuntimeError as error:
+                pytest.fail(f"{config}, group {group}: {error}")
+
+
+@triton.jit
+def _offsets_kernel(out_ptr, first, inner, s_outer, s_inner, s_group):
+    o_row = tl.full([4], 4, tl.int64) * first + tl.arange(0, 4)
+    tl.store(out_ptr + tl.arange(0, 4), row_offsets(o_row, tl.program_id(0), inner, s_outer, s_inner, s_group, 1))
+
+
+def test_offsets_of_the_last_rows_are_beyond_32_bits():
+    out = torch.zeros(4, dtype=torch.int64)
+    first, inner, s_outer, s_inner = MAX_ROWS // 4 - 1, 24, 24 * 65536, 65536
+    _offsets_kernel[(1,)](out, first, inner, s_outer, s_inner, 128)
+    rows = range(4 * first, 4 * first + 4)
+    assert out.tolist() == [row // inner * s_outer + row % inner * s_inner for row in rows]
+    assert out[-1] > 2**45
