@@ -50,7 +50,7 @@ def test_values_and_gradients_are_those_of_float64(shape, group_size, norm_befor
     check(x, weight, None, norm_before_gate, group_size)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     extents=st.lists(st.integers(1, 5), min_size=1, max_size=3),
     group_size=st.integers(1, 40),
@@ -117,7 +117,7 @@ def hugging_face(x, weight, z, eps, norm_before_gate, group_size):
 @pytest.mark.parametrize("weight_dtype", [None, torch.float32])
 def test_hugging_faces_roundings_are_met_bit_by_bit(dtype, norm_before_gate, weight_dtype):
     generator = torch.Generator().manual_seed(1)
-    x, z = (torch.randn(16, 4, 96, generator=generator).to(dtype) for _ in range(2))
+    x, z = (torch.randn(4, 4, 96, generator=generator).to(dtype) for _ in range(2))
     weight = torch.randn(96, generator=generator).to(weight_dtype or dtype)
     for group_size in (None, 32):
         arguments = x, weight, z, 1e-6
