@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from normtune.kernels.rms_norm.function import rms_norm
     from normtune.kernels.rms_norm.module import RMSNorm
     from normtune.kernels.rms_norm.warmup import warmup
+    from normtune.kernels.rms_norm_gated.function import rms_norm_gated
+    from normtune.kernels.rms_norm_gated.module import RMSNormGated
     from normtune.kernels.short_form.decorator import kernel_operator
     from normtune.results.api import export_data, export_recording, import_data, list_data
     from normtune.results.database.store import Store
@@ -43,6 +45,7 @@ _HOMES = {
     "NormtuneError": "errors",
     "OperatorSpec": "kernels.operator",
     "RMSNorm": "kernels.rms_norm.module",
+    "RMSNormGated": "kernels.rms_norm_gated.module",
     "Store": "results.database.store",
     "Table": "heuristics.api.fit",
     "UsageError": "errors",
@@ -62,6 +65,7 @@ _HOMES = {
     "load_table": "heuristics.tablefile.locate",
     "register": "kernels.operator",
     "rms_norm": "kernels.rms_norm.function",
+    "rms_norm_gated": "kernels.rms_norm_gated.function",
     "show": "heuristics.api.show",
     "show_flips": "heuristics.api.maps",
     "show_map": "heuristics.api.maps",
@@ -80,6 +84,7 @@ __all__ = [
     "NormtuneError",
     "OperatorSpec",
     "RMSNorm",
+    "RMSNormGated",
     "Store",
     "Table",
     "UsageError",
@@ -100,6 +105,7 @@ __all__ = [
     "load_table",
     "register",
     "rms_norm",
+    "rms_norm_gated",
     "show",
     "show_flips",
     "show_map",

@@ -41,7 +41,8 @@ def check(operation: Operation, tensors: Sequence[Any], scalars: Sequence[Any]) 
             continue
         _check_tensor(name, tensor)
         if operation.kinds[name] == COLUMNS:
-            if tensor.dim() != 1 or tensor.shape[0] != hidden:
+            dims = 2 if operation.is_grouped and tensor.dim() == 2 and x.dim() > 1 else 1
+            if tensor.shape != x.shape[-dims:]:
                 expected = f"expected ({hidden},), the last dimension of {first}"
                 raise ValueError(f"{name} has shape {tuple(tensor.shape)}: {expected}")
         elif tensor.shape != x.shape:

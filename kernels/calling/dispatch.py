@@ -128,10 +128,10 @@ def resolved(
         spec: the operator.
         problem: of at least one row.
         first: a tensor, for its device.
-        tensors: those of the problem; the row strides of matrices count.
+        tensors: those of the problem; all strides but the last count.
         batch_invariant: the config must not depend on the number of rows.
     """
-    strides = [tensor.stride(0) for tensor in tensors if tensor is not None and tensor.dim() == 2]
+    strides = [stride for tensor in tensors if tensor is not None for stride in tensor.stride()[:-1]]
     alignment = alignment_of(problem.hidden, *strides)
     return _resolve(spec, problem, target_of(first), first.device.index or 0, alignment, batch_invariant)
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from normtune.kernels.calling import wide
 from normtune.kernels.calling.arguments import check
 from normtune.kernels.calling.dispatch import Cache, prepared
+from normtune.kernels.calling.groups import grouped_rows
 from normtune.kernels.calling.launcher import Prepared
 from normtune.kernels.calling.layout import columns_of, has_memory, rows_of, shown, takes_kernels, traits
 from normtune.kernels.calling.operation import COLUMNS, FACTORS, ROWS, Operation
@@ -162,8 +163,7 @@ def new_backward(
     launched = _inputs(operation, given, x, plan.batch_invariant) if x.numel() else given
     gradients: dict[str, Tensor | None] = {}
     for name in operation.gradients:
-        is_row = operation.kinds[name] == ROWS
-        like = given[operation.like.get(name, operation.incoming[0])] if is_row else launched[name[1:]]
+        like = given[operation.like_of(name)] if operation.kinds[name] == ROWS else launched[name[1:]]
         made = None if like is None else torch.empty(like.shape, dtype=like.dtype, device=like.device)
         gradients[name] = made if is_wanted[name] else None
     if x.numel():
@@ -192,7 +192,7 @@ def _written(
 
 def new_output(operation: Operation, name: str, given: Mapping[str, Tensor | None], plan: Plan) -> Tensor:
     """Memory of an output: contiguous of the first input's shape, or (rows,) float32."""
-    like = given[operation.like.get(name, operation.inputs[0])]
+    like = given[operation.like_of(name)]
     assert like is not None
     if operation.kinds[name] == FACTORS:
         return new_factors(like, plan)
@@ -216,15 +216,17 @@ def _inputs(
 ) -> dict[str, Tensor | None]:
     """Tensors in the layout of the kernels; ones for a missing one."""
     found: dict[str, Tensor | None] = {}
+    if operation.is_grouped:
+        found = dict.fromkeys(given) | grouped_rows(operation, given, batch_invariant)
     for name, tensor in given.items():
         kind = operation.kinds[name]
         if tensor is None:
             found[name] = x.new_ones(x.shape[-1])
         elif kind == COLUMNS:
             found[name] = columns_of(name, tensor, x)
-        elif kind == ROWS:
+        elif kind == ROWS and not operation.is_grouped:
             found[name] = rows_of(name, tensor, batch_invariant)
-        else:
+        elif kind == FACTORS:
             found[name] = tensor.reshape(-1).to(torch.float32).contiguous()
     return found
 
@@ -270,10 +272,9 @@ def _backward_launch(plan: Plan, tensors: dict[str, Tensor | None], needs_rows: 
 def _problem(operation: Operation, spec: OperatorSpec, tensors: Mapping[str, Tensor | None], is_whole: bool) -> Problem:
     x = tensors[operation.of_kind(tuple(tensors), ROWS)[0]]
     assert x is not None
-    rows, hidden = x.shape
-    own = operation.variant if spec is operation.forward else operation.backward_variant
-    variant = "+".join(filter(None, ("" if is_whole else spec.flags[0].off, own)))
-    return Problem(spec.name, rows, hidden, operation.dtypes[x.dtype], variant)
+    hidden = x.shape[-1]
+    variant = operation.variants[spec.name][is_whole]
+    return Problem(spec.name, x.numel() // hidden, hidden, operation.dtypes[x.dtype], variant)
 
 
 def _shared(
@@ -281,6 +282,8 @@ def _shared(
 ) -> Prepared:
     """The launch that is kept for these tensors, or a new one."""
     key = (problem, plan.scalars, plan.batch_invariant, *map(traits, tensors.values()))
+    if plan.operation.is_grouped:  # strides alone do not tell how rows divide
+        key += tuple(None if tensor is None else tensor.shape for tensor in tensors.values())
     generation = _launches.generation
     return _launches.get(key) or _launches.keep(key, prepare(), generation)
 

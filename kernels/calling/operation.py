@@ -16,9 +16,10 @@ from torch import Tensor
 from normtune.kernels.calling.dispatch import Cache
 from normtune.kernels.calling.launcher import Prepared
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import INPUT, OUTPUT, WEIGHT
+from normtune.kernels.problem import INPUT, OUTPUT, WEIGHT, Buffer
 
-# The shape of a tensor of a call whose first input is (..., hidden): (..., hidden), (hidden,) or (...,).
+# The shape of a tensor of a call whose first input is (..., hidden): (..., hidden), (hidden,) or (...,). Columns of an
+# operation on groups may also be (groups, hidden), of a first input (..., groups, hidden).
 ROWS, COLUMNS, FACTORS = "rows", "columns", "factors"
 
 
@@ -53,16 +54,17 @@ class Operation:
         optional: inputs (hidden,) that a call may leave out; they come last.
         defaults: of the scalars, in the order of the kernels; None for one that `derived` has.
         derived: functions of the first input that give a scalar for None.
-        variant, backward_variant: of the two specs: what distinguishes operations of equal specs, such as an order of
-            rounding.
         like: for an output or gradient (..., hidden) the input, or the saved tensor, that has its dtype, unless that is
-            the first input, or the gradient of the first output.
+            the first input, or the tensor that the gradient is of.
         in_place: for outputs, the inputs whose memory they may take; empty for an operation that cannot work in place.
         shared: for an input whose gradient is that of another one, the name of this gradient.
         scalars_of: scalars for the kernels, given (inputs, scalars): ones stand in for missing inputs.
         compiler_options: options of the forward's binaries, given the scalars.
         columns_alone: prepares the launch of the gradients (hidden,) without those of rows, given the backward's
             tensors by name; None for a backward that is launched whole.
+        flags: values of the specs' other flags, those that this function has fixed.
+        is_grouped: the kernels take rows as (outer, inner, groups, hidden) with any strides but the last, and columns
+            of their own for each group.
     """
 
     name: str
@@ -72,14 +74,14 @@ class Operation:
     defaults: Mapping[str, float | None]
     optional: tuple[str, ...] = ()
     derived: Mapping[str, Callable[[Tensor], float]] = field(default_factory=dict)
-    variant: str = ""
-    backward_variant: str = ""
     like: Mapping[str, str] = field(default_factory=dict)
     in_place: Mapping[str, str] = field(default_factory=dict)
     shared: Mapping[str, str] = field(default_factory=dict)
     scalars_of: Callable[[Sequence[Tensor | None], tuple[float, ...]], tuple[float, ...]] = lambda _, scalars: scalars
     compiler_options: Callable[[Mapping[str, float]], Mapping[str, Any] | None] = lambda _: None
     columns_alone: Callable[[dict[str, Tensor | None]], Prepared] | None = None
+    flags: Mapping[str, bool] = field(default_factory=dict)
+    is_grouped: bool = False
     # Launches of the forward by `written_out.forward`'s key.
     plans: "Cache[Any]" = field(default_factory=Cache)
 
@@ -90,7 +92,14 @@ class Operation:
         return {
             buffer.name: shapes[buffer.shape]
             for spec in (self.forward, self.backward)
-            for buffer in spec.buffers(spec.problem(2, 3, spec.dtypes[0]))
+            for buffer in self._buffers(spec)
+        }
+
+    @cached_property
+    def variants(self) -> dict[str, tuple[str, str]]:
+        """By the name of a spec its variants without and with what the first flag leaves out."""
+        return {
+            spec.name: (self._variant(spec, False), self._variant(spec, True)) for spec in (self.forward, self.backward)
         }
 
     @cached_property
@@ -133,6 +142,12 @@ class Operation:
         """For each input the index of its gradient."""
         return tuple(self.gradients.index(self.shared.get(name, f"d{name}")) for name in self.inputs)
 
+    def like_of(self, name: str) -> str:
+        """The tensor that has the shape and dtype of an output or gradient (..., hidden)."""
+        if name in self.outputs:
+            return self.like.get(name, self.inputs[0])
+        return self.like.get(name, name[1:] if name[1:] in self.saved else self.incoming[0])
+
     def of_kind(self, names: Sequence[str], kind: str) -> tuple[str, ...]:
         """The names of tensors of one kind."""
         return tuple(name for name in names if self.kinds[name] == kind)
@@ -148,7 +163,13 @@ class Operation:
         dtypes = ", ".join(self.forward.dtypes)
         return f"kernels for {dtypes} on a GPU, rows of 1 to {self.forward.max_hidden} elements"
 
-    @staticmethod
-    def _names(spec: OperatorSpec, *roles: str) -> tuple[str, ...]:
-        buffers = spec.buffers(spec.problem(2, 3, spec.dtypes[0]))
-        return tuple(buffer.name for buffer in buffers if buffer.role in roles)
+    def _names(self, spec: OperatorSpec, *roles: str) -> tuple[str, ...]:
+        return tuple(buffer.name for buffer in self._buffers(spec) if buffer.role in roles)
+
+    def _buffers(self, spec: OperatorSpec) -> tuple[Buffer, ...]:
+        """Tensors of rows of 3 elements, of which there are 2."""
+        return spec.buffers(spec.problem(2, 3, spec.dtypes[0], self.variants[spec.name][True]))
+
+    def _variant(self, spec: OperatorSpec, is_whole: bool) -> str:
+        first, *others = (flag.name for flag in spec.flags)
+        return spec.variant(**{first: is_whole}, **{name: self.flags.get(name, True) for name in others})

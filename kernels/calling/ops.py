@@ -141,7 +141,7 @@ class Ops:
         operation, x, is_saving = self._operation, arguments[0], arguments[-1]
         check(operation, arguments[: self._inputs], arguments[self._inputs : -2])
         return tuple(
-            arguments[operation.inputs.index(operation.like.get(name, operation.inputs[0]))].new_empty(x.shape)
+            arguments[operation.inputs.index(operation.like_of(name))].new_empty(x.shape)
             if operation.kinds[name] != FACTORS
             else x.new_empty(x.shape[:-1], dtype=wide_dtype(x))
             if is_saving
@@ -157,7 +157,7 @@ class Ops:
         found = []
         for name in operation.gradients:
             is_column = operation.kinds[name] == COLUMNS
-            like = named[name[1:] if is_column else operation.like.get(name, operation.incoming[0])]
+            like = named[name[1:] if is_column else operation.like_of(name)]
             is_wanted = needs_columns if is_column else needs_rows
             found.append(_or_nothing(like.new_empty(like.shape) if is_wanted and like is not None else None, x))
         return tuple(found)

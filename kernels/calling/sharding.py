@@ -29,7 +29,12 @@ def registration_of(operation: Operation, ops: Ops) -> Callable[[], None]:
             """Placements of outputs and inputs, for each way of sharding the rows."""
             found = []
             dims = next(tensor.ndim for tensor in arguments if tensor is not None)
-            for rows, sums in [(Replicate(), Replicate()), *((Shard(dim), Partial()) for dim in range(dims - 1))]:
+            # Dimensions that columns have are whole: hidden, and groups where each has columns of its own.
+            whole = max(
+                tensor.ndim if operation.kinds[name] == COLUMNS and tensor is not None else 1
+                for name, tensor in zip(inputs, arguments, strict=False)
+            )
+            for rows, sums in [(Replicate(), Replicate()), *((Shard(dim), Partial()) for dim in range(dims - whole))]:
                 made = [
                     (sums if operation.kinds[name] == COLUMNS else rows) if is_made[name] else Replicate()
                     for name in outputs

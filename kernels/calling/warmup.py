@@ -56,9 +56,8 @@ def load(
         raise ValueError(f"device is {gpu}: expected a CUDA GPU")
     mode = is_batch_invariant() if batch_invariant is None else batch_invariant
     ready = set()
-    specs = [(operation.forward, operation.variant), (operation.backward, operation.backward_variant)]
-    for spec, own in specs if gradients else specs[:1]:
-        for variant in (own, "+".join(filter(None, (spec.flags[0].off, own)))):
+    for spec in (operation.forward, *((operation.backward,) if gradients else ())):
+        for variant in operation.variants[spec.name]:
             problem = Problem(spec.name, 1, hidden, operation.dtypes[dtype], variant)
             tensors = _stand_ins(spec, problem, gpu, weight_dtype)
             for rows, calls in row_counts(spec, problem, tensors, mode):

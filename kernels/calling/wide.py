@@ -4,7 +4,8 @@ In: tensors. Out: outputs or gradients, without a graph, some rows at a time: al
 passes over memory, where a kernel makes one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,14 +26,24 @@ def machine_epsilon(x: Tensor) -> float:
     return torch.finfo(wide_dtype(x)).eps
 
 
+def keeps_subnormal(scalars: Mapping[str, float]) -> Mapping[str, Any] | None:
+    """Compiler options of kernels whose `eps` may be subnormal: Triton flushes such numbers to zero by default."""
+    is_subnormal = scalars["eps"] < torch.finfo(torch.float32).tiny
+    return {"enable_reflect_ftz": False} if is_subnormal and not torch.version.hip else None
+
+
 def forward(operation: Operation, tensors: Sequence[Tensor | None], scalars: Sequence[float]) -> list[Tensor]:
     """The outputs: (..., hidden) contiguous, factors (rows,)."""
     x = tensors[0]
     assert x is not None
     outputs: list[Tensor] = []
-    for rows, pieces in _pieces(operation, operation.inputs, tensors, x):
-        _write(outputs, operation.formula.forward(*pieces, *scalars), rows, x)
-    return [out.view(x.shape) if out.dim() > 1 else out for out in outputs]
+    dims = _dims(operation, operation.inputs, tensors)
+    for rows, pieces in _pieces(operation, operation.inputs, tensors, x, dims):
+        _write(outputs, operation.formula.forward(*pieces, *scalars), rows, x.shape[:-dims])
+    return [
+        out.view(x.shape if operation.kinds[name] == ROWS else -1)
+        for name, out in zip(operation.outputs, outputs, strict=True)
+    ]
 
 
 def backward(
@@ -46,9 +57,12 @@ def backward(
     kinds = [operation.kinds[name] for name in operation.gradients]
     of_rows: list[Tensor] = []
     sums: dict[int, Tensor | None] = {}
-    for rows, pieces in _pieces(operation, names, wide, x):
+    dims = _dims(operation, names, wide)
+    for rows, pieces in _pieces(operation, names, wide, x, dims):
         parts = operation.formula.backward(*pieces, *scalars)
-        _write(of_rows, [part for part, kind in zip(parts, kinds, strict=True) if kind != COLUMNS], rows, x)
+        _write(
+            of_rows, [part for part, kind in zip(parts, kinds, strict=True) if kind != COLUMNS], rows, x.shape[:-dims]
+        )
         for index, (part, kind) in enumerate(zip(parts, kinds, strict=True)):
             if kind == COLUMNS:
                 before = sums.get(index)
@@ -69,17 +83,25 @@ def _widened(operation: Operation, name: str, tensor: Tensor | None, x: Tensor) 
     return tensor.to(wide_dtype(x)) if tensor is not None and operation.kinds[name] == COLUMNS else tensor
 
 
+def _dims(operation: Operation, names: Sequence[str], tensors: Sequence[Tensor | None]) -> int:
+    """Last dimensions that stay whole: hidden, and groups where each has columns of its own."""
+    return max(
+        tensor.dim() if tensor is not None and operation.kinds[name] == COLUMNS else 1
+        for name, tensor in zip(names, tensors, strict=True)
+    )
+
+
 def _pieces(
-    operation: Operation, names: Sequence[str], tensors: Sequence[Tensor | None], x: Tensor
+    operation: Operation, names: Sequence[str], tensors: Sequence[Tensor | None], x: Tensor, dims: int
 ) -> Iterator[tuple[slice, list[Tensor | None]]]:
     """Some rows at a time of tensors with rows, beside the whole columns; once if there is no row."""
-    rows, hidden = x.shape[:-1].numel(), x.shape[-1]
-    shapes = {ROWS: (rows, hidden), FACTORS: (rows,)}
+    rows, row = x.shape[:-dims].numel(), x.shape[-dims:]
+    shapes = {ROWS: (rows, *row), FACTORS: (rows, *row[:-1])}
     flat = [
         tensor if tensor is None or operation.kinds[name] == COLUMNS else tensor.reshape(shapes[operation.kinds[name]])
         for name, tensor in zip(names, tensors, strict=True)
     ]
-    at_once = max(1, _ELEMENTS_AT_ONCE // max(1, hidden))
+    at_once = max(1, _ELEMENTS_AT_ONCE // max(1, row.numel()))
     for first in range(0, max(1, rows), at_once):
         part = slice(first, min(first + at_once, rows))
         yield (
@@ -91,10 +113,10 @@ def _pieces(
         )
 
 
-def _write(outputs: list[Tensor], parts: Sequence[Tensor | None], rows: slice, x: Tensor) -> None:
+def _write(outputs: list[Tensor], parts: Sequence[Tensor | None], rows: slice, shape: torch.Size) -> None:
     """Write the rows of a piece into outputs for all of them, made for the first piece."""
     made = [part for part in parts if part is not None]
     if not outputs:
-        outputs += [part.new_empty((x.shape[:-1].numel(), *part.shape[1:])) for part in made]
+        outputs += [part.new_empty((shape.numel(), *part.shape[1:])) for part in made]
     for out, part in zip(outputs, made, strict=True):
         out[rows] = part

@@ -120,7 +120,7 @@ def forward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
     makers = {
         name: f"new_factors({x}, plan) if is_saving else None"
         if operation.kinds[name] == FACTORS
-        else f"empty_like({operation.like.get(name, x)})"
+        else f"empty_like({operation.like_of(name)})"
         for name in operation.outputs
     }
     scope = {"plans": operation.plans, "new_forward": eager.new_forward, "new_factors": eager.new_factors}
@@ -145,7 +145,7 @@ def backward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
     makers = {
         name: f"empty_like({name[1:]}) if needs_columns else None"
         if operation.kinds[name] == COLUMNS
-        else f"empty_like({operation.like.get(name, operation.incoming[0])})"
+        else f"empty_like({operation.like_of(name)})"
         for name in operation.gradients
     }
     inputs = (*operation.incoming, *operation.saved)

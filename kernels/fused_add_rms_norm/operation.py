@@ -6,10 +6,10 @@ In: nothing. Out: `OPERATIONS` by the name of the order.
 from functools import partial
 
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.wide import machine_epsilon
+from normtune.kernels.calling.wide import keeps_subnormal, machine_epsilon
 from normtune.kernels.fused_add_rms_norm.composed import Formula
 from normtune.kernels.fused_add_rms_norm.spec import fused_add_rms_norm_backward, fused_add_rms_norm_forward
-from normtune.kernels.rms_norm.operation import columns_alone, compiler_options, without_offset
+from normtune.kernels.rms_norm.operation import columns_alone, without_offset
 
 _operation = partial(
     Operation,
@@ -22,16 +22,15 @@ _operation = partial(
     in_place={"y": "x", "s": "residual"},
     shared={"residual": "dx"},
     scalars_of=without_offset,
-    compiler_options=compiler_options,
+    compiler_options=keeps_subnormal,
     columns_alone=partial(columns_alone, rows="s"),
 )
 OPERATIONS = {
     "float32": _operation(name="fused_add_rms_norm", formula=Formula()),
-    "sum": _operation(name="fused_add_rms_norm_rounded_sum", variant="rounded_sum", formula=Formula(True)),
+    "sum": _operation(name="fused_add_rms_norm_rounded_sum", flags={"sum_in_float32": False}, formula=Formula(True)),
     "llama": _operation(
         name="fused_add_rms_norm_llama",
-        variant="rounded_sum+rounded_product",
-        backward_variant="rounded_product",
+        flags={"sum_in_float32": False, "product_in_float32": False},
         formula=Formula(True, True),
         columns_alone=partial(columns_alone, rows="s", rounds_product=True),
     ),

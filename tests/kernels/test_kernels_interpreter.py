@@ -17,13 +17,14 @@ pytestmark = pytest.mark.interpreter
 # Three multiprocessors, so that a fixed grid loops over few rows; an architecture without what the interpreter cannot
 # run: dependent launches, and rows that are fetched ahead.
 TARGET = TARGETS["sm_80"]._replace(sms=3)
+NAMES = tuple(name for name in operators() if name.startswith(("rms_norm_forward", "rms_norm_backward", "fused_add")))
 SHAPES = [(1, 1), (7, 64), (33, 100), (1, 77), (40, 1000), (19, 1), (130, 5)]
 
 
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(("rows", "hidden"), SHAPES)
-@pytest.mark.parametrize("key", [(name, variant) for name, spec in operators().items() for variant in spec.variants])
+@pytest.mark.parametrize("key", [(name, variant) for name in NAMES for variant in operator(name).variants])
 def test_outputs_are_within_rounding(key, rows, hidden, dtype, offset):
     spec = operator(key[0])
     problem = spec.problem(rows, hidden, dtype, key[1])
@@ -41,7 +42,7 @@ def test_outputs_are_within_rounding(key, rows, hidden, dtype, offset):
             pytest.fail(f"{config}: {error}")
 
 
-@pytest.mark.parametrize("name", list(operators()))
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("hidden", "stride"), [(64, 64), (64, 80), (64, 67), (33, 48), (48, 48)])
 def test_row_strides_are_free(name, hidden, stride):
     spec = operator(name)

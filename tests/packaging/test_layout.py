@@ -46,6 +46,11 @@ ROOMS = {
         "light specs kernels kernels/calling kernels/rms_norm",
         "torch",
     ),
+    "kernels/rms_norm_gated": Room(
+        rf"(?!{LIGHT}|{SPECS})kernels/rms_norm_gated/",
+        "light specs kernels kernels/tiles kernels/calling kernels/rms_norm",
+        "torch triton",
+    ),
     "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch triton"),
     "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas pyarrow rich"),
     "results/database": Room("results/database/", "light results", "numpy sqlalchemy"),

@@ -1,0 +1,152 @@
+"""Gated RMSNorm backward: dx, dz and, unless the weight is frozen, dweight; all arithmetic in float32.
+
+With s = silu(z), s' its derivative, w = weight + offset, xhat the normalized values, m a mean over a group and
+h = rstd * (g - xhat * m(g * xhat)):
+    norm first   g = dy * s * w,   dx = h,       dz = dy * xhat * w * s',   dweight = sum over rows of dy * s * xhat
+    gate first   g = dy * w,       dx = h * s,   dz = h * x * s',           dweight = sum over rows of dy * xhat
+Gradients are those of the function without roundings, whatever the forward rounds.
+
+In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. Kernels and launch
+stand apart from other code because their syntax trees are the kernels' fingerprint.
+
+A fixed grid strides over the rows of each group. A program keeps its part of dweight in registers and writes it once,
+in float32, to its row of a workspace that a second kernel sums in a fixed order: no atomics, so that every launch gives
+the same bits. A single program a group writes dweight. Rows that do not fit into registers: `backward_split`.
+
+Traffic of a perfect kernel: read rows x hidden of dy, x and z, rows of rstd, hidden of weight; write rows x hidden of
+dx and dz and hidden of dweight.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
+
+from normtune.kernels.call import KernelCall
+from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_gated.backward_split import RUNTIME, rms_norm_gated_backward_split_kernel
+from normtune.kernels.rms_norm_gated.launch import NO_GATE, is_off, parts_of, rows_and_groups, strides
+from normtune.kernels.rms_norm_gated.tile import input_gradients, normalized, row_offsets
+from normtune.kernels.tiles.launch import Launch
+from normtune.kernels.tiles.partial_sums import reduction
+from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, row_block, store_tile, tile_mask
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def _rms_norm_gated_backward_kernel(
+    dy_ptr,
+    x_ptr,
+    z_ptr,
+    weight_ptr,
+    rstd_ptr,
+    dx_ptr,
+    dz_ptr,
+    dweight_ptr,
+    rows,
+    hidden,
+    groups,
+    inner,
+    dy_outer,
+    dy_in,
+    dy_group,
+    x_outer,
+    x_in,
+    x_group,
+    z_outer,
+    z_in,
+    z_group,
+    offset,
+    BLOCK_ROW: tl.constexpr,
+    BLOCK_COL: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
+    HAS_COLUMN_MASK: tl.constexpr,
+    HAS_GATE: tl.constexpr,
+    IS_NORM_FIRST: tl.constexpr,
+    HAS_DWEIGHT: tl.constexpr,
+    HAS_DEPENDENT: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    n_col = extent(hidden, ALIGNMENT)
+    i_group = tl.program_id(0) % groups
+    o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+    b_weight = load_weight(weight_ptr + i_group.to(tl.int64) * n_col, o_col, m_col, offset)[None, :]
+    inverse_hidden = 1.0 / hidden
+    # The sum over a tile's rows follows the loop: inside, it would cross warps once per tile.
+    b_dweight = tl.zeros([BLOCK_ROW, BLOCK_COL], dtype=tl.float32)
+    for i_block in tl.range(
+        tl.program_id(0) // groups, tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0) // groups, num_stages=NUM_STAGES
+    ):
+        o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
+        mask = tile_mask(m_row, m_col, BLOCK_ROW)
+        o_dy = row_offsets(o_row, i_group, inner, dy_outer, dy_in, dy_group, ALIGNMENT)
+        b_dy = load_tile(dy_ptr, 1, o_dy, o_col, mask)
+        b_x = load_tile(x_ptr, 1, row_offsets(o_row, i_group, inner, x_outer, x_in, x_group, ALIGNMENT), o_col, mask)
+        b_z = b_x
+        if HAS_GATE:
+            o_z = row_offsets(o_row, i_group, inner, z_outer, z_in, z_group, ALIGNMENT)
+            b_z = load_tile(z_ptr, 1, o_z, o_col, mask)
+        o_out = o_row * groups + i_group
+        b_rstd = tl.load(rstd_ptr + o_out, mask=m_row, other=0.0)[:, None]
+        b_xhat, b_product = normalized(b_dy, b_x, b_z, b_rstd, HAS_GATE, IS_NORM_FIRST)
+        b_g = b_product * b_weight
+        b_mean = tl.sum(b_g * b_xhat, axis=1)[:, None] * inverse_hidden
+        b_gradient = b_rstd * (b_g - b_xhat * b_mean)
+        b_dx, b_dz = input_gradients(b_gradient, b_dy, b_x, b_z, b_xhat, b_weight, HAS_GATE, IS_NORM_FIRST)
+        store_tile(dx_ptr, n_col, o_out, o_col, mask, b_dx)
+        if HAS_GATE:
+            store_tile(dz_ptr, n_col, o_out, o_col, mask, b_dz)
+        if HAS_DWEIGHT:
+            b_dweight += b_product * b_xhat
+    if HAS_DEPENDENT:
+        gdc_launch_dependents()
+    if HAS_DWEIGHT:
+        p_out = dweight_ptr + tl.program_id(0).to(tl.int64) * n_col + o_col
+        tl.store(p_out, tl.sum(b_dweight, axis=0).to(dweight_ptr.dtype.element_ty), mask=m_col)
+
+
+def calls(
+    launch: Launch, problem: Problem, tensors: Mapping[str, Any], workspace: Any, eps: float, offset: float
+) -> tuple[KernelCall, ...]:
+    """The kernel calls of one backward: the main kernel and, with partial sums, their reduction.
+
+    Args:
+        launch: from `resolve_backward`.
+        problem: rows, of which each group counts as one, hidden, dtype; the variant has the mode and decides whether
+            the weight gradient is computed.
+        tensors: `dy`, `x` and, unless the variant has `no_gate`, `z`: (rows, hidden) or (outer, inner, groups, hidden),
+            of any strides but the last, 1; `rstd` (rows,) float32; `weight` (hidden,) or (groups, hidden); `dx`, `dz`
+            and, unless the variant has `no_dweight`, `dweight`, contiguous.
+        workspace: at least `launch.workspace` float32 elements if that is not 0, else unused.
+        eps: unused, as rstd includes it.
+        offset: added to the weight, in float32.
+    """
+    dy, x, dx, dweight = tensors["dy"], tensors["x"], tensors["dx"], tensors.get("dweight")
+    z, dz = tensors.get("z", x), tensors.get("dz", dx)
+    rows, groups, inner = rows_and_groups(x, problem.rows)
+    parts = parts_of(launch, rows, groups)
+    has_partials = launch.workspace > 0 and parts > 1
+    args = (
+        *(dy, x, z, tensors["weight"], tensors["rstd"], dx, dz, workspace if has_partials else dweight),
+        *(rows, problem.hidden, groups, inner, *strides(dy), *strides(x), *strides(z), offset),
+    )
+    options = {
+        "BLOCK_COL": launch.block_col,
+        "ALIGNMENT": launch.alignment,
+        "HAS_COLUMN_MASK": launch.column_mask,
+        "HAS_GATE": not is_off(problem, NO_GATE),
+        "IS_NORM_FIRST": not is_off(problem, "gate_first"),
+        "HAS_DWEIGHT": dweight is not None,
+        "HAS_DEPENDENT": has_partials and launch.finish == "dependent",
+        "num_warps": launch.num_warps,
+    }
+    if launch.chunks:
+        options["CHUNKS"] = launch.chunks
+        main = KernelCall(rms_norm_gated_backward_split_kernel, (parts * groups,), args, options)
+    else:
+        options |= {"BLOCK_ROW": launch.block_row, "NUM_STAGES": launch.num_stages}
+        main = KernelCall(_rms_norm_gated_backward_kernel, (parts * groups,), args, options)
+    if not has_partials:
+        return (main,)
+    return (main, reduction(launch._replace(grid=parts), groups * problem.hidden, workspace, dweight))

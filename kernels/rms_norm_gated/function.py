@@ -1,0 +1,107 @@
+"""The public function of gated RMSNorm.
+
+In: arguments. Out: y = norm(x) * (weight + offset) * silu(z), or norm(x * silu(z)) * (weight + offset).
+"""
+
+from typing import Any, Literal, get_args
+
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from normtune.kernels.calling.arguments import check_kind
+from normtune.kernels.calling.entry import Entry
+from normtune.kernels.rms_norm.function import rms_norm
+from normtune.kernels.rms_norm_gated.operation import OPERATIONS
+
+Rounding = Literal["float32", "hugging_face"]
+_ROUNDINGS = get_args(Rounding)
+_CALLS = {mode: Entry(operation).call for mode, operation in OPERATIONS.items()}
+
+
+def rms_norm_gated(
+    x: Tensor,
+    weight: Tensor,
+    z: Tensor | None = None,
+    eps: float | None = 1e-6,
+    offset: float = 0.0,
+    *,
+    norm_before_gate: bool = True,
+    group_size: int | None = None,
+    rounding: Rounding = "float32",
+    batch_invariant: bool | None = None,
+) -> Tensor:
+    """RMSNorm over the last dimension, or over groups of it, gated by silu(z) = z * sigmoid(z).
+
+    With norm(u) = u / sqrt(mean(u^2) + eps), y is norm(x) * (weight + offset) * silu(z), as at the end of a Gated
+    DeltaNet layer (Qwen3-Next), or, with `norm_before_gate=False`, norm(x * silu(z)) * (weight + offset), as in Mamba2.
+    Differentiable in x, weight and z, any number of times.
+
+    The kernels take bfloat16, float16 and float32 on a GPU, groups of 1 to 65536 elements and up to 2^30 of them. x and
+    z are read where they are if the last dimension is contiguous and the others have at most two strides, as heads of a
+    larger projection; else they are copied. All other inputs are composed of torch's operations, as in `rms_norm`.
+    Without z, groups and roundings this is `rms_norm`.
+
+    Args:
+        x: (..., hidden), a dense floating-point tensor of 16 to 64 bits.
+        weight: (hidden,), of any such dtype, on x's device.
+        z: of x's shape, of any such dtype; None for no gate.
+        eps: added to the mean square; None for the machine epsilon of float32, or of float64 if x is float64.
+        offset: added to the weight, in float32; 0 with the rounding `hugging_face`.
+        norm_before_gate: gate the normalized values, rather than normalize the gated ones.
+        group_size: elements of a group, each of which has a mean square of its own; it divides hidden. None for the
+            whole row. The weight is (hidden,) nonetheless.
+        rounding: `float32`: all arithmetic is in float32 and y is rounded once. `hugging_face`: the normalized values
+            are rounded to x's dtype and their product with the weight to the dtype of both, as in transformers'
+            Qwen3NextRMSNormGated and, with `norm_before_gate=False`, MambaRMSNormGated. Gradients are those of the
+            function without roundings in either case.
+        batch_invariant: as in `rms_norm`.
+
+    Returns:
+        y, of x's shape and dtype, contiguous.
+
+    Raises:
+        TypeError: x, weight or z is not a tensor, or another argument not of its type.
+        ValueError: an argument is wrong; the message names it and its value. Nothing was launched.
+    """
+    if has_torch_function_variadic(x, weight, z):
+        options: dict[str, Any] = {"norm_before_gate": norm_before_gate, "group_size": group_size}
+        options |= {"rounding": rounding, "batch_invariant": batch_invariant}
+        return handle_torch_function(  # type: ignore[no-any-return]
+            rms_norm_gated, (x, weight, z), x, weight, z, eps, offset, **options
+        )
+    if norm_before_gate is not True and norm_before_gate is not False:
+        raise TypeError(f"norm_before_gate is {norm_before_gate!r}: expected True or False")
+    if rounding not in _ROUNDINGS:
+        raise ValueError(f"rounding is {rounding!r}: expected one of {', '.join(_ROUNDINGS)}")
+    rounds_once = rounding == "float32"
+    if not rounds_once and offset != 0:
+        raise ValueError(f"offset is {offset!r} with the rounding 'hugging_face', whose weights have none: expected 0")
+    mode = norm_before_gate or z is None, z is not None, rounds_once
+    if group_size is not None and (groups := _groups(x, weight, z, group_size)) > 1:
+        shape = (groups, group_size)
+        x, weight = x.unflatten(-1, shape), weight.unflatten(-1, shape)
+        tensors = (x, weight) if z is None else (x, z.unflatten(-1, shape), weight)
+        return _CALLS[mode](*tensors, eps, offset, batch_invariant).flatten(-2)  # type: ignore[no-any-return]
+    if mode == (True, False, True) and weight is not None:
+        return rms_norm(x, weight, eps, offset, batch_invariant)
+    if isinstance(weight, Tensor) and weight.dim() != 1:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: expected one dimension, the last one of x")
+    return _CALLS[mode](*((x, weight) if z is None else (x, z, weight)), eps, offset, batch_invariant)  # type: ignore[no-any-return]
+
+
+def _groups(x: Tensor, weight: Tensor, z: Tensor | None, group_size: int) -> int:
+    """Number of groups of a row, of arguments whose shapes fit to each other."""
+    if not isinstance(group_size, int) or isinstance(group_size, bool):
+        raise TypeError(f"group_size is {group_size!r}: expected an integer or None")
+    for name, tensor in (("x", x), ("weight", weight), *(() if z is None else (("z", z),))):
+        check_kind(name, tensor)
+    if x.dim() == 0:
+        raise ValueError("x has no dimension: expected (..., hidden)")
+    hidden = x.shape[-1]
+    if group_size < 1 or hidden % group_size:
+        raise ValueError(f"group_size is {group_size}: expected a divisor of {hidden}, the last dimension of x")
+    if tuple(weight.shape) != (hidden,):
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: expected ({hidden},), the last dimension of x")
+    if z is not None and z.shape != x.shape:
+        raise ValueError(f"z has shape {tuple(z.shape)}: expected {tuple(x.shape)}, as x")
+    return hidden // group_size

@@ -1,0 +1,96 @@
+"""Resolves a config to a launch of the gated RMSNorm kernels, if it is legal; and the layout of their rows.
+
+In: config, problem, target. Out: `Launch`, or `IllegalConfigError` with the reason. Pure arithmetic, no torch, no
+triton. Part of the kernels' fingerprint: a change here can change the time of a config.
+"""
+
+from typing import Any
+
+from normtune.kernels.config import Config
+from normtune.kernels.operator import IllegalConfigError
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import Target
+from normtune.kernels.tiles.launch import MAX_WORKSPACE_BYTES, Launch, split, tile
+
+NO_GATE = "no_gate"
+NO_DWEIGHT = "no_dweight"
+# Most elements of a tile per thread: the forward holds x and z, the backward dy, x, z and the running weight gradient.
+# The widest row, 65536, stays legal with 32 warps.
+MAX_ELEMENTS_PER_THREAD = 64
+_FINISHES = ("reduce", "dependent")
+
+
+def is_off(problem: Problem, suffix: str) -> bool:
+    """Whether the flag with this suffix is off in the problem's variant."""
+    return suffix in problem.variant.split("+")
+
+
+def resolve_forward(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> Launch:
+    """The launch of `rms_norm_gated_forward`.
+
+    Args:
+        config: schedule `row`, `block_row`, `persistent` or `split`.
+        problem: rows, hidden and dtype of x; each group of a row counts as a row.
+        target: limits of the GPU.
+        alignment: largest power of two up to 16 that divides hidden and all strides; None for contiguous tensors.
+
+    Raises:
+        IllegalConfigError: the config cannot run this problem on this target.
+    """
+    if config.schedule == "split":
+        launch = split(config, problem, target, alignment)
+        return launch._replace(looped=False, grid=problem.rows, num_stages=1)
+    if config.schedule not in ("row", "block_row", "persistent"):
+        raise _unknown_schedule(config, problem)
+    streamed = 1 if is_off(problem, NO_GATE) else 2
+    return tile(config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed)
+
+
+def resolve_backward(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> Launch:
+    """The launch of `rms_norm_gated_backward`; arguments and errors as in `resolve_forward`.
+
+    `persistent` and `split` with more than one program and a weight gradient leave partial sums, grid x hidden float32,
+    which `reduce` or `dependent` sums; a target without dependent launches reduces.
+    """
+    if config.schedule == "split":
+        launch = split(config, problem, target, alignment)._replace(num_stages=1)
+    elif config.schedule == "persistent":
+        streamed = 2 if is_off(problem, NO_GATE) else 3
+        launch = tile(config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed)
+    else:
+        raise _unknown_schedule(config, problem)
+    if is_off(problem, NO_DWEIGHT) or launch.grid == 1:
+        return launch
+    if config.finish not in _FINISHES:
+        raise IllegalConfigError(f"finish {config.finish!r} cannot end partial sums")
+    grid = min(launch.grid, MAX_WORKSPACE_BYTES // (4 * problem.hidden))
+    finish = config.finish if target.has_dependent_launch else "reduce"
+    return launch._replace(grid=grid, workspace=grid * problem.hidden, finish=finish)
+
+
+def rows_and_groups(x: Any, rows: int) -> tuple[int, int, int]:
+    """Rows, groups of each, and rows an outer stride, of a tensor (rows, hidden) or (outer, inner, groups, hidden).
+
+    Args:
+        x: the tensor.
+        rows: of the problem, each group counting as one; a tensor (rows, hidden) may stand for one of so many.
+    """
+    if len(x.shape) == 2:
+        return rows, 1, rows
+    outer, inner, groups, _ = x.shape
+    return outer * inner, groups, inner
+
+
+def strides(tensor: Any) -> tuple[int, int, int]:
+    """Outer, inner and group strides of a tensor of these shapes, elements."""
+    return (0, tensor.stride(0), 0) if len(tensor.shape) == 2 else tuple(tensor.stride()[:3])
+
+
+def parts_of(launch: Launch, rows: int, groups: int) -> int:
+    """Programs that share the rows of one group."""
+    blocks = -(-rows // launch.block_row)
+    return min(blocks, max(1, launch.grid // groups)) if launch.looped else blocks
+
+
+def _unknown_schedule(config: Config, problem: Problem) -> IllegalConfigError:
+    return IllegalConfigError(f"schedule {config.schedule!r} does not exist for {problem.operator}")

@@ -1,0 +1,76 @@
+"""Gated RMSNorm as a module, in the place of transformers' Qwen3NextRMSNormGated and MambaRMSNormGated.
+
+In: the arguments of `rms_norm_gated`. Out: a module with their state: `weight`.
+"""
+
+import torch
+from torch import Tensor
+
+from normtune.kernels.rms_norm_gated.function import Rounding, rms_norm_gated
+
+
+class RMSNormGated(torch.nn.Module):
+    """RMSNorm over the last dimension, or groups of it, gated by silu(z); see `rms_norm_gated`.
+
+    State dicts are those of transformers' Qwen3NextRMSNormGated and MambaRMSNormGated, and interchangeable with them;
+    with `rounding="hugging_face"` so are the roundings.
+
+    Args:
+        hidden_size: the last dimension.
+        eps: added to the mean square.
+        device: of the weight.
+        dtype: the weight's dtype.
+        offset: added to the weight; the weight starts at 1 - offset.
+        norm_before_gate, group_size, rounding, batch_invariant: as in `rms_norm_gated`.
+
+    Raises:
+        ValueError: `hidden_size` is no positive integer, or `group_size` does not divide it.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float = 1e-6,
+        *,
+        offset: float = 0.0,
+        norm_before_gate: bool = True,
+        group_size: int | None = None,
+        rounding: Rounding = "float32",
+        batch_invariant: bool | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(hidden_size, int) or hidden_size < 1:
+            raise ValueError(f"hidden_size is {hidden_size!r}: expected a positive integer")
+        if group_size is not None and (not isinstance(group_size, int) or group_size < 1 or hidden_size % group_size):
+            raise ValueError(f"group_size is {group_size!r}: expected a divisor of {hidden_size}, the hidden_size")
+        self.hidden_size, self.eps, self.offset = hidden_size, eps, offset
+        self.norm_before_gate, self.group_size = norm_before_gate, group_size
+        self.rounding: Rounding = rounding
+        self.batch_invariant = batch_invariant
+        self.weight = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the weight to 1 - offset."""
+        torch.nn.init.constant_(self.weight, 1.0 - self.offset)
+
+    def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        """Normalize `x` (..., hidden_size), gated by `z` of its shape; see `rms_norm_gated`."""
+        return rms_norm_gated(
+            *(x, self.weight, z, self.eps, self.offset),
+            norm_before_gate=self.norm_before_gate,
+            group_size=self.group_size,
+            rounding=self.rounding,
+            batch_invariant=self.batch_invariant,
+        )
+
+    def extra_repr(self) -> str:
+        """Text for `print`."""
+        parts = [f"{self.hidden_size}, eps={self.eps}"]
+        for name, usual in (("offset", 0.0), ("norm_before_gate", True), ("group_size", None)):
+            if (value := getattr(self, name)) != usual:
+                parts.append(f"{name}={value}")
+        parts += [f"rounding={self.rounding}"] if self.rounding != "float32" else []
+        return ", ".join(parts)

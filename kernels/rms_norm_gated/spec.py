@@ -1,0 +1,231 @@
+"""Specs of the two operators of gated RMSNorm: buffers, bytes, spaces.
+
+In: nothing. Out: registered `OperatorSpec`s. Configs are resolved in `launch`, the kernels are in `forward` and
+`backward`, the reference is in `reference`.
+
+The modes are flags, as each is another binary: the gate after or before the norm, no gate, and the order of roundings.
+A table without a function of a variant answers with that of the plain operator, which moves as many bytes, or, without
+a gate, two thirds.
+
+Groups of a row are no named integer: a row of several groups moves the bytes of as many rows of a group's length and
+runs the same binary, with another runtime integer. So it is measured, looked up and launched as rows x groups rows of
+`hidden` = group size, and a table answers for every number of groups. The weight, which then is longer, stays in the
+cache.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+
+from normtune.kernels.config import Config
+from normtune.kernels.operator import Flag, OperatorSpec, register
+from normtune.kernels.problem import ITEMSIZE, Buffer, Problem
+from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm_gated.launch import (
+    MAX_ELEMENTS_PER_THREAD,
+    NO_DWEIGHT,
+    NO_GATE,
+    is_off,
+    resolve_backward,
+    resolve_forward,
+)
+from normtune.kernels.target import Target
+from normtune.kernels.tiles.launch import next_power_of_2
+from normtune.kernels.tiles.trial import trial
+
+MAX_HIDDEN = 65536
+_SCALARS = {"eps": 1e-6, "offset": 0.25}
+_MODES = (Flag("norm_before_gate", "gate_first"), Flag("has_gate", NO_GATE))
+
+
+class _Product:
+    """A space: the product of values of the knobs, within bounds on the elements of a tile per thread."""
+
+    def __init__(
+        self,
+        rows: tuple[int, ...],
+        warps: tuple[int, ...],
+        stages: tuple[int, ...],
+        programs: tuple[int, ...],
+        chunks: tuple[int, ...],
+        elements: tuple[int, int],
+    ) -> None:
+        self.rows, self.warps, self.stages, self.programs, self.chunks = rows, warps, stages, programs, chunks
+        self.least, self.most = elements
+
+    def flat(self) -> list[Config]:
+        """A program a block of rows."""
+        return [
+            RMSNormConfig("row" if rows == 1 else "block_row", rows, warps)
+            for rows, warps in product(self.rows, self.warps)
+        ]
+
+    def looped(self, finish: str) -> list[Config]:
+        """A fixed grid of programs."""
+        knobs = product(self.rows, self.warps, self.stages, self.programs)
+        return [RMSNormConfig("persistent", *values, finish) for values in knobs]
+
+    def split(self, programs: tuple[int, ...], finish: str) -> list[Config]:
+        """Rows in chunks."""
+        return [
+            RMSNormConfig("split", 1, warps, 1, count, finish, chunk)
+            for warps, count, chunk in product(self.warps, programs, self.chunks)
+        ]
+
+    def fits(self, config: Config, hidden: int, warp_size: int) -> bool:
+        """Whether a tile, or a chunk, has enough elements for each thread, and not too many."""
+        threads = warp_size * config.num_warps
+        if config.schedule == "split":
+            return hidden > config.block_col >= 4 * threads
+        return self.least * threads <= config.block_row * next_power_of_2(hidden) <= self.most * threads
+
+
+# Decode runs tens of rows of 64 to 256 elements, prefill a million: the product spans a warp a row to blocks of 64.
+_FORWARD = {
+    "quick": _Product((1, 4, 16, 32), (1, 4, 8), (3,), (8,), (2048, 4096), (4, 32)),
+    "default": _Product((1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16), (3,), (4, 16), (1024, 2048, 4096, 8192), (4, 32)),
+    "full": _Product(
+        *((1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4, 8, 16)),
+        *((512, 1024, 2048, 4096, 8192), (1, MAX_ELEMENTS_PER_THREAD)),
+    ),
+}
+_BACKWARD = {
+    "quick": _Product((1, 4, 16), (1, 4, 8), (2,), (1, 4), (2048, 4096), (4, 16)),
+    "default": _Product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16), (1, 3), (1, 2, 4), (1024, 2048, 4096, 8192), (4, 32)),
+    "full": _Product(
+        *((1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4, 8, 16)),
+        *((512, 1024, 2048, 4096, 8192), (1, MAX_ELEMENTS_PER_THREAD)),
+    ),
+}
+
+
+def _forward_buffers(problem: Problem) -> tuple[Buffer, ...]:
+    shape = (problem.rows, problem.hidden)
+    gate = () if is_off(problem, NO_GATE) else (Buffer("z", shape, problem.dtype, "input"),)
+    rstd = () if is_off(problem, "no_rstd") else (Buffer("rstd", (problem.rows,), "float32", "output"),)
+    return (
+        Buffer("x", shape, problem.dtype, "input"),
+        *gate,
+        Buffer("weight", (problem.hidden,), problem.dtype, "weight"),
+        Buffer("y", shape, problem.dtype, "output"),
+        *rstd,
+    )
+
+
+def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
+    shape = (problem.rows, problem.hidden)
+    names = ("x",) if is_off(problem, NO_GATE) else ("x", "z")
+    dweight = Buffer("dweight", (problem.hidden,), problem.dtype, "output")
+    return (
+        *(Buffer(name, shape, problem.dtype, "input") for name in ("dy", *names)),
+        Buffer("weight", (problem.hidden,), problem.dtype, "weight"),
+        Buffer("rstd", (problem.rows,), "float32", "input"),
+        *(Buffer(f"d{name}", shape, problem.dtype, "output") for name in names),
+        *(() if is_off(problem, NO_DWEIGHT) else (dweight,)),
+    )
+
+
+def _forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
+    space = _FORWARD[name]
+    configs = space.flat() + space.looped("none") + space.split((0,), "none")
+    return _chosen(configs, space, problem, target, _forward_default)
+
+
+def _backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
+    space = _BACKWARD[name]
+    # As for RMSNorm: on a GPU with dependent launches they take up to 8 % less time than plain ones.
+    finishes = ("reduce", "dependent") if name == "full" else ("dependent",)
+    finishes = finishes if target.has_dependent_launch else ("reduce",)
+    configs = [config for finish in finishes for config in space.looped(finish) + space.split((1, 2), finish)]
+    return _chosen(configs, space, problem, target, _backward_default)
+
+
+def _chosen(
+    configs: list[Config],
+    space: _Product,
+    problem: Problem,
+    target: Target,
+    default: Callable[[Problem, Target], Config],
+) -> list[Config]:
+    fitting = {config for config in configs if space.fits(config, problem.hidden, target.warp_size)}
+    return sorted({*fitting, default(problem, target)})
+
+
+def _forward_default(problem: Problem, target: Target) -> Config:
+    if problem.hidden > 8192:
+        return _split(problem, target, 0, "none")
+    return RMSNormConfig("row", 1, _default_warps(problem, target))
+
+
+def _backward_default(problem: Problem, target: Target) -> Config:
+    if problem.hidden > 8192:  # a whole row, and four more of its length, do not fit into the registers
+        return _split(problem, target, 1, "reduce")
+    return RMSNormConfig("persistent", 1, _default_warps(problem, target), 1, 4, "reduce")
+
+
+def _split(problem: Problem, target: Target, programs: int, finish: str) -> Config:
+    threads = 512 if problem.hidden <= 16384 else 1024
+    return RMSNormConfig("split", 1, threads // target.warp_size, 1, programs, finish, 4096)
+
+
+def _default_warps(problem: Problem, target: Target) -> int:
+    """A warp for up to 512 elements of a row, as ATOM's and vLLM's kernels for heads of 128; then 16 a thread."""
+    threads = max(target.warp_size, min(target.max_threads, next_power_of_2(problem.hidden) // 16))
+    return threads // target.warp_size
+
+
+rms_norm_gated_forward = register(
+    OperatorSpec(
+        name="rms_norm_gated_forward",
+        flags=(Flag("store_rstd", "no_rstd"), *_MODES, Flag("rounds_once", "hugging_face")),
+        config=RMSNormConfig,
+        dtypes=tuple(ITEMSIZE),
+        max_hidden=MAX_HIDDEN,
+        buffers=_forward_buffers,
+        space=_forward_space,
+        resolve=resolve_forward,
+        trial=partial(trial, resolve_forward),
+        default_config=_forward_default,
+        kernel_module="normtune.kernels.rms_norm_gated.forward",
+        reference_module="normtune.kernels.rms_norm_gated.reference",
+        sources=(
+            "normtune.kernels.rms_norm_gated.forward",
+            "normtune.kernels.rms_norm_gated.launch",
+            "normtune.kernels.rms_norm_gated.tile",
+            "normtune.kernels.tiles.launch",
+            "normtune.kernels.tiles.tile",
+        ),
+        wide_buffers=("weight", "dweight"),
+        scalars=_SCALARS,
+        is_default=False,
+    )
+)
+
+rms_norm_gated_backward = register(
+    OperatorSpec(
+        name="rms_norm_gated_backward",
+        flags=(Flag("needs_dweight", NO_DWEIGHT), *_MODES),
+        config=RMSNormConfig,
+        dtypes=tuple(ITEMSIZE),
+        max_hidden=MAX_HIDDEN,
+        buffers=_backward_buffers,
+        space=_backward_space,
+        resolve=resolve_backward,
+        trial=partial(trial, resolve_backward),
+        default_config=_backward_default,
+        kernel_module="normtune.kernels.rms_norm_gated.backward",
+        reference_module="normtune.kernels.rms_norm_gated.reference",
+        sources=(
+            "normtune.kernels.rms_norm_gated.backward",
+            "normtune.kernels.rms_norm_gated.backward_split",
+            "normtune.kernels.rms_norm_gated.launch",
+            "normtune.kernels.rms_norm_gated.tile",
+            "normtune.kernels.tiles.launch",
+            "normtune.kernels.tiles.partial_sums",
+            "normtune.kernels.tiles.tile",
+        ),
+        wide_buffers=("weight", "dweight"),
+        scalars=_SCALARS,
+        is_default=False,
+    )
+)

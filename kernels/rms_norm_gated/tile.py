@@ -1,0 +1,97 @@
+"""Shared parts of the gated RMSNorm kernels: rows of any strides, the gate, the elementwise gradients.
+
+In and out: values inside a kernel. Each function is inlined at its call. Part of the kernels' fingerprint.
+
+Memory is (outer, inner, groups, hidden): a row is a pair of `outer` and `inner`, each with a stride of its own, as
+heads of a projection that also holds other tensors; each group of a row has its own mean square and its own columns of
+the weight. A program works on one group, so that its weight and the sums of its gradient stay in registers.
+"""
+
+import triton
+import triton.language as tl
+
+from normtune.kernels.tiles.tile import extent
+
+
+@triton.jit
+def row_offsets(o_row, i_group, inner, s_outer, s_inner, s_group, ALIGNMENT: tl.constexpr):
+    """(rows,) offsets of the first elements of a group's rows, int64."""
+    o_short = o_row.to(tl.int32)  # of a row that does not exist it may wrap; it is masked
+    o_outer = (o_short // inner).to(tl.int64)
+    o_inner = (o_short % inner).to(tl.int64)
+    s_rows = o_outer * extent(s_outer, ALIGNMENT) + o_inner * extent(s_inner, ALIGNMENT)
+    return s_rows + i_group.to(tl.int64) * extent(s_group, ALIGNMENT)
+
+
+@triton.jit
+def silu(b_z):
+    """Sigmoid linear unit, z * sigmoid(z)."""
+    return b_z / (1.0 + tl.exp(-b_z))
+
+
+@triton.jit
+def silu_derivative(b_z):
+    """The derivative of `silu`."""
+    b_sigmoid = 1.0 / (1.0 + tl.exp(-b_z))
+    return b_sigmoid * (1.0 + b_z * (1.0 - b_sigmoid))
+
+
+@triton.jit
+def gated_input(b_x, b_z, HAS_GATE: tl.constexpr, IS_NORM_FIRST: tl.constexpr):
+    """The values that are normalized."""
+    if HAS_GATE and not IS_NORM_FIRST:
+        b_x = b_x * silu(b_z)
+    return b_x
+
+
+@triton.jit
+def gated_output(
+    b_xhat,
+    b_z,
+    b_weight,
+    x_type: tl.constexpr,
+    weight_type: tl.constexpr,
+    HAS_GATE: tl.constexpr,
+    IS_NORM_FIRST: tl.constexpr,
+    ROUNDS_ONCE: tl.constexpr,
+):
+    """The float32 y of normalized values; without `ROUNDS_ONCE` these and their product with the weight are rounded."""
+    if ROUNDS_ONCE:
+        b_y = b_xhat * b_weight
+    else:
+        b_y = (b_xhat.to(x_type).to(tl.float32) * b_weight).to(weight_type).to(tl.float32)
+    if HAS_GATE and IS_NORM_FIRST:
+        b_y = b_y * silu(b_z)
+    return b_y
+
+
+@triton.jit
+def normalized(b_dy, b_x, b_z, b_rstd, HAS_GATE: tl.constexpr, IS_NORM_FIRST: tl.constexpr):
+    """The normalized values, and the gradient of their product with the weight."""
+    b_xhat = gated_input(b_x, b_z, HAS_GATE, IS_NORM_FIRST) * b_rstd
+    if HAS_GATE and IS_NORM_FIRST:
+        b_dy = b_dy * silu(b_z)
+    return b_xhat, b_dy
+
+
+@triton.jit
+def input_gradients(
+    b_gradient,
+    b_dy,
+    b_x,
+    b_z,
+    b_xhat,
+    b_weight,
+    HAS_GATE: tl.constexpr,
+    IS_NORM_FIRST: tl.constexpr,
+):
+    """Gradients dx and dz, from that of the values that are normalized; without a gate dz has no meaning."""
+    b_dx = b_gradient
+    b_dz = b_gradient
+    if HAS_GATE:
+        if IS_NORM_FIRST:
+            b_dz = b_dy * (b_xhat * b_weight) * silu_derivative(b_z)
+        else:
+            b_dx = b_gradient * silu(b_z)
+            b_dz = b_gradient * b_x * silu_derivative(b_z)
+    return b_dx, b_dz

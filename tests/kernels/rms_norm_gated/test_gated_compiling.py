@@ -1,0 +1,50 @@
+"""Ahead-of-time compilation of the gated kernels within the limits of absent GPUs."""
+
+import pytest
+
+from normtune.kernels.target import TARGETS
+from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.plan.plan import plan, problems
+
+MODES = ("", "gate_first", "no_gate")
+KEYS = [f"rms_norm_gated_{direction}{mode and ':'}{mode}" for direction in ("forward", "backward") for mode in MODES]
+KEYS += ["rms_norm_gated_forward:no_rstd+hugging_face", "rms_norm_gated_backward:no_dweight"]
+
+
+def widest(jobs):
+    """Of each schedule of each operator and variant, the binary whose tile holds most."""
+    found = {}
+    for job in sorted(jobs, key=lambda job: job.launch.block_row * job.launch.block_col):
+        found[job.problem.key, job.launch.looped, job.launch.chunks > 0] = job
+    return sorted(set(found.values()))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("choice", [widest, pytest.param(sorted, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("target", "hidden"), [("sm_90", 128), ("sm_90", 12288), ("gfx942", 100)])
+def test_the_default_space_compiles_within_the_limits(target, hidden, choice):
+    limits = TARGETS[target]
+    keys = KEYS if choice is widest else ["rms_norm_gated_forward", "rms_norm_gated_backward"]
+    jobs = choice(plan(problems(keys, ["bfloat16"], [(64, hidden), (1 << 20, hidden)]), "default", limits).jobs())
+    done = list(compile_all(jobs, target, workers=1, keep_assembly=True))
+    assert sorted(compiled.job for compiled in done) == jobs
+    for compiled in done:
+        assert compiled.status == "ok", compiled
+        assert 0 <= compiled.shared_bytes <= limits.shared_bytes
+        assert 0 < compiled.threads <= limits.max_threads
+        names = [name for name, _ in compiled.binaries]
+        assert len(names) == (2 if compiled.job.launch.workspace else 1)
+
+
+def test_heads_are_read_in_wide_accesses_whatever_their_strides():
+    jobs = [
+        job
+        for job in plan(
+            problems(["rms_norm_gated_forward"], ["bfloat16"], [(1 << 14, 128)]), "default", TARGETS["sm_90"]
+        ).jobs()
+        if job.launch.block_row * job.launch.block_col == 256 * job.launch.num_warps and not job.launch.looped
+    ][:2]
+    assert jobs
+    for compiled in compile_all(jobs, "sm_90", workers=1, keep_assembly=True):
+        text = compiled.binaries[0][1]
+        assert "ld.global.v4.b32" in text and "st.global.v4.b32" in text

@@ -1,0 +1,126 @@
+"""Numbers, masks, strides and groups of the gated kernels, run by Triton's interpreter."""
+
+import random
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from normtune.kernels.call import run
+from normtune.kernels.operator import operator
+from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.rms_norm_gated.tile import row_offsets
+from normtune.kernels.target import TARGETS
+from normtune.tuner.plan.plan import candidates
+from normtune.tuner.timing.gate import compare
+
+pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("counted_loops", "rounded_bfloat16")]
+
+# Three multiprocessors, so that a fixed grid loops over few rows; an architecture without dependent launches.
+TARGET = TARGETS["sm_80"]._replace(sms=3)
+SHAPES = [(1, 1), (7, 64), (33, 100), (1, 77), (19, 1), (6, 1000)]
+DTYPES = ("float32", "float16", "bfloat16")
+MODES = ("", "gate_first", "no_gate")
+KEYS = [
+    *(("rms_norm_gated_forward", mode) for mode in MODES),
+    ("rms_norm_gated_forward", "no_rstd"),
+    *(("rms_norm_gated_forward", f"{mode}+hugging_face".lstrip("+")) for mode in MODES),
+    *(("rms_norm_gated_backward", mode) for mode in MODES),
+    ("rms_norm_gated_backward", "no_dweight+gate_first"),
+]
+
+
+def outputs_of(spec, problem):
+    return {
+        buffer.name: torch.full(buffer.shape, float("nan"), dtype=getattr(torch, buffer.dtype))
+        for buffer in spec.buffers(problem)
+        if buffer.role == "output"
+    }
+
+
+def launches_of(spec, problem):
+    """One legal config of each schedule of the full space, with its launch."""
+    kept, _ = candidates(spec, spec.space("full", problem, TARGET), problem, TARGET)
+    random.Random(problem.hidden).shuffle(kept)
+    return {config.schedule: (config, launch) for config, launch in kept}.values()
+
+
+@pytest.mark.parametrize(
+    ("key", "shape", "dtype"),
+    [
+        (key, shape, DTYPES[(number + other) % 3])  # each mode in each dtype, and each dtype at each shape
+        for number, key in enumerate(KEYS)
+        for other, shape in enumerate(SHAPES)
+    ],
+    ids=str,
+)
+def test_outputs_are_within_rounding(key, shape, dtype):
+    rows, hidden = shape
+    spec = operator(key[0])
+    problem = spec.problem(rows, hidden, dtype, key[1])
+    inputs = spec.references().inputs(problem, torch.Generator().manual_seed(rows), torch.device("cpu"), True)
+    expected = spec.references().reference(problem, inputs, 1e-6, 0.25)
+    for config, launch in launches_of(spec, problem):
+        outputs = outputs_of(spec, problem)
+        workspace = torch.full((max(1, launch.workspace),), float("nan"))
+        run(spec.kernels().calls(launch, problem, inputs | outputs, workspace, 1e-6, 0.25))
+        try:
+            compare(outputs, expected)
+        except RuntimeError as error:
+            pytest.fail(f"{config}: {error}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_every_schedule_reads_groups_and_rows_of_two_strides(direction, mode):
+    """The reference of each group is that of its rows alone."""
+    outer, inner, groups, hidden = 3, 2, 5, 36
+    spec = operator(f"rms_norm_gated_{direction}")
+    problem = spec.problem(outer * inner * groups, hidden, "float32", mode)
+    of_group = problem._replace(rows=outer * inner)
+    generator = torch.Generator().manual_seed(1)
+    inputs = [spec.references().inputs(of_group, generator, torch.device("cpu"), True) for _ in range(groups)]
+    expected = [spec.references().reference(of_group, one, 1e-6, 0.25) for one in inputs]
+    tensors = {}
+    for name in inputs[0]:
+        stacked = torch.stack([one[name] for one in inputs], dim=-2 if name != "rstd" else -1)
+        if inputs[0][name].dim() == 2:
+            wide = torch.full((outer, inner + 1, groups + 2, hidden + 4), float("nan"))
+            wide[:, :inner, :groups, :hidden] = stacked.view(outer, inner, groups, hidden)
+            stacked = wide[:, :inner, :groups, :hidden]
+        tensors[name] = stacked if name != "rstd" else stacked.contiguous().view(-1)
+    for config, launch in launches_of(spec, problem):
+        outputs = outputs_of(spec, problem)
+        if "dweight" in outputs:
+            outputs["dweight"] = torch.full((groups, hidden), float("nan"))
+        workspace = torch.full((max(1, launch.workspace),), float("nan"))
+        launch = launch._replace(alignment=4)
+        run(spec.kernels().calls(launch, problem, tensors | outputs, workspace, 1e-6, 0.25))
+        for group in range(groups):
+            found = {
+                name: tensor[group]
+                if name == "dweight"
+                else tensor.view(outer * inner, groups, -1)[:, group].squeeze(-1)
+                for name, tensor in outputs.items()
+            }
+            found = {name: tensor.reshape(expected[group][name].value.shape) for name, tensor in found.items()}
+            try:
+                compare({name: tensor.contiguous() for name, tensor in found.items()}, expected[group])
+            except RuntimeError as error:
+                pytest.fail(f"{config}, group {group}: {error}")
+
+
+@triton.jit
+def _offsets_kernel(out_ptr, first, inner, s_outer, s_inner, s_group):
+    o_row = tl.full([4], 4, tl.int64) * first + tl.arange(0, 4)
+    tl.store(out_ptr + tl.arange(0, 4), row_offsets(o_row, tl.program_id(0), inner, s_outer, s_inner, s_group, 1))
+
+
+def test_offsets_of_the_last_rows_are_beyond_32_bits():
+    out = torch.zeros(4, dtype=torch.int64)
+    first, inner, s_outer, s_inner = MAX_ROWS // 4 - 1, 24, 24 * 65536, 65536
+    _offsets_kernel[(1,)](out, first, inner, s_outer, s_inner, 128)
+    rows = range(4 * first, 4 * first + 4)
+    assert out.tolist() == [row // inner * s_outer + row % inner * s_inner for row in rows]
+    assert out[-1] > 2**45
