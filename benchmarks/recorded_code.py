@@ -16,7 +16,7 @@ import sys
 import time
 
 from normtune.kernels.fingerprint import SAME_CODE, fingerprint
-from normtune.kernels.operator import operators
+from normtune.kernels.operator import all_operators
 from normtune.results.recorded_code import cell_of, pairs_of, path_of, write
 from normtune.results.recording import load_recording, recordings
 from normtune.tuner.device.recorded import difference, record
@@ -51,7 +51,7 @@ def compare(name: str) -> list[tuple[str, str]]:
     print(
         f"{name}: the code of {compared} cells is the recorded one, the other {len(cells) - compared} have its sources"
     )
-    return [(fingerprint(operators()[operator]), then) for operator, then in evidence.fingerprints().items()]
+    return [(fingerprint(all_operators()[operator]), then) for operator, then in evidence.fingerprints().items()]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from normtune.errors import UsageError
-from normtune.kernels.operator import operators
+from normtune.kernels.operator import all_operators
 
 _FILES: dict[str, ModuleType] = {}
 
@@ -25,7 +25,7 @@ def load(path: str | os.PathLike[str]) -> None:
     place = str(Path(path).resolve())
     if place in _FILES:
         return
-    known = set(operators())
+    known = set(all_operators())
     # By this name what its configs are pickled as is found again in other processes.
     name = f"normtune_operators_{re.sub(r'[^0-9A-Za-z]', '_', Path(place).stem)}"
     found = spec_from_file_location(name, place)
@@ -35,7 +35,7 @@ def load(path: str | os.PathLike[str]) -> None:
     sys.modules[name] = module
     try:
         found.loader.exec_module(module)
-        if set(operators()) == known:
+        if set(all_operators()) == known:
             raise UsageError("it registers no operator: normtune.register or @normtune.kernel_operator does")
     # Whatever the file raises.
     except Exception as error:

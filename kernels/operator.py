@@ -104,6 +104,7 @@ class OperatorSpec:
         implementations: functions that are not of Triton's making and compute the same, by name, each as
             `module:function` or the function itself: called with the inputs and scalars by name, it returns the
             outputs, in order. They are gated, timed and stored as configs are, so that a table can name them.
+        is_listed: whether commands that are told no operator take it too.
     """
 
     name: str
@@ -123,6 +124,7 @@ class OperatorSpec:
     trial: Callable[[Config, Any, Problem, Target], tuple[Problem, AnyLaunch]] | None = None
     implementations: Mapping[str, str | Callable[..., Any]] = field(default_factory=dict, hash=False)
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
+    is_listed: bool = True
 
     def at(self, **sizes: int) -> Self:
         """The operator at these named integers, of which it has none left; itself where it has none.
@@ -306,7 +308,7 @@ def operator(name: str) -> OperatorSpec:
     Raises:
         UsageError: there is none, a ValueError.
     """
-    specs = operators()
+    specs = all_operators()
     if name in specs:
         return specs[name]
     family, sizes = split_sizes(name)
@@ -317,10 +319,17 @@ def operator(name: str) -> OperatorSpec:
 
 def members(name: str) -> list[str]:
     """The operators that a name stands for: those of a family, or that of the name itself."""
-    return [one for one in operators() if one == name or (name in _FAMILIES and split_sizes(one)[0] == name)] or [name]
+    return [one for one in all_operators() if one == name or (name in _FAMILIES and split_sizes(one)[0] == name)] or [
+        name
+    ]
 
 
 def operators() -> dict[str, OperatorSpec]:
+    """The operators that commands take where they are told none, by name."""
+    return {name: spec for name, spec in all_operators().items() if spec.is_listed}
+
+
+def all_operators() -> dict[str, OperatorSpec]:
     """All registered operators by name, normtune's own first, in the order of registration.
 
     Those of other distributions are found by their entry points in the group `normtune.operators`, each naming a module
@@ -336,7 +345,7 @@ def read_config(operator: str, text: str) -> Config:
     Raises:
         ValueError: it is no text of a config.
     """
-    spec = operators().get(operator)
+    spec = all_operators().get(operator)
     if spec is None:
         return COPY if text == _COPY else Config.from_json(text)
     return spec.read_config(text)
@@ -344,6 +353,7 @@ def read_config(operator: str, text: str) -> Config:
 
 @cache
 def _import_specs() -> None:
-    import_module("normtune.kernels.rms_norm.spec")
+    for folder in ("rms_norm", "rms_norm_quantize_fp8"):
+        import_module(f"normtune.kernels.{folder}.spec")
     for entry in sorted(entry_points(group="normtune.operators"), key=lambda entry: entry.name):
         entry.load()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.operator import operator, operators
+from normtune.kernels.operator import all_operators, operator
 from normtune.kernels.problem import Problem, split_key
 from normtune.results.evidence import Evidence
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Measurement, Run
@@ -97,7 +97,7 @@ def evidence_of(data: object, device: Device) -> Evidence:
 
 def _check_columns(columns: Sequence[str]) -> None:
     missing = [name for name in _NEEDED if name not in columns]
-    if "config" not in columns and not {knob for spec in operators().values() for knob in spec.config._fields} & {
+    if "config" not in columns and not {knob for spec in all_operators().values() for knob in spec.config._fields} & {
         *columns
     }:
         missing.append("config (or a column for each knob of the configs)")

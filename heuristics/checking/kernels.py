@@ -14,7 +14,7 @@ from normtune.heuristics.tablefile.parse import normalised_trees, trees
 from normtune.heuristics.tablefile.relative_tree import choose_on
 from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.fingerprint import is_current
-from normtune.kernels.operator import operators
+from normtune.kernels.operator import all_operators
 from normtune.kernels.problem import MAX_ROWS, split_batch_invariant, split_key
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def changed_kernels(header: Header, text: str, notes: list[str], compare: Compar
     Raises:
         NormtuneError: the digests of a recording are damaged, or code cannot be compiled at all.
     """
-    specs = operators()
+    specs = all_operators()
     changed = [name for name, known in header.kernels.items() if name in specs and not is_current(specs[name], known)]
     why = "code is compared without --quick, for tables of a recording"
     if compare is not None and (name := values(header.regenerate).get("--recording", [""])[-1]):

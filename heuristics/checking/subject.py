@@ -18,7 +18,7 @@ from normtune.heuristics.tablefile.parse import normalised_trees, trees
 from normtune.heuristics.tablefile.relative_tree import NormalisedTree, on_sms
 from normtune.heuristics.tablefile.tree import Box, Tree
 from normtune.kernels.fingerprint import is_current
-from normtune.kernels.operator import operators
+from normtune.kernels.operator import all_operators
 from normtune.kernels.problem import split_batch_invariant, split_key
 from normtune.results.regimes import COLD
 
@@ -130,7 +130,7 @@ def read(path: Path) -> Suspect:
         raise UsageError(f"table {name} cannot be checked: {why or 'it has no functions'}; fit it again")
     if is_edited(header, body):
         notes.append("its code was edited since it was fitted")
-    specs = operators()
+    specs = all_operators()
     changed = [name for name, known in header.kernels.items() if name in specs and not is_current(specs[name], known)]
     return Suspect(header, tuple(checked), Box(*map(int, box.groups())), tuple(changed), tuple(notes), normalised)
 

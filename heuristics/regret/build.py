@@ -12,7 +12,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.regret.legality import registered
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix, timing_matrix
 from normtune.kernels.fingerprint import is_current
-from normtune.kernels.operator import operators
+from normtune.kernels.operator import all_operators
 from normtune.kernels.problem import join_key
 from normtune.kernels.target import target_for
 from normtune.results.terminal import printable
@@ -79,7 +79,7 @@ def outdated(everything: "Evidence", current: "Evidence") -> list[str]:
         current: those of the newest kernels among them.
     """
     lines = older(everything, current)
-    known = operators()
+    known = all_operators()
     for name, measured in current.fingerprints().items():
         if name in known and not is_current(known[name], measured):
             lines.append(f"the kernels of {name} changed since: `normtune sweep --stale` measures them again")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.tablefile.tree import Box, Tree, regions
 from normtune.kernels.config import Config
-from normtune.kernels.operator import OperatorSpec, operators
+from normtune.kernels.operator import OperatorSpec, all_operators
 from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key
 from normtune.kernels.target import Target
 
@@ -41,7 +41,7 @@ class Registered(NamedTuple):
 def registered(key: str, dtype: str) -> Registered | None:
     """Operator and variants of a table's entry; None if the operator, variant or dtype is not registered."""
     name, variant = split_key(split_batch_invariant(key)[0])
-    spec = operators().get(name)
+    spec = all_operators().get(name)
     if spec is None or dtype not in spec.dtypes or variant not in all_variants(spec):
         return None
     return Registered(spec, served_variants(spec, variant))

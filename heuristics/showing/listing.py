@@ -16,7 +16,7 @@ from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.showing.query import check, where
 from normtune.kernels.config import COPY, Config
-from normtune.kernels.operator import operators, read_config
+from normtune.kernels.operator import all_operators, read_config
 from normtune.kernels.problem import Problem
 from normtune.results.statistics import summary
 
@@ -119,7 +119,7 @@ def _losses(matrices: list[TimingMatrix]) -> dict[tuple[Problem, Config], float]
 
 
 def _bytes_moved(problems: set[Problem]) -> dict[Problem, float]:
-    specs = operators()
+    specs = all_operators()
     moved = {}
     for problem in problems:
         spec = specs.get(problem.operator)

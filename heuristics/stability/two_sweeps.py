@@ -22,7 +22,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.stability.bootstrap import Blocks
 from normtune.heuristics.stability.refit import Fitted, fitted, refitted, server, weighted
 from normtune.heuristics.tablefile.tree import Tree, choose
-from normtune.kernels.operator import operators
+from normtune.kernels.operator import all_operators
 from normtune.kernels.problem import join_key
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _kinds(sweep: Sweep, options: FitOptions) -> Iterator[Kind]:
     served = {(function.key, function.dtype) for function in sweep.fit.functions}
     served |= {(function.key, function.dtype) for function in sweep.fit.shared}
     for name, variant, dtype in sweep.evidence.select(options.operators).kinds():
-        spec = operators().get(name)
+        spec = all_operators().get(name)
         if spec and variant in all_variants(spec) and (join_key(name, variant), dtype) in served:
             yield name, variant, dtype
 

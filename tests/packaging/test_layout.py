@@ -24,7 +24,7 @@ class Room(NamedTuple):
 # What describes operators to planning and fit, which run where there is no GPU and no torch.
 LIGHT = (
     r"kernels/((__init__|alignment|call|config|fingerprint|gpu_name|load_file|operator|problem|spec_faults|target"
-    r"|\w+/(__init__|config|launch|trial|quick))\.py)"
+    r"|\w+/(__init__|config|launch|trial|quick|variants))\.py)"
 )
 SPECS = r"kernels/\w+/spec\.py"
 SWEEPS = r"tuner/(?!commands)\w+\.py"
@@ -40,6 +40,11 @@ ROOMS = {
     "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light heuristics/tablefile", "torch triton"),
     "kernels/rms_norm": Room(
         rf"(?!{LIGHT}|{SPECS})kernels/rms_norm/", "light specs kernels kernels/tiles kernels/calling", "torch triton"
+    ),
+    "kernels/rms_norm_quantize_fp8": Room(
+        rf"(?!{LIGHT}|{SPECS})kernels/rms_norm_quantize_fp8/",
+        "light kernels kernels/tiles kernels/rms_norm",
+        "torch triton",
     ),
     "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch triton"),
     "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas pyarrow rich"),

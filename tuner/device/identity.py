@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.operator import AnyLaunch, OperatorSpec, operators
+from normtune.kernels.operator import AnyLaunch, OperatorSpec, all_operators
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.database.store import Coverage, Store
@@ -79,7 +79,7 @@ def compare(stored: Stored, target: Target, most_binaries: int | None = None) ->
     Raises:
         NormtuneError: no process that compiles can start.
     """
-    known = operators()
+    known = all_operators()
     changed: list[tuple[Problem, Config]] = []
     undecided: Counter[str] = Counter()
     asked: dict[tuple[Problem, Config], AnyLaunch] = {}
@@ -149,13 +149,13 @@ def _fingerprints(
 ) -> dict[tuple[Problem, Config], tuple[str, str]]:
     pairs = {}
     for problem, config in same:
-        new = fingerprint(operators()[problem.operator])
+        new = fingerprint(all_operators()[problem.operator])
         for pair in ((problem, config), (problem, COPY)):
             if pair in stored and stored[pair].fingerprint != new:
                 pairs[pair] = stored[pair].fingerprint, new
     for pair in changed:
         old = stored[pair].fingerprint
-        if old == fingerprint(operators()[pair[0].operator]):
+        if old == fingerprint(all_operators()[pair[0].operator]):
             pairs[pair] = old, old + OTHER_CODE
     return pairs
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import is_current
-from normtune.kernels.operator import AnyLaunch, operators
+from normtune.kernels.operator import AnyLaunch, all_operators
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target, target_for
 from normtune.results.evidence import Evidence
@@ -34,7 +34,7 @@ def record(evidence: Evidence) -> RecordedCode:
         NormtuneError: the kernels changed since the recording, or Triton refuses one.
     """
     fingerprints, target = evidence.fingerprints(), _target(evidence)
-    known = operators()
+    known = all_operators()
     for name, measured in fingerprints.items():
         if not is_current(known[name], measured):
             raise NormtuneError(f"the kernels of {name} changed since they were recorded: take the sources of then")
@@ -57,7 +57,7 @@ def difference(name: str, evidence: Evidence, asked: Collection[Cell]) -> Differ
     Raises:
         NormtuneError: the file of digests is damaged, or no process that compiles can start.
     """
-    known, target = operators(), _target(evidence)
+    known, target = all_operators(), _target(evidence)
     fingerprints = {name: measured for name, measured in evidence.fingerprints().items() if name in known}
     code = read(name, evidence)
     pairs = pairs_of(evidence)
@@ -94,13 +94,13 @@ def _target(evidence: Evidence) -> Target:
 
 
 def _launches(name: str, pairs: Iterable[tuple[Problem, Config]], target: Target) -> str:
-    launch_of = operators()[name].launch_of
+    launch_of = all_operators()[name].launch_of
     return launches_digest(launch_of(config, problem, target) for problem, config in pairs if problem.operator == name)
 
 
 def _digests(pairs: Iterable[tuple[Problem, Config]], target: Target) -> dict[Cell, bytes]:
     """The digests of cells, given all of their pairs; without cells that cannot be launched or compiled."""
-    known = operators()
+    known = all_operators()
     launches: dict[Cell, list[tuple[Problem, AnyLaunch | None]]] = {}
     for problem, config in pairs:
         launch = known[problem.operator].launch_of(config, problem, target)

@@ -13,7 +13,7 @@ from normtune.errors import NormtuneError
 from normtune.kernels.calling.which_table import installed as installed_tables
 from normtune.kernels.calling.which_table import serving, without_gpu
 from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.operator import operators
+from normtune.kernels.operator import all_operators
 from normtune.results.atomic import unwritable
 from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine
 
@@ -88,7 +88,7 @@ def _held(name: str, tallies: "list[Tally]", same: bool) -> Iterable[Finding]:
     if not tallies:
         yield Finding(OK, "store", f"{name} holds no measurements yet")
         return
-    known = operators()
+    known = all_operators()
     counts: Counter[str] = Counter()
     stale = 0
     for tally in tallies:
