@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from normtune.kernels.rms_norm.function import rms_norm
     from normtune.kernels.rms_norm.module import RMSNorm
     from normtune.kernels.rms_norm.warmup import warmup
+    from normtune.kernels.rms_norm_quantize_fp8.function import rms_norm_quantize_fp8
     from normtune.kernels.short_form.decorator import kernel_operator
     from normtune.results.api import export_data, export_recording, import_data, list_data
     from normtune.results.database.store import Store
@@ -58,6 +59,7 @@ _HOMES = {
     "load_table": "heuristics.tablefile.locate",
     "register": "kernels.operator",
     "rms_norm": "kernels.rms_norm.function",
+    "rms_norm_quantize_fp8": "kernels.rms_norm_quantize_fp8.function",
     "show": "heuristics.api.show",
     "show_flips": "heuristics.api.maps",
     "show_map": "heuristics.api.maps",
@@ -94,6 +96,7 @@ __all__ = [
     "load_table",
     "register",
     "rms_norm",
+    "rms_norm_quantize_fp8",
     "show",
     "show_flips",
     "show_map",

@@ -32,24 +32,38 @@ def check(operation: Operation, tensors: Sequence[Any], scalars: Sequence[Any]) 
         ValueError: another property is wrong.
     """
     first, x = operation.inputs[0], tensors[0]
-    _check_tensor(first, x)
+    check_tensor(first, x)
     if x.dim() == 0:
         raise ValueError(f"{first} has no dimension: expected (..., hidden)")
-    hidden = x.shape[-1]
     for name, tensor in zip(operation.inputs[1:], tensors[1:], strict=True):
         if tensor is None and name in operation.optional:
             continue
-        _check_tensor(name, tensor)
-        if operation.kinds[name] == COLUMNS:
-            if tensor.dim() != 1 or tensor.shape[0] != hidden:
-                expected = f"expected ({hidden},), the last dimension of {first}"
-                raise ValueError(f"{name} has shape {tuple(tensor.shape)}: {expected}")
-        elif tensor.shape != x.shape:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {tuple(x.shape)}, as {first}")
-        if tensor.device != x.device:
-            raise ValueError(f"{name} is on {tensor.device} and {first} on {x.device}: expected one device")
+        check_beside(name, tensor, operation.kinds[name] == COLUMNS, first, x)
     for name, value in zip(operation.defaults, scalars, strict=True):
         number(name, value)
+
+
+def check_beside(name: str, tensor: Any, is_columns: bool, first: str, x: Tensor) -> None:
+    """Check an input beside the first one, x: of its device, (hidden,) or of its shape.
+
+    Raises:
+        TypeError, ValueError: as `check`.
+    """
+    check_tensor(name, tensor)
+    if is_columns:
+        hidden = x.shape[-1]
+        if tensor.dim() != 1 or tensor.shape[0] != hidden:
+            expected = f"expected ({hidden},), the last dimension of {first}"
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: {expected}")
+    elif tensor.shape != x.shape:
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {tuple(x.shape)}, as {first}")
+    check_device(name, tensor, first, x)
+
+
+def check_device(name: str, tensor: Tensor, first: str, x: Tensor) -> None:
+    """Raise ValueError for a tensor that is not on the device of x."""
+    if tensor.device != x.device:
+        raise ValueError(f"{name} is on {tensor.device} and {first} on {x.device}: expected one device")
 
 
 def number(name: str, value: Any) -> float:
@@ -88,7 +102,8 @@ def check_kind(name: str, tensor: Any) -> None:
             raise ValueError(f"{name} is a nested tensor: expected a dense one, pass {name}.values()")
 
 
-def _check_tensor(name: str, tensor: Any) -> None:
+def check_tensor(name: str, tensor: Any) -> None:
+    """Raise TypeError or ValueError for anything but a dense tensor of a floating-point dtype of 16 to 64 bits."""
     check_kind(name, tensor)
     if tensor.layout != torch.strided:
         raise ValueError(f"{name} has the layout {tensor.layout}: expected a dense tensor, call {name}.to_dense()")

@@ -126,6 +126,7 @@ def _register(scaling: str) -> OperatorSpec:
                 "normtune.kernels.tiles.launch",
                 "normtune.kernels.tiles.tile",
             ),
+            wide_buffers=("weight",),
             scalars={"eps": 1e-6, "offset": 0.25, **({"least_amax": 1e-10} if is_computed else {})},
             is_listed=False,
         )

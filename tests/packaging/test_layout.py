@@ -43,7 +43,7 @@ ROOMS = {
     ),
     "kernels/rms_norm_quantize_fp8": Room(
         rf"(?!{LIGHT}|{SPECS})kernels/rms_norm_quantize_fp8/",
-        "light kernels kernels/tiles kernels/rms_norm",
+        "light specs kernels kernels/tiles kernels/calling kernels/rms_norm",
         "torch triton",
     ),
     "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch triton"),
