@@ -221,7 +221,7 @@ def _named(work: Work, made: list[Tensor], x: Tensor, scale: Tensor | None) -> Q
         if work.is_column_major:
             rows = leading.numel()
             of_rows = found["scale"].view(blocks, padded_rows(rows))[:, :rows].T
-            found["scale"] = of_rows.view(*leading, blocks)
+            found["scale"] = of_rows if len(leading) == 1 else of_rows.view(*leading, blocks)
         else:
             found["scale"] = found["scale"].view(*leading, blocks)
     else:

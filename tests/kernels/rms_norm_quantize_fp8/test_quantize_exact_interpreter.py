@@ -42,7 +42,10 @@ def by_hand(value, name):
 
 
 def case(scaling, name):
-    """Inputs, problem and the quantized values. x is 1 or -1, so rstd is 1 with eps 0 and the norm is the weight: FP8 values, ties between them, and beyond."""
+    """Inputs, problem and the quantized values.
+
+    x is 1 or -1, so rstd is 1 with eps 0, and the norm is the weight: FP8 values, ties between them, and beyond.
+    """
     largest, hidden = LARGEST[name], 1024
     values = torch.arange(256, dtype=torch.uint8).view(getattr(torch, name)).float()
     values = values[values.isfinite() & (values >= 0)].sort().values.unique()
