@@ -108,9 +108,9 @@ def rms_norm_quantize_fp8(
     """
     tensors = (x, weight, residual, scale)
     if has_torch_function_variadic(*tensors):
-        given = {"eps": eps, "offset": offset, "scale": scale, "scaling": scaling, "dtype": dtype, "residual": residual}
-        given |= {"rounding": rounding, "layout": layout, "return_amax": return_amax, "return_y": return_y}
-        given |= {"least_amax": least_amax, "batch_invariant": batch_invariant}
+        given: dict[str, Any] = {"eps": eps, "offset": offset, "scale": scale, "scaling": scaling, "dtype": dtype}
+        given |= {"residual": residual, "rounding": rounding, "layout": layout, "return_amax": return_amax}
+        given |= {"return_y": return_y, "least_amax": least_amax, "batch_invariant": batch_invariant}
         found: Quantized = handle_torch_function(rms_norm_quantize_fp8, tensors, x, weight, **given)
         return found
     choice = (scaling, dtype, rounding, layout, return_amax, return_y, residual is not None)
