@@ -34,7 +34,7 @@ def saturated(value, dtype):
 
 @pytest.mark.parametrize("zero_centered", [False, True])
 @pytest.mark.parametrize("dtype", [E4M3, E5M2])
-@pytest.mark.parametrize(("rows", "hidden"), [(71, 229), (29, 541), (16, 2048)])
+@pytest.mark.parametrize(("rows", "hidden"), [(71, 229), (29, 541)])
 def test_transformer_engine_with_delayed_scaling(rows, hidden, dtype, zero_centered):
     """Its scale multiplies before the cast; amax is of the float32 norm; outputs within one step."""
     x, gamma = made(rows, hidden, torch.bfloat16)
@@ -72,7 +72,7 @@ def test_vllm_static(tokens, hidden, dtype, with_residual):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("tokens", "hidden"), [(1, 17), (17, 1024), (11, 257), (5, 5137)])
+@pytest.mark.parametrize(("tokens", "hidden"), [(1, 17), (7, 1024), (5, 5137)])
 def test_vllm_dynamic_per_token(tokens, hidden, dtype):
     """Divided by max(amax / 448, 1 / (448 * 512)); its own test compares dequantized values."""
     x, weight = made(tokens, hidden, dtype)
@@ -86,7 +86,7 @@ def test_vllm_dynamic_per_token(tokens, hidden, dtype):
 
 
 @pytest.mark.parametrize("quant_scale", [0.01, 1.0, 10.0])
-@pytest.mark.parametrize(("batch", "hidden"), [(1, 111), (19, 500), (9, 1024), (2, 3072)])
+@pytest.mark.parametrize(("batch", "hidden"), [(1, 111), (19, 500), (2, 3072)])
 def test_flashinfer_rmsnorm_quant(batch, hidden, quant_scale):
     x, weight = made(batch, hidden, torch.float16)
     found = normtune.rms_norm_quantize_fp8(x, weight, 1e-6, scale=torch.tensor(quant_scale))

@@ -65,7 +65,7 @@ def cases(draw):
     return x, weight, options
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(case=cases())
 def test_any_layout_gives_what_a_user_would_write(case):
     x, weight, options = case
