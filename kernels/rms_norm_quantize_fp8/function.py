@@ -123,7 +123,7 @@ def rms_norm_quantize_fp8(
     eps, offset, least_amax = number("eps", eps), number("offset", offset), number("least_amax", least_amax)
     if least_amax <= 0:
         raise ValueError(f"least_amax is {least_amax!r}: expected a positive number")
-    if batch_invariant not in (True, False, None):
+    if not (batch_invariant is None or isinstance(batch_invariant, bool)):
         raise TypeError(f"batch_invariant is {batch_invariant!r}: expected True, False or None")
     if scale is not None:
         tensors = (x, weight, residual, scale.view(1))

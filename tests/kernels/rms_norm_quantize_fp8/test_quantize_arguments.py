@@ -38,6 +38,7 @@ X, WEIGHT, SCALE = torch.ones(2, 8), torch.ones(8), torch.ones(1)
         ({"residual": torch.ones(2, 7)}, ValueError, "residual has shape (2, 7): expected (2, 8), as x"),
         ({"residual": torch.ones(2, 8).half()}, ValueError, "residual is torch.float16: expected torch.float32, as x"),
         ({"least_amax": 0.0}, ValueError, "least_amax is 0.0: expected a positive number"),
+        ({"batch_invariant": 1}, TypeError, "batch_invariant is 1: expected True, False or None"),
         ({"batch_invariant": "yes"}, TypeError, "batch_invariant is 'yes': expected True, False or None"),
         (
             {"batch_invariant": True},
