@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from normtune.kernels.rms_norm.warmup import warmup
     from normtune.kernels.rms_norm_gated.function import rms_norm_gated
     from normtune.kernels.rms_norm_gated.module import RMSNormGated
+    from normtune.kernels.rms_norm_quantize_fp8.function import rms_norm_quantize_fp8
     from normtune.kernels.short_form.decorator import kernel_operator
     from normtune.results.api import export_data, export_recording, import_data, list_data
     from normtune.results.database.store import Store
@@ -66,6 +67,7 @@ _HOMES = {
     "register": "kernels.operator",
     "rms_norm": "kernels.rms_norm.function",
     "rms_norm_gated": "kernels.rms_norm_gated.function",
+    "rms_norm_quantize_fp8": "kernels.rms_norm_quantize_fp8.function",
     "show": "heuristics.api.show",
     "show_flips": "heuristics.api.maps",
     "show_map": "heuristics.api.maps",
@@ -106,6 +108,7 @@ __all__ = [
     "register",
     "rms_norm",
     "rms_norm_gated",
+    "rms_norm_quantize_fp8",
     "show",
     "show_flips",
     "show_map",

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+# Bytes of an element, of the dtypes that a problem may have, and of those that its tensors may have.
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
+BUFFER_ITEMSIZE = ITEMSIZE | dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1)
 # A grid has at most 2**31 - 1 programs. The kernels count rows in int32 and look beyond the last one, by a block and by
 # as many programs as the grid has per stage of a pipeline: half of the range is left for that.
 MAX_ROWS = 2**30
@@ -60,7 +62,7 @@ class Buffer(NamedTuple):
     Attributes:
         name: the argument's name in the operator's launch.
         shape: its extents.
-        dtype: name of its dtype.
+        dtype: name of its dtype, a key of `BUFFER_ITEMSIZE`.
         role: `input` (cold, a fresh slice each launch), `weight` (one buffer, warm), `output`, `in-out` (read and
             written, restored between launches by gate and timing) or `scratch` (neither read before nor after).
     """
@@ -73,7 +75,7 @@ class Buffer(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of the whole tensor, contiguous."""
-        size = ITEMSIZE[self.dtype]
+        size = BUFFER_ITEMSIZE[self.dtype]
         for extent in self.shape:
             size *= extent
         return size

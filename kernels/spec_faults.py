@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import IN_OUT, ITEMSIZE, OUTPUT, ROLES, Buffer, Problem, with_sizes
+from normtune.kernels.problem import BUFFER_ITEMSIZE, IN_OUT, ITEMSIZE, OUTPUT, ROLES, Buffer, Problem, with_sizes
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -62,7 +62,8 @@ def _of_buffers(spec: OperatorSpec) -> Iterator[str]:
 def _of_buffer(buffer: Buffer) -> Iterator[str]:
     if buffer.role not in ROLES:
         yield f"buffer {buffer.name!r} has the role {buffer.role!r}: expected one of {', '.join(ROLES)}"
-    if buffer.dtype not in ITEMSIZE:
-        yield f"buffer {buffer.name!r} has the dtype {buffer.dtype!r}: expected one of {', '.join(ITEMSIZE)}"
+    if buffer.dtype not in BUFFER_ITEMSIZE:
+        expected = f"expected one of {', '.join(BUFFER_ITEMSIZE)}"
+        yield f"buffer {buffer.name!r} has the dtype {buffer.dtype!r}: {expected}"
     if not buffer.shape or any(type(extent) is not int or extent < 1 for extent in buffer.shape):
         yield f"buffer {buffer.name!r} has the shape {buffer.shape}: expected positive integers"

@@ -6,12 +6,20 @@ In: dtype and shape. Out: the part of a tensor that Triton's warm-up and an oper
 import math
 from typing import Any
 
+# Triton's names of dtypes that torch calls otherwise.
+_TRITON_NAMES = {
+    "float8_e4m3fn": "float8e4nv",
+    "float8_e5m2": "float8e5",
+    "float8_e4m3fnuz": "float8e4b8",
+    "float8_e5m2fnuz": "float8e5b16",
+}
+
 
 class StandIn:
     """A tensor with only dtype and strides, contiguous and 16-byte aligned, for Triton's warm-up.
 
     Args:
-        dtype: its name.
+        dtype: its name in torch.
         shape: its extents.
     """
 
@@ -20,7 +28,7 @@ class StandIn:
     def __init__(self, dtype: str, shape: tuple[int, ...]) -> None:
         import triton.language as tl
 
-        self.dtype = getattr(tl, dtype)
+        self.dtype = getattr(tl, _TRITON_NAMES.get(dtype, dtype))
         self.shape = shape
         self.ndim = len(shape)
 

@@ -32,27 +32,41 @@ def check(operation: Operation, tensors: Sequence[Any], scalars: Sequence[Any]) 
         ValueError: another property is wrong.
     """
     first, x = operation.inputs[0], tensors[0]
-    _check_tensor(first, x)
+    check_tensor(first, x)
     if x.dim() == 0:
         raise ValueError(f"{first} has no dimension: expected (..., hidden)")
-    hidden = x.shape[-1]
     for name, tensor in zip(operation.inputs[1:], tensors[1:], strict=True):
         if tensor is None and name in operation.optional:
             continue
-        _check_tensor(name, tensor)
-        if operation.kinds[name] == COLUMNS:
-            dims = 2 if operation.is_grouped and tensor.dim() == 2 and x.dim() > 1 else 1
-            if tensor.shape != x.shape[-dims:]:
-                expected = f"expected ({hidden},), the last dimension of {first}"
-                raise ValueError(f"{name} has shape {tuple(tensor.shape)}: {expected}")
-        elif tensor.shape != x.shape:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {tuple(x.shape)}, as {first}")
-        elif tensor.dtype not in (x.dtype, torch.float32):
+        is_columns = operation.kinds[name] == COLUMNS
+        has_groups = is_columns and operation.is_grouped and isinstance(tensor, Tensor) and x.dim() > 1
+        check_beside(name, tensor, is_columns, first, x, 2 if has_groups and tensor.dim() == 2 else 1)
+        if name in operation.like.values() and tensor.dtype not in (x.dtype, torch.float32):
             raise ValueError(f"{name} is {tensor.dtype}: expected {x.dtype}, as {first}, or torch.float32")
-        if tensor.device != x.device:
-            raise ValueError(f"{name} is on {tensor.device} and {first} on {x.device}: expected one device")
     for name, value in zip(operation.defaults, scalars, strict=True):
         number(name, value)
+
+
+def check_beside(name: str, tensor: Any, is_columns: bool, first: str, x: Tensor, dims: int = 1) -> None:
+    """Check an input beside the first one, x: of its device, and of its shape or of its last `dims` sizes.
+
+    Raises:
+        TypeError, ValueError: as `check`.
+    """
+    check_tensor(name, tensor)
+    if is_columns:
+        if tensor.shape != x.shape[-dims:]:
+            expected = f"expected ({x.shape[-1]},), the last dimension of {first}"
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: {expected}")
+    elif tensor.shape != x.shape:
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {tuple(x.shape)}, as {first}")
+    check_device(name, tensor, first, x)
+
+
+def check_device(name: str, tensor: Tensor, first: str, x: Tensor) -> None:
+    """Raise ValueError for a tensor that is not on the device of x."""
+    if tensor.device != x.device:
+        raise ValueError(f"{name} is on {tensor.device} and {first} on {x.device}: expected one device")
 
 
 def number(name: str, value: Any) -> float:
@@ -91,7 +105,8 @@ def check_kind(name: str, tensor: Any) -> None:
             raise ValueError(f"{name} is a nested tensor: expected a dense one, pass {name}.values()")
 
 
-def _check_tensor(name: str, tensor: Any) -> None:
+def check_tensor(name: str, tensor: Any) -> None:
+    """Raise TypeError or ValueError for anything but a dense tensor of a floating-point dtype of 16 to 64 bits."""
     check_kind(name, tensor)
     if tensor.layout != torch.strided:
         raise ValueError(f"{name} has the layout {tensor.layout}: expected a dense tensor, call {name}.to_dense()")

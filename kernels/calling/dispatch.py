@@ -192,8 +192,8 @@ def _resolve(
 
 def target_of(tensor: Tensor) -> Target:
     """The limits of a tensor's GPU."""
-    # CPU tensors occur only under the Triton interpreter, which supports nothing newer than sm_80.
-    return describe(tensor.device.index) if tensor.is_cuda else TARGETS["sm_80"]
+    # CPU tensors occur only under the Triton interpreter, which has neither dependent launches nor fetches of rows.
+    return describe(tensor.device.index) if tensor.is_cuda else TARGETS["sm_89"]
 
 
 def _table_of(device: int, target: Target) -> locate.Table | None:

@@ -185,7 +185,7 @@ def _bind(call: KernelCall, public: _Public, device: int) -> Bound | None:
     """The fast way to repeat a call; None if this Triton, this GPU or this binary has none."""
     compiled = _loaded(call, device)
     way = _WAYS.get(".".join(triton.__version__.split(".")[:2]))
-    if way is None or len(public.slots) < 2 or driver.active.get_current_target().backend != "cuda":
+    if way is None or not public.slots or driver.active.get_current_target().backend != "cuda":
         return None
     launcher = compiled.run
     if launcher.global_scratch_size or launcher.profile_scratch_size:
@@ -194,7 +194,9 @@ def _bind(call: KernelCall, public: _Public, device: int) -> Bound | None:
     constants = tuple(call.options[name] for name in call.kernel.arg_names[len(call.args) :])
     x, y, z = (*call.grid, 1, 1)[:3]
     pick: Pick = itemgetter(*public.slots)
-    if public.slots == tuple(range(public.count)):
+    if len(public.slots) == 1:  # of one index itemgetter makes no tuple
+        pick = itemgetter(slice(public.slots[0], public.slots[0] + 1))
+    elif public.slots == tuple(range(public.count)):
         pick = _all
     return way(compiled, launcher, (x, y, z), pick, (*public.rest, *constants))
 

@@ -24,7 +24,7 @@ class Room(NamedTuple):
 # What describes operators to planning and fit, which run where there is no GPU and no torch.
 LIGHT = (
     r"kernels/((__init__|alignment|call|config|fingerprint|gpu_name|load_file|operator|problem|spec_faults|target"
-    r"|\w+/(__init__|config|launch|trial|quick))\.py)"
+    r"|\w+/(__init__|config|launch|trial|quick|variants))\.py)"
 )
 SPECS = r"kernels/\w+/(spec|space)\.py"
 SWEEPS = r"tuner/(?!commands)\w+\.py"
@@ -48,6 +48,11 @@ ROOMS = {
     ),
     "kernels/rms_norm_gated": Room(
         rf"(?!{LIGHT}|{SPECS})kernels/rms_norm_gated/",
+        "light specs kernels kernels/tiles kernels/calling kernels/rms_norm",
+        "torch triton",
+    ),
+    "kernels/rms_norm_quantize_fp8": Room(
+        rf"(?!{LIGHT}|{SPECS})kernels/rms_norm_quantize_fp8/",
         "light specs kernels kernels/tiles kernels/calling kernels/rms_norm",
         "torch triton",
     ),

@@ -57,6 +57,9 @@ class Arena:
         if pool == OUTPUT:
             return torch.zeros(size, dtype=torch.uint8, device=self._device)
         dtype = pool.rpartition(":")[2]
+        if dtype not in ITEMSIZE:  # torch draws no FP8 values; 0 to 63 are positive ones of each FP8 dtype, all finite
+            bits = torch.empty(size, dtype=torch.uint8, device=self._device)
+            return bits.random_(64, generator=self._generator)
         values = torch.empty(size // ITEMSIZE[dtype], dtype=getattr(torch, dtype), device=self._device)
         return values.normal_(generator=self._generator).view(torch.uint8)
 

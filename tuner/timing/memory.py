@@ -91,6 +91,8 @@ def mark_excess(found: Tensor, value: Tensor, allowed: Tensor, mark: Tensor) -> 
         allowed: as `value`.
         mark: on the same device.
     """
+    if found.element_size() == 1:  # Triton has no conversion from FP8 to float64
+        found = found.float()
     length = found.numel()
     grid = (triton.cdiv(length, _EXCESS_ITEMS),)
     _excess_kernel[grid](found, value, allowed, mark, length, BLOCK=_EXCESS_ITEMS, num_warps=8)

@@ -91,7 +91,7 @@ def test_unknown_space():
 @pytest.mark.long
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_the_quick_space_has_a_legal_config_everywhere_and_few(target):
-    for spec in operators().values():
+    for spec in (spec for name, spec in operators().items() if "fp8" not in name):  # which needs sm_89
         keys = [f"{spec.name}:{variant}" if variant else spec.name for variant in spec.variants]
         hidden = [min(2**power + odd, spec.max_hidden) for power in range(17) for odd in (0, 1)]
         sizes = [(rows, size) for rows in (64, 1024, 4096) for size in hidden]

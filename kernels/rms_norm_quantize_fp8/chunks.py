@@ -1,0 +1,135 @@
+"""A row in chunks: normalized and quantized by one program.
+
+In: pointers. Out: as in `kernels`. A row scale takes a third pass over the chunks, out of the registers or the cache.
+Part of the kernels' fingerprint.
+"""
+
+import triton
+import triton.language as tl
+
+from normtune.kernels.rms_norm_quantize_fp8.fp8 import (
+    RUNTIME,
+    end_amax,
+    magnitude,
+    norm,
+    quantized,
+    scale_of,
+    store_blocks,
+)
+from normtune.kernels.tiles.tile import columns, extent, load_weight, row_block
+
+
+@triton.jit
+def _chunk(p_x, o_col, m_col, t_x, i_chunk: tl.constexpr, IS_HELD: tl.constexpr):
+    """A chunk of x, or of the sum, float32: out of the registers, or again out of the cache."""
+    if IS_HELD:  # noqa: SIM108
+        b_read = t_x[i_chunk]
+    else:
+        b_read = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_last")
+    return b_read.to(tl.float32)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def quantize_split_kernel(
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    scale_ptr,
+    sum_ptr,
+    q_ptr,
+    y_ptr,
+    amax_ptr,
+    rows,
+    hidden,
+    x_stride,
+    residual_stride,
+    sum_stride,
+    q_stride,
+    y_stride,
+    scale_rows,
+    eps,
+    offset,
+    least_amax,
+    CHUNKS: tl.constexpr,
+    BLOCK_COL: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
+    HAS_COLUMN_MASK: tl.constexpr,
+    IS_HELD: tl.constexpr,
+    SCALING: tl.constexpr,
+    GROUP: tl.constexpr,
+    LARGEST: tl.constexpr,
+    ROUNDS_PRODUCT: tl.constexpr,
+    ROUNDS_NORM: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    HAS_Y: tl.constexpr,
+    COLUMN_MAJOR: tl.constexpr,
+    HAS_AMAX: tl.constexpr,
+    ATOMIC: tl.constexpr,
+):
+    """One row a program; arguments as in `kernels`, IS_HELD: whether chunks stay in registers between their uses."""
+    DTYPE: tl.constexpr = x_ptr.dtype.element_ty
+    Q_DTYPE: tl.constexpr = q_ptr.dtype.element_ty
+    COUNT: tl.constexpr = BLOCK_COL // GROUP
+    n_col = extent(hidden, ALIGNMENT)
+    i_row = tl.program_id(0).to(tl.int64)
+    p_x = x_ptr + i_row * extent(x_stride, ALIGNMENT)
+    p_q = q_ptr + i_row * extent(q_stride, ALIGNMENT)
+    b_square = tl.zeros([BLOCK_COL], dtype=tl.float32)
+    t_x = ()  # Triton adds tuples, but does not unpack them
+    for i_chunk in tl.static_range(CHUNKS):
+        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+        if IS_HELD:
+            b_read = tl.load(p_x + o_col, mask=m_col, other=0.0)
+        else:
+            b_read = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_last")
+        if HAS_RESIDUAL:
+            p_residual = residual_ptr + i_row * extent(residual_stride, ALIGNMENT)
+            b_add = tl.load(p_residual + o_col, mask=m_col, other=0.0).to(tl.float32)
+            b_read = (b_read.to(tl.float32) + b_add).to(DTYPE)
+            tl.store(sum_ptr + i_row * extent(sum_stride, ALIGNMENT) + o_col, b_read, mask=m_col)
+        t_x = t_x + (b_read,)  # noqa: RUF005
+        b_x = b_read.to(tl.float32)
+        b_square += b_x * b_x
+    b_rstd = tl.rsqrt(tl.sum(b_square, axis=0) / hidden + eps)
+    b_most = tl.zeros([BLOCK_COL], dtype=tl.int32)
+    if SCALING == "row":
+        for i_chunk in tl.static_range(CHUNKS):
+            o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+            b_weight = load_weight(weight_ptr, o_col, m_col, offset)
+            b_x = _chunk(p_x, o_col, m_col, t_x, i_chunk, IS_HELD)
+            b_most = tl.maximum(b_most, magnitude(norm(b_x, b_rstd, b_weight, DTYPE, ROUNDS_PRODUCT, ROUNDS_NORM)))
+        b_scale = scale_of(tl.max(b_most, axis=0), least_amax, LARGEST)
+        tl.store(scale_ptr + i_row, b_scale)
+    elif SCALING == "static":
+        b_scale = tl.load(scale_ptr)
+    for i_chunk in tl.static_range(CHUNKS):
+        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+        b_weight = load_weight(weight_ptr, o_col, m_col, offset)
+        b_x = _chunk(p_x, o_col, m_col, t_x, i_chunk, IS_HELD)
+        b_norm = norm(b_x, b_rstd, b_weight, DTYPE, ROUNDS_PRODUCT, ROUNDS_NORM)
+        if HAS_Y:
+            tl.store(y_ptr + i_row * extent(y_stride, ALIGNMENT) + o_col, b_norm.to(DTYPE), mask=m_col)
+        if HAS_AMAX:
+            b_most = tl.maximum(b_most, magnitude(b_norm))
+        if SCALING == "block":
+            b_groups = tl.reshape(b_norm, [1, COUNT, GROUP])
+            b_scales = scale_of(tl.max(magnitude(b_groups), axis=2), least_amax, LARGEST)
+            o_row, m_row = row_block(tl.program_id(0), rows, 1)
+            store_blocks(
+                scale_ptr,
+                b_scales,
+                i_chunk * COUNT,
+                tl.cdiv(n_col, GROUP),
+                o_row,
+                m_row,
+                rows,
+                scale_rows,
+                COUNT,
+                COLUMN_MAJOR,
+            )
+            b_q = tl.reshape(quantized(b_groups, b_scales[:, :, None], Q_DTYPE, LARGEST), [BLOCK_COL])
+        else:
+            b_q = quantized(b_norm, b_scale, Q_DTYPE, LARGEST)
+        tl.store(p_q + o_col, b_q, mask=m_col)
+    if HAS_AMAX:
+        end_amax(amax_ptr, tl.max(b_most, axis=0), ATOMIC)

@@ -1,0 +1,70 @@
+"""The operators in torch's operations: for tensors that the kernels do not take.
+
+In: checked tensors of any device. Out: the outputs, with the formulas of the kernels: all arithmetic in float32.
+"""
+
+import torch
+from torch import Tensor
+
+from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, blocks_of, padded_rows
+
+
+def outputs(
+    work: Work,
+    x: Tensor,
+    weight: Tensor | None,
+    residual: Tensor | None,
+    scale: Tensor | None,
+    eps: float,
+    offset: float,
+    least_amax: float,
+) -> dict[str, Tensor]:
+    """`q`, and what there is of `sum`, `scale`, `amax` and `y`, without a graph.
+
+    Args:
+        work: what is asked for.
+        x: (rows, hidden).
+        weight: (hidden,); None for rows that are only normalized.
+        residual: of x's shape.
+        scale: (1,), of a static scaling.
+        eps: added to the mean square.
+        offset: added to the weight.
+        least_amax: least magnitude from which a scale is computed.
+    """
+    found: dict[str, Tensor] = {}
+    with torch.no_grad():
+        if residual is not None:
+            x = found["sum"] = (x.float() + residual.float()).to(x.dtype)
+        wide = x.float()
+        norm = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        if work.rounds_product:
+            norm = norm.to(x.dtype).float()
+        if weight is not None:
+            norm = norm * (weight.float() + offset)
+        if work.rounds_norm:
+            norm = norm.to(x.dtype).float()
+        if work.has_y:
+            found["y"] = norm.to(x.dtype)
+        if work.has_amax:
+            found["amax"] = norm.abs().amax().reshape(1) if norm.numel() else x.new_zeros(1, dtype=torch.float32)
+        blocks = norm.unsqueeze(1)
+        if work.scaling == "block":
+            hidden = norm.shape[1]
+            blocks = torch.nn.functional.pad(norm, (0, -hidden % BLOCK)).view(-1, blocks_of(hidden), BLOCK)
+        if work.scaling == "static":
+            assert scale is not None
+            wide_scale = scale
+        else:
+            wide_scale = blocks.abs().amax(2, keepdim=True).clamp(min=least_amax) / work.largest
+            found["scale"] = _stored(work, wide_scale.squeeze(2))
+        q = (blocks * wide_scale.reciprocal()).clamp(-work.largest, work.largest).to(getattr(torch, work.q_dtype))
+        found["q"] = q.flatten(1)[:, : norm.shape[1]].contiguous()
+    return found
+
+
+def _stored(work: Work, scale: Tensor) -> Tensor:
+    """(rows, blocks) in the order of memory, in one dimension."""
+    if work.is_column_major:
+        rows = scale.shape[0]
+        scale = torch.nn.functional.pad(scale.T, (0, padded_rows(rows) - rows))
+    return scale.reshape(-1)

@@ -1,0 +1,31 @@
+"""The knobs of the operators that normalize and quantize.
+
+In: nothing. Out: `QuantizeConfig`. The finishes of RMSNorm's own configs sum over rows; here a maximum ends.
+"""
+
+from typing import Annotated
+
+from normtune.kernels.config import Config
+
+SCHEDULES = ("row", "block_row", "persistent", "split")
+# Ends of the maximum over all rows, where a static scale asks for it.
+FINISHES = ("none", "atomic", "reduce")
+
+
+class QuantizeConfig(Config):
+    """A config of RMSNorm with a quantized result."""
+
+    schedule: Annotated[
+        str,
+        "row, block_row (block_row rows a program), persistent (a fixed grid strides over the rows) or split.",
+    ]
+    block_row: Annotated[int, "rows a program holds at once."] = 1
+    num_warps: Annotated[int, "warps a program."] = 4
+    num_stages: Annotated[int, "depth of the software pipeline of the row loop."] = 1
+    programs_per_sm: Annotated[
+        int, "size of the fixed grid, programs a multiprocessor; 0 where the grid follows the rows."
+    ] = 0
+    block_col: Annotated[int, "columns a chunk in split."] = 0
+    amax: Annotated[
+        str, "how the maximum over all rows ends, none, atomic (one address) or reduce (a value a program)."
+    ] = "none"

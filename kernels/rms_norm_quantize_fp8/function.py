@@ -1,0 +1,229 @@
+"""The public function, which normalizes and quantizes.
+
+In: arguments. Out: `Quantized`: the norm in FP8 with its scale, and what else was asked for.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from normtune.kernels.calling.arguments import check_beside, check_device, check_kind, check_tensor, number
+from normtune.kernels.calling.batch_invariant import is_batch_invariant
+from normtune.kernels.calling.layout import PLAIN
+from normtune.kernels.rms_norm_quantize_fp8.calls import OUTPUTS, Asked, operation, outputs_of
+from normtune.kernels.rms_norm_quantize_fp8.variants import LARGEST, SCALINGS, Work, blocks_of, padded_rows, variant_of
+
+# For each rounding: whether x * rstd is rounded to x's dtype, and whether the norm is.
+ROUNDINGS = {"float32": (False, False), "norm": (False, True), "product": (True, True)}
+LAYOUTS = ("row_major", "column_major")
+_DTYPES = {getattr(torch, name): name for name in LARGEST}
+_X_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+class Quantized(NamedTuple):
+    """A quantized norm; q * scale is about the norm (scale of `block`: of each 128 columns).
+
+    Attributes:
+        q: of x's shape, FP8.
+        scale: float32, the factor that multiplies back: as given (`static`), (..., 1) (`row`) or (..., blocks).
+        amax: (1,) float32, largest magnitude of the norm over the whole tensor; None if not asked for.
+        y: the norm in x's dtype; None if not asked for.
+        sum: x + residual in x's dtype, which was normalized; None without a residual.
+    """
+
+    q: Tensor
+    scale: Tensor
+    amax: Tensor | None = None
+    y: Tensor | None = None
+    sum: Tensor | None = None
+
+
+def rms_norm_quantize_fp8(
+    x: Tensor,
+    weight: Tensor | None = None,
+    eps: float = 1e-6,
+    offset: float = 0.0,
+    scale: Tensor | None = None,
+    scaling: str = "static",
+    dtype: torch.dtype = torch.float8_e4m3fn,
+    *,
+    residual: Tensor | None = None,
+    rounding: str = "float32",
+    layout: str = "row_major",
+    return_amax: bool = False,
+    return_y: bool = False,
+    least_amax: float = 1e-10,
+    batch_invariant: bool | None = None,
+) -> Quantized:
+    """RMSNorm over the last dimension with a result in FP8.
+
+    norm = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps), in float32, and
+    q = clamp(norm * (1 / scale), -largest, largest) in FP8, rounded to the nearest, ties to even; `largest` is the
+    largest finite value of the dtype: 448 for float8_e4m3fn, 240 for float8_e4m3fnuz, 57344 for the others. A computed
+    scale is max(amax, least_amax) / largest. NaN in x gives NaN in q, scale and amax; a norm that overflows float32
+    has the scale inf.
+
+    The kernels run on GPUs with instructions for FP8 (NVIDIA from sm_89 on, AMD's gfx942), rows of up to 65536 elements
+    and up to 2^30 of them. On other devices, and for longer rows, the same is composed of torch's operations. The fnuz
+    dtypes, which gfx942 has, were compiled for it, but never run on one.
+
+    Contracts of others, in these terms: vLLM's `rms_norm_static_fp8_quant` is `static` with rounding "product", its
+    `rms_norm_dynamic_per_token_quant` is `row` with rounding "product" and least_amax 1 / 512 (for e4m3fn), but divides
+    by the scale, which may round to the neighbouring FP8 value. FlashInfer's `rmsnorm_quant` is `static`. Transformer
+    Engine's forward with delayed scaling is `static` with `return_amax`, its scale being the reciprocal of this one.
+    DeepGEMM's `per_token_cast_to_fp8` of a norm is `block` with rounding "norm" and least_amax 1e-4; it reads scales in
+    the layout "column_major".
+
+    Args:
+        x: (..., hidden), bfloat16, float16 or float32, hidden at least 1.
+        weight: (hidden,), of x's dtype or another floating-point one, on x's device; None for norm = x * rstd.
+        eps: added to the mean square.
+        offset: added to the weight, in float32.
+        scale: (1,) or () float32, positive, on x's device, for the scaling `static`; else None.
+        scaling: `static` (one given scale), `row` (a computed scale for each row) or `block` (for each 128 columns of a
+            row, of which the last ones may be fewer).
+        dtype: of q: float8_e4m3fn, float8_e5m2, float8_e4m3fnuz or float8_e5m2fnuz.
+        residual: of x's shape and dtype; x + residual, rounded to that dtype, is normalized in place of x.
+        rounding: what is quantized, with its amax: the norm in "float32"; the "norm" rounded to x's dtype, as in
+            `rms_norm` and a quantization after it; or the norm of a "product" x * rstd that was rounded before the
+            weight multiplied it, rounded itself.
+        layout: of the scales of `block`: "row_major", or "column_major" with strides (1, rows rounded up to 4), as
+            NVIDIA's tensor memory accelerator reads them; the padding holds zeros.
+        return_amax: also return the amax of the tensor, only for `static`; nothing is to be cleared before.
+        return_y: also return the norm in x's dtype.
+        least_amax: positive; the amax from which a scale is computed where the norm has a smaller one.
+        batch_invariant: give each row of q and of scales the same bits in every batch; None for the setting of
+            `normtune.batch_invariant` and `normtune.use_batch_invariant`.
+
+    Returns:
+        `Quantized`, contiguous but for scales in the column-major layout. Nothing has a gradient.
+
+    Raises:
+        TypeError: a tensor is none, or a number, text, dtype or flag is something else.
+        ValueError: another property is wrong; the message names the argument and its value. Nothing was launched.
+    """
+    tensors = (x, weight, residual, scale)
+    if has_torch_function_variadic(*tensors):
+        given: dict[str, Any] = {"eps": eps, "offset": offset, "scale": scale, "scaling": scaling, "dtype": dtype}
+        given |= {"residual": residual, "rounding": rounding, "layout": layout, "return_amax": return_amax}
+        given |= {"return_y": return_y, "least_amax": least_amax, "batch_invariant": batch_invariant}
+        found: Quantized = handle_torch_function(rms_norm_quantize_fp8, tensors, x, weight, **given)
+        return found
+    choice = (scaling, dtype, rounding, layout, return_amax, return_y, residual is not None)
+    is_compiling = torch.compiler.is_compiling()
+    try:
+        work, variant = _settled(*choice) if is_compiling else _kept_settled(*choice)
+    except TypeError:  # also of values that cannot be kept
+        work, variant = _settled(*choice)
+    _check(work, x, weight, residual, scale)
+    eps, offset, least_amax = number("eps", eps), number("offset", offset), number("least_amax", least_amax)
+    if least_amax <= 0:
+        raise ValueError(f"least_amax is {least_amax!r}: expected a positive number")
+    if not (batch_invariant is None or isinstance(batch_invariant, bool)):
+        raise TypeError(f"batch_invariant is {batch_invariant!r}: expected True, False or None")
+    if scale is not None:
+        tensors = (x, weight, residual, scale.view(1))
+    if is_compiling or _is_special(tensors):
+        detached = [tensor if tensor is None else tensor.detach() for tensor in tensors]
+        made = operation(*detached, eps, offset, least_amax, scaling, variant, batch_invariant)
+    else:
+        mode = is_batch_invariant() if batch_invariant is None else batch_invariant
+        made = outputs_of(tensors, Asked(scaling, variant, eps, offset, least_amax, mode))
+    return _named(work, made, x, scale)
+
+
+def _settled(
+    scaling: str, dtype: torch.dtype, rounding: str, layout: str, return_amax: bool, return_y: bool, has_residual: bool
+) -> tuple[Work, str]:
+    """What is asked for, and its variant.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong.
+    """
+    for name, value, known in (
+        ("scaling", scaling, SCALINGS),
+        ("rounding", rounding, tuple(ROUNDINGS)),
+        ("layout", layout, LAYOUTS),
+    ):
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is {value!r}: expected one of {', '.join(known)}")
+        if value not in known:
+            raise ValueError(f"{name} is {value!r}: expected one of {', '.join(known)}")
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype is {dtype!r}: expected one of {', '.join(map(str, _DTYPES))}")
+    if dtype not in _DTYPES:
+        raise ValueError(f"dtype is {dtype}: expected one of {', '.join(map(str, _DTYPES))}")
+    for name, flag in (("return_amax", return_amax), ("return_y", return_y)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} is {flag!r}: expected True or False")
+    if return_amax and scaling != "static":
+        raise ValueError(f"return_amax is True with scaling {scaling!r}: expected 'static', other scales tell the amax")
+    if layout != "row_major" and scaling != "block":
+        raise ValueError(f"layout is {layout!r} with scaling {scaling!r}: expected 'block'")
+    work = Work(
+        scaling, _DTYPES[dtype], *ROUNDINGS[rounding], return_y, has_residual, return_amax, layout == "column_major"
+    )
+    return work, variant_of(work)
+
+
+_kept_settled = cache(_settled)
+
+
+def _check(work: Work, x: Any, weight: Any, residual: Any, scale: Any) -> None:
+    check_tensor("x", x)
+    if x.dtype not in _X_DTYPES:
+        raise ValueError(f"x is {x.dtype}: expected bfloat16, float16 or float32")
+    if x.dim() == 0 or x.shape[-1] == 0:
+        raise ValueError(f"x has shape {tuple(x.shape)}: expected (..., hidden), hidden at least 1")
+    if weight is not None:
+        check_beside("weight", weight, True, "x", x)
+    if residual is not None:
+        check_beside("residual", residual, False, "x", x)
+        if residual.dtype != x.dtype:
+            raise ValueError(f"residual is {residual.dtype}: expected {x.dtype}, as x")
+    if work.scaling != "static":
+        if scale is not None:
+            raise ValueError(f"scale is given with scaling {work.scaling!r}, which computes scales: expected None")
+        return
+    if scale is None:
+        raise ValueError("scale is None with scaling 'static': expected a float32 tensor (1,)")
+    check_kind("scale", scale)
+    if scale.dtype != torch.float32 or scale.dim() > 1 or scale.numel() != 1 or scale.layout != torch.strided:
+        raise ValueError(f"scale is {scale.dtype} with shape {tuple(scale.shape)}: expected float32, (1,) or ()")
+    check_device("scale", scale, "x", x)
+
+
+def _is_special(tensors: tuple[Tensor | None, ...]) -> bool:
+    """Whether a tensor is more than its memory, or something listens to torch's dispatcher."""
+    return (
+        any(tensor is not None and type(tensor) not in PLAIN for tensor in tensors)
+        or bool(torch._C._len_torch_dispatch_stack())
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or torch._C._get_tracing_state() is not None
+        or any(tensor is not None and tensor.is_meta for tensor in tensors)
+    )
+
+
+def _named(work: Work, made: list[Tensor], x: Tensor, scale: Tensor | None) -> Quantized:
+    has = (work.has_residual, True, work.scaling != "static", work.has_amax, work.has_y)
+    outputs = iter(made)
+    found: dict[str, Any] = {name: next(outputs) for name, is_there in zip(OUTPUTS, has, strict=True) if is_there}
+    leading, hidden = x.shape[:-1], x.shape[-1]
+    if work.scaling == "row":
+        found["scale"] = found["scale"].view(*leading, 1)
+    elif work.scaling == "block":
+        blocks = blocks_of(hidden)
+        if work.is_column_major:
+            rows = leading.numel()
+            of_rows = found["scale"].view(blocks, padded_rows(rows))[:, :rows].T
+            found["scale"] = of_rows if len(leading) == 1 else of_rows.view(*leading, blocks)
+        else:
+            found["scale"] = found["scale"].view(*leading, blocks)
+    else:
+        found["scale"] = scale
+    return Quantized(**found)

@@ -1,0 +1,347 @@
+"""RMSNorm whose result is quantized: q = clamp(norm / scale), norm = x * rstd * (weight + offset), in float32.
+
+In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. The scale is the
+float32 factor that multiplies back, given (`static`), or max(amax, least_amax) / largest value of the FP8 dtype of each
+row (`row`) or 128 columns of a row (`block`).
+
+Traffic of a perfect kernel: read rows x hidden of x and hidden of weight, write rows x hidden bytes and the scales.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from normtune.kernels.call import KernelCall
+from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.rms_norm_quantize_fp8.chunks import quantize_split_kernel
+from normtune.kernels.rms_norm_quantize_fp8.fp8 import (
+    RUNTIME,
+    end_amax,
+    magnitude,
+    norm,
+    quantized,
+    scale_of,
+    store_blocks,
+)
+from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, padded_rows, work_of
+from normtune.kernels.tiles.launch import Launch
+from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, row_block, store_tile, tile_mask
+
+# As in RMSNorm's forward: a longer row in chunks stays in registers, a shorter one is read again out of the cache.
+_MAX_READ_AGAIN_BYTES = 64 << 10
+_PARTIALS_AT_ONCE = 1024
+
+
+@triton.jit
+def _tile(
+    x_ptr,
+    residual_ptr,
+    sum_ptr,
+    scale_ptr,
+    q_ptr,
+    y_ptr,
+    i_block,
+    rows,
+    hidden,
+    x_stride,
+    residual_stride,
+    sum_stride,
+    q_stride,
+    y_stride,
+    scale_rows,
+    b_weight,
+    eps,
+    least_amax,
+    BLOCK_ROW: tl.constexpr,
+    BLOCK_COL: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
+    HAS_COLUMN_MASK: tl.constexpr,
+    SCALING: tl.constexpr,
+    GROUP: tl.constexpr,
+    LARGEST: tl.constexpr,
+    ROUNDS_PRODUCT: tl.constexpr,
+    ROUNDS_NORM: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    HAS_Y: tl.constexpr,
+    COLUMN_MAJOR: tl.constexpr,
+):
+    """Quantize a block of rows; returns the bits of the largest magnitude of each row, int32, for `static`."""
+    DTYPE: tl.constexpr = x_ptr.dtype.element_ty
+    Q_DTYPE: tl.constexpr = q_ptr.dtype.element_ty
+    n_col = extent(hidden, ALIGNMENT)
+    o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+    o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
+    mask = tile_mask(m_row, m_col, BLOCK_ROW)
+    b_x = load_tile(x_ptr, extent(x_stride, ALIGNMENT), o_row, o_col, mask)
+    if HAS_RESIDUAL:
+        b_x += load_tile(residual_ptr, extent(residual_stride, ALIGNMENT), o_row, o_col, mask)
+        b_x = b_x.to(DTYPE).to(tl.float32)
+        store_tile(sum_ptr, extent(sum_stride, ALIGNMENT), o_row, o_col, mask, b_x)
+    b_rstd = tl.rsqrt(tl.sum(b_x * b_x, axis=1) / hidden + eps)
+    b_norm = norm(b_x, b_rstd[:, None], b_weight[None, :], DTYPE, ROUNDS_PRODUCT, ROUNDS_NORM)
+    if HAS_Y:
+        store_tile(y_ptr, extent(y_stride, ALIGNMENT), o_row, o_col, mask, b_norm)
+    b_bits = magnitude(b_norm)
+    if SCALING == "block":
+        COUNT: tl.constexpr = BLOCK_COL // GROUP
+        b_bits = tl.max(tl.reshape(b_bits, [BLOCK_ROW, COUNT, GROUP]), axis=2)
+        b_scale = scale_of(b_bits, least_amax, LARGEST)
+        store_blocks(scale_ptr, b_scale, 0, tl.cdiv(n_col, GROUP), o_row, m_row, rows, scale_rows, COUNT, COLUMN_MAJOR)
+        b_norm = tl.reshape(b_norm, [BLOCK_ROW, COUNT, GROUP])
+        b_q = tl.reshape(quantized(b_norm, b_scale[:, :, None], Q_DTYPE, LARGEST), [BLOCK_ROW, BLOCK_COL])
+    else:
+        b_bits = tl.max(b_bits, axis=1)
+        if SCALING == "row":
+            b_scale = scale_of(b_bits, least_amax, LARGEST)
+            tl.store(scale_ptr + o_row, b_scale, mask=m_row)
+            b_q = quantized(b_norm, b_scale[:, None], Q_DTYPE, LARGEST)
+        else:
+            b_q = quantized(b_norm, tl.load(scale_ptr), Q_DTYPE, LARGEST)
+            b_bits = tl.where(m_row, b_bits, 0)
+    tl.store(q_ptr + o_row[:, None] * extent(q_stride, ALIGNMENT) + o_col[None, :], b_q, mask=mask)
+    return b_bits
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def _quantize_kernel(
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    scale_ptr,
+    sum_ptr,
+    q_ptr,
+    y_ptr,
+    amax_ptr,
+    rows,
+    hidden,
+    x_stride,
+    residual_stride,
+    sum_stride,
+    q_stride,
+    y_stride,
+    scale_rows,
+    eps,
+    offset,
+    least_amax,
+    BLOCK_ROW: tl.constexpr,
+    BLOCK_COL: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
+    HAS_COLUMN_MASK: tl.constexpr,
+    SCALING: tl.constexpr,
+    GROUP: tl.constexpr,
+    LARGEST: tl.constexpr,
+    ROUNDS_PRODUCT: tl.constexpr,
+    ROUNDS_NORM: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    HAS_Y: tl.constexpr,
+    COLUMN_MAJOR: tl.constexpr,
+    HAS_AMAX: tl.constexpr,
+    ATOMIC: tl.constexpr,
+):
+    o_col, m_col = columns(0, extent(hidden, ALIGNMENT), BLOCK_COL, HAS_COLUMN_MASK)
+    b_weight = load_weight(weight_ptr, o_col, m_col, offset)
+    b_bits = _tile(
+        x_ptr,
+        residual_ptr,
+        sum_ptr,
+        scale_ptr,
+        q_ptr,
+        y_ptr,
+        tl.program_id(0),
+        rows,
+        hidden,
+        x_stride,
+        residual_stride,
+        sum_stride,
+        q_stride,
+        y_stride,
+        scale_rows,
+        b_weight,
+        eps,
+        least_amax,
+        BLOCK_ROW,
+        BLOCK_COL,
+        ALIGNMENT,
+        HAS_COLUMN_MASK,
+        SCALING,
+        GROUP,
+        LARGEST,
+        ROUNDS_PRODUCT,
+        ROUNDS_NORM,
+        HAS_RESIDUAL,
+        HAS_Y,
+        COLUMN_MAJOR,
+    )
+    if HAS_AMAX:
+        end_amax(amax_ptr, tl.max(b_bits, axis=0), ATOMIC)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def _quantize_persistent_kernel(
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    scale_ptr,
+    sum_ptr,
+    q_ptr,
+    y_ptr,
+    amax_ptr,
+    rows,
+    hidden,
+    x_stride,
+    residual_stride,
+    sum_stride,
+    q_stride,
+    y_stride,
+    scale_rows,
+    eps,
+    offset,
+    least_amax,
+    BLOCK_ROW: tl.constexpr,
+    BLOCK_COL: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
+    HAS_COLUMN_MASK: tl.constexpr,
+    SCALING: tl.constexpr,
+    GROUP: tl.constexpr,
+    LARGEST: tl.constexpr,
+    ROUNDS_PRODUCT: tl.constexpr,
+    ROUNDS_NORM: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    HAS_Y: tl.constexpr,
+    COLUMN_MAJOR: tl.constexpr,
+    HAS_AMAX: tl.constexpr,
+    ATOMIC: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    o_col, m_col = columns(0, extent(hidden, ALIGNMENT), BLOCK_COL, HAS_COLUMN_MASK)
+    b_weight = load_weight(weight_ptr, o_col, m_col, offset)
+    b_most = tl.zeros([BLOCK_ROW], dtype=tl.int32)
+    for i_block in tl.range(tl.program_id(0), tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0), num_stages=NUM_STAGES):
+        b_bits = _tile(
+            x_ptr,
+            residual_ptr,
+            sum_ptr,
+            scale_ptr,
+            q_ptr,
+            y_ptr,
+            i_block,
+            rows,
+            hidden,
+            x_stride,
+            residual_stride,
+            sum_stride,
+            q_stride,
+            y_stride,
+            scale_rows,
+            b_weight,
+            eps,
+            least_amax,
+            BLOCK_ROW,
+            BLOCK_COL,
+            ALIGNMENT,
+            HAS_COLUMN_MASK,
+            SCALING,
+            GROUP,
+            LARGEST,
+            ROUNDS_PRODUCT,
+            ROUNDS_NORM,
+            HAS_RESIDUAL,
+            HAS_Y,
+            COLUMN_MAJOR,
+        )
+        if HAS_AMAX:
+            b_most = tl.maximum(b_most, b_bits)
+    if HAS_AMAX:
+        end_amax(amax_ptr, tl.max(b_most, axis=0), ATOMIC)
+
+
+@triton.jit
+def _clear_amax_kernel(amax_ptr):
+    tl.store(amax_ptr, 0.0)
+
+
+@triton.jit(do_not_specialize=["partials"])
+def _reduce_amax_kernel(partial_ptr, amax_ptr, partials, BLOCK: tl.constexpr):
+    b_most = tl.zeros([BLOCK], dtype=tl.int32)
+    for i_partial in range(0, partials, BLOCK):
+        o_partial = i_partial + tl.arange(0, BLOCK)
+        b_partial = tl.load(partial_ptr + o_partial, mask=o_partial < partials, other=0.0)
+        b_most = tl.maximum(b_most, b_partial.to(tl.int32, bitcast=True))
+    tl.store(amax_ptr, tl.max(b_most, axis=0).to(tl.float32, bitcast=True))
+
+
+def calls(
+    launch: Launch,
+    problem: Problem,
+    tensors: Mapping[str, Any],
+    workspace: Any,
+    eps: float,
+    offset: float,
+    least_amax: float = 0.0,
+) -> tuple[KernelCall, ...]:
+    """The kernel calls of one problem.
+
+    With `amax` as an output, two: programs end in an atomic maximum of its bits, before which a kernel of the same
+    launch clears it; or each writes its own to the workspace, of which a second kernel takes the maximum. Either way
+    nothing depends on the order of programs, and the caller clears nothing.
+
+    Args:
+        launch: from `resolve`.
+        problem: rows, hidden, dtype and variant.
+        tensors: as `buffers` of the spec lists them; last dimension contiguous, row strides of `x`, `residual`, `sum`,
+            `q` and `y` free. Scales are contiguous.
+        workspace: a float32 element per program where `launch` asks for it.
+        eps: added to the mean square.
+        offset: added to the weight, in float32.
+        least_amax: least divisor of scales that are computed: a row of zeros has no magnitude.
+    """
+    work = work_of(problem)
+    names = ("x", "residual", "weight", "scale", "sum", "q", "y")
+    of_rows = ("x", "residual", "sum", "q", "y")
+    amax = tensors.get("amax")
+    args = (
+        *(tensors.get(name) for name in names),
+        workspace if launch.finish == "reduce" else amax,
+        *(problem.rows, problem.hidden),
+        *(0 if tensors.get(name) is None else tensors[name].stride(0) for name in of_rows),
+        *(padded_rows(problem.rows), eps, offset, least_amax),
+    )
+    options = _options(launch, problem, work)
+    kernel = _quantize_kernel
+    if launch.chunks:
+        kernel = quantize_split_kernel
+    elif launch.looped:
+        kernel = _quantize_persistent_kernel
+    main = KernelCall(kernel, (launch.grid,), args, options)
+    if launch.finish == "atomic":
+        return KernelCall(_clear_amax_kernel, (1,), (amax,), {"num_warps": 1}), main
+    if launch.finish == "reduce":
+        reduction = {"BLOCK": _PARTIALS_AT_ONCE, "num_warps": 4}
+        return main, KernelCall(_reduce_amax_kernel, (1,), (workspace, amax, launch.grid), reduction)
+    return (main,)
+
+
+def _options(launch: Launch, problem: Problem, work: Work) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "BLOCK_COL": launch.block_col,
+        "ALIGNMENT": launch.alignment,
+        "HAS_COLUMN_MASK": launch.column_mask,
+        "SCALING": work.scaling,
+        "GROUP": min(BLOCK, launch.block_col),
+        "LARGEST": work.largest,
+        "ROUNDS_PRODUCT": work.rounds_product,
+        "ROUNDS_NORM": work.rounds_norm,
+        "HAS_RESIDUAL": work.has_residual,
+        "HAS_Y": work.has_y,
+        "COLUMN_MAJOR": work.is_column_major,
+        "HAS_AMAX": work.has_amax,
+        "ATOMIC": launch.finish == "atomic",
+        "num_warps": launch.num_warps,
+    }
+    if launch.chunks:
+        row_bytes = launch.chunks * launch.block_col * ITEMSIZE[problem.dtype]
+        return options | {"CHUNKS": launch.chunks, "IS_HELD": work.has_residual or row_bytes > _MAX_READ_AGAIN_BYTES}
+    options["BLOCK_ROW"] = launch.block_row
+    return options | {"NUM_STAGES": launch.num_stages} if launch.looped else options

@@ -1,0 +1,160 @@
+"""The float64 reference of the operators that normalize and quantize, and inputs for their checks.
+
+In: a problem, a generator and tensors. Out: inputs, and for each output the exact value and its tolerance.
+
+The float32 norm lies in an interval around the exact one, as wide as docs/measuring.md, "The gate", allows rounding.
+Rounding to a dtype, clamping and scaling are monotone, so each output lies between those of the interval's ends: an FP8
+value is exact unless one of the points where rounding changes lies inside, and then it is one of two neighbours.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm import reference as of_rms_norm
+from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, blocks_of, padded_rows, work_of
+from normtune.kernels.rounding import FLOAT32_EPSILON, Expected
+
+# Of the float32 norm, relative: the sum of squares, its root, and two products.
+_NORM_ERROR = 8 * FLOAT32_EPSILON
+# Of one operation in float32.
+_ROUNDING = FLOAT32_EPSILON / 2
+# The midpoint of an interval is itself rounded, in float64.
+_MIDPOINT_ERROR = 2.0**-50
+
+
+class Interval(NamedTuple):
+    """The values that a tensor may have, element by element, in float64."""
+
+    low: Tensor
+    high: Tensor
+
+    def widened(self, relative: float) -> Self:
+        """With an error added."""
+        return type(self)(self.low - relative * self.low.abs(), self.high + relative * self.high.abs())
+
+    def rounded(self, dtype: torch.dtype) -> Self:
+        """Rounded to the nearest, ties to even, as through float32."""
+        return type(self)(*(end.float().to(dtype).double() for end in self))
+
+    def times(self, factor: Tensor) -> Self:
+        """Multiplied by exact values of any sign."""
+        ends = self.low * factor, self.high * factor
+        return type(self)(torch.minimum(*ends), torch.maximum(*ends))
+
+    def magnitude(self) -> Self:
+        """Of the absolute values."""
+        low, high = self.low.abs(), self.high.abs()
+        least = torch.minimum(low, high).masked_fill_((self.low < 0) & (self.high > 0), 0.0)
+        return type(self)(least, torch.maximum(low, high))
+
+    def largest(self) -> Self:
+        """Of the maximum over the last dimension."""
+        return type(self)(self.low.amax(-1), self.high.amax(-1))
+
+    def expected(self) -> Expected:
+        """The midpoint, and the distance of the ends from it."""
+        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
+        return Expected(middle, half + torch.where(half > 0, _MIDPOINT_ERROR * middle.abs(), 0.0))
+
+
+def inputs(problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool) -> dict[str, Tensor]:
+    """Fresh inputs of a problem on `device`: those of RMSNorm, a residual, and a scale with which some values saturate.
+
+    Args:
+        problem: of one of the three operators.
+        generator: of that device.
+        device: of the tensors.
+        hostile: include rows of zeros, tiny, huge and outlier values, in turn from row 0 on.
+    """
+    work = work_of(problem)
+    tensors = of_rms_norm.inputs(problem, generator, device, hostile)
+    if work.has_residual:
+        residual = torch.randn(tensors["x"].shape, generator=generator, device=device)
+        tensors["residual"] = residual.to(tensors["x"].dtype)
+    if work.scaling == "static":
+        tensors["scale"] = torch.tensor([1.7 / work.largest], dtype=torch.float32, device=device)
+    return tensors
+
+
+def reference(
+    problem: Problem, tensors: Mapping[str, Tensor], eps: float, offset: float, least_amax: float = 0.0
+) -> dict[str, Expected]:
+    """Outputs of a problem, from the rounded inputs, in float64.
+
+    Args:
+        problem: of one of the three operators; its variant decides which outputs exist.
+        tensors: from `inputs`.
+        eps: added to the mean square.
+        offset: added to the weight.
+        least_amax: least magnitude from which a scale is computed.
+
+    Returns:
+        `q`, and what the variant has of `scale`, `amax`, `y` and `sum`.
+    """
+    work = work_of(problem)
+    x, dtype = tensors["x"].double(), tensors["x"].dtype
+    expected = {}
+    if work.has_residual:  # one float32 sum of two numbers of the dtype, rounded once more
+        x = (tensors["x"].float() + tensors["residual"].float()).to(dtype).double()
+        expected["sum"] = Expected(x, torch.zeros_like(x))
+    norm = _norm(work, x, tensors["weight"].double() + offset, eps, dtype)
+    if work.has_y:
+        expected["y"] = norm.rounded(dtype).expected()
+    magnitude = norm.magnitude()
+    if work.has_amax:
+        expected["amax"] = Interval(*(end.amax().reshape(1) for end in magnitude)).expected()
+    if work.scaling == "static":
+        scale = Interval(*(2 * [tensors["scale"].double()]))
+        return expected | {"q": _quantized(work, norm, scale)}
+    if work.scaling == "row":
+        scale = _scale(work, magnitude.largest(), least_amax)
+        wide = Interval(*(end[:, None] for end in scale))
+        return expected | {"scale": scale.expected(), "q": _quantized(work, norm, wide)}
+    scale = _scale(work, Interval(*map(_in_blocks, magnitude)).largest(), least_amax)
+    wide = Interval(*(end.repeat_interleave(BLOCK, dim=1)[:, : problem.hidden] for end in scale))
+    stored = Interval(*(_stored(work, end) for end in scale))
+    return expected | {"scale": stored.expected(), "q": _quantized(work, norm, wide)}
+
+
+def _norm(work: Work, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Interval:
+    product = x * torch.rsqrt(x.square().mean(dim=1, keepdim=True) + eps)
+    norm = Interval(product, product).widened(_NORM_ERROR)
+    if work.rounds_product:
+        norm = norm.rounded(dtype)
+    norm = norm.times(weight)
+    if work.rounds_product:  # the weight, and one product
+        norm = norm.widened(2 * _ROUNDING)
+    return norm.rounded(dtype) if work.rounds_norm else norm
+
+
+def _in_blocks(magnitude: Tensor) -> Tensor:
+    """(rows, blocks, 128), with zeros behind the last column."""
+    rows, hidden = magnitude.shape
+    return torch.nn.functional.pad(magnitude, (0, -hidden % BLOCK)).view(rows, blocks_of(hidden), BLOCK)
+
+
+def _stored(work: Work, scale: Tensor) -> Tensor:
+    """(rows, blocks) in the order of memory."""
+    if work.is_column_major:
+        rows = scale.shape[0]
+        scale = torch.nn.functional.pad(scale.T, (0, padded_rows(rows) - rows))
+    return scale.reshape(-1)
+
+
+def _scale(work: Work, amax: Interval, least_amax: float) -> Interval:
+    return Interval(*(end.clamp(min=least_amax) / work.largest for end in amax)).widened(2 * _ROUNDING)
+
+
+def _quantized(work: Work, norm: Interval, scale: Interval) -> Expected:
+    """Of a norm and of positive scales: a reciprocal and a product in float32, a clamp, and FP8's own rounding."""
+    magnitudes = norm.magnitude()
+    least, most = magnitudes.low / scale.high, magnitudes.high / scale.low
+    sign = torch.where(norm.low + norm.high < 0, -1.0, 1.0)
+    least = torch.where((norm.low < 0) & (norm.high > 0), -most, least)
+    scaled = Interval(least, most).times(sign).widened(3 * _ROUNDING)
+    clamped = Interval(*(end.clamp(-work.largest, work.largest) for end in scaled))
+    return clamped.rounded(getattr(torch, work.q_dtype)).expected()

@@ -1,0 +1,136 @@
+"""Specs of the three operators that normalize and quantize: buffers, spaces, default configs.
+
+In: nothing. Out: registered `OperatorSpec`s, one for each scaling. Configs are resolved in `launch`, flags are in
+`variants`, the kernels are in `kernels`, the reference is in `reference`. The spaces are plain products that no GPU has
+narrowed yet.
+"""
+
+from functools import partial
+from itertools import product
+
+from normtune.kernels.config import Config
+from normtune.kernels.operator import OperatorSpec, register
+from normtune.kernels.problem import INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
+from normtune.kernels.rms_norm_quantize_fp8.config import QuantizeConfig
+from normtune.kernels.rms_norm_quantize_fp8.launch import MAX_ELEMENTS_PER_THREAD, resolve
+from normtune.kernels.rms_norm_quantize_fp8.variants import (
+    FLAGS,
+    SCALINGS,
+    blocks_of,
+    operator_name,
+    padded_rows,
+    work_of,
+)
+from normtune.kernels.target import Target
+from normtune.kernels.tiles.launch import next_power_of_2
+from normtune.kernels.tiles.trial import trial
+
+MAX_HIDDEN = 65536
+# Values of block_row, num_warps, num_stages and programs_per_sm, least and most elements per thread; then (columns,
+# warps) of chunks.
+_SPACES = {
+    "quick": ((1, 4), (1, 4, 8), (3,), (4,), (8, 32), ((2048, 8), (4096, 16))),
+    "default": (
+        *((1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32), (1, 4), (2, 8), (4, 64)),
+        ((1024, 4), (2048, 8), (4096, 16), (4096, 32), (8192, 32)),
+    ),
+    "full": (
+        *((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4, 8, 16), (1, 128)),
+        tuple(product((512, 1024, 2048, 4096, 8192), (1, 2, 4, 8, 16, 32))),
+    ),
+}
+# With fewer rows programs have a row or two each, as without a loop (measured for RMSNorm's forward).
+_LEAST_LOOPED_ROWS = 512
+
+
+def _buffers(problem: Problem) -> tuple[Buffer, ...]:
+    """In the order of a call: inputs, then outputs. Scales of blocks in one dimension: they have no row stride."""
+    work = work_of(problem)
+    shape, dtype = (problem.rows, problem.hidden), problem.dtype
+    buffers = [Buffer("x", shape, dtype, INPUT), Buffer("weight", (problem.hidden,), dtype, WEIGHT)]
+    if work.has_residual:
+        buffers += [Buffer("residual", shape, dtype, INPUT), Buffer("sum", shape, dtype, OUTPUT)]
+    buffers.append(Buffer("q", shape, work.q_dtype, OUTPUT))
+    if work.scaling == "static":
+        buffers.append(Buffer("scale", (1,), "float32", WEIGHT))
+    elif work.scaling == "row":
+        buffers.append(Buffer("scale", (problem.rows,), "float32", OUTPUT))
+    else:
+        rows = padded_rows(problem.rows) if work.is_column_major else problem.rows
+        buffers.append(Buffer("scale", (rows * blocks_of(problem.hidden),), "float32", OUTPUT))
+    if work.has_amax:
+        buffers.append(Buffer("amax", (1,), "float32", OUTPUT))
+    if work.has_y:
+        buffers.append(Buffer("y", shape, dtype, OUTPUT))
+    return tuple(buffers)
+
+
+def _space(name: str, problem: Problem, target: Target) -> list[Config]:
+    rows, warps, stages, programs, (least, most), chunks = _SPACES[name]
+    work = work_of(problem)
+    ends = ("atomic", "reduce") if work.has_amax else ("none",)
+    block_col, threads = next_power_of_2(problem.hidden), target.warp_size
+    tiles = [
+        (block_row, num_warps)
+        for block_row, num_warps in product(rows, warps)
+        if least <= block_row * block_col / (num_warps * threads) <= most
+    ]
+    chosen: list[Config] = []
+    for amax in ends:
+        for block_row, num_warps in tiles:
+            schedule = "row" if block_row == 1 else "block_row"
+            chosen.append(QuantizeConfig(schedule, block_row, num_warps, amax=amax))
+            if problem.rows >= _LEAST_LOOPED_ROWS or name == "full":
+                chosen += [
+                    QuantizeConfig("persistent", block_row, num_warps, num_stages, per_sm, amax=amax)
+                    for num_stages, per_sm in product(stages, programs)
+                ]
+        chosen += [
+            QuantizeConfig("split", 1, num_warps, block_col=columns, amax=amax)
+            for columns, num_warps in chunks
+            if problem.hidden > columns >= 4 * threads * num_warps
+        ]
+    return sorted({*chosen, _default(problem, target)})
+
+
+def _default(problem: Problem, target: Target) -> Config:
+    """Eight warps a row, more only where a thread would hold too much."""
+    warps = 8
+    while next_power_of_2(problem.hidden) > MAX_ELEMENTS_PER_THREAD * warps * target.warp_size:
+        warps *= 2
+    return QuantizeConfig("row", 1, warps, amax="atomic" if work_of(problem).has_amax else "none")
+
+
+def _register(scaling: str) -> OperatorSpec:
+    is_computed = scaling != "static"
+    return register(
+        OperatorSpec(
+            name=operator_name(scaling),
+            flags=FLAGS[scaling],
+            config=QuantizeConfig,
+            dtypes=tuple(ITEMSIZE),
+            max_hidden=MAX_HIDDEN,
+            buffers=_buffers,
+            space=_space,
+            resolve=resolve,
+            trial=partial(trial, resolve),
+            default_config=_default,
+            kernel_module="normtune.kernels.rms_norm_quantize_fp8.kernels",
+            reference_module="normtune.kernels.rms_norm_quantize_fp8.reference",
+            sources=(
+                "normtune.kernels.rms_norm_quantize_fp8.chunks",
+                "normtune.kernels.rms_norm_quantize_fp8.fp8",
+                "normtune.kernels.rms_norm_quantize_fp8.kernels",
+                "normtune.kernels.rms_norm_quantize_fp8.launch",
+                "normtune.kernels.rms_norm_quantize_fp8.variants",
+                "normtune.kernels.tiles.launch",
+                "normtune.kernels.tiles.tile",
+            ),
+            wide_buffers=("weight",),
+            scalars={"eps": 1e-6, "offset": 0.25, **({"least_amax": 1e-10} if is_computed else {})},
+            is_default=False,
+        )
+    )
+
+
+SPECS = {scaling: _register(scaling) for scaling in SCALINGS}

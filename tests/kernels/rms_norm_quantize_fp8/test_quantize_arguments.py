@@ -1,0 +1,69 @@
+"""Bad arguments name themselves, their value and what is expected; other devices and lengths are composed."""
+
+import pytest
+import torch
+
+import normtune
+
+X, WEIGHT, SCALE = torch.ones(2, 8), torch.ones(8), torch.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"x": [1.0]}, TypeError, "x is [1.0]: expected a tensor"),
+        ({"x": torch.ones(2, 8, dtype=torch.float64)}, ValueError, "x is torch.float64: expected bfloat16, float16"),
+        ({"x": torch.ones(2, 8, dtype=torch.int32)}, ValueError, "x is torch.int32"),
+        ({"x": torch.ones(())}, ValueError, "x has shape (): expected (..., hidden), hidden at least 1"),
+        ({"x": torch.ones(3, 0), "weight": None}, ValueError, "x has shape (3, 0)"),
+        ({"weight": torch.ones(7)}, ValueError, "weight has shape (7,): expected (8,)"),
+        ({"weight": 1.0}, TypeError, "weight is 1.0: expected a tensor"),
+        ({"weight": torch.ones(8, device="meta")}, ValueError, "weight is on meta and x on cpu"),
+        ({"eps": "1"}, TypeError, "eps is '1': expected a number"),
+        ({"offset": float("nan")}, ValueError, "offset is nan: expected a finite number"),
+        ({"scale": None}, ValueError, "scale is None with scaling 'static': expected a float32 tensor (1,)"),
+        ({"scale": 0.5}, TypeError, "scale is 0.5: expected a tensor"),
+        ({"scale": torch.ones(2)}, ValueError, "scale is torch.float32 with shape (2,): expected float32, (1,) or ()"),
+        ({"scale": SCALE.double()}, ValueError, "scale is torch.float64"),
+        ({"scaling": "row"}, ValueError, "scale is given with scaling 'row', which computes scales: expected None"),
+        ({"scaling": "tensor"}, ValueError, "scaling is 'tensor': expected one of static, row, block"),
+        ({"scaling": ["row"]}, TypeError, "scaling is ['row']: expected one of static, row, block"),
+        ({"dtype": torch.float16}, ValueError, "dtype is torch.float16: expected one of torch.float8_e4m3fn"),
+        ({"dtype": "float8_e4m3fn"}, TypeError, "dtype is 'float8_e4m3fn': expected one of torch.float8_e4m3fn"),
+        ({"rounding": "bf16"}, ValueError, "rounding is 'bf16': expected one of float32, norm, product"),
+        ({"layout": "column_major"}, ValueError, "layout is 'column_major' with scaling 'static': expected 'block'"),
+        ({"return_amax": 1}, TypeError, "return_amax is 1: expected True or False"),
+        ({"return_amax": True, "scaling": "row", "scale": None}, ValueError, "return_amax is True with scaling 'row'"),
+        ({"return_y": None}, TypeError, "return_y is None: expected True or False"),
+        ({"residual": torch.ones(2, 7)}, ValueError, "residual has shape (2, 7): expected (2, 8), as x"),
+        ({"residual": torch.ones(2, 8).half()}, ValueError, "residual is torch.float16: expected torch.float32, as x"),
+        ({"least_amax": 0.0}, ValueError, "least_amax is 0.0: expected a positive number"),
+        ({"batch_invariant": 1}, TypeError, "batch_invariant is 1: expected True, False or None"),
+        ({"batch_invariant": "yes"}, TypeError, "batch_invariant is 'yes': expected True, False or None"),
+        (
+            {"batch_invariant": True},
+            ValueError,
+            "x is torch.float32 on cpu with shape (2, 8): the batch-invariant mode",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(given, error, text):
+    arguments = {"x": X, "weight": WEIGHT, "scale": SCALE} | given
+    with pytest.raises(error) as caught:
+        normtune.rms_norm_quantize_fp8(**arguments)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("scaling", ["row", "block"])
+def test_tensors_without_memory_have_shapes(scaling):
+    found = normtune.rms_norm_quantize_fp8(torch.empty(4, 6, 300, device="meta"), scaling=scaling)
+    assert found.q.shape == (4, 6, 300) and found.q.is_meta
+    assert found.scale.shape == (4, 6, 1 if scaling == "row" else 3)
+
+
+def test_a_cpu_composes_rows_of_any_length():
+    x = torch.randn(2, 70000).bfloat16()
+    found = normtune.rms_norm_quantize_fp8(x, scaling="block", dtype=torch.float8_e5m2fnuz)
+    norm = torch.nn.functional.rms_norm(x.float(), (70000,), eps=1e-6)
+    back = found.q.float() * found.scale.repeat_interleave(128, -1)[:, :70000]
+    torch.testing.assert_close(back, norm, rtol=0.126, atol=1e-3)

@@ -1,0 +1,71 @@
+"""Numbers, masks, strides and bits of the kernels, run by Triton's interpreter with torch's casts."""
+
+import random
+
+import pytest
+import torch
+
+from normtune.kernels.alignment import alignment_of
+from normtune.kernels.call import run
+from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm_quantize_fp8.variants import FLAGS, operator_name
+from normtune.kernels.target import TARGETS
+from normtune.tuner.plan.plan import candidates
+from normtune.tuner.timing.gate import compare
+
+pytestmark = pytest.mark.interpreter
+
+# Three multiprocessors, so that a fixed grid loops over few rows.
+TARGET = TARGETS["sm_89"]._replace(sms=3)
+MIXED = ("e5m2+fnuz", "rounded_norm+rounded_product", "e5m2+rounded_norm+with_y+with_residual")
+VARIANTS = [
+    (scaling, variant) for scaling, flags in FLAGS.items() for variant in ("", *(flag.off for flag in flags), *MIXED)
+]
+SHAPES = [(1, 1), (9, 300), (5, 129)]
+
+
+@pytest.mark.parametrize(("rows", "hidden"), SHAPES)
+@pytest.mark.parametrize(("scaling", "variant"), VARIANTS)
+def test_outputs_are_within_rounding(scaling, variant, rows, hidden, outputs_of):
+    spec = operator(operator_name(scaling))
+    target = TARGET._replace(name="gfx942") if "fnuz" in variant else TARGET
+    dtype = random.Random(f"{scaling}{variant}{rows}").choice(spec.dtypes)
+    problem = spec.problem(rows, hidden, dtype, variant)
+    kept, _ = candidates(spec, spec.space("full", problem, target), problem, target)
+    inputs = spec.references().inputs(problem, torch.Generator().manual_seed(rows * hidden), torch.device("cpu"), True)
+    expected = spec.references().reference(problem, inputs, **spec.scalars)
+    for config, launch in random.Random(hidden).sample(kept, min(2, len(kept))):
+        outputs = outputs_of(spec, problem, launch, inputs)
+        assert outputs.keys() == expected.keys()
+        try:
+            compare(outputs, expected)
+        except RuntimeError as error:
+            pytest.fail(f"{config} {dtype}: {error}")
+
+
+@pytest.mark.parametrize(("hidden", "stride"), [(64, 80), (64, 67), (129, 144)])
+@pytest.mark.parametrize("scaling", FLAGS)
+def test_row_strides_are_free(scaling, hidden, stride, outputs_of):
+    """Of every matrix, and whatever lies between rows stays as it was."""
+    spec = operator(operator_name(scaling))
+    problem = spec.problem(6, hidden, "float32", "with_y+with_residual")
+    inputs = spec.references().inputs(problem, torch.Generator().manual_seed(1), torch.device("cpu"), True)
+    expected = spec.references().reference(problem, inputs, **spec.scalars)
+    kept, _ = candidates(spec, spec.space("full", problem, TARGET), problem, TARGET)
+    kinds = {(one.config.schedule, one.config.amax): one.config for one in kept}
+    for config in kinds.values():
+        launch = spec.launch(config, problem, TARGET, alignment_of(hidden, stride))
+        tensors = inputs | {
+            one.name: torch.full(one.shape, 7.0).to(getattr(torch, one.dtype))
+            for one in spec.buffers(problem)
+            if one.role == "output"
+        }
+        wide = {}
+        for name, tensor in tensors.items():
+            if tensor.dim() == 2:
+                wide[name] = torch.full((6, stride), 7.0).to(tensor.dtype)
+                wide[name][:, :hidden] = tensor
+                tensors[name] = wide[name][:, :hidden]
+        run(spec.calls(launch, problem, tensors, torch.full((max(1, launch.workspace),), float("nan")), spec.scalars))
+        compare({name: tensors[name].contiguous() for name in expected}, expected)
+        assert all((tensor[:, hidden:].float() == 7).all() for tensor in wide.values())
