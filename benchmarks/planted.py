@@ -10,7 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 from normtune.heuristics.checking import subject
-from normtune.heuristics.checking.session import Answer, Course, Question
+from normtune.heuristics.checking.session import Course, Question
 from normtune.heuristics.checking.shapes import leaf_of
 from normtune.heuristics.checking.subject import Checked, Suspect
 from normtune.heuristics.rules import liger
@@ -63,7 +63,7 @@ class PlantedCourse(Course):
 
     plants: Mapping[int, Plant] = {}
 
-    def learn(self, question: Question, asked: Config, answers: Mapping[Config, Answer]) -> None:
+    def learn(self, question: Question, asked: Config, answers: Mapping[Config, Outcome]) -> None:
         """Receive the outcomes of a race, as if the device had run it with the planted fault."""
         plant = self.plants.get(question.function)
         if plant and plant.slow:
@@ -72,7 +72,7 @@ class PlantedCourse(Course):
         super().learn(question, asked, answers)
 
 
-def raced(factors: Mapping[Config, float], answers: Mapping[Config, Answer]) -> Mapping[Config, Answer]:
+def raced(factors: Mapping[Config, float], answers: Mapping[Config, Outcome]) -> Mapping[Config, Outcome]:
     """The answers of an adaptive race, with these configs slowed by these factors.
 
     A config that is not among the fastest then has the rounds of the first blocks alone.

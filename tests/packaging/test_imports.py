@@ -1,11 +1,13 @@
 """Imports: the modules that each entry loads, and their names."""
 
+import ast
 import os
 import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +142,16 @@ def test_a_sweep_runs_from_a_symbolic_link_alone(run, scratch: Path) -> None:
 def test_this_environment_is_whole() -> None:
     done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_every_name_that_is_imported_of_normtune_exists(root: Path, tracked: list[str]) -> None:
+    # Scripts and tests for a GPU import what no other test does.
+    missing = set()
+    for path in (path for path in tracked if path.endswith(".py") and (root / path).exists()):
+        for node in ast.walk(ast.parse((root / path).read_text(), path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "normtune":
+                module = import_module(node.module or "")
+                for alias in node.names:
+                    if not hasattr(module, alias.name) and find_spec(f"{node.module}.{alias.name}") is None:
+                        missing.add(f"{path}:{node.lineno} {node.module}.{alias.name}")
+    assert not missing
