@@ -172,6 +172,9 @@ class _Public:
             if id(argument) not in indices:
                 break
             slots.append(indices[id(argument)])
+        # Of several missing tensors at the end one is enough: the rest holds None, too, and pointers keep their order.
+        while len(slots) > 1 and slots[-1] == slots[-2] and tensors[slots[-1]] is None:
+            slots.pop()
         self.slots = tuple(slots)
         self.rest = call.args[len(slots) :]
         if any(isinstance(argument, Tensor) for argument in self.rest):

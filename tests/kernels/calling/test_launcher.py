@@ -50,6 +50,17 @@ def test_other_tensors_take_the_places_of_those_that_were_prepared():
     assert all(one is other for one, other in zip(arguments, [*others, None, 5, 1e-6], strict=True))
 
 
+def test_missing_tensors_at_the_end_leave_the_others_in_their_order():
+    kernel, (x, y) = Recorder(), (torch.zeros(1) for _ in range(2))
+    call = KernelCall(kernel, (1,), (x, y, None, None, None, 5), {})
+    assert launcher._Public(call, [x, y, None]).slots == (0, 1, 2)
+    launcher.Prepared([call], [x, y, None], 0, None)(y, x, None)
+    ((_, arguments, _),) = kernel.launches
+    assert arguments[0] is y and arguments[1] is x and arguments[2:] == (None, None, None, 5)
+    twice = KernelCall(kernel, (1,), (x, y, y, 5), {})
+    assert launcher._Public(twice, [x, y]).slots == (0, 1, 1)
+
+
 def test_a_workspace_is_new_at_each_launch_and_serves_all_kernels():
     kernel, dy, dweight, workspace = Recorder(), torch.zeros(2), torch.zeros(3), torch.zeros(64)
     calls = [KernelCall(kernel, (1,), (dy, workspace, 2), {}), KernelCall(kernel, (1,), (workspace, dweight, 2), {})]
