@@ -1,0 +1,77 @@
+"""Quantizing RMSNorm on a GPU: values and scales beside float64, NaN, kept launches, and a replayed graph."""
+
+import pytest
+import torch
+
+from normtune import rms_norm_quantize_fp8
+
+pytestmark = pytest.mark.gpu
+LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
+
+
+def made(shape, dtype=torch.bfloat16, seed=0):
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return torch.randn(shape, device="cuda", generator=generator).to(dtype)
+
+
+def norm(x, weight, eps=1e-6):
+    wide = x.double()
+    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight.double()
+
+
+def whole(quantized, scaling, hidden):
+    """The scales for each element."""
+    if scaling == "block":
+        return quantized.scale.repeat_interleave(128, dim=-1)[..., :hidden]
+    return quantized.scale
+
+
+@pytest.mark.parametrize("dtype", LARGEST)
+@pytest.mark.parametrize("scaling", ["static", "row", "block"])
+@pytest.mark.parametrize("shape", [(1, 64), (77, 300), (5, 7, 2880), (4096, 4096), (9, 16384), (3, 65536)])
+def test_values_times_scales_are_the_norm(shape, scaling, dtype):
+    x, weight = made(shape), made(shape[-1:], seed=1)
+    exact = norm(x, weight)
+    scale = (exact.abs().max() / LARGEST[dtype]).float().reshape(1) if scaling == "static" else None
+    found = rms_norm_quantize_fp8(x, weight, scaling=scaling, dtype=dtype, scale=scale, return_amax=scaling == "static")
+    scales = whole(found, scaling, shape[-1])
+    back = found.q.double() * scales.double()
+    step = {torch.float8_e4m3fn: 2.0**-3, torch.float8_e5m2: 2.0**-2}[dtype]
+    least = {torch.float8_e4m3fn: 2.0**-9, torch.float8_e5m2: 2.0**-16}[dtype]
+    allowed = 0.5 * step * exact.abs() + 0.5 * least * scales.double() + 1e-5 * exact.abs()
+    assert ((back - exact).abs() <= allowed).all()
+    if scaling == "static":
+        assert (found.amax.double() - exact.abs().max()).abs() <= 1e-5 * exact.abs().max()
+    elif scaling == "row":
+        largest = exact.abs().amax(-1, keepdim=True) / LARGEST[dtype]
+        assert ((found.scale.double() - largest).abs() <= 1e-5 * largest).all()
+
+
+@pytest.mark.parametrize("scaling", ["static", "row", "block"])
+def test_equal_calls_have_equal_bits_and_graphs_replay_them(scaling):
+    x, weight = made((300, 4096)), made((4096,), seed=1)
+    scale = torch.full((1,), 0.02, device="cuda") if scaling == "static" else None
+    first = rms_norm_quantize_fp8(x, weight, scaling=scaling, scale=scale, return_amax=scaling == "static")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = rms_norm_quantize_fp8(x, weight, scaling=scaling, scale=scale, return_amax=scaling == "static")
+    for _ in range(20):
+        graph.replay()
+        assert torch.equal(replayed.q.view(torch.uint8), first.q.view(torch.uint8))
+        assert torch.equal(replayed.scale, first.scale)
+        assert scaling != "static" or torch.equal(replayed.amax, first.amax)
+
+
+def test_a_nan_is_seen_in_amax():
+    x = made((4096, 256))
+    x[1234, 56] = float("nan")
+    scale = torch.ones(1, device="cuda")
+    found = rms_norm_quantize_fp8(x, made((256,), seed=1), scaling="static", scale=scale, return_amax=True)
+    assert found.amax.isnan().all()
+
+
+def test_values_beyond_the_largest_are_clamped():
+    scale = torch.full((1,), 1e-6, device="cuda")
+    found = rms_norm_quantize_fp8(made((77, 512)), made((512,), seed=1), scaling="static", scale=scale)
+    values = found.q.float()
+    assert values.isfinite().all() and values.abs().max() == 448.0
