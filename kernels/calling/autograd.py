@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.calling.layout import has_memory
-from normtune.kernels.calling.operation import COLUMNS, ROWS, Operation
+from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.written_out import gradients_of, saving_of
 
 
@@ -46,9 +46,8 @@ def function_of(
         """Gradients with a graph."""
         saved, needs = ctx.saved_tensors, ctx.needs_input_grad
         if all(map(has_memory, incoming)):
-            kinds = {operation.kinds[name] for name, need in zip(operation.inputs, needs, strict=False) if need}
             found = Gradients.apply(  # type: ignore[no-untyped-call]
-                *incoming, *saved, ctx.plan, ROWS in kinds, COLUMNS in kinds
+                *incoming, *saved, ctx.plan, *operation.needed(needs)
             )
         else:  # batched: no autograd function may intervene
             found = _composed(operation, incoming, saved[: len(operation.saved_inputs)], ctx.plan.scalars)

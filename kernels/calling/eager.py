@@ -270,8 +270,11 @@ def _backward_launch(plan: Plan, tensors: dict[str, Tensor | None], needs_rows: 
 
 
 def _problem(operation: Operation, spec: OperatorSpec, tensors: Mapping[str, Tensor | None], is_whole: bool) -> Problem:
-    x = tensors[operation.of_kind(tuple(tensors), ROWS)[0]]
-    assert x is not None
+    """The problem of a launch; of rows of several dtypes that of the widest, so that its config is legal for all."""
+    rows = [tensors[name] for name in operation.of_kind(tuple(tensors), ROWS)]
+    x = max(
+        (tensor for tensor in rows if tensor is not None and tensor.dtype in operation.dtypes), key=Tensor.element_size
+    )
     hidden = x.shape[-1]
     variant = operation.variants[spec.name][is_whole]
     return Problem(spec.name, x.numel() // hidden, hidden, operation.dtypes[x.dtype], variant)

@@ -142,6 +142,11 @@ class Operation:
         """For each input the index of its gradient."""
         return tuple(self.gradients.index(self.shared.get(name, f"d{name}")) for name in self.inputs)
 
+    def needed(self, needs: Sequence[bool]) -> tuple[bool, bool]:
+        """Whether a gradient (..., hidden) is needed, and one (hidden,), given whether each input needs its own."""
+        kinds = {self.kinds[name] for name, need in zip(self.inputs, needs, strict=False) if need}
+        return ROWS in kinds, COLUMNS in kinds
+
     def like_of(self, name: str) -> str:
         """The tensor that has the shape and dtype of an output or gradient (..., hidden)."""
         if name in self.outputs:

@@ -5,7 +5,7 @@ memory, and with autograd. On a GPU they make the same launches as eager calls, 
 computed by the formula. In a compiled function each call reads the batch-invariant mode.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from normtune.kernels.calling.arguments import check
 from normtune.kernels.calling.autograd import second_derivatives
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.eager import Plan, is_marked
-from normtune.kernels.calling.operation import COLUMNS, FACTORS, ROWS, Operation
+from normtune.kernels.calling.operation import COLUMNS, FACTORS, Operation
 from normtune.kernels.calling.wide import wide_dtype
 
 NAMESPACE = "normtune"
@@ -73,11 +73,7 @@ class Ops:
     def _define_in_place(self, name: str, call: Callable[..., None]) -> None:
         operation = self._operation
         marks = {source: f"({letter}!)" for letter, source in zip("abcd", operation.in_place.values(), strict=False)}
-        tensors = [
-            f"Tensor{marks.get(name, '')}{'?' * (name in operation.optional)} {name}" for name in operation.inputs
-        ]
-        scalars = [f"float {name}" for name in operation.defaults]
-        schema = f"({', '.join((*tensors, *scalars, 'bool? batch_invariant'))}) -> ()"
+        schema = f"{self._arguments(operation.inputs, (), marks)} -> ()"
 
         def launch(*arguments: Any) -> None:
             *given, batch_invariant = arguments
@@ -98,15 +94,18 @@ class Ops:
         rows = next(name for name in operation.gradients if operation.kinds[name] != COLUMNS)
 
         def schema(inputs: Sequence[str], flags: Sequence[str], outputs: Sequence[str]) -> str:
-            tensors = [f"Tensor{'?' * (name in operation.optional)} {name}" for name in inputs]
-            scalars = [f"float {name}" for name in operation.defaults]
-            arguments = [*tensors, *scalars, "bool? batch_invariant", *(f"bool {name}" for name in flags)]
-            return f"({', '.join(arguments)}) -> ({', '.join(f'Tensor {name}' for name in outputs)})"
+            return f"{self._arguments(inputs, flags)} -> ({', '.join(f'Tensor {name}' for name in outputs)})"
 
         return (
             schema(operation.inputs, [store.name], operation.outputs),
             schema((*operation.incoming, *operation.saved), [f"needs_{rows}", columns.name], operation.gradients),
         )
+
+    def _arguments(self, inputs: Sequence[str], flags: Sequence[str], marks: Mapping[str, str] = {}) -> str:
+        """The arguments of a schema; `marks` are those of tensors that are written."""
+        tensors = [f"Tensor{marks.get(name, '')}{'?' * (name in self._operation.optional)} {name}" for name in inputs]
+        scalars = [f"float {name}" for name in self._operation.defaults]
+        return f"({', '.join((*tensors, *scalars, 'bool? batch_invariant', *(f'bool {name}' for name in flags)))})"
 
     def _call_forward(self, *arguments: Any) -> tuple[Tensor, ...]:
         *given, batch_invariant, is_saving = arguments
@@ -190,8 +189,7 @@ class Ops:
             saved = [named[name] for name in operation.saved]
         given = [torch.zeros_like(present) if gradient is None else gradient for gradient in results]
         needs = ctx.needs_input_grad[: self._inputs]
-        kinds = {operation.kinds[name] for name, is_needed in zip(operation.inputs, needs, strict=True) if is_needed}
-        found = self.backward(*given, *saved, *ctx.options, ROWS in kinds, COLUMNS in kinds)
+        found = self.backward(*given, *saved, *ctx.options, *operation.needed(needs))
         gradients = [found[index] if need else None for index, need in zip(operation.gradient_of, needs, strict=True)]
         return (*gradients, *(None,) * (len(ctx.options) + 1))
 

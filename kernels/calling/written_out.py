@@ -42,9 +42,8 @@ def {name}({signature}, batch_invariant=None):
     return forward({inputs}, {scalars}, batch_invariant, False)[{results}]
 """
 
-_FORWARD = """
-def forward({inputs}, {scalars}, batch_invariant, is_saving):
-    key = plan = None
+# The key of a forward, and what is kept under it.
+_PLAN = """    key = plan = None
     if {is_present}:
         try:
             {pointers}, = {data_ptrs},
@@ -55,27 +54,21 @@ def forward({inputs}, {scalars}, batch_invariant, is_saving):
         except RuntimeError:  # it has no memory: sparse, nested, of a mode that has ended
             key = None
     if plan is None:
-        return new_forward(operation, key, ({inputs},), ({scalars},), batch_invariant, is_saving)
-{make}
-    plan.launch({inputs}, {outputs})
-    return {outputs}, plan
 """
 
-_IN_PLACE = """
-def in_place({inputs}, {scalars}, batch_invariant):
-    key = plan = None
-    if {is_present}:
-        try:
-            {pointers}, = {data_ptrs},
-            if {is_plain}:
-                key = ({traits}, {scalars}, batch_invariant, False)
-                plan = plans.get(key)
-        except RuntimeError:
-            key = None
-    if plan is None:
-        new_forward(operation, key, ({inputs},), ({scalars},), batch_invariant, False, True)
+_FORWARD = f"""
+def forward({{inputs}}, {{scalars}}, batch_invariant, is_saving):
+{_PLAN}        return new_forward(operation, key, ({{inputs}},), ({{scalars}},), batch_invariant, is_saving)
+{{make}}
+    plan.launch({{inputs}}, {{outputs}})
+    return {{outputs}}, plan
+"""
+
+_IN_PLACE = f"""
+def in_place({{inputs}}, {{scalars}}, batch_invariant, is_saving=False):
+{_PLAN}        new_forward(operation, key, ({{inputs}},), ({{scalars}},), batch_invariant, is_saving, True)
     else:
-        plan.launch({inputs}, {targets})
+        plan.launch({{inputs}}, {{targets}})
 """
 
 _BACKWARD = """

@@ -5,24 +5,17 @@ In: nothing. Out: `OPERATIONS` by the name of the order.
 
 from functools import partial
 
-from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.wide import keeps_subnormal, machine_epsilon
 from normtune.kernels.fused_add_rms_norm.composed import Formula
 from normtune.kernels.fused_add_rms_norm.spec import fused_add_rms_norm_backward, fused_add_rms_norm_forward
-from normtune.kernels.rms_norm.operation import columns_alone, without_offset
+from normtune.kernels.rms_norm.operation import columns_alone, normalizing
 
 _operation = partial(
-    Operation,
+    normalizing,
     forward=fused_add_rms_norm_forward,
     backward=fused_add_rms_norm_backward,
-    defaults={"eps": 1e-6, "offset": 0.0},
-    optional=("weight",),
-    derived={"eps": machine_epsilon},
     like={"s": "residual", "dx": "s"},
     in_place={"y": "x", "s": "residual"},
     shared={"residual": "dx"},
-    scalars_of=without_offset,
-    compiler_options=keeps_subnormal,
     columns_alone=partial(columns_alone, rows="s"),
 )
 OPERATIONS = {

@@ -40,10 +40,9 @@ def columns_alone(tensors: dict[str, Tensor | None], rows: str = "x", rounds_pro
     return Prepared(calls, [*tensors.values(), workspace], workspace.numel(), x.device.index if x.is_cuda else None)
 
 
-_operation = partial(
+# What an operation has that normalizes: its scalars, and a weight that may be missing.
+normalizing = partial(
     Operation,
-    forward=rms_norm_forward,
-    backward=rms_norm_backward,
     defaults={"eps": 1e-6, "offset": 0.0},
     optional=("weight",),
     derived={"eps": machine_epsilon},
@@ -51,6 +50,7 @@ _operation = partial(
     compiler_options=keeps_subnormal,
     columns_alone=columns_alone,
 )
+_operation = partial(normalizing, forward=rms_norm_forward, backward=rms_norm_backward)
 RMS_NORM = _operation(name="rms_norm", formula=Formula())
 # By the name of Liger-Kernel's casting mode.
 OPERATIONS = {

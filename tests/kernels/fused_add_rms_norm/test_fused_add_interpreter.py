@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normtune import fused_add_rms_norm
+from normtune.kernels.calling import eager
 from normtune.kernels.fused_add_rms_norm.operation import OPERATIONS
 
 pytestmark = pytest.mark.interpreter
@@ -89,3 +90,18 @@ def test_rows_have_the_same_bits_in_every_batch():
     for first, last in ((0, 1), (3, 20)):
         part = fused_add_rms_norm(x[first:last], residual[first:last], weight, batch_invariant=True)
         assert torch.equal(part[0], y[first:last]) and torch.equal(part[1], s[first:last])
+
+
+def test_a_config_is_legal_for_the_widest_rows(monkeypatch):
+    problems = []
+    real = eager.prepared
+    monkeypatch.setattr(
+        eager, "prepared", lambda spec, problem, *rest: problems.append(problem) or real(spec, problem, *rest)
+    )
+    x, weight = torch.randn(11, 72).half().requires_grad_(), torch.randn(72).half().requires_grad_()
+    y, s = fused_add_rms_norm(x, torch.randn(11, 72), weight)
+    torch.autograd.backward((y, s), (torch.ones_like(y), torch.ones_like(s)))
+    assert [(problem.operator, problem.dtype) for problem in problems] == [
+        ("fused_add_rms_norm_forward", "float32"),
+        ("fused_add_rms_norm_backward", "float32"),
+    ]
