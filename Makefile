@@ -36,13 +36,14 @@ tune:
 # Workers of pytest with two threads each take a fifth longer than with one.
 test test-all: export OMP_NUM_THREADS := 1
 test: QUICK := and not slow
+test-all: RANDOM := --hypothesis-profile random
 test-all: $(VENV)/.exact
 test test-all: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	printf '%s\n' heuristics/tables/[a-z]*.py | xargs -P $(JOBS) -n 1 $(BIN)/normtune check
-	TRITON_INTERPRET=1 $(BIN)/pytest -q -n $(JOBS) -m "interpreter $(QUICK)" $$(grep -rl --include='*.py' mark.interpreter tests)
-	$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not gpu and not interpreter $(QUICK)"
+	TRITON_INTERPRET=1 $(BIN)/pytest -q -n $(JOBS) $(RANDOM) -m "interpreter $(QUICK)" $$(grep -rl --include='*.py' mark.interpreter tests)
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(RANDOM) -m "not gpu and not interpreter $(QUICK)"
 	$(if $(filter test-all,$@),$(if $(filter cuda:%,$(DEVICE)),$(BIN)/pytest -q -m gpu))
 
 quick: export OMP_NUM_THREADS := 1

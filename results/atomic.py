@@ -5,12 +5,12 @@ content.
 """
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from normtune.errors import NormtuneError, UsageError
+from normtune.errors import NormtuneError
+from normtune.results.places import check_place, temporary_of
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def replaced(path: Path) -> Iterator[Path]:
         NormtuneError: the file cannot be written.
     """
     check_place(path)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    temporary = temporary_of(path)
     try:
         yield temporary
         with temporary.open("rb") as written:
@@ -36,34 +36,3 @@ def replaced(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-
-
-def check_place(path: Path) -> None:
-    """Refuse a path that no file can be written to.
-
-    Raises:
-        UsageError: its folder does not exist or takes no files, or it is a folder.
-    """
-    folder = path.parent
-    if not folder.is_dir():
-        why = f"{folder} is no folder;" if folder.exists() else f"the folder {folder} does not exist; create it or"
-        raise UsageError(f"cannot write {path}: {why} name another")
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder, expected a file name")
-    if why := unwritable(folder):
-        raise UsageError(f"cannot write {path}: {why}; name another place")
-
-
-def unwritable(folder: Path) -> str:
-    """Why nothing can be written to a folder, or to its nearest existing parent; empty if it can."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    if not folder.is_dir():
-        return f"{folder} is no folder"
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"normtune")
-            file.flush()
-    except OSError as error:
-        return f"{folder}: {error.strerror or error}"
-    return ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import UsageError
+from normtune.results.places import unreadable
 
 # A file of shapes or weights has hundreds of lines; one of so many is another file.
 MOST_LINES = 1_000_000
@@ -41,8 +42,7 @@ def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = 
         UsageError: the file does not exist, cannot be read, lacks a column, has one twice, or has no lines.
     """
     expected = f"expected a CSV file whose first line names the columns {','.join(required)}"
-    if not path.is_file():
-        why = "is no file" if path.exists() else "does not exist"
+    if why := unreadable(path):
         raise UsageError(f"{path} {why}: {expected}")
     found = []
     try:

@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.results.atomic import check_place, replaced
+from normtune.results.atomic import replaced
 from normtune.results.evidence import TEXTS, Evidence, flatten, split
+from normtune.results.places import check_place, unreadable
 from normtune.results.runs import from_plain, to_plain
 from normtune.results.validate import check_runs
 
@@ -116,8 +117,7 @@ def read_parquet(path: Path) -> Evidence:
         NormtuneError: it is damaged, not written by normtune, or of a newer version.
     """
     try:
-        if not path.is_file():
-            why = "is no regular file" if path.exists() else "does not exist"
+        if why := unreadable(path):
             raise UsageError(f"{path} {why}: expected a Parquet file that `normtune data export` wrote")
         _check_size(path)
         table = pq.read_table(path, page_checksum_verification=True)

@@ -9,9 +9,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.results.atomic import replaced, unwritable
+from normtune.results.atomic import replaced
 from normtune.results.evidence import Evidence
 from normtune.results.parquet_csv import check_export, read_parquet, write_table
+from normtune.results.places import unwritable
 from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import COLD
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config, Knob, class_of
+from normtune.results.places import unreadable
 
 # Largest file that is read, unpacked. The hub's largest has 30 MB.
 MOST_BYTES = 1 << 30
@@ -170,8 +171,7 @@ def _document(path: Path) -> Any:
         UsageError: it does not exist.
         NormtuneError: it cannot be read.
     """
-    if not path.is_file():
-        why = "is no regular file" if path.exists() else "does not exist"
+    if why := unreadable(path):
         raise UsageError(f"{path} {why}: expected a T4 file, results of an auto-tuner as JSON")
     try:
         with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:

@@ -1,4 +1,8 @@
-"""Shared by the tests of all rooms: Triton's interpreter without its repeated work, and an interrupt that arrives."""
+"""Shared by all tests: Triton's interpreter without its repeated work, an interrupt that arrives, same examples.
+
+Examples of Hypothesis are the same in each run, so that a change is judged by what it changed. `make test-all` draws
+others each time (`--hypothesis-profile random`).
+"""
 
 import os
 import signal
@@ -7,6 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("random", print_blob=True)
+settings.register_profile("same", derandomize=True)
+settings.load_profile("same")
 
 # A shell that starts the tests in the background lets them, and all that they start, ignore it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -15,6 +15,7 @@ from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.regret.weights import NAMED, Weighting
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.tablefile import locate
+from normtune.results.places import unreadable
 
 
 def inside(option: str, name: str, table: Path) -> Path:
@@ -52,8 +53,8 @@ def weights(options: FitOptions, table: Path) -> str:
     if options.weights in NAMED:
         return options.weights
     file = inside("--weights", options.weights, table)
-    if not file.exists():
-        raise NormtuneError(f"--weights of its header names {locate.told(file)}, which does not exist: put it back")
+    if why := unreadable(file):
+        raise NormtuneError(f"--weights of its header names {locate.told(file)}, which {why}: put it back")
     try:
         Weighting(str(file))
     except UsageError:  # its text may quote the file

@@ -4,6 +4,7 @@ In: their options. Out: figures on the terminal, tables, an exit code. `api.fit`
 `fitting.report` has the text; both are imported when a command runs. `check` is in `commands.check`.
 """
 
+import os
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -189,13 +190,13 @@ def _incumbents(part: _Part, baseline: str | None) -> "Incumbents | None":
 
     if baseline is not None:
         for path in (part.table, part.installed):
-            if path and path.exists() and Path(baseline).exists() and path.samefile(baseline):
+            if path and os.path.exists(path) and os.path.exists(baseline) and path.samefile(baseline):
                 raise UsageError(
                     f"--baseline is {path}, the table that is replaced, which the new one is compared with anyway: "
                     "leave --baseline out"
                 )
         return in_use(baseline, Path())
-    old = next((path for path in (part.table, part.installed) if path and path.exists()), None)
+    old = next((path for path in (part.table, part.installed) if path and os.path.exists(path)), None)
     try:
         return None if old is None else of_file(old, replaced=True)
     except UsageError:

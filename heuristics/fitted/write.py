@@ -14,7 +14,8 @@ from normtune.errors import UsageError
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import FIRST_LINE, is_edited, parse
 from normtune.heuristics.tablefile.syntax import has_comments
-from normtune.results.atomic import check_place, replaced
+from normtune.results.atomic import replaced
+from normtune.results.places import check_place
 
 if TYPE_CHECKING:
     from normtune.results.records import Device
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def is_folder(place: str) -> bool:
     """Whether an option names a folder, for one file per device, and not one file."""
-    return place.endswith(("/", os.sep)) or Path(place).is_dir()
+    return place.endswith(("/", os.sep)) or os.path.isdir(place)
 
 
 def files(place: str, devices: "Sequence[Device]", suffix: str) -> list[Path]:

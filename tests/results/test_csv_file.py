@@ -48,7 +48,7 @@ def test_what_is_no_such_file_is_refused_in_one_line(file, content, told):
 def test_missing_files_and_folders_are_named(tmp_path):
     with pytest.raises(UsageError, match=r"none\.csv does not exist: expected a CSV file"):
         read_lines(tmp_path / "none.csv", ("rows",))
-    with pytest.raises(UsageError, match="is no file: expected a CSV file"):
+    with pytest.raises(UsageError, match="is no regular file: expected a CSV file"):
         read_lines(tmp_path, ("rows",))
 
 

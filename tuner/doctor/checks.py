@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import normtune
-from normtune.results.atomic import unwritable
+from normtune.results.places import unwritable
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
 from normtune.tuner.machine.probe import Facts, ask
 

@@ -1,0 +1,76 @@
+"""What may be read from a path, and what may be written to it.
+
+In: a path that a user or a file named. Out: the fault, in words, whatever the operating system answers: a name that is
+too long, a folder that may not be searched, a NUL.
+"""
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from normtune.errors import UsageError
+
+
+def unreadable(path: Path) -> str:
+    """Why a path is no regular file, as in `x.csv does not exist`; empty if it is one."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return "does not exist"
+    except OSError as error:
+        return f"cannot be opened ({error.strerror or error})"
+    except ValueError:
+        return "cannot be opened (a NUL in its name)"
+    return "" if stat.S_ISREG(mode) else "is no regular file"
+
+
+def unwritable(folder: Path) -> str:
+    """Why nothing can be written to a folder, or to its nearest existing parent; empty if it can."""
+    while not os.path.exists(folder) and folder != folder.parent:
+        folder = folder.parent
+    if not os.path.isdir(folder):
+        return f"{folder} is no folder"
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"normtune")
+            file.flush()
+    except OSError as error:
+        return f"{folder}: {error.strerror or error}"
+    return ""
+
+
+def temporary_of(path: Path) -> Path:
+    """The path beside a file under which its replacement is written."""
+    return path.parent / f".{path.name}.{os.getpid()}.tmp"
+
+
+def check_place(path: Path) -> None:
+    """Refuse a path that no file can be written to.
+
+    Raises:
+        UsageError: its folder does not exist or takes no files, it is a folder, or its name is too long.
+    """
+    folder = path.parent
+    if not os.path.isdir(folder):
+        why = (
+            f"{folder} is no folder;" if os.path.exists(folder) else f"the folder {folder} does not exist; create it or"
+        )
+        raise UsageError(f"cannot write {path}: {why} name another")
+    if os.path.isdir(path):
+        raise UsageError(f"cannot write {path}: it is a folder, expected a file name")
+    if why := unwritable(folder) or _unnameable(temporary_of(path)):
+        raise UsageError(f"cannot write {path}: {why}; name another place")
+
+
+def _unnameable(path: Path) -> str:
+    """Why no file can have this name; empty if one can."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    except ValueError:
+        return "a NUL in its name"
+    return ""

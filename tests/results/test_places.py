@@ -1,0 +1,69 @@
+"""What a path can be read or written as: every answer of the operating system is a fault in words."""
+
+import os
+import re
+import stat
+
+import pytest
+
+from normtune.errors import UsageError
+from normtune.results.places import check_place, unreadable, unwritable
+
+LONG = "(" * 300
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a file, a folder, and a pipe."""
+    (tmp_path / "file.csv").write_text("rows")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("file.csv", ""),
+        ("none.csv", "does not exist"),
+        ("file.csv/x", "does not exist"),
+        ("folder", "is no regular file"),
+        ("pipe", "is no regular file"),
+        (LONG, "cannot be opened (File name too long)"),
+        ("a/" * 3000, "cannot be opened (File name too long)"),
+        ("a\0b", "cannot be opened (a NUL in its name)"),
+    ],
+)
+def test_unreadable(folder, name, told):
+    assert unreadable(folder / name) == told
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may search any folder")
+def test_a_folder_that_may_not_be_searched(folder):
+    (folder / "folder").chmod(0)
+    assert unreadable(folder / "folder" / "x") == "cannot be opened (Permission denied)"
+    (folder / "folder").chmod(stat.S_IRWXU)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("none/x.py", "the folder .*none does not exist; create it or name another"),
+        ("file.csv/x.py", ".*file.csv is no folder; name another"),
+        ("folder", "it is a folder, expected a file name"),
+        (LONG, "File name too long; name another place"),
+        ("x" * 250, "File name too long; name another place"),  # no room for the temporary file's name
+        (f"{LONG}/x.py", "the folder .* does not exist"),
+        ("a\0b", "a NUL in its name; name another place"),
+    ],
+)
+def test_no_file_can_be_written(folder, name, told):
+    with pytest.raises(UsageError, match=rf"(?s)cannot write {re.escape(str(folder))}.*: {told}"):
+        check_place(folder / name)
+
+
+@pytest.mark.parametrize("name", ["file.csv", "new.py", "x" * 200])
+def test_a_file_can_be_written(folder, name):
+    check_place(folder / name)
+    assert not unwritable(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["file.csv", "folder", "pipe"]
