@@ -20,6 +20,7 @@ from normtune.kernels.problem import Problem
 from normtune.results import recording
 from normtune.results.atomic import replaced
 from normtune.results.evidence import Evidence
+from normtune.results.places import unreadable
 from normtune.results.records import launch_digest
 
 _FORMAT = 1
@@ -121,7 +122,7 @@ def read(name: str, evidence: Evidence) -> RecordedCode | None:
         NormtuneError: the file is damaged.
     """
     path = path_of(name)
-    if not path.is_file():
+    if unreadable(path):
         return None
     try:
         found = json.loads(path.read_text("utf-8"))

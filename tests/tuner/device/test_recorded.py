@@ -92,6 +92,7 @@ def test_digests_of_another_recording_are_none_and_damaged_ones_an_error(known):
     for other in (("sha256:", "sha256:0"), ("toy bfloat16 2048", "toy bfloat16 4096")):
         path.write_text(text.replace(*other))
         assert read("made-up", known) is None
+    assert read("(" * 300, known) is None  # no file has such a name
     path.write_text(text[:-20])
     with pytest.raises(NormtuneError, match="is damaged"):
         read("made-up", known)
