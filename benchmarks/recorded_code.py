@@ -17,7 +17,7 @@ import time
 
 from normtune.kernels.fingerprint import SAME_CODE, fingerprint
 from normtune.kernels.operator import operators
-from normtune.results.recorded_code import cell_of, pairs_of, path_of, write
+from normtune.results.recorded_code import cell_of, pairs_of, path_of, read, write
 from normtune.results.recording import load_recording, recordings
 from normtune.tuner.device.recorded import difference, record
 
@@ -40,7 +40,7 @@ def compare(name: str) -> list[tuple[str, str]]:
     """The fingerprints of the present sources and of those that were recorded, if all cells have the same code."""
     evidence = load_recording(name, None)
     cells = {cell_of(*pair) for pair in pairs_of(evidence)}
-    found = difference(name, evidence, cells)
+    found = difference(read(name, evidence), evidence, cells)
     if found.undecided:
         sys.exit(f"{name}: {found.undecided}")
     if found.changed:

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem, split_key
-from normtune.results.records import Device, Measurement, Run
+from normtune.results.records import Device, Measurement, Run, TimedCode
 from normtune.results.regimes import COLD
 from normtune.results.validate import check_columns
 
 TEXTS = ("operator", "variant", "dtype", "config", "run", "fingerprint", "status", "reason")
 COLUMNS = (
     *("operator", "variant", "dtype", "rows", "hidden", "config", "run", "fingerprint", "status", "reason"),
-    *("rounds", "samples"),
+    *("rounds", "samples", "code"),
 )
 _KIND = ("operator", "variant", "dtype")
 _SORT = (*_KIND, "hidden", "rows", "config", "run")
@@ -41,8 +41,9 @@ class Evidence:
 
     Attributes:
         frame: one row per stored measurement: operator, variant, dtype (str), rows, hidden (int64), config (canonical
-            JSON), run, fingerprint, status, reason (str), rounds, samples (int32 arrays of one length; ns). Sorted by
-            operator, variant, dtype, hidden, rows, config, run, first round.
+            JSON), run, fingerprint, status, reason (str), rounds, samples (int32 arrays of one length; ns), code
+            (`TimedCode` or None, in no digest). Sorted by operator, variant, dtype, hidden, rows, config, run, first
+            round.
         runs: the runs that have measurements, by start and id.
     """
 
@@ -51,11 +52,12 @@ class Evidence:
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Sequence[Any]], runs: Iterable[Run]) -> "Evidence":
-        """Evidence of checked columns (those of `frame`, in any order of rows).
+        """Evidence of checked columns (those of `frame`, in any order of rows; `code` may be missing).
 
         Raises:
             ValueError: the columns break a rule of `validate`, a run is missing, or a measurement is there twice.
         """
+        columns = {"code": [None] * len(columns["run"]), **columns}
         check_columns(columns)
         known = {run.id: run for run in runs}
         used = set(columns["run"])
@@ -124,6 +126,18 @@ class Evidence:
         """Measurements of devices of this kind."""
         runs = [run.id for run in self.runs if run.device.kind == device.kind]
         return self._where(self.frame["run"].isin(runs))
+
+    def codes(self) -> dict[tuple[Problem, Config], tuple[str, TimedCode]]:
+        """What configs launched when they were last timed, where it is known, and the run's version of Triton."""
+        triton = {run.id: run.software.get("triton", "") for run in self.runs}
+        place = {run.id: number for number, run in enumerate(self.runs)}
+        found = [item for item in self._where(self.frame["code"].notna()).measurements() if item.code]
+        found.sort(key=lambda item: place[item.run])
+        return {(item.problem, item.config): (triton[item.run], item.code) for item in found if item.code}
+
+    def without_codes(self) -> "Evidence":
+        """The same measurements without what they launched."""
+        return Evidence(self.frame.assign(code=None), self.runs)
 
     def regimes(self) -> list[str]:
         """Regimes of the times, in order."""
@@ -229,7 +243,7 @@ def columns_of(measurements: Iterable[Measurement]) -> dict[str, list[Any]]:
         values = (problem.operator, problem.variant, problem.dtype, problem.rows, problem.hidden)
         texts = (item.config.to_json(), item.run, item.fingerprint, item.status, _one_line(item.reason))
         arrays = (np.asarray(item.rounds, dtype=np.int32), np.asarray(item.samples, dtype=np.int32))
-        for name, value in zip(COLUMNS, (*values, *texts, *arrays), strict=True):
+        for name, value in zip(COLUMNS, (*values, *texts, *arrays, item.code), strict=True):
             columns[name].append(value)
     return columns
 

@@ -20,6 +20,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.results.atomic import replaced
 from normtune.results.evidence import TEXTS, Evidence, flatten, split
 from normtune.results.places import check_place, unreadable
+from normtune.results.records import TimedCode
 from normtune.results.runs import from_plain, to_plain
 from normtune.results.validate import check_runs
 
@@ -32,6 +33,8 @@ MOST_ROWS = 10_000_000
 _MOST_CHARACTERS = 200
 _MOST_CSV_HEADER = 10_000
 _ARRAYS = ("rounds", "samples")
+# The digests of the launched code, null where not known; files without them have none of these columns.
+_CODE = ("launch", "code", "machine_code")
 # The knobs of the configs stand between these.
 _CSV_FIRST = ("device", "sms", "run", "started", "regime", "operator", "variant", "dtype", "rows", "hidden")
 _CSV_LAST = ("fingerprint", "status", "reason", "round", "nanoseconds")
@@ -84,7 +87,12 @@ def write_table(evidence: Evidence, path: Path) -> None:
     arrays: dict[str, pa.Array] = {}
     for name in frame.columns:
         values = frame[name].tolist()
-        if name in TEXTS:
+        if name == "code":
+            if any(values):
+                digests = [code or (None, None, None) for code in values]
+                columns = zip(*digests, strict=True)
+                arrays |= {part: pa.array(column, pa.binary()) for part, column in zip(_CODE, columns, strict=True)}
+        elif name in TEXTS:
             arrays[name] = pa.array(values, pa.string())
         elif name in _ARRAYS:
             lengths, flat = flatten(values)
@@ -102,7 +110,7 @@ def write_table(evidence: Evidence, path: Path) -> None:
         compression="zstd",
         compression_level=19,
         # The high bytes of neighbours are alike: 1.1 to 1.8 bytes a sample, against 1.8 to 2.2 as deltas.
-        use_dictionary=[*TEXTS, "rows", "hidden", "rounds.list.element"],
+        use_dictionary=[*TEXTS, "rows", "hidden", "rounds.list.element", *_CODE],
         column_encoding={"samples.list.element": "BYTE_STREAM_SPLIT"},
         write_statistics=False,
         write_page_checksum=True,  # a flipped bit in samples would read as other samples
@@ -135,6 +143,7 @@ def read_parquet(path: Path) -> Evidence:
         if found != FORMAT:
             raise NormtuneError(f"{path} has format {str(found)[:20]!r}, this normtune reads {FORMAT}: update normtune")
         columns = {name: _column(table, name) for name in (*TEXTS, "rows", "hidden", *_ARRAYS)}
+        columns["code"] = _codes(table)
         runs = [from_plain(run) for run in head["runs"]]
         check_runs(runs)
         return Evidence.from_columns(columns, runs)
@@ -233,6 +242,27 @@ def _column(table: pa.Table, name: str) -> list[Any]:
     if column.type != pa.int64():
         raise ValueError(f"column {name} is {column.type}, expected int64")
     return column.to_pylist()
+
+
+def _codes(table: pa.Table) -> list[TimedCode | None]:
+    """What each measurement launched; equal ones are one object.
+
+    Raises:
+        ValueError: a column is missing or of another type.
+    """
+    if not set(_CODE) & set(table.column_names):
+        return [None] * table.num_rows
+    columns = []
+    for name in _CODE:
+        if name not in table.column_names or table.column(name).type != pa.binary():
+            raise ValueError(f"there is no column {name} of bytes")
+        columns.append(table.column(name).to_pylist())
+    known: dict[TimedCode, TimedCode] = {}
+    codes = (
+        TimedCode(launch, code or b"", machine or b"") if launch else None
+        for launch, code, machine in zip(*columns, strict=True)
+    )
+    return [code and known.setdefault(code, code) for code in codes]
 
 
 def _flat(column: Any) -> NDArray[np.int32]:

@@ -1,8 +1,8 @@
-"""The compiled code of a recording: digests in a small file beside it, made of the sources that it was measured with.
+"""The compiled code behind measurements: digests that came with them, or those in a small file beside a recording.
 
-In: the measurements of a recording and the digest of the code of each. Out: `RecordedCode`. A file of digests for all
-measurements would be as large as the recording, so there is one for each cell: a config at a hidden size, with all
-numbers of rows. Making digests and comparing them is left to the tuner.
+In: measurements, with the digest of the code of each, or a recording and its file. Out: `RecordedCode`. Digests of all
+measurements would take as much room as a recording, so its file has one for each cell: a config at a hidden size, with
+all numbers of rows. Making digests and comparing them is left to the tuner.
 """
 
 import base64
@@ -21,7 +21,7 @@ from normtune.results import recording
 from normtune.results.atomic import replaced
 from normtune.results.evidence import Evidence
 from normtune.results.places import unreadable
-from normtune.results.records import launch_digest
+from normtune.results.records import TimedCode, launch_digest
 
 _FORMAT = 1
 # Two different codes have equal digests once in 3e14.
@@ -39,13 +39,14 @@ class Cell(NamedTuple):
 
 
 class RecordedCode(NamedTuple):
-    """What a recording launched.
+    """What was launched when measurements were taken.
 
     Attributes:
         triton: the version whose frontend made the digests.
-        fingerprints: of the kernels of each operator, as in the recording.
-        launches: digest of all launches of each operator: the quick look at what no fingerprint covers.
-        cells: digest of the code of each cell.
+        fingerprints: of the kernels of each operator, as in the measurements.
+        launches: digest of all launches of each operator, where they are known: the quick look at what no fingerprint
+            covers.
+        cells: digest of the code of each cell of which it is known.
     """
 
     triton: str
@@ -55,7 +56,7 @@ class RecordedCode(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """What became of the code of a recording.
+    """What became of the code of measurements.
 
     Attributes:
         suspects: operators whose sources or launches changed.
@@ -84,7 +85,11 @@ def pairs_of(evidence: Evidence) -> list[tuple[Problem, Config]]:
 
 def launches_digest(launches: Iterable[AnyLaunch | None]) -> str:
     """The digest of the launches of an operator, in the order of `pairs_of`; None stands for an illegal one."""
-    return hashlib.sha256(b"".join(launch_digest(one) if one else b"-" for one in launches)).hexdigest()
+    return _joined(launch_digest(one) if one else b"-" for one in launches)
+
+
+def _joined(launches: Iterable[bytes]) -> str:
+    return hashlib.sha256(b"".join(launches)).hexdigest()
 
 
 def cell_digest(codes: Iterable[bytes]) -> bytes:
@@ -109,6 +114,26 @@ def write(code: RecordedCode, path: Path) -> None:
     cells = {line: base64.b64encode(digests).decode() for line, digests in lines.items()}
     with replaced(path) as temporary:
         temporary.write_text(json.dumps({"format": _FORMAT, **code._asdict(), "cells": cells}, indent=0) + "\n")
+
+
+def of(evidence: Evidence) -> RecordedCode | None:
+    """The digests that came with measurements; None where there are none. Those of the newest Triton count."""
+    codes = evidence.codes()
+    if not codes:
+        return None
+    triton = next(reversed(codes.values()))[0]
+    launches: dict[str, list[bytes]] = {}
+    cells: dict[Cell, list[bytes]] = {}
+    for pair in pairs_of(evidence):
+        version, code = codes.get(pair, ("", TimedCode(b"")))
+        launches.setdefault(pair[0].operator, []).append(code.launch)
+        cells.setdefault(cell_of(*pair), []).append(code.code if version == triton else b"")
+    return RecordedCode(
+        triton,
+        evidence.fingerprints(),
+        {name: _joined(digests) for name, digests in launches.items() if all(digests)},
+        {cell: cell_digest(digests) for cell, digests in cells.items() if all(digests)},
+    )
 
 
 def read(name: str, evidence: Evidence) -> RecordedCode | None:

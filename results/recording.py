@@ -93,7 +93,7 @@ def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
     with ExitStack() as stack:  # all files are replaced, or none
         for operator, path in zip(operators, paths, strict=True):
             temporary = stack.enter_context(replaced(path))
-            write_table(current.select([operator]), temporary)
+            write_table(current.select([operator]).without_codes(), temporary)  # `recorded_code` has them
             size = temporary.stat().st_size
             if size > MAX_BYTES:
                 raise NormtuneError(

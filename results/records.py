@@ -140,6 +140,7 @@ class Measurement(NamedTuple):
         reason: why it is not `ok`, one line; empty otherwise.
         rounds: int32, the number of the round of each sample, within the problem and run, ascending.
         samples: int32, nanoseconds, same length.
+        code: the launched code, where it is known.
     """
 
     problem: Problem
@@ -150,3 +151,4 @@ class Measurement(NamedTuple):
     reason: str
     rounds: NDArray[np.int32]
     samples: NDArray[np.int32]
+    code: TimedCode | None = None

@@ -20,6 +20,7 @@ from normtune.results.regimes import REGIMES
 _LEAST = {"block_row": 1, "num_warps": 1, "num_stages": 1}
 _MOST = 1 << 20
 _MOST_BYTES = 1 << 50
+_MOST_DIGEST = 32
 
 
 def check_runs(runs: Iterable[Run]) -> None:
@@ -70,6 +71,10 @@ def check_columns(columns: Mapping[str, Sequence[Any]]) -> None:
         if config.to_json() != text:
             raise ValueError(f"config is not canonical: {text!r}")
         _check_config(config)
+    for code in filter(None, set(columns["code"])):
+        if not code.launch or any(len(digest) > _MOST_DIGEST for digest in code):
+            sizes = ", ".join(str(len(digest)) for digest in code)
+            raise ValueError(f"digests of code have {sizes} bytes, expected 1 to {_MOST_DIGEST} of the launch")
     _check_samples(columns)
 
 

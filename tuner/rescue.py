@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from normtune.errors import NormtuneError
-from normtune.results.database.store import Codes, Store
+from normtune.results.database.store import Store
 from normtune.results.records import Measurement, Run
 from normtune.tuner.interrupts import shielded
 
@@ -30,7 +30,7 @@ class Keeper:
         self._failed = False
         self.run = run
 
-    def add(self, measurements: Sequence[Measurement], codes: Codes | None = None) -> None:
+    def add(self, measurements: Sequence[Measurement]) -> None:
         """Store the measurements of a problem and what they launched, and the run before the first ones.
 
         Raises:
@@ -42,7 +42,7 @@ class Keeper:
             try:
                 if first:
                     self._store.begin_run(self.run)
-                self._store.add(measurements, codes)
+                self._store.add(measurements)
             except (NormtuneError, ValueError) as error:
                 raise self._rescued(error) from None
 

@@ -43,6 +43,7 @@ def measurements(task: Task, outcomes: Mapping[Config, Outcome], run: str) -> Se
             outcome.reason,
             np.asarray(outcome.rounds, dtype=np.int32),
             np.asarray(outcome.nanoseconds, dtype=np.int32),
+            outcome.code,
         )
         for config, outcome in sorted(outcomes.items())
     ]

@@ -124,8 +124,7 @@ def sweep(
                 search.tell(task, {})
                 going.skipped(task)
             else:
-                codes = {(task.problem, c): outcome.code for c, outcome in outcomes.items() if outcome.code}
-                keeper.add(measurements(task, outcomes, keeper.run.id), codes)
+                keeper.add(measurements(task, outcomes, keeper.run.id))
                 best = summary.add(task.problem, outcomes)
                 going.measured(task, clock() - start)
                 search.tell(task, outcomes)

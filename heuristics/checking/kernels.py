@@ -1,14 +1,14 @@
 """Changes of a table's kernels since it was measured.
 
-In: a table's header and text, and a function that compares compiled code. Out: a line for each operator whose kernels
-changed, and notes. The compiled code of the table's configs decides if it can be compared, else the sources.
+In: a table's header and text, its measurements, and a function that compares compiled code. Out: a line for each
+operator whose kernels changed, and notes. The compiled code of the table's configs decides if it can be compared, else
+the sources.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from normtune.heuristics.fitted.options import values
 from normtune.heuristics.tablefile.header import Header
 from normtune.heuristics.tablefile.parse import normalised_trees, trees
 from normtune.heuristics.tablefile.relative_tree import choose_on
@@ -21,31 +21,35 @@ if TYPE_CHECKING:
     from normtune.kernels.config import Config
     from normtune.kernels.problem import Problem
     from normtune.results.evidence import Evidence
-    from normtune.results.recorded_code import Cell, Difference
+    from normtune.results.recorded_code import Cell, Difference, RecordedCode
 
-# Compares the code of cells of a recording with the launches of the present sources: (name, recording, cells).
-Comparing = Callable[[str, "Evidence", Collection["Cell"]], "Difference"]
+# Measurements behind a table, of one device, and the digests of their code.
+Timed = tuple["RecordedCode | None", "Evidence"]
+# Compares the code of cells with the launches of the present sources: (digests, measurements, cells).
+Comparing = Callable[["RecordedCode | None", "Evidence", Collection["Cell"]], "Difference"]
 # Number of changed configs in a message.
 _NAMED = 5
 
 
-def changed_kernels(header: Header, text: str, notes: list[str], compare: Comparing | None) -> list[str]:
+def changed_kernels(
+    header: Header, text: str, notes: list[str], timed: Iterable[Timed], compare: Comparing | None
+) -> list[str]:
     """A line for each operator whose kernels changed since a table was measured.
 
     Args:
         header: of the table.
         text: of the table.
         notes: extended by a line on the comparison.
+        timed: the measurements; where there are none the kernels' sources decide.
         compare: compares compiled code; without it the kernels' sources decide.
 
     Raises:
-        NormtuneError: the digests of a recording are damaged, or code cannot be compiled at all.
+        NormtuneError: code cannot be compiled at all, or `timed` raises it.
     """
     specs = operators()
     changed = [name for name, known in header.kernels.items() if name in specs and not is_current(specs[name], known)]
-    why = "code is compared without --quick, for tables of a recording"
-    if compare is not None and (name := values(header.regenerate).get("--recording", [""])[-1]):
-        differences = list(_differences(name, header, text, compare))
+    why = "code is compared without --quick" if compare is None else "its measurements are not at hand"
+    if compare is not None and (differences := [_difference(*one, header, text, compare) for one in timed]):
         why = "; ".join(dict.fromkeys(difference.undecided for _, difference in differences if difference.undecided))
         if not why:
             return _by_code(differences, notes)
@@ -57,37 +61,34 @@ def changed_kernels(header: Header, text: str, notes: list[str], compare: Compar
     return [f"the kernels of {name} changed since they were measured: {again}" for name in changed]
 
 
-def _differences(
-    name: str, header: Header, text: str, compare: Comparing
-) -> "Iterator[tuple[Collection[Cell], Difference]]":
-    """The table's cells in each recording, and the result of comparing their code."""
+def _difference(
+    code: "RecordedCode | None", evidence: "Evidence", header: Header, text: str, compare: Comparing
+) -> "tuple[Collection[Cell], Difference]":
+    """The table's cells in its measurements, and the result of comparing their code."""
     from normtune.results.recorded_code import cell_of, pairs_of
-    from normtune.results.recording import ALL, load_recording, recordings
 
-    for recording in recordings() if name == ALL else [name]:
-        evidence = load_recording(recording, None)
-        (device,) = evidence.devices()
-        if header.is_for_any_gpu:
-            relative = normalised_trees(text)
-            answers = {
-                entry: partial(choose_on, tree, sms=device.sms, l2_bytes=device.l2_bytes)
-                for entry, tree in relative.items()
-            }
-        else:
-            answers = {entry: partial(choose, tree) for entry, tree in trees(text).items()}
-        configs: dict[Problem, set[Config]] = {}
-        for problem, config in pairs_of(evidence):
-            configs.setdefault(problem, set()).add(config)
-        cells = set()
-        for (key, dtype), answer in answers.items():
-            plain, is_batch_invariant = split_batch_invariant(key)
-            kind = (*split_key(plain), dtype)
-            for problem in configs:
-                if (problem.operator, problem.variant, problem.dtype) == kind:
-                    config = answer(rows=MAX_ROWS if is_batch_invariant else problem.rows, hidden=problem.hidden)
-                    if config in configs[problem]:
-                        cells.add(cell_of(problem, config))
-        yield cells, compare(recording, evidence, cells)
+    (device,) = evidence.devices()
+    if header.is_for_any_gpu:
+        relative = normalised_trees(text)
+        answers = {
+            entry: partial(choose_on, tree, sms=device.sms, l2_bytes=device.l2_bytes)
+            for entry, tree in relative.items()
+        }
+    else:
+        answers = {entry: partial(choose, tree) for entry, tree in trees(text).items()}
+    configs: dict[Problem, set[Config]] = {}
+    for problem, config in pairs_of(evidence):
+        configs.setdefault(problem, set()).add(config)
+    cells = set()
+    for (key, dtype), answer in answers.items():
+        plain, is_batch_invariant = split_batch_invariant(key)
+        kind = (*split_key(plain), dtype)
+        for problem in configs:
+            if (problem.operator, problem.variant, problem.dtype) == kind:
+                config = answer(rows=MAX_ROWS if is_batch_invariant else problem.rows, hidden=problem.hidden)
+                if config in configs[problem]:
+                    cells.add(cell_of(problem, config))
+    return cells, compare(code, evidence, cells)
 
 
 def _by_code(differences: "list[tuple[Collection[Cell], Difference]]", notes: list[str]) -> list[str]:

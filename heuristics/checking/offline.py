@@ -5,7 +5,7 @@ In: the path of a table. Out: `Report`: failures, stale kernels, and notes. The 
 
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.checking import named_files
-from normtune.heuristics.checking.kernels import Comparing, changed_kernels
+from normtune.heuristics.checking.kernels import Comparing, Timed, changed_kernels
 from normtune.heuristics.fitted.batch_invariant import looks_at_rows
 from normtune.heuristics.fitted.options import MOST_LEAVES, read_options, values
 from normtune.heuristics.fitted.regenerate import is_plain
@@ -82,7 +82,7 @@ def check(
     else:
         failures += _against_data(header, text, path, notes, told)
     failures += _legality(header, text, notes)
-    stale = changed_kernels(header, text, notes, None if quick else compare)
+    stale = changed_kernels(header, text, notes, _timed(header, path), None if quick else compare)
     return Report(tuple(failures), tuple(stale), tuple(notes))
 
 
@@ -190,6 +190,35 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     if evidence.digest() != header.data.split()[0]:
         raise NormtuneError(f"{locate.told(parquet)} holds other measurements than those of the table")
     return locate.told(file), evidence
+
+
+def _timed(header: Header, path: Path) -> Iterator[Timed]:
+    """The measurements behind a table, by device, with the digests of their code.
+
+    None if its header names a store, or what cannot be read, which is a failure already.
+
+    Raises:
+        NormtuneError: the digests of a recording are damaged.
+    """
+    from normtune.results import recorded_code
+    from normtune.results.recording import ALL, load_recording, recordings
+
+    if name := values(header.regenerate).get("--recording", [""])[-1]:
+        for recording in recordings() if name == ALL else [name]:
+            try:
+                evidence = load_recording(recording, None)
+            except NormtuneError:
+                return
+            yield recorded_code.read(recording, evidence), evidence
+        return
+    try:
+        found = _data(header, path)
+    except NormtuneError:
+        return
+    if found is not None:
+        for device in found[1].devices():
+            measured = found[1].of(device).current()
+            yield recorded_code.of(measured), measured
 
 
 def _legality(header: Header, text: str, notes: list[str]) -> list[str]:

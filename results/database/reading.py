@@ -151,6 +151,7 @@ class Snapshot:
             "reason": reason,
             "rounds": sql_rows.arrays_of(rounds),
             "samples": sql_rows.arrays_of(samples),
+            "code": [row.timed_code for row in self._rows],
         }
         return Evidence.from_columns(columns, self._runs.values())
 

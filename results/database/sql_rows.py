@@ -25,7 +25,6 @@ PROBLEM_FIELDS = ("operator", "rows", "hidden", "dtype", "variant")
 
 Numbers = dict[tuple[Any, ...], int]
 # By the fields of a problem and the JSON of a config.
-Codes = Mapping[tuple[tuple[Any, ...], str], TimedCode]
 Fingerprints = Mapping[tuple[tuple[Any, ...], str], tuple[str, str]]
 
 
@@ -134,7 +133,6 @@ def add_measurements(
     runs: Mapping[str, int],
     problems: Numbers,
     configs: Numbers,
-    codes: Codes,
 ) -> None:
     """Insert the measurements whose content key is not stored yet.
 
@@ -144,13 +142,13 @@ def add_measurements(
         runs: number of each run by its id.
         problems: number of each problem by its fields.
         configs: number of each config by (canonical JSON,).
-        codes: what was launched, where it is known.
     """
     values = []
     shapes = zip(*(columns[name] for name in PROBLEM_FIELDS), strict=True)
-    parts = (columns[name] for name in ("config", "run", "fingerprint", "status", "reason", "rounds", "samples"))
+    names = ("config", "run", "fingerprint", "status", "reason", "rounds", "samples", "code")
+    parts = (columns[name] for name in names)
     firsts = first_rounds(columns["rounds"])
-    for problem, config, run, fingerprint, status, reason, rounds, samples, first in zip(
+    for problem, config, run, fingerprint, status, reason, rounds, samples, code, first in zip(
         shapes, *parts, firsts, strict=True
     ):
         median, low, high = summary(samples) if len(samples) else (None, None, None)
@@ -170,7 +168,7 @@ def add_measurements(
                 "high": high,
                 **blobs,
                 "checksum": checksum(run, problem_text(problem), told, **blobs),
-                **_code_columns(codes.get((problem, config))),
+                **_code_columns(code),
             }
         )
     insert_new(connection, schema.measurement, values)

@@ -34,15 +34,11 @@ from normtune.results.database.connect import (
 from normtune.results.database.presence import Presence
 from normtune.results.database.reading import Coverage, Snapshot, damage_line, wanted_runs
 from normtune.results.evidence import COLUMNS, Evidence, columns_of
-from normtune.results.records import Device, Measurement, Run, TimedCode
+from normtune.results.records import Device, Measurement, Run
 from normtune.results.regimes import COLD
 from normtune.results.validate import check_columns
 
-__all__ = ["DEFAULT_STORE", "Codes", "Coverage", "Store", "Tally", "resolve_url"]
-
-
-# What configs launched on problems.
-Codes = Mapping[tuple[Problem, Config], TimedCode]
+__all__ = ["DEFAULT_STORE", "Coverage", "Store", "Tally", "resolve_url"]
 
 
 class Tally(NamedTuple):
@@ -133,12 +129,11 @@ class Store:
         with self._writing() as connection:
             sql_rows.set_protocol(connection, run)
 
-    def add(self, measurements: Sequence[Measurement], codes: Codes | None = None) -> None:
+    def add(self, measurements: Sequence[Measurement]) -> None:
         """Store measurements, all or none; those whose content key is stored are ignored.
 
         Args:
             measurements: what was measured.
-            codes: what was launched, where it is known.
 
         Raises:
             ValueError: a measurement breaks a rule of `validate`, or its run is not stored.
@@ -147,7 +142,7 @@ class Store:
         columns = columns_of(measurements)
         check_columns(columns)
         with self._writing() as connection:
-            numbers = self._insert(connection, columns, codes or {})
+            numbers = self._insert(connection, columns)
         self._problems, self._configs = numbers
 
     def set_fingerprints(self, device: Device, fingerprints: Mapping[tuple[Problem, Config], tuple[str, str]]) -> None:
@@ -178,7 +173,7 @@ class Store:
         with self._writing() as connection:
             sql_rows.add_runs(connection, evidence.runs)
             before = sql_rows.count_measurements(connection)
-            numbers = self._insert(connection, {name: evidence.frame[name].tolist() for name in COLUMNS}, {})
+            numbers = self._insert(connection, {name: evidence.frame[name].tolist() for name in COLUMNS})
             added = sql_rows.count_measurements(connection) - before
         self._problems, self._configs = numbers
         return added
@@ -284,7 +279,7 @@ class Store:
         return found
 
     def _insert(
-        self, connection: sa.Connection, columns: Mapping[str, Sequence[Any]], codes: Codes
+        self, connection: sa.Connection, columns: Mapping[str, Sequence[Any]]
     ) -> tuple[sql_rows.Numbers, sql_rows.Numbers]:
         """Insert measurements; returns the numbers of problems and configs, to be kept after the commit."""
         known = {run.id: number for number, run in sql_rows.stored_runs(connection)}
@@ -294,8 +289,7 @@ class Store:
         texts = {(text,) for text in columns["config"]}
         problems = sql_rows.numbers_of(connection, schema.problem, sql_rows.PROBLEM_FIELDS, shapes, self._problems)
         configs = sql_rows.numbers_of(connection, schema.config, ("config",), texts, self._configs)
-        texts_of = {(tuple(problem), config.to_json()): code for (problem, config), code in codes.items()}
-        sql_rows.add_measurements(connection, columns, known, problems, configs, texts_of)
+        sql_rows.add_measurements(connection, columns, known, problems, configs)
         return problems, configs
 
     @contextmanager

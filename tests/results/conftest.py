@@ -68,7 +68,9 @@ def plain_rows() -> Callable[[Sequence[Measurement]], list[tuple[Any, ...]]]:
     """Measurements as values that compare and sort."""
 
     def convert(measurements: Sequence[Measurement]) -> list[tuple[Any, ...]]:
-        return sorted((*item[:6], item.rounds.tolist(), item.samples.tolist()) for item in measurements)
+        return sorted(
+            (*item[:6], item.rounds.tolist(), item.samples.tolist(), item.code or ()) for item in measurements
+        )
 
     return convert
 

@@ -20,7 +20,7 @@ from normtune.kernels.rms_norm.config import FINISHES, SCHEDULES, RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.parquet_csv import read_parquet, write_csv, write_parquet
-from normtune.results.records import STATUSES, Measurement
+from normtune.results.records import STATUSES, Measurement, TimedCode
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
 configs = st.just(COPY) | st.builds(
@@ -33,6 +33,8 @@ configs = st.just(COPY) | st.builds(
 problems = st.builds(
     Problem, texts, st.integers(1, MAX_ROWS), st.integers(1, 2**16), texts, st.sampled_from(["", "no_rstd"])
 )
+
+codes = st.none() | st.builds(TimedCode, st.binary(min_size=1, max_size=32), *[st.binary(max_size=32)] * 2)
 
 
 @st.composite
@@ -49,6 +51,7 @@ def measurements(draw):
         "" if samples else draw(texts.filter(str.strip)),
         np.array(rounds, np.int32),
         np.array([samples[number] for number in rounds], np.int32),
+        draw(codes),
     )
 
 
@@ -69,7 +72,7 @@ def test_the_digest_is_the_same_in_memory_file_and_store(items, make_run, plain_
         assert store.merge(read) == 0
         loaded = store.load()
     write_parquet(loaded, folder / "b.parquet")
-    assert plain_rows(read.measurements()) == plain_rows(evidence.measurements())
+    assert plain_rows(read.measurements()) == plain_rows(loaded.measurements()) == plain_rows(evidence.measurements())
     assert {read.digest(), loaded.digest(), read_parquet(folder / "b.parquet").digest()} == {evidence.digest()}
     assert (read.runs, loaded.runs) == (evidence.runs, evidence.runs)
     assert (folder / "a.parquet").read_bytes() == (folder / "b.parquet").read_bytes()
@@ -132,6 +135,17 @@ def config(**fields):
     )
 
 
+def coded(launch, code):
+    """Says that the first measurement launched this."""
+
+    def change(table, head):
+        for name, value in (("launch", launch), ("code", code), ("machine_code", b"")):
+            table = table.append_column(name, [pa.array([value, *[None] * (len(table) - 1)])])
+        return table, head
+
+    return change
+
+
 def drop_runs(table, head):
     return table, {**head, "runs": []}
 
@@ -166,6 +180,10 @@ def break_device(table, head):
         (replace("rows", lambda old: pa.array([1 << 62, *old[1:]])), "rows is 4611686018427387904, expected"),
         (replace("samples", lambda old: pa.array([[1.5] * len(row) for row in old])), "expected lists of int32"),
         (replace("samples", lambda old: pa.array([*old[:-1], [1, 2]], pa.list_(pa.int32()))), "2 samples have 1 round"),
+        (coded(b"x" * 33, b""), "digests of code have 33, 0, 0 bytes, expected 1 to 32 of the launch"),
+        (coded(b"x" * 8, b"y" * 99), "digests of code have 8, 99, 0 bytes"),
+        (coded("x", b""), "there is no column launch of bytes"),
+        (lambda table, head: (coded(b"x", b"")(table, head)[0].drop_columns("code"), head), "there is no column code"),
         (replace("rounds", lambda old: pa.array([[-1 - n for n in r] for r in old], pa.list_(pa.int32()))), "a round"),
     ],
 )

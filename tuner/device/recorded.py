@@ -1,6 +1,6 @@
-"""Comparison of a recording with the present kernels, by compiled code.
+"""Comparison of measurements with the present kernels, by compiled code.
 
-In: a recording, its digests, the cells that matter. Out: the cells whose code changed, or the reason why that is
+In: measurements, their digests, the cells that matter. Out: the cells whose code changed, or the reason why that is
 undecided.
 """
 
@@ -21,7 +21,6 @@ from normtune.results.recorded_code import (
     cell_of,
     launches_digest,
     pairs_of,
-    read,
 )
 from normtune.tuner.device.compiling import codes_of
 from normtune.tuner.device.identity import triton_version
@@ -46,45 +45,50 @@ def record(evidence: Evidence) -> RecordedCode:
     return RecordedCode(triton_version(), fingerprints, launches, cells)
 
 
-def difference(name: str, evidence: Evidence, asked: Collection[Cell]) -> Difference:
-    """Compare cells of a recording with the launches of the present sources.
+def difference(code: RecordedCode | None, evidence: Evidence, asked: Collection[Cell]) -> Difference:
+    """Compare cells of measurements with the launches of the present sources.
 
     Args:
-        name: of the recording.
-        evidence: the recording.
+        code: the digests of the measurements; None where there are none.
+        evidence: the measurements, of one device.
         asked: the cells that matter.
 
     Raises:
-        NormtuneError: the file of digests is damaged, or no process that compiles can start.
+        NormtuneError: no process that compiles can start.
     """
     known, target = operators(), _target(evidence)
     fingerprints = {name: measured for name, measured in evidence.fingerprints().items() if name in known}
-    code = read(name, evidence)
     pairs = pairs_of(evidence)
+    known_launches = code.launches if code else {}
     suspects = tuple(
         name
         for name, measured in fingerprints.items()
-        if not is_current(known[name], measured) or (code and _launches(name, pairs, target) != code.launches.get(name))
+        if not is_current(known[name], measured)
+        or (name in known_launches and _launches(name, pairs, target) != known_launches[name])
     )
     if not suspects:
         return Difference(())
-    if reason := _undecidable(code):
+    wanted = {cell for cell in asked if cell.operator in suspects}
+    if reason := _undecidable(code, wanted):
         by_sources = tuple(name for name in suspects if not is_current(known[name], fingerprints[name]))
         return Difference(by_sources, undecided=reason if by_sources else "")
     assert code is not None
-    wanted = {cell for cell in asked if cell.operator in suspects and cell in code.cells}
     digests = _digests([pair for pair in pairs if cell_of(*pair) in wanted], target)
     return Difference(suspects, tuple(sorted(cell for cell in wanted if digests.get(cell) != code.cells[cell])))
 
 
-def _undecidable(code: RecordedCode | None) -> str:
+def _undecidable(code: RecordedCode | None, wanted: Collection[Cell]) -> str:
     present = triton_version()
     if code is None:
-        return "the recording has no digests of its code"
+        return "the measurements have no digests of their code"
     if not present:
         return "there is no triton here to compile what it launches"
     if present != code.triton:
-        return f"the digests of its code are of Triton {code.triton}, here is {present}"
+        return f"the digests of their code are of Triton {code.triton}, here is {present}"
+    if missing := sum(cell not in code.cells for cell in wanted):
+        return (
+            f"{missing} of the table's {len(wanted)} configs by hidden size were timed without a digest of their code"
+        )
     return ""
 
 

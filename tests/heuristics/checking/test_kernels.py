@@ -31,7 +31,7 @@ def table(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.Monke
 def test_equal_code_is_said_and_nothing_is_stale(table: Path) -> None:
     asked = []
 
-    def compare(name, evidence, cells):
+    def compare(code, evidence, cells):
         asked.extend(cells)
         return Difference(("toy",))
 
@@ -48,7 +48,7 @@ def test_equal_code_is_said_and_nothing_is_stale(table: Path) -> None:
 def test_the_configs_whose_code_changed_are_named(table: Path) -> None:
     changed = []
 
-    def compare(name, evidence, cells):
+    def compare(code, evidence, cells):
         changed.append(min(cells, key=lambda cell: cell.config))
         return Difference(("toy",), tuple(changed))
 

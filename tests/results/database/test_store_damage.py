@@ -255,7 +255,7 @@ def test_a_store_of_an_older_version_is_read_as_it_is_and_altered_to_be_written(
         assert store.load().digest() == many.digest()
         store.begin_run(make_run(9))
         added = make(run=make_run(9))
-        store.add([added], {(added.problem, added.config): TimedCode(b"launch", b"code")})
+        store.add([added._replace(code=TimedCode(b"launch", b"code"))])
     connection = sqlite3.connect(path)
     query = "SELECT count(*), count(checksum), count(launch), count(code), count(machine_code) FROM measurement"
     checked = 1 if version == 1 else len(many.frame) + 1

@@ -5,17 +5,25 @@ import sqlite3
 
 import pytest
 
+from normtune.heuristics.checking.offline import check
+from normtune.heuristics.fitted.emit import module_text
+from normtune.heuristics.fitting.pipeline import fit
 from normtune.kernels import alignment, operator
 from normtune.kernels.config import COPY
 from normtune.kernels.rms_norm import forward
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles import launch
+from normtune.results import recorded_code
 from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
+from normtune.results.parquet_csv import write_parquet
+from normtune.results.recorded_code import cell_of, pairs_of
 from normtune.results.records import Device
 from normtune.tuner.device import identity
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.device.identity import compare, renew
+from normtune.tuner.device.recorded import difference, record
 from normtune.tuner.plan.plan import Plan, Task, candidates
 from normtune.tuner.plan.resume import known, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
@@ -98,6 +106,49 @@ def test_after_a_refactoring_nothing_is_measured_again(toy, measured, bench, mod
     toy.kernels("toy_kernels", KERNELS)
     assert len(renew(measured, DEVICE, TARGET).same) == 6
     assert missing(whole(), measured.coverage(DEVICE)) == []
+
+
+@pytest.mark.long
+def test_the_code_of_imported_measurements_is_known(toy, measured, tmp_path):
+    file = tmp_path / "export.parquet"
+    measured.export(file)
+    with Store.open(f"sqlite:///{tmp_path}/other.db") as other:
+        assert other.import_parquet(file) == len(measured.load().frame)
+        toy.kernels("moved", KERNELS)
+        assert len(renew(other, DEVICE, TARGET).same) == 6
+        assert missing(whole(), other.coverage(DEVICE)) == []
+
+
+@pytest.mark.long
+def test_a_table_of_exported_evidence_is_judged_by_the_code_of_its_configs(toy, measured, tmp_path):
+    source = measured.load()
+    assert recorded_code.of(source) == record(source)
+    write_parquet(source, tmp_path / "data.parquet")
+    table = tmp_path / "table.py"
+    table.write_text(module_text(fit(source), "normtune fit --evidence data.parquet --out table.py"))
+    assert check(table, compare=difference).stale == ()
+    toy.kernels("moved", KERNELS)
+    found = check(table, compare=difference)
+    assert (found.failures, found.stale) == ((), ())
+    assert any("the compiled code of the table's" in note for note in found.notes)
+    toy.kernels("moved", KERNELS.replace("/ hidden", "/ hidden + 1.0"))
+    (line,) = check(table, compare=difference).stale
+    assert line.startswith("the compiled code of ") and "configs of toy changed since they were measured" in line
+
+
+@pytest.mark.long
+def test_measurements_of_which_some_have_no_code_are_judged_by_their_sources(toy, measured):
+    items = measured.load().measurements()
+    partly = Evidence.from_measurements(
+        [item._replace(code=None) if item.problem.rows == 64 else item for item in items], measured.load().runs
+    )
+    code = recorded_code.of(partly)
+    assert code is not None and (code.launches, code.cells) == ({}, {})
+    toy.kernels("moved", KERNELS)
+    cells = {cell_of(*pair) for pair in pairs_of(partly)}
+    found = difference(code, partly, cells)
+    assert found.suspects == ("toy",)
+    assert found.undecided == "3 of the table's 3 configs by hidden size were timed without a digest of their code"
 
 
 @pytest.mark.long

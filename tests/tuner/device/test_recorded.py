@@ -49,14 +49,14 @@ def known(evidence, tmp_path, monkeypatch) -> Evidence:
     assert sorted(code.cells) == CELLS
     write(code, path_of("made-up"))
     assert read("made-up", evidence) == code
-    assert difference("made-up", evidence, CELLS) == ((), (), "")
+    assert difference(code, evidence, CELLS) == ((), (), "")
     return evidence
 
 
 @pytest.mark.long
 def test_a_moved_kernel_is_suspect_and_did_not_change(toy, known):
     toy.kernels("moved", KERNELS)
-    assert difference("made-up", known, CELLS) == (("toy",), (), "")
+    assert difference(read("made-up", known), known, CELLS) == (("toy",), (), "")
     with pytest.raises(NormtuneError, match="the kernels of toy changed since they were recorded"):
         record(known)
 
@@ -66,23 +66,27 @@ def test_the_cells_whose_arithmetic_changed_are_named_if_they_were_asked_for(toy
     toy.kernels(
         "toy_kernels", KERNELS.replace("b_square += _rounded(b_x * b_x", "b_square += 1.0 + _rounded(b_x * b_x")
     )
-    assert difference("made-up", known, CELLS) == (("toy",), (CELLS[1],), "")
-    assert difference("made-up", known, CELLS[:1]) == (("toy",), (), "")
+    assert difference(read("made-up", known), known, CELLS) == (("toy",), (CELLS[1],), "")
+    assert difference(read("made-up", known), known, CELLS[:1]) == (("toy",), (), "")
 
 
 @pytest.mark.long
 def test_a_launch_that_changed_outside_of_the_sources_is_noticed(known, monkeypatch):
     monkeypatch.setattr(launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))
-    assert difference("made-up", known, CELLS).changed == tuple(CELLS)
+    assert difference(read("made-up", known), known, CELLS).changed == tuple(CELLS)
 
 
 @pytest.mark.long
 def test_without_this_triton_or_digests_the_sources_decide(toy, known, monkeypatch):
     toy.kernels("moved", KERNELS)
     monkeypatch.setattr(recorded, "triton_version", lambda: "9.9")
-    assert difference("made-up", known, CELLS).undecided.endswith("here is 9.9")
+    assert difference(read("made-up", known), known, CELLS).undecided.endswith("here is 9.9")
     path_of("made-up").unlink()
-    assert difference("made-up", known, CELLS) == (("toy",), (), "the recording has no digests of its code")
+    assert difference(read("made-up", known), known, CELLS) == (
+        ("toy",),
+        (),
+        "the measurements have no digests of their code",
+    )
 
 
 @pytest.mark.long
