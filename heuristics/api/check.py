@@ -42,7 +42,8 @@ class DeviceCheck(NamedTuple):
         verdict: on the table: `OK`, `AMBIGUOUS` or `STALE`.
         functions: each function that was checked, and the judgement on it.
         notes: what else the user should know, one line each.
-        kernels_changed: whether kernels changed since the table was fitted.
+        kernels_changed: whether kernels changed since the table was fitted: their compiled code, where it can be
+            compared, else their sources.
         shapes, timings: how many were measured.
         seconds: that it took.
     """
@@ -107,6 +108,9 @@ def check_on_device(
     bench = open_device(device, suspect.regime)
     try:
         suspect = suspect.on(bench.target.sms)
+        if suspect.changed:  # in their sources
+            stale, notes = offline.stale_kernels(Path(table), difference)
+            suspect = suspect._replace(changed=tuple(stale), notes=(*suspect.notes, *notes))
         known = recorded(bench.device, suspect.regime)
         course = Course(suspect.functions, suspect.box, bench.target, seed, MAX_ELEMENTS, known)
         begin(bench.device)

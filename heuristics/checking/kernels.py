@@ -29,6 +29,7 @@ Timed = tuple["RecordedCode | None", "Evidence"]
 Comparing = Callable[["RecordedCode | None", "Evidence", Collection["Cell"]], "Difference"]
 # Number of changed configs in a message.
 _NAMED = 5
+_UNCHANGED = "its kernels are those that were measured"
 
 
 def changed_kernels(
@@ -48,17 +49,29 @@ def changed_kernels(
     """
     specs = operators()
     changed = [name for name, known in header.kernels.items() if name in specs and not is_current(specs[name], known)]
-    why = "code is compared without --quick" if compare is None else "its measurements are not at hand"
-    if compare is not None and (differences := [_difference(*one, header, text, compare) for one in timed]):
+    measured = [] if compare is None else list(timed)
+    if compare is None:
+        why = "code is compared without --quick"
+    elif not measured:
+        why = "its measurements are not at hand"
+    else:
+        differences = [_difference(*one, header, text, compare) for one in measured]
         why = "; ".join(dict.fromkeys(difference.undecided for _, difference in differences if difference.undecided))
         if not why:
-            return _by_code(differences, notes)
+            kernels = {pair for _, evidence in measured for pair in evidence.fingerprints().items()}
+            changed = [name for name in changed if (name, header.kernels[name]) not in kernels]  # measured elsewhere
+            if not changed or any(difference.suspects for _, difference in differences):
+                return [*_by_code(differences, notes), *map(_stale_by_source, changed)]
+            why = "its measurements are of other kernels than its header says"
     if not changed:
-        notes.append("its kernels are those that were measured")
+        notes.append(_UNCHANGED)
         return []
     notes.append(f"whether their compiled code changed is not known: {why}")
-    again = "`normtune sweep --stale`, then fit"
-    return [f"the kernels of {name} changed since they were measured: {again}" for name in changed]
+    return [*map(_stale_by_source, changed)]
+
+
+def _stale_by_source(name: str) -> str:
+    return f"the kernels of {name} changed since they were measured: `normtune sweep --stale`, then fit"
 
 
 def _difference(
@@ -111,5 +124,5 @@ def _by_code(differences: "list[tuple[Collection[Cell], Difference]]", notes: li
             f"were measured ({named}): `normtune sweep --stale`, then fit"
         )
     if not suspects:
-        notes.append("its kernels are those that were measured")
+        notes.append(_UNCHANGED)
     return stale

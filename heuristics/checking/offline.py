@@ -86,6 +86,19 @@ def check(
     return Report(tuple(failures), tuple(stale), tuple(notes))
 
 
+def stale_kernels(path: Path, compare: Comparing) -> tuple[list[str], list[str]]:
+    """The lines of `check` on a table's kernels alone: those that are stale, and notes.
+
+    Raises:
+        UsageError: the file cannot be read or has no header of a table.
+        NormtuneError: the digests of a recording are damaged, or code cannot be compiled at all.
+    """
+    text = locate.read(path)
+    header, _ = parse(text, locate.told(path))
+    notes: list[str] = []
+    return changed_kernels(header, text, notes, _timed(header, path), compare), notes
+
+
 def _refit_advice(header: Header) -> str:
     if not is_plain(header.regenerate):
         return "fit it again, by another command than that of its header, which is not of the form that normtune writes"

@@ -77,8 +77,8 @@ def note_lines(
             f"the table was made for {header.device} with {header.sms} SMs, measured was {device.label} with "
             f"{device.sms}"
         )
-    for operator in table.changed:
-        yield f"the kernels of {operator} changed since the table was fitted; measured are the present ones"
+    for line in table.changed:
+        yield f"{line}; measured are the present ones"
     yield from table.notes
     if unfinished:
         yield f"the time was used up with {unfinished} shapes to go: --budget gives it more"

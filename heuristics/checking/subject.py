@@ -83,7 +83,7 @@ class Suspect(NamedTuple):
         header: its own.
         functions: that can be checked; of a table for any GPU, those for one multiprocessor: see `on`.
         box: that it was measured on.
-        changed: operators whose kernels changed since.
+        changed: a line for each operator whose kernels changed since; the sources decide.
         notes: for the user: entries that cannot be checked, an edit by hand.
         normalised: the trees of a table for any GPU; None for a table of one GPU.
     """
@@ -131,7 +131,11 @@ def read(path: Path) -> Suspect:
     if is_edited(header, body):
         notes.append("its code was edited since it was fitted")
     specs = operators()
-    changed = [name for name, known in header.kernels.items() if name in specs and not is_current(specs[name], known)]
+    changed = [
+        f"the kernels of {name} changed since the table was fitted"
+        for name, known in header.kernels.items()
+        if name in specs and not is_current(specs[name], known)
+    ]
     return Suspect(header, tuple(checked), Box(*map(int, box.groups())), tuple(changed), tuple(notes), normalised)
 
 

@@ -152,7 +152,12 @@ def test_a_table_of_another_gpu_is_measured_all_the_same(table: Path) -> None:
         "the table was made for NVIDIA A100 with 108 SMs, measured was NVIDIA H200 (replay) with 132" in result.stdout
     )
     assert (
-        "the kernels of rms_norm_forward changed since the table was fitted; measured are the present" in result.stdout
+        "the kernels of rms_norm_forward changed since they were measured: `normtune sweep --stale`, then fit; "
+        "measured are the present ones"
+    ) in " ".join(result.stdout.split())
+    assert (
+        "whether their compiled code changed is not known: its measurements are of other kernels than its header says"
+        in " ".join(result.stdout.split())
     )
 
 
@@ -160,6 +165,13 @@ def test_a_table_of_another_gpu_is_measured_all_the_same(table: Path) -> None:
 def test_strict_fails_where_kernels_changed(table: Path) -> None:
     rewritten(table, kernels={"rms_norm_forward": "sha256:old"})
     assert check("--device", REPLAY, "heuristics.py", "--strict", "--budget", "0.1s").exit_code == 1
+
+
+@pytest.mark.long
+def test_sources_that_compile_to_the_measured_code_are_no_change(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normtune.heuristics.checking.subject.is_current", lambda *_: False)
+    found = check_api.check_on_device(table, REPLAY, budget_seconds=0.1)
+    assert not found.kernels_changed and "its kernels are those that were measured" in found.notes
 
 
 @pytest.mark.long
