@@ -56,6 +56,7 @@ bench:
 	@$(if $(filter cuda:%,$(DEVICE)),,echo "make bench: no GPU to measure here; benchmarks/results/ holds an H200's" >&2; exit 1)
 	@$(MAKE) --silent $(VENV)/.ready
 	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/relatives.py
 	$(BIN)/python benchmarks/host.py
 	$(BIN)/python benchmarks/liger_table.py
 	$(BIN)/python benchmarks/tilegym_table.py

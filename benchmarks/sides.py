@@ -59,22 +59,25 @@ def _torch() -> Side:
     return Side(torch.__version__, lambda rows, hidden: lambda x, weight: rms_norm(x, (hidden,), weight, EPS))
 
 
-def _inductor() -> Side:
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled by Inductor, for the next shape alone."""
     import torch
     from torch._functorch import config as functorch_config
+
+    # By default a backward frees saved tensors while it runs, but a captured one runs more than once.
+    functorch_config.donated_buffer = False
+    torch._dynamo.reset()
+    return torch.compile(function, dynamic=False)
+
+
+def _inductor() -> Side:
+    import torch
 
     def plain(x: Any, weight: Any) -> Any:
         wide = x.float()
         return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS) * weight.float()).to(x.dtype)
 
-    # By default a backward frees saved tensors while it runs, but a captured one runs more than once.
-    functorch_config.donated_buffer = False
-
-    def make(rows: int, hidden: int) -> Norm:
-        torch._dynamo.reset()  # each shape is compiled for itself
-        return torch.compile(plain, dynamic=False)
-
-    return Side(torch.__version__, make, triton_ran)
+    return Side(torch.__version__, lambda rows, hidden: compiled(plain), triton_ran)
 
 
 @contextmanager

@@ -170,7 +170,7 @@ def test_a_line_that_was_cut_off_costs_itself_alone(tmp_path: Path) -> None:
 def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """An engine whose timing fails for the sides named `breaks`, and checks on the CPU."""
 
-    def timed(timer: object, problem: object, footprint: int, name: str, norms: dict) -> dict[str, list[int]]:
+    def timed(timer: object, buffers: list, footprint: int, calls: object, norms: dict) -> dict[str, list[int]]:
         for broken in (found for found in norms if found == "breaks"):
             raise beside.SideFailedError(broken, RuntimeError("operation not permitted when stream is capturing\nmore"))
         return {name: [1000, 3000, 2000] for name in ("copy", *norms)}
@@ -242,7 +242,8 @@ def test_all_sides_are_timed_on_the_same_slices_and_a_copy_of_as_many_bytes(name
 
     spec, problem = beside.problem_of(name, "float32", 8, 64)
     footprint = spec.bytes_moved(problem)
-    times = beside.timed(timer, problem, footprint, name, {"normtune": watched, "torch": norm})
+    buffers, calls = beside.buffers_of(problem, name), beside.calls_of(name)
+    times = beside.timed(timer, buffers, footprint, calls, {"normtune": watched, "torch": norm})
     launches = 1 + timed_launches(footprint)
     assert times == {side: [launches] * (beside.BLOCKS * beside.ROUNDS) for side in ("copy", "normtune", "torch")}
     copies = timer.graphs[::3]
@@ -261,11 +262,11 @@ def test_all_sides_are_timed_on_the_same_slices_and_a_copy_of_as_many_bytes(name
 
 def test_a_backward_is_that_of_its_slice_however_often_it_is_launched(timer: SimpleNamespace) -> None:
     tensors = {"x": torch.randn(8, 64), "dy": torch.randn(8, 64), "weight": torch.randn(64)}
-    made = beside._calls(norm, tensors, "backward", None)
+    call = beside.calls_of("backward")(norm, tensors, None)
     x, weight = tensors["x"].requires_grad_(), tensors["weight"].requires_grad_()
     wanted = torch.autograd.grad(norm(x, weight), (x, weight), tensors["dy"])
     for _ in range(3):
-        torch.testing.assert_close(made["call"](), wanted)
+        torch.testing.assert_close(call(), wanted)
 
 
 def test_who_cannot_be_captured_is_named(timer: SimpleNamespace) -> None:
@@ -273,6 +274,7 @@ def test_who_cannot_be_captured_is_named(timer: SimpleNamespace) -> None:
         raise RuntimeError("operation not permitted")
 
     spec, problem = beside.problem_of("forward", "float32", 8, 64)
+    buffers, calls = beside.buffers_of(problem, "forward"), beside.calls_of("forward")
     with pytest.raises(beside.SideFailedError) as caught:
-        beside.timed(timer, problem, spec.bytes_moved(problem), "forward", {"normtune": norm, "quack": breaks})
+        beside.timed(timer, buffers, spec.bytes_moved(problem), calls, {"normtune": norm, "quack": breaks})
     assert (caught.value.side, caught.value.reason) == ("quack", "RuntimeError: operation not permitted")

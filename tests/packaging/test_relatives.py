@@ -1,0 +1,85 @@
+"""`benchmarks/relatives.py` without a GPU: its cases, its checks, its table."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from normtune.benchmarks import relatives, relatives_report
+from normtune.benchmarks.relatives import CASES, Function, Side
+from normtune.kernels.problem import ITEMSIZE
+
+# (formula that Inductor compiles) of each case.
+PLAIN = {
+    "fused_add": relatives._plain_fused_add,
+    "gated": relatives._plain_gated,
+    "fp8_static": relatives._plain_fp8_static,
+    "fp8_row": relatives._plain_fp8(None),
+    "fp8_block": relatives._plain_fp8(128),
+}
+
+
+def check(function: Function, name: str, dtype: str = "float32") -> None:
+    torch.manual_seed(0)
+    side = Side("1", lambda rows, hidden: function)
+    relatives.check(function, side, CASES[name], dtype, 40, 256, device="cpu")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("name", CASES)
+def test_normtune_and_the_formula_of_its_peers_pass_the_check(name: str, dtype: str) -> None:
+    check(relatives._ours(CASES[name]), name, dtype)
+    check(PLAIN[name.removesuffix("_backward")], name, dtype)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_wrong_result_is_told(name: str) -> None:
+    right = relatives._ours(CASES[name])
+
+    def wrong(given: relatives.Tensors) -> tuple[torch.Tensor, ...]:
+        return right({**given, "x": given["x"] * (1.0 + 0.2 * (given["weight"] > 0))})
+
+    with pytest.raises(ValueError, match=r"result 0 is off by 0\."):
+        check(wrong, name)
+
+
+def test_the_chain_of_torch_is_a_gated_norm() -> None:
+    check(relatives._chained_gate, "gated")
+    check(relatives._chained_gate, "gated_backward")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_perfect_kernel_moves_what_the_case_reads_and_writes(name: str) -> None:
+    spec, problem = relatives.problem_of(name, "bfloat16", 4096, 1024)
+    read = sum(
+        torch.Size(buffer.shape).numel() * ITEMSIZE[buffer.dtype]
+        for buffer in relatives.buffers_of(CASES[name], "bfloat16", 4096, 1024)
+    )
+    written = spec.bytes_moved(problem) - read
+    rows = 4096 * 1024
+    # Elements written, and read beside what a call is given, in bytes.
+    elements = {"fused_add": 4, "fused_add_backward": 2 - 2, "gated": 2, "gated_backward": 4}.get(name, 1)
+    assert elements * rows <= written <= 1.04 * elements * rows + 40 * 1024
+
+
+def test_the_table(tmp_path: Path) -> None:
+    cells = [
+        {
+            "pass": name,
+            "dtype": "bfloat16",
+            "rows": rows,
+            "hidden": 4096,
+            "bytes": rows * 16384,
+            "device": "GPU",
+            "sides": {"normtune": {"version": "1", "median_us": 10.0 * rows}, "copy": {"median_us": 8.0 * rows}}
+            | {"inductor": {"version": "2", "median_us": 20.0 * rows}},
+        }
+        for name in ("fused_add", "gated")
+        for rows in (1, 8192)
+    ]
+    path = tmp_path / "relatives.jsonl"
+    path.write_text("".join(json.dumps(cell) + "\n" for cell in cells))
+    text = relatives_report.report(path)
+    assert "| fused_add, bfloat16 | 1.250 | 1.250 | 1 |" in text
+    assert "| 8192 x 4096 | 65536.00 | 81920.00 | 163840.00 | 0.50 | 1.25 |" in text
