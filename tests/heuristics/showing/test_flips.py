@@ -17,7 +17,6 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-from normtune.results.records import Measurement
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096) for hidden in (64, 128, 256, 512)]
 FEW, SOME, MANY = (RMSNormConfig("row", 1, warps) for warps in (1, 4, 16))
@@ -96,7 +95,7 @@ def noisy(measure, run, spec, regime, configs, seed):
     items = []
     for item in measure(lambda config, problem: 0.0, SHAPES, configs=configs, run=taken.id):
         luck = np.repeat([1 + 0.03 * draw.gauss(0, 1) for _ in range(8)], 2)
-        items.append(Measurement(*item[:-1], (item.samples * luck).astype(np.int32)))
+        items.append(item._replace(samples=(item.samples * luck).astype(np.int32)))
     return matrix_of(Evidence.from_measurements(items, [taken]), spec)
 
 
@@ -127,7 +126,7 @@ def test_a_winner_without_times_in_the_other_is_unknown_and_shapes_of_one_are_le
 def test_a_config_that_left_the_race_early_is_compared_on_the_rounds_it_had(of_law, spec):
     cold, warm = of_law(cold_law, "cold"), of_law(warm_law, "warm")
     cut = [
-        Measurement(*item[:-2], item.rounds[:6], item.samples[:6]) if item.config == FEW else item
+        item._replace(rounds=item.rounds[:6], samples=item.samples[:6]) if item.config == FEW else item
         for item in warm.measurements()
     ]
     early = matrix_of(Evidence.from_measurements(cut, warm.runs), spec)

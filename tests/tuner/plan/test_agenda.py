@@ -147,7 +147,7 @@ def loss_of_table(evidence, matrices, measured, leaves):
 @pytest.mark.parametrize(
     ("share", "leaves", "draws"),
     [
-        (0.2, 12, 6),
+        (0.2, 12, 3),
         pytest.param(0.2, None, 6, marks=pytest.mark.slow),
         pytest.param(0.5, None, 6, marks=pytest.mark.slow),
     ],
