@@ -162,7 +162,7 @@ def opened(monkeypatch):
 @pytest.mark.long
 def test_studies_are_kept_beside_each_other_in_a_file_of_optuna(opened, tmp_path):
     path, plan = tmp_path / "studies.db", recorded_plan()
-    plan = plan._replace(tasks=plan.tasks[:2])
+    plan = plan._replace(tasks=tuple(task._replace(candidates=task.candidates[:8]) for task in plan.tasks[:2]))
     for number in (1, 2):
         with Store.open(f"sqlite:///{tmp_path}/store{number}.db") as store:
             summary = sweep(opened(), store, plan, partial(TPE, studies=path))
