@@ -236,7 +236,7 @@ def vllm(_: Path | None) -> None:
     _kept.append(library)
 
     def opcheck(operator: Any, arguments: Any, **_: Any) -> None:
-        if operator is not None:
+        if operator is not None and torch.cuda.is_available():  # the check multiplies FP8, which the CPU cannot
             torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
 
     # Operators that allocate nothing and are checked by no schema here.
@@ -293,7 +293,7 @@ def vllm(_: Path | None) -> None:
         scaled_fp8_quant=scaled_fp8_quant,
         scaled_int8_quant=nothing,
     )
-    platform = SimpleNamespace(is_rocm=lambda: False, fp8_dtype=lambda: torch.float8_e4m3fn)
+    platform = SimpleNamespace(is_rocm=lambda: False, is_cuda=lambda: True, fp8_dtype=lambda: torch.float8_e4m3fn)
     stand_in("vllm.platforms", current_platform=platform)
     stand_in("vllm.utils.torch_utils", set_random_seed=torch.manual_seed)
 
