@@ -10,7 +10,7 @@ from torch import Tensor
 
 from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, blocks_of, padded_rows
 
-OUTPUTS = ("sum", "q", "scale", "amax", "y")
+OUTPUTS = ("sum", "q", "scale", "amax", "y", "q_t")
 
 
 class Composed(NamedTuple):
@@ -43,7 +43,7 @@ def outputs(
     offset: float,
     least_amax: float = 0.0,
 ) -> dict[str, Tensor]:
-    """`q`, and what there is of `sum`, `scale`, `amax` and `y`.
+    """`q`, and what there is of `sum`, `scale`, `amax`, `y` and `q_t`.
 
     Args:
         work: what is asked for.
@@ -82,6 +82,8 @@ def outputs(
         found["scale"] = _stored(work, wide_scale.squeeze(2))
     q = (blocks * wide_scale.reciprocal()).clamp(-work.largest, work.largest).to(getattr(torch, work.q_dtype))
     found["q"] = q.flatten(1)[:, : norm.shape[1]].contiguous()
+    if work.has_transpose:
+        found["q_t"] = found["q"].view(torch.uint8).t().contiguous().view(found["q"].dtype)
     return found
 
 

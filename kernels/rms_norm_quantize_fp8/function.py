@@ -29,6 +29,7 @@ class Quantized(NamedTuple):
         amax: (1,) float32, largest magnitude of the norm over the whole tensor; None if not asked for.
         y: the norm in x's dtype; None if not asked for.
         sum: x + residual in x's dtype, which was normalized; None without a residual.
+        q_t: (hidden, rows), the transpose of q as a matrix (rows, hidden), contiguous; None if not asked for.
     """
 
     q: Tensor
@@ -36,6 +37,7 @@ class Quantized(NamedTuple):
     amax: Tensor | None = None
     y: Tensor | None = None
     sum: Tensor | None = None
+    q_t: Tensor | None = None
 
 
 def rms_norm_quantize_fp8(
@@ -52,6 +54,7 @@ def rms_norm_quantize_fp8(
     layout: str = "row_major",
     return_amax: bool = False,
     return_y: bool = False,
+    return_transpose: bool = False,
     least_amax: float = 1e-10,
     batch_invariant: bool | None = None,
 ) -> Quantized:
@@ -91,6 +94,8 @@ def rms_norm_quantize_fp8(
             NVIDIA's tensor memory accelerator reads them; the padding holds zeros.
         return_amax: also return the amax of the tensor, only for `static`; nothing is to be cleared before.
         return_y: also return the norm in x's dtype.
+        return_transpose: also return q transposed, as a product with it takes over columns, only for `static`; in the
+            same launch or in one after it, whichever the table has for the shape.
         least_amax: positive; the amax from which a scale is computed where the norm has a smaller one.
         batch_invariant: give each row of q and of scales the same bits in every batch; None for the setting of
             `normtune.batch_invariant` and `normtune.use_batch_invariant`.
@@ -106,10 +111,11 @@ def rms_norm_quantize_fp8(
     if has_torch_function_variadic(*tensors):
         given: dict[str, Any] = {"eps": eps, "offset": offset, "scale": scale, "scaling": scaling, "dtype": dtype}
         given |= {"residual": residual, "rounding": rounding, "layout": layout, "return_amax": return_amax}
-        given |= {"return_y": return_y, "least_amax": least_amax, "batch_invariant": batch_invariant}
+        given |= {"return_y": return_y, "return_transpose": return_transpose, "least_amax": least_amax}
+        given["batch_invariant"] = batch_invariant
         found: Quantized = handle_torch_function(rms_norm_quantize_fp8, tensors, x, weight, **given)
         return found
-    choice = (scaling, dtype, rounding, layout, return_amax, return_y, residual is not None)
+    choice = (scaling, dtype, rounding, layout, return_amax, return_y, return_transpose, residual is not None)
     try:
         work, variant = _settled(*choice) if torch.compiler.is_compiling() else _kept_settled(*choice)
     except TypeError:  # also of values that cannot be kept
@@ -120,11 +126,18 @@ def rms_norm_quantize_fp8(
         raise ValueError(f"least_amax is {least_amax!r}: expected a positive number")
     read = {"x": x, "weight": weight, "residual": residual, "scale": None if scale is None else scale.view(1)}
     scalars = {"eps": eps, "offset": offset, "least_amax": least_amax}
-    return _named(work, QUANTIZE.call((scaling, variant), read, scalars, batch_invariant), x, scale)
+    return _named(work, QUANTIZE.call((work.kind, variant), read, scalars, batch_invariant), x, scale)
 
 
 def _settled(
-    scaling: str, dtype: torch.dtype, rounding: str, layout: str, return_amax: bool, return_y: bool, has_residual: bool
+    scaling: str,
+    dtype: torch.dtype,
+    rounding: str,
+    layout: str,
+    return_amax: bool,
+    return_y: bool,
+    return_transpose: bool,
+    has_residual: bool,
 ) -> tuple[Work, str]:
     """What is asked for, and its variant.
 
@@ -144,15 +157,19 @@ def _settled(
         raise TypeError(f"dtype is {dtype!r}: expected one of {', '.join(map(str, _DTYPES))}")
     if dtype not in _DTYPES:
         raise ValueError(f"dtype is {dtype}: expected one of {', '.join(map(str, _DTYPES))}")
-    for name, flag in (("return_amax", return_amax), ("return_y", return_y)):
+    flags = {"return_amax": return_amax, "return_y": return_y, "return_transpose": return_transpose}
+    for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise TypeError(f"{name} is {flag!r}: expected True or False")
     if return_amax and scaling != "static":
         raise ValueError(f"return_amax is True with scaling {scaling!r}: expected 'static', other scales tell the amax")
+    if return_transpose and scaling != "static":
+        raise ValueError(f"return_transpose is True with scaling {scaling!r}: expected 'static'")
     if layout != "row_major" and scaling != "block":
         raise ValueError(f"layout is {layout!r} with scaling {scaling!r}: expected 'block'")
     work = Work(
-        scaling, _DTYPES[dtype], *ROUNDINGS[rounding], return_y, has_residual, return_amax, layout == "column_major"
+        *(scaling, _DTYPES[dtype], *ROUNDINGS[rounding], return_y, has_residual, return_amax),
+        *(layout == "column_major", return_transpose),
     )
     return work, variant_of(work)
 
