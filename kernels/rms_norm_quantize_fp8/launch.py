@@ -127,7 +127,7 @@ def resolve_transposing(
     row_alignment = transposition.row_alignment_of(problem.rows)
     if config.schedule != "tile":
         of_transpose = TransposeConfig(config.transpose_row, config.transpose_col, config.transpose_warps)
-        transpose = transposition.resolve(of_transpose, problem, target)
+        transpose = transposition.resolve(of_transpose, problem, target, alignment)
         return TransposingLaunch(resolve(config, problem, target, alignment), transpose, row_alignment)
     work = work_of(problem)
     check_target(work, target)

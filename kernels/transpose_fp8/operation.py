@@ -27,6 +27,8 @@ class _Composed:
 
 def _checks(tensors: Sequence[Any]) -> None:
     x = tensors[0]
+    if x.dtype != BYTES:
+        raise ValueError(f"x is {x.dtype}: expected {BYTES}, as normtune.transpose_fp8 views any dtype of 8 bits")
     if x.dim() != 2:
         raise ValueError(f"x has shape {tuple(x.shape)}: expected (rows, columns)")
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import normtune
+from normtune.kernels.calling import dispatch
 from normtune.kernels.operator import IllegalConfigError, operator, operators
 from normtune.kernels.rms_norm_quantize_fp8.config import TransposingConfig
 from normtune.kernels.rms_norm_quantize_fp8.variants import TRANSPOSE, operator_name, variant_of, work_of
@@ -75,6 +76,17 @@ def test_binaries_differ_by_whether_16_divides_the_rows_and_rows_are_worked_on_a
         launches = [SPEC.launch(config, SPEC.problem(rows, 512, "bfloat16"), TARGET) for rows in (64, 4096, 65, 8)]
         assert launches[0].binary == launches[1].binary != launches[2].binary == launches[3].binary
         assert len({launch.of_a_row for launch in launches}) == 1
+
+
+def test_the_number_of_rows_narrows_no_access_to_rows():
+    """The transposed result, whose stride it is, is no tensor of rows; the strides of rows count in both launches."""
+    problem = SPEC.problem(33, 512, "bfloat16")
+    tensors = [torch.empty(one.shape, dtype=getattr(torch, one.dtype), device="meta") for one in SPEC.buffers(problem)]
+    launch = dispatch.resolved(SPEC, problem, tensors[0], tensors)
+    assert (launch.norm.alignment, launch.transpose.alignment, launch.transpose.row_alignment) == (16, 16, 1)
+    tensors[0] = torch.empty(33, 520, dtype=torch.bfloat16, device="meta")[:, :512]
+    launch = dispatch.resolved(SPEC, problem, tensors[0], tensors)
+    assert (launch.norm.alignment, launch.transpose.alignment) == (8, 8)
 
 
 @pytest.mark.parametrize("hidden", [1, 100, 4096, 65536])

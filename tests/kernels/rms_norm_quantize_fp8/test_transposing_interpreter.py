@@ -126,6 +126,13 @@ def test_the_composition_computes_what_the_kernels_do(monkeypatch):
     assert torch.equal(bits(launched.q_t), bits(composed.q_t)) and torch.equal(bits(launched.q), bits(composed.q))
 
 
+def test_rows_have_the_same_bits_in_every_batch():
+    x, weight, options = torch.randn(48, 300), torch.rand(300), {"scale": torch.ones(1), "return_transpose": True}
+    whole = normtune.rms_norm_quantize_fp8(x, weight, batch_invariant=True, **options)
+    part = normtune.rms_norm_quantize_fp8(x[3:8], weight, batch_invariant=True, **options)
+    assert torch.equal(bits(whole.q_t[:, 3:8]), bits(part.q_t))
+
+
 def test_no_rows_and_other_strides():
     scale = torch.ones(1)
     found = normtune.rms_norm_quantize_fp8(torch.ones(0, 16), None, scale=scale, return_transpose=True)

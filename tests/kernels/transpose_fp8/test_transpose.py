@@ -39,6 +39,11 @@ def test_a_cpu_and_a_tensor_without_memory_are_served():
     assert (found.shape, found.dtype, found.is_meta) == ((6, 4), torch.float8_e5m2, True)
 
 
+def test_the_operator_of_the_dispatcher_takes_one_dtype():
+    with pytest.raises(ValueError, match=r"x is torch.uint8: expected torch.float8_e5m2"):
+        torch.ops.normtune.transpose_fp8(BYTES, None)
+
+
 def test_bytes_are_read_and_written_once():
     problem = SPEC.problem(10, 300, "bfloat16")
     assert SPEC.bytes_moved(problem) == 2 * 10 * 300 and not list(faults(SPEC)) and not SPEC.is_default
