@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from normtune.kernels.rms_norm_gated.module import RMSNormGated
     from normtune.kernels.rms_norm_quantize_fp8.function import rms_norm_quantize_fp8
     from normtune.kernels.short_form.decorator import kernel_operator
+    from normtune.kernels.transpose_fp8.function import transpose_fp8
     from normtune.results.api import export_data, export_recording, import_data, list_data
     from normtune.results.database.store import Store
     from normtune.tuner.api import sweep
@@ -72,6 +73,7 @@ _HOMES = {
     "show_flips": "heuristics.api.maps",
     "show_map": "heuristics.api.maps",
     "sweep": "tuner.api",
+    "transpose_fp8": "kernels.transpose_fp8.function",
     "uninstall": "heuristics.api.installing",
     "use_batch_invariant": "kernels.calling.batch_invariant",
     "use_table": "kernels.calling.dispatch",
@@ -113,6 +115,7 @@ __all__ = [
     "show_flips",
     "show_map",
     "sweep",
+    "transpose_fp8",
     "uninstall",
     "use_batch_invariant",
     "use_table",

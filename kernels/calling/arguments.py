@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.operation import COLUMNS, Operation
+from normtune.kernels.calling.operation import COLUMNS, OTHERS, Operation
 from normtune.kernels.problem import MAX_ROWS
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -32,11 +32,19 @@ def check(operation: Operation, tensors: Sequence[Any], scalars: Sequence[Any]) 
         ValueError: another property is wrong.
     """
     first, x = operation.inputs[0], tensors[0]
-    check_tensor(first, x)
+    if not operation.x_dtypes:
+        check_tensor(first, x)
+    else:
+        check_kind(first, x)
+    operation.checks(tensors)
     if x.dim() == 0:
         raise ValueError(f"{first} has no dimension: expected (..., hidden)")
     for name, tensor in zip(operation.inputs[1:], tensors[1:], strict=True):
         if tensor is None and name in operation.optional:
+            continue
+        if operation.kinds[name] == OTHERS:
+            check_kind(name, tensor)
+            check_device(name, tensor, first, x)
             continue
         is_columns = operation.kinds[name] == COLUMNS
         has_groups = is_columns and operation.is_grouped and isinstance(tensor, Tensor) and x.dim() > 1

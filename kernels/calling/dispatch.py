@@ -131,7 +131,9 @@ def resolved(
         tensors: those of the problem; all strides but the last count.
         batch_invariant: the config must not depend on the number of rows.
     """
-    strides = [stride for tensor in tensors if tensor is not None for stride in tensor.stride()[:-1]]
+    # A transposed output has no rows: the kernels align its stride, the number of rows, themselves.
+    of_rows = [tensor for tensor in tensors if tensor is not None and tensor.shape[-1] == problem.hidden]
+    strides = [stride for tensor in of_rows for stride in tensor.stride()[:-1]]
     alignment = alignment_of(problem.hidden, *strides)
     return _resolve(spec, problem, target_of(first), first.device.index or 0, alignment, batch_invariant)
 

@@ -23,8 +23,8 @@ from normtune.kernels.calling.arguments import check
 from normtune.kernels.calling.dispatch import Cache, prepared
 from normtune.kernels.calling.groups import grouped_rows
 from normtune.kernels.calling.launcher import Prepared
-from normtune.kernels.calling.layout import columns_of, has_memory, rows_of, shown, takes_kernels, traits
-from normtune.kernels.calling.operation import COLUMNS, FACTORS, ROWS, Operation
+from normtune.kernels.calling.layout import columns_of, has_memory, readable, rows_of, shown, takes_kernels, traits
+from normtune.kernels.calling.operation import COLUMNS, FACTORS, OTHERS, ROWS, Operation
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 
@@ -45,9 +45,10 @@ class Plan:
         rows: number of rows.
         saved: shape and dtype of each saved input.
         backward: without and with gradients (hidden,), the kept launch behind its key of `written_out`.
+        made: shape and dtype of each output, for an operation without a backward.
     """
 
-    __slots__ = ("backward", "batch_invariant", "launch", "operation", "rows", "saved", "scalars", "shape")
+    __slots__ = ("backward", "batch_invariant", "launch", "made", "operation", "rows", "saved", "scalars", "shape")
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class Plan:
             name: None if tensor is None else (tensor.shape, tensor.dtype) for name, tensor in tensors.items()
         }
         self.backward: list[tuple[Any, Prepared | None]] = [(None, None), (None, None)]
+        self.made = {} if operation.backward else operation.outputs_at(x)
 
 
 def new_forward(
@@ -88,7 +90,8 @@ def new_forward(
         is_in_place: write outputs into the inputs of `Operation.in_place`.
 
     Returns:
-        Outputs, contiguous, factors as (rows,), None for those that are not stored; and the plan.
+        Outputs, contiguous, factors as (rows,), None for those that are not stored; and the plan. Without rows, outputs
+        that are of all rows are zeros.
 
     Raises:
         TypeError, ValueError: as `check`, or the batch-invariant mode is not available.
@@ -104,13 +107,14 @@ def new_forward(
             raise ValueError(
                 f"{operation.inputs[0]} is {shown(x)}: the batch-invariant mode has {operation.kernels_take}"
             )
+        compose = wide.forward if operation.backward else wide.forward_alone
         found: dict[str, Tensor | None] = dict(
-            zip(operation.outputs, wide.forward(operation, tensors, scalars), strict=True)
+            zip(operation.outputs, compose(operation, tensors, scalars), strict=True)
         )
         return (*(_written(operation, found, given) if is_in_place else found).values(), plan)
     outputs = {
-        name: new_output(operation, name, given, plan) if is_saving or operation.kinds[name] == ROWS else None
-        for name in operation.outputs
+        name: new_output(operation, name, given, plan) if is_saving or number < operation.results else None
+        for number, name in enumerate(operation.outputs)
     }
     if x.numel():
         launched = _inputs(operation, given, x, batch_invariant)
@@ -125,6 +129,8 @@ def new_forward(
             plan.launch = launch
             operation.plans.keep(key, plan, generation)
         launch(*launched.values(), *views.values())
+    elif not operation.backward:
+        outputs = {name: torch.zeros_like(tensor) for name, tensor in outputs.items() if tensor is not None}
     return (*(_written(operation, outputs, given) if is_in_place else outputs).values(), plan)
 
 
@@ -192,11 +198,20 @@ def _written(
 
 def new_output(operation: Operation, name: str, given: Mapping[str, Tensor | None], plan: Plan) -> Tensor:
     """Memory of an output: contiguous of the first input's shape, or (rows,) float32."""
+    if not operation.backward:
+        x = given[operation.inputs[0]]
+        assert x is not None
+        return new_of(x, *plan.made[name])
     like = given[operation.like_of(name)]
     assert like is not None
     if operation.kinds[name] == FACTORS:
         return new_factors(like, plan)
     return torch.empty(like.shape, dtype=like.dtype, device=like.device)
+
+
+def new_of(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory on the device of x."""
+    return torch.empty(shape, dtype=dtype, device=x.device)
 
 
 def new_factors(x: Tensor, plan: Plan) -> Tensor:
@@ -228,6 +243,8 @@ def _inputs(
             found[name] = rows_of(name, tensor, batch_invariant)
         elif kind == FACTORS:
             found[name] = tensor.reshape(-1).to(torch.float32).contiguous()
+        elif kind == OTHERS:
+            found[name] = readable(name, tensor)
     return found
 
 
@@ -258,6 +275,7 @@ def _forward_launch(plan: Plan, tensors: dict[str, Tensor | None], is_saving: bo
 
 def _backward_launch(plan: Plan, tensors: dict[str, Tensor | None], needs_rows: bool, needs_columns: bool) -> Prepared:
     operation, spec = plan.operation, plan.operation.backward
+    assert spec is not None
     scalars = dict(zip(operation.defaults, plan.scalars, strict=True))
     problem = _problem(operation, spec, tensors, needs_columns)
 

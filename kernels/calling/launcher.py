@@ -10,6 +10,7 @@ the public `kernel[grid]`, and so is everything while one of Triton's hooks has 
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -153,7 +154,8 @@ class _Public:
     """A kernel call through Triton's public interface, on other tensors.
 
     Attributes:
-        slots: for each leading argument that is a tensor or None, its index among the tensors.
+        slots: for each leading argument that is a tensor or None, its index among the tensors; for None `count` if the
+            tensors have none.
         rest: the other positional arguments.
         options: constexprs and compiler options.
         count: number of tensors.
@@ -168,10 +170,13 @@ class _Public:
         self._kernel, self._grid, self.options, self.count = call.kernel, call.grid, call.options, len(tensors)
         indices = {id(tensor): index for index, tensor in enumerate(tensors)}
         slots = []
+        indices.setdefault(id(None), self.count)
         for argument in call.args:
             if id(argument) not in indices:
                 break
             slots.append(indices[id(argument)])
+        while slots and slots[-1] == self.count:
+            slots.pop()
         # Of several missing tensors at the end one is enough: the rest holds None, too, and pointers keep their order.
         while len(slots) > 1 and slots[-1] == slots[-2] and tensors[slots[-1]] is None:
             slots.pop()
@@ -181,7 +186,8 @@ class _Public:
             raise ValueError(f"{call.kernel}: its tensors do not come before its other arguments")
 
     def __call__(self, tensors: Sequence[Tensor | None]) -> None:
-        self._kernel[self._grid](*(tensors[slot] for slot in self.slots), *self.rest, **self.options)
+        every = (*tensors, None)
+        self._kernel[self._grid](*(every[slot] for slot in self.slots), *self.rest, **self.options)
 
 
 def _bind(call: KernelCall, public: _Public, device: int) -> Bound | None:
@@ -201,11 +207,17 @@ def _bind(call: KernelCall, public: _Public, device: int) -> Bound | None:
         pick = itemgetter(slice(public.slots[0], public.slots[0] + 1))
     elif public.slots == tuple(range(public.count)):
         pick = _all
+    elif public.count in public.slots:
+        pick = partial(_with_none, pick)
     return way(compiled, launcher, (x, y, z), pick, (*public.rest, *constants))
 
 
 def _all(pointers: Sequence[int | None]) -> Sequence[int | None]:
     return pointers
+
+
+def _with_none(pick: Pick, pointers: Sequence[int | None]) -> Sequence[int | None]:
+    return pick((*pointers, None))
 
 
 def _loaded(call: KernelCall, device: int) -> Any:

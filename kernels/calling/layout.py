@@ -12,6 +12,7 @@ from torch import Tensor
 
 from normtune.kernels.calling.arguments import is_for_kernels
 from normtune.kernels.calling.batch_invariant import settled
+from normtune.kernels.calling.dispatch import target_of
 from normtune.kernels.calling.operation import Operation
 
 # Interpreted kernels read the memory of CPUs.
@@ -33,7 +34,8 @@ def has_memory(tensor: Tensor) -> bool:
 
 def takes_kernels(operation: Operation, x: Tensor) -> bool:
     """Whether the kernels run on the device of a checked x, and take its dtype and rows."""
-    return (x.is_cuda or (INTERPRETED and x.device.type == "cpu")) and is_for_kernels(operation, x)
+    is_there = x.is_cuda or (INTERPRETED and x.device.type == "cpu")
+    return is_there and is_for_kernels(operation, x) and operation.is_for_target(target_of(x))
 
 
 def shown(x: Tensor) -> str:

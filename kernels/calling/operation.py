@@ -1,8 +1,8 @@
 """The declaration of a function of rows, from which this room makes its calls on a user's tensors.
 
-In: the specs of its forward and its backward, and its formula in torch's operations. Out: `Operation`. By the names of
-the specs' buffers, `dy` is the gradient of the forward's output `y` and `dx` that of its input `x`; all other inputs of
-the backward are inputs or outputs of the forward, and autograd saves them.
+In: the specs of its forward and its backward, if it has one, and its formula in torch's operations. Out: `Operation`.
+By the names of the specs' buffers, `dy` is the gradient of the forward's output `y` and `dx` that of its input `x`; all
+other inputs of the backward are inputs or outputs of the forward, and autograd saves them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +16,15 @@ from torch import Tensor
 from normtune.kernels.calling.dispatch import Cache
 from normtune.kernels.calling.launcher import Prepared
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import INPUT, OUTPUT, WEIGHT, Buffer
+from normtune.kernels.problem import INPUT, OUTPUT, WEIGHT, Buffer, Problem
+from normtune.kernels.target import Target
 
 # The shape of a tensor of a call whose first input is (..., hidden): (..., hidden), (hidden,) or (...,). Columns of an
-# operation on groups may also be (groups, hidden), of a first input (..., groups, hidden).
-ROWS, COLUMNS, FACTORS = "rows", "columns", "factors"
+# operation on groups may also be (groups, hidden), of a first input (..., groups, hidden). An operation without a
+# backward may have others, of the shape that the spec's buffers give them.
+ROWS, COLUMNS, FACTORS, OTHERS = "rows", "columns", "factors", "others"
+# Rows and their length by which shapes are told apart: none is a power of two, nor the other one rounded up to any.
+_ROWS, _HIDDEN = 5, 259
 
 
 class Formula(Protocol):
@@ -30,7 +34,7 @@ class Formula(Protocol):
     """
 
     def forward(self, *arguments: Any) -> Sequence[Tensor]:
-        """Outputs, of inputs and scalars; factors in the wide dtype."""
+        """Outputs, of inputs and scalars; factors in the wide dtype. Without a backward, of all rows."""
         ...
 
     def factors(self, *arguments: Any) -> Sequence[Tensor]:
@@ -44,14 +48,15 @@ class Formula(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """A differentiable function of rows.
+    """A function of rows.
 
     Attributes:
         name: of the public function.
         forward, backward: the specs of its operators. The first flag of each, switched off, leaves out the outputs that
-            only the backward reads, and the gradients of inputs (hidden,).
+            only the backward reads, and the gradients of inputs (hidden,). Without a backward all flags are in `flags`,
+            a call returns a tuple of all outputs, of any shape and dtype, and nothing has a gradient.
         formula: a module or object; see `Formula`.
-        optional: inputs (hidden,) that a call may leave out; they come last.
+        optional: inputs (hidden,) that a call may leave out; with a backward they come last.
         defaults: of the scalars, in the order of the kernels; None for one that `derived` has.
         derived: functions of the first input that give a scalar for None.
         like: for an output or gradient (..., hidden) the input, or the saved tensor, that has its dtype, unless that is
@@ -63,15 +68,19 @@ class Operation:
         columns_alone: prepares the launch of the gradients (hidden,) without those of rows, given the backward's
             tensors by name; None for a backward that is launched whole.
         flags: values of the specs' other flags, those that this function has fixed.
+        x_dtypes: dtypes of the first input, with the problem's dtype for each; none for those of the specs.
+        checks: of the inputs, of which the first is a tensor: raises TypeError or ValueError for what this operation
+            alone refuses.
+        is_for_target: whether the kernels run on a target; elsewhere the formula serves.
         is_grouped: the kernels take rows as (outer, inner, groups, hidden) with any strides but the last, and columns
             of their own for each group.
     """
 
     name: str
     forward: OperatorSpec
-    backward: OperatorSpec
     formula: Any
     defaults: Mapping[str, float | None]
+    backward: OperatorSpec | None = None
     optional: tuple[str, ...] = ()
     derived: Mapping[str, Callable[[Tensor], float]] = field(default_factory=dict)
     like: Mapping[str, str] = field(default_factory=dict)
@@ -81,26 +90,23 @@ class Operation:
     compiler_options: Callable[[Mapping[str, float]], Mapping[str, Any] | None] = lambda _: None
     columns_alone: Callable[[dict[str, Tensor | None]], Prepared] | None = None
     flags: Mapping[str, bool] = field(default_factory=dict)
+    x_dtypes: Mapping[torch.dtype, str] = field(default_factory=dict)
+    checks: Callable[[Sequence[Any]], None] = lambda _: None
+    is_for_target: Callable[[Target], bool] = lambda _: True
     is_grouped: bool = False
     # Launches of the forward by `written_out.forward`'s key.
     plans: "Cache[Any]" = field(default_factory=Cache)
 
     @cached_property
     def kinds(self) -> dict[str, str]:
-        """`ROWS`, `COLUMNS` or `FACTORS` of each tensor."""
-        shapes = {(2, 3): ROWS, (3,): COLUMNS, (2,): FACTORS}
-        return {
-            buffer.name: shapes[buffer.shape]
-            for spec in (self.forward, self.backward)
-            for buffer in self._buffers(spec)
-        }
+        """`ROWS`, `COLUMNS`, `FACTORS` or `OTHERS` of each tensor."""
+        shapes = {(_ROWS, _HIDDEN): ROWS, (_HIDDEN,): COLUMNS, (_ROWS,): FACTORS}
+        return {buffer.name: shapes.get(buffer.shape, OTHERS) for spec in self._specs for buffer in self._buffers(spec)}
 
     @cached_property
     def variants(self) -> dict[str, tuple[str, str]]:
         """By the name of a spec its variants without and with what the first flag leaves out."""
-        return {
-            spec.name: (self._variant(spec, False), self._variant(spec, True)) for spec in (self.forward, self.backward)
-        }
+        return {spec.name: (self._variant(spec, False), self._variant(spec, True)) for spec in self._specs}
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -115,7 +121,7 @@ class Operation:
     @cached_property
     def results(self) -> int:
         """Number of outputs that a call returns."""
-        return sum(self.kinds[name] == ROWS for name in self.outputs)
+        return sum(self.kinds[name] == ROWS or not self.backward for name in self.outputs)
 
     @cached_property
     def incoming(self) -> tuple[str, ...]:
@@ -125,6 +131,7 @@ class Operation:
     @cached_property
     def saved(self) -> tuple[str, ...]:
         """The other tensors that the backward reads, inputs before outputs."""
+        assert self.backward is not None
         return tuple(name for name in self._names(self.backward, INPUT, WEIGHT) if name not in self.incoming)
 
     @cached_property
@@ -135,6 +142,7 @@ class Operation:
     @cached_property
     def gradients(self) -> tuple[str, ...]:
         """The gradients that the backward writes."""
+        assert self.backward is not None
         return self._names(self.backward, OUTPUT)
 
     @cached_property
@@ -160,21 +168,37 @@ class Operation:
     @cached_property
     def dtypes(self) -> dict[torch.dtype, str]:
         """The dtypes of rows that the kernels take, with their names."""
-        return {getattr(torch, name): name for name in self.forward.dtypes}
+        return dict(self.x_dtypes) or {getattr(torch, name): name for name in self.forward.dtypes}
 
     @property
     def kernels_take(self) -> str:
         """Text on the inputs that the kernels take, for errors."""
-        dtypes = ", ".join(self.forward.dtypes)
+        dtypes = ", ".join(str(dtype).removeprefix("torch.") for dtype in self.dtypes)
         return f"kernels for {dtypes} on a GPU, rows of 1 to {self.forward.max_hidden} elements"
+
+    def outputs_at(self, x: Tensor) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and dtype of each output, of a first input (..., hidden), for an operation without a backward."""
+        spec, hidden = self.forward, x.shape[-1]
+        dtype = self.dtypes.get(x.dtype, str(x.dtype).removeprefix("torch."))
+        problem = Problem(spec.name, x.shape[:-1].numel(), hidden, dtype, self.variants[spec.name][True])
+        return {
+            buffer.name: (x.shape if self.kinds[buffer.name] == ROWS else buffer.shape, getattr(torch, buffer.dtype))
+            for buffer in spec.buffers(problem)
+            if buffer.role == OUTPUT
+        }
+
+    @property
+    def _specs(self) -> tuple[OperatorSpec, ...]:
+        return (self.forward,) if self.backward is None else (self.forward, self.backward)
 
     def _names(self, spec: OperatorSpec, *roles: str) -> tuple[str, ...]:
         return tuple(buffer.name for buffer in self._buffers(spec) if buffer.role in roles)
 
     def _buffers(self, spec: OperatorSpec) -> tuple[Buffer, ...]:
-        """Tensors of rows of 3 elements, of which there are 2."""
-        return spec.buffers(spec.problem(2, 3, spec.dtypes[0], self.variants[spec.name][True]))
+        return spec.buffers(spec.problem(_ROWS, _HIDDEN, spec.dtypes[0], self.variants[spec.name][True]))
 
     def _variant(self, spec: OperatorSpec, is_whole: bool) -> str:
+        if self.backward is None:
+            return spec.variant(**self.flags)
         first, *others = (flag.name for flag in spec.flags)
         return spec.variant(**{first: is_whole}, **{name: self.flags.get(name, True) for name in others})

@@ -90,6 +90,7 @@ class Ops:
 
     def _schemas(self) -> tuple[str, str]:
         operation = self._operation
+        assert operation.backward is not None
         store, columns = operation.forward.flags[0], operation.backward.flags[0]
         rows = next(name for name in operation.gradients if operation.kinds[name] != COLUMNS)
 

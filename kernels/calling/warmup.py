@@ -56,7 +56,7 @@ def load(
         raise ValueError(f"device is {gpu}: expected a CUDA GPU")
     mode = is_batch_invariant() if batch_invariant is None else batch_invariant
     ready = set()
-    for spec in (operation.forward, *((operation.backward,) if gradients else ())):
+    for spec in (operation.forward, *((operation.backward,) if gradients and operation.backward else ())):
         for variant in operation.variants[spec.name]:
             problem = Problem(spec.name, 1, hidden, operation.dtypes[dtype], variant)
             tensors = _stand_ins(spec, problem, gpu, weight_dtype)

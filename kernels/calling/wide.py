@@ -46,6 +46,13 @@ def forward(operation: Operation, tensors: Sequence[Tensor | None], scalars: Seq
     ]
 
 
+def forward_alone(operation: Operation, tensors: Sequence[Tensor | None], scalars: Sequence[float]) -> Sequence[Tensor]:
+    """The outputs of an operation without a backward, which may be of all rows: all at once."""
+    with torch.no_grad():
+        found: Sequence[Tensor] = operation.formula.forward(*tensors, *scalars)
+    return found
+
+
 def backward(
     operation: Operation, gradients: Sequence[Tensor], saved: Sequence[Tensor | None], scalars: Sequence[float]
 ) -> list[Tensor | None]:

@@ -5,7 +5,7 @@ loops over tensors, which would cost a tenth of a call. They launch what was kep
 leave to `entry` (tensors that are more than their memory) and `eager` (new tensors).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -29,17 +29,21 @@ def {name}({signature}, batch_invariant=None):
         or forward_ad._current_level >= 0
         or is_traced()
     ):
-        return special(({inputs},), ({scalars},), batch_invariant)
+        return special(({inputs},), {scalars}, batch_invariant)
 {derive}
-    if {is_number_missing}:
-        {scalars}, = map(number, {scalar_names}, ({scalars},))
-    if batch_invariant is None:
+{convert}    if batch_invariant is None:
         batch_invariant = is_batch_invariant()
     elif batch_invariant is not True and batch_invariant is not False:
         raise TypeError(f"batch_invariant is {{batch_invariant!r}}: expected True, False or None")
-    if is_grad_enabled() and ({requires_grad}):
-        return differentiable({inputs}, {scalars}, batch_invariant)
-    return forward({inputs}, {scalars}, batch_invariant, False)[{results}]
+{differentiate}    return forward({arguments}, batch_invariant, False)[{results}]
+"""
+
+_CONVERT = """    if {is_number_missing}:
+        {names}, = map(number, {scalar_names}, {scalars})
+"""
+
+_DIFFERENTIATE = """    if is_grad_enabled() and ({requires_grad}):
+        return differentiable({arguments}, batch_invariant)
 """
 
 # The key of a forward, and what is kept under it.
@@ -49,7 +53,7 @@ _PLAN = """    key = plan = None
             {pointers}, = {data_ptrs},
             if {is_plain}:
                 # Everything on which checks, config and binary depend.
-                key = ({traits}, {scalars}, batch_invariant, is_saving)
+                key = ({key}, batch_invariant, is_saving)
                 plan = plans.get(key)
         except RuntimeError:  # it has no memory: sparse, nested, of a mode that has ended
             key = None
@@ -57,16 +61,16 @@ _PLAN = """    key = plan = None
 """
 
 _FORWARD = f"""
-def forward({{inputs}}, {{scalars}}, batch_invariant, is_saving):
-{_PLAN}        return new_forward(operation, key, ({{inputs}},), ({{scalars}},), batch_invariant, is_saving)
+def forward({{arguments}}, batch_invariant, is_saving):
+{_PLAN}        return new_forward(operation, key, ({{inputs}},), {{scalars}}, batch_invariant, is_saving)
 {{make}}
     plan.launch({{inputs}}, {{outputs}})
     return {{outputs}}, plan
 """
 
 _IN_PLACE = f"""
-def in_place({{inputs}}, {{scalars}}, batch_invariant, is_saving=False):
-{_PLAN}        new_forward(operation, key, ({{inputs}},), ({{scalars}},), batch_invariant, is_saving, True)
+def in_place({{arguments}}, batch_invariant, is_saving=False):
+{_PLAN}        new_forward(operation, key, ({{inputs}},), {{scalars}}, batch_invariant, is_saving, True)
     else:
         plan.launch({{inputs}}, {{targets}})
 """
@@ -90,8 +94,8 @@ def backward({inputs}, plan, needs_rows, needs_columns):
 """
 
 _SAVING = """
-def saving(ctx, {inputs}, {scalars}, batch_invariant):
-    {outputs}, ctx.plan = forward({inputs}, {scalars}, batch_invariant, True)
+def saving(ctx, {arguments}, batch_invariant):
+    {outputs}, ctx.plan = forward({arguments}, batch_invariant, True)
     ctx.save_for_backward({saved})
     return {results}
 """
@@ -111,15 +115,18 @@ def forward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
     """The forward of an operation, written out."""
     x = operation.inputs[0]
     makers = {
-        name: f"new_factors({x}, plan) if is_saving else None"
+        name: f"new_of({x}, *plan.made[{name!r}])"
+        if not operation.backward
+        else f"new_factors({x}, plan) if is_saving else None"
         if operation.kinds[name] == FACTORS
         else f"empty_like({operation.like_of(name)})"
         for name in operation.outputs
     }
     scope = {"plans": operation.plans, "new_forward": eager.new_forward, "new_factors": eager.new_factors}
+    scope["new_of"] = eager.new_of
     return _function(
         *("forward", _FORWARD, operation, scope, operation.inputs, makers),
-        scalars=", ".join(operation.defaults),
+        scalars=_tuple(operation.defaults),
     )
 
 
@@ -128,7 +135,7 @@ def in_place_of(operation: Operation) -> Callable[..., None]:
     scope = {"plans": operation.plans, "new_forward": eager.new_forward}
     return _function(
         *("in_place", _IN_PLACE, operation, scope, operation.inputs, {}),
-        scalars=", ".join(operation.defaults),
+        scalars=_tuple(operation.defaults),
         targets=", ".join(operation.in_place.get(name, "None") for name in operation.outputs),
     )
 
@@ -159,8 +166,7 @@ def saving_of(operation: Operation, forward: Callable[..., tuple[Any, ...]]) -> 
         _SAVING,
         operation,
         {"forward": forward},
-        inputs=", ".join(operation.inputs),
-        scalars=", ".join(operation.defaults),
+        arguments=", ".join((*operation.inputs, *operation.defaults)),
         outputs=", ".join(outputs),
         saved=", ".join(operation.saved),
         results=", ".join(outputs[: operation.results]),
@@ -201,7 +207,7 @@ def call_of(
     operation: Operation,
     special: Callable[..., Any],
     forward: Callable[..., tuple[Any, ...]],
-    differentiable: Callable[..., Any],
+    differentiable: Callable[..., Any] | None,
 ) -> Callable[..., Any]:
     """The public call of an operation, written out.
 
@@ -209,11 +215,22 @@ def call_of(
         operation: that is called.
         special: of (inputs, scalars, batch_invariant), for tensors that are more than their memory and for compilers.
         forward: of `forward_of`.
-        differentiable: of inputs, scalars and batch_invariant, with a graph.
+        differentiable: of inputs, scalars and batch_invariant, with a graph; None for an operation without a backward.
     """
     inputs, scalars = operation.inputs, operation.defaults
     defaults = [f"{name}={value!r}" for name, value in scalars.items()]
-    signature = [f"{name}=None" if name in operation.optional else name for name in inputs]
+    signature = [
+        f"{name}=None" if set(inputs[number:]) <= set(operation.optional) else name
+        for number, name in enumerate(inputs)
+    ]
+    requires_grad = " or ".join(_if_there(operation, name, f"{name}.requires_grad") for name in inputs)
+    differentiate = _DIFFERENTIATE.format(arguments=", ".join((*inputs, *scalars)), requires_grad=requires_grad)
+    convert = _CONVERT.format(
+        is_number_missing=" or ".join(f"type({name}) is not float" for name in scalars),
+        names=", ".join(scalars),
+        scalar_names=tuple(scalars),
+        scalars=_tuple(scalars),
+    )
     derive = [f"    if {name} is None:\n        {name} = derived[{name!r}]({inputs[0]})" for name in operation.derived]
     scope = {
         **{"special": special, "forward": forward, "differentiable": differentiable, "derived": operation.derived},
@@ -229,14 +246,18 @@ def call_of(
         *(operation.name, _CALL, operation, scope, inputs, {}),
         name=operation.name,
         signature=", ".join((*signature, *defaults)),
-        scalars=", ".join(scalars),
-        scalar_names=tuple(scalars),
+        scalars=_tuple(scalars),
+        convert=convert if scalars else "",
         derive="\n".join(derive),
         is_special=" or ".join(_if_there(operation, name, f"type({name}) not in PLAIN") for name in inputs),
-        is_number_missing=" or ".join(f"type({name}) is not float" for name in scalars),
-        requires_grad=" or ".join(_if_there(operation, name, f"{name}.requires_grad") for name in inputs),
-        results=0 if operation.results == 1 else f":{operation.results}",
+        differentiate=differentiate if differentiable else "",
+        results=0 if operation.results == 1 and operation.backward else f":{operation.results}",
     )
+
+
+def _tuple(names: Iterable[str]) -> str:
+    """The tuple of these names, as code."""
+    return f"({', '.join(names)},)" if names else "()"
 
 
 def _if_there(operation: Operation, name: str, condition: str) -> str:
@@ -277,7 +298,10 @@ def _function(
             + [f"{name}.is_contiguous()" for name in inputs]
             + [f"not {name}.is_neg()" for name in inputs]
         ),
-        traits=", ".join(f"{name}.shape, {name}.dtype, {name}.get_device()" for name in inputs),
+        arguments=", ".join((*inputs, *operation.defaults)),
+        key=", ".join(
+            [f"{name}.shape, {name}.dtype, {name}.get_device()" for name in inputs] + list(operation.defaults)
+        ),
         # The plan has the shapes; `new_backward` compared the tensors with them.
         sizes=", ".join(f"{name}.numel(), {name}.dtype, {name}.get_device()" for name in inputs),
         make="\n".join(f"    {name} = {maker}" for name, maker in makers.items()),

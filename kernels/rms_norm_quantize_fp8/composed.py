@@ -3,10 +3,34 @@
 In: checked tensors of any device. Out: the outputs, with the formulas of the kernels: all arithmetic in float32.
 """
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
 from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, blocks_of, padded_rows
+
+OUTPUTS = ("sum", "q", "scale", "amax", "y", "q_t")
+
+
+class Composed(NamedTuple):
+    """The formula of an operation.
+
+    Attributes:
+        work: what is asked for.
+    """
+
+    work: Work
+
+    def forward(self, x: Tensor, weight: Tensor | None, *arguments: Any) -> list[Tensor]:
+        """The outputs, in the order of the kernels, of the tensors and scalars that there are."""
+        given = list(arguments)
+        residual = given.pop(0).reshape(-1, x.shape[-1]) if self.work.has_residual else None
+        scale = given.pop(0) if self.work.scaling == "static" else None
+        found = outputs(self.work, x.reshape(-1, x.shape[-1]), weight, residual, scale, *given)
+        return [
+            found[name].view(x.shape) if name in ("sum", "q", "y") else found[name] for name in OUTPUTS if name in found
+        ]
 
 
 def outputs(
@@ -17,9 +41,9 @@ def outputs(
     scale: Tensor | None,
     eps: float,
     offset: float,
-    least_amax: float,
+    least_amax: float = 0.0,
 ) -> dict[str, Tensor]:
-    """`q`, and what there is of `sum`, `scale`, `amax` and `y`, without a graph.
+    """`q`, and what there is of `sum`, `scale`, `amax`, `y` and `q_t`.
 
     Args:
         work: what is asked for.
@@ -32,33 +56,34 @@ def outputs(
         least_amax: least magnitude from which a scale is computed.
     """
     found: dict[str, Tensor] = {}
-    with torch.no_grad():
-        if residual is not None:
-            x = found["sum"] = (x.float() + residual.float()).to(x.dtype)
-        wide = x.float()
-        norm = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        if work.rounds_product:
-            norm = norm.to(x.dtype).float()
-        if weight is not None:
-            norm = norm * (weight.float() + offset)
-        if work.rounds_norm:
-            norm = norm.to(x.dtype).float()
-        if work.has_y:
-            found["y"] = norm.to(x.dtype)
-        if work.has_amax:
-            found["amax"] = norm.abs().amax().reshape(1) if norm.numel() else x.new_zeros(1, dtype=torch.float32)
-        blocks = norm.unsqueeze(1)
-        if work.scaling == "block":
-            hidden = norm.shape[1]
-            blocks = torch.nn.functional.pad(norm, (0, -hidden % BLOCK)).view(-1, blocks_of(hidden), BLOCK)
-        if work.scaling == "static":
-            assert scale is not None
-            wide_scale = scale
-        else:
-            wide_scale = blocks.abs().amax(2, keepdim=True).clamp(min=least_amax) / work.largest
-            found["scale"] = _stored(work, wide_scale.squeeze(2))
-        q = (blocks * wide_scale.reciprocal()).clamp(-work.largest, work.largest).to(getattr(torch, work.q_dtype))
-        found["q"] = q.flatten(1)[:, : norm.shape[1]].contiguous()
+    if residual is not None:
+        x = found["sum"] = (x.float() + residual.float()).to(x.dtype)
+    wide = x.float()
+    norm = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    if work.rounds_product:
+        norm = norm.to(x.dtype).float()
+    if weight is not None:
+        norm = norm * (weight.float() + offset)
+    if work.rounds_norm:
+        norm = norm.to(x.dtype).float()
+    if work.has_y:
+        found["y"] = norm.to(x.dtype)
+    if work.has_amax:
+        found["amax"] = norm.abs().amax().reshape(1) if norm.numel() else x.new_zeros(1, dtype=torch.float32)
+    blocks = norm.unsqueeze(1)
+    if work.scaling == "block":
+        hidden = norm.shape[1]
+        blocks = torch.nn.functional.pad(norm, (0, -hidden % BLOCK)).view(-1, blocks_of(hidden), BLOCK)
+    if work.scaling == "static":
+        assert scale is not None
+        wide_scale = scale
+    else:
+        wide_scale = blocks.abs().amax(2, keepdim=True).clamp(min=least_amax) / work.largest
+        found["scale"] = _stored(work, wide_scale.squeeze(2))
+    q = (blocks * wide_scale.reciprocal()).clamp(-work.largest, work.largest).to(getattr(torch, work.q_dtype))
+    found["q"] = q.flatten(1)[:, : norm.shape[1]].contiguous()
+    if work.has_transpose:
+        found["q_t"] = found["q"].view(torch.uint8).t().contiguous().view(found["q"].dtype)
     return found
 
 

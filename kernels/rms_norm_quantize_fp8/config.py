@@ -1,6 +1,7 @@
 """The knobs of the operators that normalize and quantize.
 
-In: nothing. Out: `QuantizeConfig`. The finishes of RMSNorm's own configs sum over rows; here a maximum ends.
+In: nothing. Out: `QuantizeConfig` and `TransposingConfig`. The finishes of RMSNorm's own configs sum over rows; here a
+maximum ends.
 """
 
 from typing import Annotated
@@ -29,3 +30,26 @@ class QuantizeConfig(Config):
     amax: Annotated[
         str, "how the maximum over all rows ends, none, atomic (one address) or reduce (a value a program)."
     ] = "none"
+
+
+class TransposingConfig(Config):
+    """A config of RMSNorm with a quantized result and its transpose."""
+
+    schedule: Annotated[
+        str,
+        "tile (a program writes the tiles of its rows in both layouts), or row, block_row, persistent or split, each "
+        "with the transposition as a launch after it.",
+    ]
+    block_row: Annotated[int, "rows a program holds at once."] = 1
+    num_warps: Annotated[int, "warps a program."] = 4
+    num_stages: Annotated[int, "depth of the software pipeline of the row loop, or of the loop over columns."] = 1
+    programs_per_sm: Annotated[
+        int, "size of the fixed grid, programs a multiprocessor; 0 where the grid follows the rows."
+    ] = 0
+    block_col: Annotated[int, "columns a tile in tile, a chunk in split."] = 0
+    amax: Annotated[
+        str, "how the maximum over all rows ends, none, atomic (one address) or reduce (a value a program)."
+    ] = "none"
+    transpose_row: Annotated[int, "rows of a tile of the launch that transposes; 0 where there is none."] = 0
+    transpose_col: Annotated[int, "columns of that tile."] = 0
+    transpose_warps: Annotated[int, "warps of its programs."] = 0

@@ -8,20 +8,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from normtune.kernels.calling.arguments import check_beside, check_device, check_kind, check_tensor, number
-from normtune.kernels.calling.batch_invariant import is_batch_invariant
-from normtune.kernels.calling.layout import PLAIN
-from normtune.kernels.rms_norm_quantize_fp8.calls import OUTPUTS, Asked, operation, outputs_of
+from normtune.kernels.calling.arguments import check_kind, number
+from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
 from normtune.kernels.rms_norm_quantize_fp8.variants import LARGEST, SCALINGS, Work, blocks_of, padded_rows, variant_of
 
 # For each rounding: whether x * rstd is rounded to x's dtype, and whether the norm is.
 ROUNDINGS = {"float32": (False, False), "norm": (False, True), "product": (True, True)}
 LAYOUTS = ("row_major", "column_major")
 _DTYPES = {getattr(torch, name): name for name in LARGEST}
-_X_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class Quantized(NamedTuple):
@@ -33,6 +29,7 @@ class Quantized(NamedTuple):
         amax: (1,) float32, largest magnitude of the norm over the whole tensor; None if not asked for.
         y: the norm in x's dtype; None if not asked for.
         sum: x + residual in x's dtype, which was normalized; None without a residual.
+        q_t: (hidden, rows), the transpose of q as a matrix (rows, hidden), contiguous; None if not asked for.
     """
 
     q: Tensor
@@ -40,6 +37,7 @@ class Quantized(NamedTuple):
     amax: Tensor | None = None
     y: Tensor | None = None
     sum: Tensor | None = None
+    q_t: Tensor | None = None
 
 
 def rms_norm_quantize_fp8(
@@ -56,6 +54,7 @@ def rms_norm_quantize_fp8(
     layout: str = "row_major",
     return_amax: bool = False,
     return_y: bool = False,
+    return_transpose: bool = False,
     least_amax: float = 1e-10,
     batch_invariant: bool | None = None,
 ) -> Quantized:
@@ -95,6 +94,8 @@ def rms_norm_quantize_fp8(
             NVIDIA's tensor memory accelerator reads them; the padding holds zeros.
         return_amax: also return the amax of the tensor, only for `static`; nothing is to be cleared before.
         return_y: also return the norm in x's dtype.
+        return_transpose: also return q transposed, as a product with it takes over columns, only for `static`; in the
+            same launch or in one after it, whichever the table has for the shape.
         least_amax: positive; the amax from which a scale is computed where the norm has a smaller one.
         batch_invariant: give each row of q and of scales the same bits in every batch; None for the setting of
             `normtune.batch_invariant` and `normtune.use_batch_invariant`.
@@ -110,34 +111,33 @@ def rms_norm_quantize_fp8(
     if has_torch_function_variadic(*tensors):
         given: dict[str, Any] = {"eps": eps, "offset": offset, "scale": scale, "scaling": scaling, "dtype": dtype}
         given |= {"residual": residual, "rounding": rounding, "layout": layout, "return_amax": return_amax}
-        given |= {"return_y": return_y, "least_amax": least_amax, "batch_invariant": batch_invariant}
+        given |= {"return_y": return_y, "return_transpose": return_transpose, "least_amax": least_amax}
+        given["batch_invariant"] = batch_invariant
         found: Quantized = handle_torch_function(rms_norm_quantize_fp8, tensors, x, weight, **given)
         return found
-    choice = (scaling, dtype, rounding, layout, return_amax, return_y, residual is not None)
-    is_compiling = torch.compiler.is_compiling()
+    choice = (scaling, dtype, rounding, layout, return_amax, return_y, return_transpose, residual is not None)
     try:
-        work, variant = _settled(*choice) if is_compiling else _kept_settled(*choice)
+        work, variant = _settled(*choice) if torch.compiler.is_compiling() else _kept_settled(*choice)
     except TypeError:  # also of values that cannot be kept
         work, variant = _settled(*choice)
-    _check(work, x, weight, residual, scale)
-    eps, offset, least_amax = number("eps", eps), number("offset", offset), number("least_amax", least_amax)
+    _check_scale(work, scale)
+    least_amax = number("least_amax", least_amax)
     if least_amax <= 0:
         raise ValueError(f"least_amax is {least_amax!r}: expected a positive number")
-    if not (batch_invariant is None or isinstance(batch_invariant, bool)):
-        raise TypeError(f"batch_invariant is {batch_invariant!r}: expected True, False or None")
-    if scale is not None:
-        tensors = (x, weight, residual, scale.view(1))
-    if is_compiling or _is_special(tensors):
-        detached = [tensor if tensor is None else tensor.detach() for tensor in tensors]
-        made = operation(*detached, eps, offset, least_amax, scaling, variant, batch_invariant)
-    else:
-        mode = is_batch_invariant() if batch_invariant is None else batch_invariant
-        made = outputs_of(tensors, Asked(scaling, variant, eps, offset, least_amax, mode))
-    return _named(work, made, x, scale)
+    read = {"x": x, "weight": weight, "residual": residual, "scale": None if scale is None else scale.view(1)}
+    scalars = {"eps": eps, "offset": offset, "least_amax": least_amax}
+    return _named(work, QUANTIZE.call((work.kind, variant), read, scalars, batch_invariant), x, scale)
 
 
 def _settled(
-    scaling: str, dtype: torch.dtype, rounding: str, layout: str, return_amax: bool, return_y: bool, has_residual: bool
+    scaling: str,
+    dtype: torch.dtype,
+    rounding: str,
+    layout: str,
+    return_amax: bool,
+    return_y: bool,
+    return_transpose: bool,
+    has_residual: bool,
 ) -> tuple[Work, str]:
     """What is asked for, and its variant.
 
@@ -157,15 +157,19 @@ def _settled(
         raise TypeError(f"dtype is {dtype!r}: expected one of {', '.join(map(str, _DTYPES))}")
     if dtype not in _DTYPES:
         raise ValueError(f"dtype is {dtype}: expected one of {', '.join(map(str, _DTYPES))}")
-    for name, flag in (("return_amax", return_amax), ("return_y", return_y)):
+    flags = {"return_amax": return_amax, "return_y": return_y, "return_transpose": return_transpose}
+    for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise TypeError(f"{name} is {flag!r}: expected True or False")
     if return_amax and scaling != "static":
         raise ValueError(f"return_amax is True with scaling {scaling!r}: expected 'static', other scales tell the amax")
+    if return_transpose and scaling != "static":
+        raise ValueError(f"return_transpose is True with scaling {scaling!r}: expected 'static'")
     if layout != "row_major" and scaling != "block":
         raise ValueError(f"layout is {layout!r} with scaling {scaling!r}: expected 'block'")
     work = Work(
-        scaling, _DTYPES[dtype], *ROUNDINGS[rounding], return_y, has_residual, return_amax, layout == "column_major"
+        *(scaling, _DTYPES[dtype], *ROUNDINGS[rounding], return_y, has_residual, return_amax),
+        *(layout == "column_major", return_transpose),
     )
     return work, variant_of(work)
 
@@ -173,18 +177,7 @@ def _settled(
 _kept_settled = cache(_settled)
 
 
-def _check(work: Work, x: Any, weight: Any, residual: Any, scale: Any) -> None:
-    check_tensor("x", x)
-    if x.dtype not in _X_DTYPES:
-        raise ValueError(f"x is {x.dtype}: expected bfloat16, float16 or float32")
-    if x.dim() == 0 or x.shape[-1] == 0:
-        raise ValueError(f"x has shape {tuple(x.shape)}: expected (..., hidden), hidden at least 1")
-    if weight is not None:
-        check_beside("weight", weight, True, "x", x)
-    if residual is not None:
-        check_beside("residual", residual, False, "x", x)
-        if residual.dtype != x.dtype:
-            raise ValueError(f"residual is {residual.dtype}: expected {x.dtype}, as x")
+def _check_scale(work: Work, scale: Any) -> None:
     if work.scaling != "static":
         if scale is not None:
             raise ValueError(f"scale is given with scaling {work.scaling!r}, which computes scales: expected None")
@@ -194,25 +187,9 @@ def _check(work: Work, x: Any, weight: Any, residual: Any, scale: Any) -> None:
     check_kind("scale", scale)
     if scale.dtype != torch.float32 or scale.dim() > 1 or scale.numel() != 1 or scale.layout != torch.strided:
         raise ValueError(f"scale is {scale.dtype} with shape {tuple(scale.shape)}: expected float32, (1,) or ()")
-    check_device("scale", scale, "x", x)
 
 
-def _is_special(tensors: tuple[Tensor | None, ...]) -> bool:
-    """Whether a tensor is more than its memory, or something listens to torch's dispatcher."""
-    return (
-        any(tensor is not None and type(tensor) not in PLAIN for tensor in tensors)
-        or bool(torch._C._len_torch_dispatch_stack())
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or torch._C._get_tracing_state() is not None
-        or any(tensor is not None and tensor.is_meta for tensor in tensors)
-    )
-
-
-def _named(work: Work, made: list[Tensor], x: Tensor, scale: Tensor | None) -> Quantized:
-    has = (work.has_residual, True, work.scaling != "static", work.has_amax, work.has_y)
-    outputs = iter(made)
-    found: dict[str, Any] = {name: next(outputs) for name, is_there in zip(OUTPUTS, has, strict=True) if is_there}
+def _named(work: Work, found: dict[str, Tensor], x: Tensor, scale: Tensor | None) -> Quantized:
     leading, hidden = x.shape[:-1], x.shape[-1]
     if work.scaling == "row":
         found["scale"] = found["scale"].view(*leading, 1)
@@ -224,6 +201,6 @@ def _named(work: Work, made: list[Tensor], x: Tensor, scale: Tensor | None) -> Q
             found["scale"] = of_rows if len(leading) == 1 else of_rows.view(*leading, blocks)
         else:
             found["scale"] = found["scale"].view(*leading, blocks)
-    else:
+    elif scale is not None:
         found["scale"] = scale
     return Quantized(**found)

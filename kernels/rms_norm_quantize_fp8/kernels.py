@@ -314,7 +314,11 @@ def calls(
         kernel = quantize_split_kernel
     elif launch.looped:
         kernel = _quantize_persistent_kernel
-    main = KernelCall(kernel, (launch.grid,), args, options)
+    return with_amax(launch, KernelCall(kernel, (launch.grid,), args, options), amax, workspace)
+
+
+def with_amax(launch: Launch, main: KernelCall, amax: Any, workspace: Any) -> tuple[KernelCall, ...]:
+    """A kernel call with what clears the maximum over all rows before it, or takes it after it."""
     if launch.finish == "atomic":
         return KernelCall(_clear_amax_kernel, (1,), (amax,), {"num_warps": 1}), main
     if launch.finish == "reduce":

@@ -4,13 +4,28 @@ In: config, problem, target. Out: `Launch`, or `IllegalConfigError` with the rea
 triton. Part of the kernels' fingerprint: a change here can change the time of a config.
 """
 
+from typing import NamedTuple
+
+from normtune.kernels.alignment import alignment_of
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import ITEMSIZE, Problem
 from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, work_of
 from normtune.kernels.target import Target
-from normtune.kernels.tiles.launch import Launch, split, tile
+from normtune.kernels.tiles.launch import (
+    RESERVED_SHARED_BYTES,
+    Launch,
+    next_power_of_2,
+    split,
+    threads_of,
+    tile,
+)
+from normtune.kernels.transpose_fp8 import launch as transposition
+from normtune.kernels.transpose_fp8.config import TransposeConfig
+from normtune.kernels.transpose_fp8.launch import TransposeLaunch
 
+# Of a tile that is transposed, float32: a second one holds squares, if the row takes several.
+MAX_TILE_ELEMENTS_PER_THREAD = 64
 # As in RMSNorm's forward, which holds as much: beyond, so much spills that no shape gains.
 MAX_ELEMENTS_PER_THREAD = 128
 # One program reads the partial maxima of all others, 1024 at a time.
@@ -44,6 +59,11 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
         launch = tile(config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed_tiles=1 + work.has_residual)
     else:
         raise IllegalConfigError(f"schedule {config.schedule!r} does not exist for {problem.operator}")
+    return _with_amax(config, work, launch)
+
+
+def _with_amax(config: Config, work: Work, launch: Launch) -> Launch:
+    """A launch with the end of the maximum over all rows."""
     if not work.has_amax:
         return launch
     if config.amax == "atomic":
@@ -53,6 +73,85 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
     if launch.grid > MAX_PARTIALS:
         raise IllegalConfigError(f"{launch.grid} partial maxima exceed {MAX_PARTIALS}")
     return launch._replace(finish="reduce", workspace=launch.grid)
+
+
+class TransposingLaunch(NamedTuple):
+    """A launch of the operator that also transposes.
+
+    Attributes:
+        norm: of the kernel that normalizes, which writes both layouts if `transpose` is None.
+        transpose: of the launch after it.
+        row_alignment: 16 if that divides the number of rows, else 1.
+    """
+
+    norm: Launch
+    transpose: TransposeLaunch | None
+    row_alignment: int
+
+    @property
+    def grid(self) -> int:
+        """Programs of the kernel that normalizes."""
+        return self.norm.grid
+
+    @property
+    def workspace(self) -> int:
+        """Float32 elements: a maximum for each program, if a second kernel reduces them."""
+        return self.norm.workspace
+
+    @property
+    def binary(self) -> "TransposingLaunch":
+        """This launch without what does not specialise."""
+        return self._replace(norm=self.norm.binary, transpose=self.transpose and self.transpose.binary)
+
+    @property
+    def of_a_row(self) -> "TransposingLaunch":
+        """This launch without what counts rows."""
+        transpose = self.transpose and self.transpose.of_a_row
+        return self._replace(norm=self.norm.of_a_row, transpose=transpose, row_alignment=1)
+
+
+def resolve_transposing(
+    config: Config, problem: Problem, target: Target, alignment: int | None = None
+) -> TransposingLaunch:
+    """The launch of the operator that also transposes.
+
+    Args:
+        config: schedule `tile`, or one of `resolve` with a tile of the launch that transposes.
+        problem: as in `resolve`.
+        target: as in `resolve`.
+        alignment: as in `resolve`.
+
+    Raises:
+        IllegalConfigError: the config cannot run this problem on this target.
+    """
+    row_alignment = transposition.row_alignment_of(problem.rows)
+    if config.schedule != "tile":
+        of_transpose = TransposeConfig(config.transpose_row, config.transpose_col, config.transpose_warps)
+        transpose = transposition.resolve(of_transpose, problem, target, alignment)
+        return TransposingLaunch(resolve(config, problem, target, alignment), transpose, row_alignment)
+    work = work_of(problem)
+    check_target(work, target)
+    threads = threads_of(config, target)
+    block_col = min(config.block_col, max(transposition.SECTOR, next_power_of_2(problem.hidden)))
+    transposition.check_tile(config.block_row, block_col, threads, target, MAX_TILE_ELEMENTS_PER_THREAD)
+    chunks = -(-problem.hidden // block_col)
+    num_stages = config.num_stages if chunks > 1 else 1
+    buffered = (1 + work.has_residual) * (num_stages - 1) * ITEMSIZE[problem.dtype] + 1
+    shared_bytes = target.shared_bytes - RESERVED_SHARED_BYTES
+    if buffered * config.block_row * block_col > shared_bytes:
+        raise IllegalConfigError(f"{buffered * config.block_row * block_col} bytes of tiles exceed {shared_bytes}")
+    norm = Launch(
+        looped=chunks > 1,
+        grid=-(-problem.rows // config.block_row),
+        block_row=config.block_row,
+        block_col=block_col,
+        num_warps=config.num_warps,
+        num_stages=num_stages,
+        alignment=alignment_of(problem.hidden) if alignment is None else alignment,
+        column_mask=chunks * block_col != problem.hidden,
+        workspace=0,
+    )
+    return TransposingLaunch(_with_amax(config, work, norm), None, row_alignment)
 
 
 def check_target(work: Work, target: Target) -> None:

@@ -93,7 +93,7 @@ def reference(
         least_amax: least magnitude from which a scale is computed.
 
     Returns:
-        `q`, and what the variant has of `scale`, `amax`, `y` and `sum`.
+        `q`, and what the operator and variant have of `scale`, `amax`, `y`, `sum` and `q_t`.
     """
     work = work_of(problem)
     x, dtype = tensors["x"].double(), tensors["x"].dtype
@@ -109,7 +109,10 @@ def reference(
         expected["amax"] = Interval(*(end.amax().reshape(1) for end in magnitude)).expected()
     if work.scaling == "static":
         scale = Interval(*(2 * [tensors["scale"].double()]))
-        return expected | {"q": _quantized(work, norm, scale)}
+        expected["q"] = _quantized(work, norm, scale)
+        if work.has_transpose:
+            expected["q_t"] = Expected(*(part.t().contiguous() for part in expected["q"]))
+        return expected
     if work.scaling == "row":
         scale = _scale(work, magnitude.largest(), least_amax)
         wide = Interval(*(end[:, None] for end in scale))

@@ -1,21 +1,23 @@
-"""Specs of the three operators that normalize and quantize: buffers, spaces, default configs.
+"""Specs of the operators that normalize and quantize: buffers, spaces, default configs.
 
-In: nothing. Out: registered `OperatorSpec`s, one for each scaling. Configs are resolved in `launch`, flags are in
-`variants`, the kernels are in `kernels`, the reference is in `reference`. The spaces are plain products that no GPU has
-narrowed yet.
+In: nothing. Out: registered `OperatorSpec`s, one for each scaling and one with a transposed result. Configs are
+resolved in `launch`, flags are in `variants`, the kernels are in `kernels` and `transposing`, the reference is in
+`reference`. The spaces are plain products that no GPU has narrowed yet.
 """
 
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
-from normtune.kernels.rms_norm_quantize_fp8.config import QuantizeConfig
-from normtune.kernels.rms_norm_quantize_fp8.launch import MAX_ELEMENTS_PER_THREAD, resolve
+from normtune.kernels.rms_norm_quantize_fp8.config import QuantizeConfig, TransposingConfig
+from normtune.kernels.rms_norm_quantize_fp8.launch import MAX_ELEMENTS_PER_THREAD, resolve, resolve_transposing
 from normtune.kernels.rms_norm_quantize_fp8.variants import (
     FLAGS,
     SCALINGS,
+    TRANSPOSE,
     blocks_of,
     operator_name,
     padded_rows,
@@ -24,6 +26,7 @@ from normtune.kernels.rms_norm_quantize_fp8.variants import (
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
 from normtune.kernels.tiles.trial import trial
+from normtune.kernels.transpose_fp8.spec import configs as transpose_configs
 
 MAX_HIDDEN = 65536
 # Values of block_row, num_warps, num_stages and programs_per_sm, least and most elements per thread; then (columns,
@@ -38,6 +41,13 @@ _SPACES = {
         *((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4, 8, 16), (1, 128)),
         tuple(product((512, 1024, 2048, 4096, 8192), (1, 2, 4, 8, 16, 32))),
     ),
+}
+# Of tiles that are written twice: values of block_row, block_col, num_warps and num_stages, least and most elements per
+# thread.
+_TILES = {
+    "quick": ((32, 64), (64, 128), (4, 8), (2,), (16, 32)),
+    "default": ((32, 64, 128), (32, 64, 128, 256), (4, 8, 16), (1, 3), (8, 64)),
+    "full": ((32, 64, 128), (32, 64, 128, 256, 512, 1024), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (4, 64)),
 }
 # With fewer rows programs have a row or two each, as without a loop (measured for RMSNorm's forward).
 _LEAST_LOOPED_ROWS = 512
@@ -62,6 +72,8 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
         buffers.append(Buffer("amax", (1,), "float32", OUTPUT))
     if work.has_y:
         buffers.append(Buffer("y", shape, dtype, OUTPUT))
+    if work.has_transpose:
+        buffers.append(Buffer("q_t", shape[::-1], work.q_dtype, OUTPUT))
     return tuple(buffers)
 
 
@@ -101,6 +113,34 @@ def _default(problem: Problem, target: Target) -> Config:
     return QuantizeConfig("row", 1, warps, amax="atomic" if work_of(problem).has_amax else "none")
 
 
+def _transposing(config: Config, row: int = 64, col: int = 64, warps: int = 4) -> TransposingConfig:
+    """A config of `static`, and a launch after it that transposes."""
+    return TransposingConfig(*(*config, row, col, warps))
+
+
+def _transposing_space(name: str, problem: Problem, target: Target) -> list[Config]:
+    """Tiles that are written twice; and a launch after each config that quantizes, and each one after the default.
+
+    The second launch depends on the first in nothing but what that leaves in the cache.
+    """
+    rows, columns, warps, stages, (least, most) = _TILES[name]
+    ends = ("atomic", "reduce") if work_of(problem).has_amax else ("none",)
+    tiles = product(rows, columns, warps, stages, ends)
+    chosen: list[Config] = [
+        TransposingConfig("tile", block_row, num_warps, num_stages, 0, block_col, amax)
+        for block_row, block_col, num_warps, num_stages, amax in tiles
+        if least <= block_row * block_col / (num_warps * target.warp_size) <= most
+    ]
+    default = _default(problem, target)
+    chosen += [_transposing(config) for config in _space(name, problem, target)]
+    chosen += [_transposing(default, *config) for config in transpose_configs(name, target)]
+    return sorted({*chosen, _transposing(default)})
+
+
+def _transposing_default(problem: Problem, target: Target) -> Config:
+    return _transposing(_default(problem, target))
+
+
 def _register(scaling: str) -> OperatorSpec:
     is_computed = scaling != "static"
     return register(
@@ -134,3 +174,21 @@ def _register(scaling: str) -> OperatorSpec:
 
 
 SPECS = {scaling: _register(scaling) for scaling in SCALINGS}
+SPECS[TRANSPOSE] = register(
+    replace(
+        SPECS["static"],
+        name=operator_name(TRANSPOSE),
+        config=TransposingConfig,
+        space=_transposing_space,
+        resolve=resolve_transposing,
+        trial=None,
+        default_config=_transposing_default,
+        kernel_module="normtune.kernels.rms_norm_quantize_fp8.transposing",
+        sources=(
+            *SPECS["static"].sources,
+            "normtune.kernels.rms_norm_quantize_fp8.transposing",
+            "normtune.kernels.transpose_fp8.kernel",
+            "normtune.kernels.transpose_fp8.launch",
+        ),
+    )
+)

@@ -3,9 +3,10 @@
 In: a problem. Out: `Work`; the flags of each operator. No torch, no triton.
 
 Three operators, as the scale of each is another tensor with another role: read by `static`, written by `row` and
-`block`. The rest are flags, each another binary of the same operator: a table may have a function for each, and answers
-for one that was not measured with the plain operator's. That is a fair guess, as FP8 dtypes have one size and rounding
-takes no memory traffic; only `with_y` and `with_residual` add traffic, which the buffers state.
+`block`; and `transpose`, which is `static` with a second output and other knobs. The rest are flags, each another
+binary of the same operator: a table may have a function for each, and answers for one that was not measured with the
+plain operator's. That is a fair guess, as FP8 dtypes have one size and rounding takes no memory traffic; only `with_y`
+and `with_residual` add traffic, which the buffers state.
 """
 
 from functools import cache
@@ -16,6 +17,8 @@ from normtune.kernels.problem import Problem
 
 FAMILY = "rms_norm_quantize_fp8"
 SCALINGS = ("static", "row", "block")
+# The operator whose scale is static and whose result is also transposed.
+TRANSPOSE = "transpose"
 # Columns that share a scale in `block`; the last block of a row may be shorter.
 BLOCK = 128
 # Rows of a column-major scale are padded to 16 bytes, as NVIDIA's tensor memory accelerator reads them.
@@ -55,6 +58,7 @@ class Work(NamedTuple):
         has_residual: whether a residual is added first, and the sum is an output.
         has_amax: whether the largest magnitude of the norm over all rows is an output.
         is_column_major: whether scales of neighbouring rows are neighbours in memory.
+        has_transpose: whether the quantized tensor is written transposed, too.
     """
 
     scaling: str
@@ -65,6 +69,12 @@ class Work(NamedTuple):
     has_residual: bool
     has_amax: bool
     is_column_major: bool
+    has_transpose: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The end of the operator's name."""
+        return TRANSPOSE if self.has_transpose else self.scaling
 
     @property
     def largest(self) -> float:
@@ -72,20 +82,21 @@ class Work(NamedTuple):
         return LARGEST[self.q_dtype]
 
 
-def operator_name(scaling: str) -> str:
-    """The name of the operator of a scaling."""
-    return f"{FAMILY}_{scaling}"
+def operator_name(kind: str) -> str:
+    """The name of the operator of a scaling, or of `TRANSPOSE`."""
+    return f"{FAMILY}_{kind}"
 
 
 def work_of(problem: Problem) -> Work:
-    """What a problem of one of the three operators asks for."""
+    """What a problem of one of the operators asks for."""
     return _work(problem.operator, problem.variant)
 
 
 @cache
 def _work(operator: str, variant: str) -> Work:
     off = set(variant.split("+"))
-    scaling = operator.removeprefix(f"{FAMILY}_")
+    kind = operator.removeprefix(f"{FAMILY}_")
+    scaling = "static" if kind == TRANSPOSE else kind
     fnuz = "fnuz" if "fnuz" in off else ""
     return Work(
         scaling,
@@ -96,6 +107,7 @@ def _work(operator: str, variant: str) -> Work:
         "with_residual" in off,
         scaling == "static" and "no_amax" not in off,
         "column_major" in off,
+        kind == TRANSPOSE,
     )
 
 

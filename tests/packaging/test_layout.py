@@ -51,9 +51,14 @@ ROOMS = {
         "light specs kernels kernels/tiles kernels/calling kernels/rms_norm",
         "torch triton",
     ),
+    "kernels/transpose_fp8": Room(
+        rf"(?!{LIGHT}|{SPECS})kernels/transpose_fp8/",
+        "light specs kernels kernels/tiles kernels/calling",
+        "torch triton",
+    ),
     "kernels/rms_norm_quantize_fp8": Room(
         rf"(?!{LIGHT}|{SPECS})kernels/rms_norm_quantize_fp8/",
-        "light specs kernels kernels/tiles kernels/calling kernels/rms_norm",
+        "light specs kernels kernels/tiles kernels/calling kernels/rms_norm kernels/transpose_fp8",
         "torch triton",
     ),
     "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch triton"),

@@ -50,6 +50,17 @@ def test_other_tensors_take_the_places_of_those_that_were_prepared():
     assert all(one is other for one, other in zip(arguments, [*others, None, 5, 1e-6], strict=True))
 
 
+def test_arguments_that_no_tensor_stands_for_stay_missing_between_tensors():
+    kernel, (x, y) = Recorder(), (torch.zeros(1) for _ in range(2))
+    call = KernelCall(kernel, (1,), (x, None, y, None, 5), {})
+    assert launcher._Public(call, [x, y]).slots == (0, 2, 1)
+    launcher.Prepared([call], [x, y], 0, None)(y, x)
+    ((_, arguments, _),) = kernel.launches
+    assert arguments[0] is y and arguments[2] is x and (arguments[1], *arguments[3:]) == (None, None, 5)
+    pick = launcher._with_none
+    assert pick(itemgetter(0, 2, 1), (16, 32)) == (16, None, 32)
+
+
 def test_missing_tensors_at_the_end_leave_the_others_in_their_order():
     kernel, (x, y) = Recorder(), (torch.zeros(1) for _ in range(2))
     call = KernelCall(kernel, (1,), (x, y, None, None, None, 5), {})

@@ -6,8 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import normtune
-from normtune.kernels.rms_norm_quantize_fp8 import calls
+from normtune.kernels.calling import eager
 from normtune.kernels.rms_norm_quantize_fp8.function import ROUNDINGS
+from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
 from normtune.kernels.rms_norm_quantize_fp8.variants import LARGEST
 
 pytestmark = pytest.mark.interpreter
@@ -111,9 +112,8 @@ def test_the_composition_computes_what_the_kernels_do(scaling, rounding, monkeyp
     if scaling == "static":
         options |= {"scale": torch.tensor([0.013]), "return_amax": True}
     launched = normtune.rms_norm_quantize_fp8(x, weight, 0.0, **options)
-    monkeypatch.setattr(calls, "_takes_kernels", lambda *_: False)
+    monkeypatch.setattr(eager, "takes_kernels", lambda *_: False)
     normtune.use_table("auto")
-    calls._launches.clear()
     made = normtune.rms_norm_quantize_fp8(x, weight, 0.0, **options)
     for one, other in zip(launched, made, strict=True):
         if one is not None and one.element_size() == 1:
@@ -122,24 +122,28 @@ def test_the_composition_computes_what_the_kernels_do(scaling, rounding, monkeyp
             assert torch.equal(one, other)
 
 
+def kept():
+    """The launches that are kept, of all scalings and variants."""
+    return [plan for member in QUANTIZE._members.values() for plan in member.operation.plans.values()]
+
+
 def test_launches_are_kept_and_hold_no_tensor():
     x, weight = torch.randn(4, 64), torch.ones(64)
-    calls._launches.clear()
+    normtune.use_table("auto")
     first = normtune.rms_norm_quantize_fp8(x, weight, scaling="row")
-    assert len(calls._launches) == 1
+    assert len(kept()) == 1
     again = normtune.rms_norm_quantize_fp8(2 * x, weight, scaling="row")
-    assert len(calls._launches) == 1 and again.scale.data_ptr() != first.scale.data_ptr()
+    assert len(kept()) == 1 and again.scale.data_ptr() != first.scale.data_ptr()
     torch.testing.assert_close(again.scale, first.scale, rtol=1e-5, atol=0)
     normtune.rms_norm_quantize_fp8(x, weight, 1e-5, scaling="row")
     normtune.rms_norm_quantize_fp8(x, weight, scaling="block")
-    assert len(calls._launches) == 3
+    assert len(kept()) == 3
     normtune.use_table("auto")
-    assert not calls._launches
+    assert not kept()
 
 
 def test_a_weightless_call_is_kept_and_reads_ones():
     x = torch.randn(3, 40)
-    calls._launches.clear()
     found = [normtune.rms_norm_quantize_fp8(x, offset=5.0, scaling="row") for _ in range(2)]
     wanted = normtune.rms_norm_quantize_fp8(x, torch.ones(40), scaling="row")
     assert all(torch.equal(one.scale, wanted.scale) for one in found)

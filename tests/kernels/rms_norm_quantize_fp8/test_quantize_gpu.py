@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from normtune import rms_norm_quantize_fp8
+from normtune import rms_norm_quantize_fp8, transpose_fp8
 
 pytestmark = pytest.mark.gpu
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
@@ -75,3 +75,17 @@ def test_values_beyond_the_largest_are_clamped():
     found = rms_norm_quantize_fp8(made((77, 512)), made((512,), seed=1), scaling="static", scale=scale)
     values = found.q.float()
     assert values.isfinite().all() and values.abs().max() == 448.0
+
+
+@pytest.mark.parametrize("dtype", LARGEST)
+@pytest.mark.parametrize("shape", [(1, 64), (77, 300), (5, 7, 2880), (4096, 4096), (4095, 4096), (96, 16384)])
+def test_the_transpose_is_that_of_the_result(shape, dtype):
+    x, weight, scale = made(shape), made(shape[-1:], seed=1), torch.full((1,), 0.02, device="cuda")
+    found = rms_norm_quantize_fp8(x, weight, scale=scale, dtype=dtype, return_amax=True, return_transpose=True)
+    plain = rms_norm_quantize_fp8(x, weight, scale=scale, dtype=dtype, return_amax=True)
+    as_matrix = found.q.view(torch.uint8).view(-1, shape[-1])
+    assert torch.equal(found.q_t.view(torch.uint8), as_matrix.t())
+    assert torch.equal(transpose_fp8(found.q.view(-1, shape[-1])).view(torch.uint8), as_matrix.t())
+    # Another order of summing a row moves few values to a neighbour.
+    assert (as_matrix == plain.q.view(torch.uint8).view_as(as_matrix)).double().mean() > 0.999
+    torch.testing.assert_close(found.amax, plain.amax, rtol=1e-5, atol=0)

@@ -1,0 +1,162 @@
+"""The calls of operations without a backward that are one function to users and one operator to torch's dispatcher.
+
+In: a function from texts, such as the name of a scaling, to an `Operation`. Out: `Family`. As in `entry`, plain tensors
+go to kept launches (`written_out`), and compilers, modes and subclasses through torch's dispatcher. Nothing has a
+gradient: no output has a graph.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normtune.kernels.calling.arguments import check, check_kind, number
+from normtune.kernels.calling.batch_invariant import is_batch_invariant
+from normtune.kernels.calling.eager import new_of
+from normtune.kernels.calling.operation import Operation
+from normtune.kernels.calling.ops import NAMESPACE
+from normtune.kernels.calling.written_out import call_of, forward_of
+
+_library = torch.library.Library(NAMESPACE, "FRAGMENT")
+
+
+class Member:
+    """One operation of a family.
+
+    Args:
+        family: that it is of.
+        choices: the texts that name it.
+
+    Attributes:
+        operation: itself.
+        forward: of `written_out.forward_of`.
+        call: of inputs, scalars and batch_invariant; returns a tuple of the outputs.
+    """
+
+    def __init__(self, family: "Family", choices: tuple[str, ...]) -> None:
+        self._family, self._choices = family, choices
+        self.operation = family.operation_of(*choices)
+        self.forward = forward_of(self.operation)
+        self.call = call_of(self.operation, self._special, self.forward, None)
+
+    def _special(
+        self, tensors: Sequence[Any], scalars: Sequence[Any], batch_invariant: bool | None
+    ) -> Sequence[Tensor]:
+        """A call through torch's dispatcher."""
+        named = dict(zip(self.operation.inputs, tensors, strict=True))
+        for name, tensor in named.items():
+            if tensor is not None or name not in self.operation.optional:
+                check_kind(name, tensor)
+        numbers = {name: number(name, value) for name, value in zip(self.operation.defaults, scalars, strict=True)}
+        return self._family.dispatched(self._choices, named, numbers, batch_invariant)
+
+
+class Family:
+    """Operations without a backward, one for each choice of texts.
+
+    Args:
+        name: of the operator of torch's dispatcher.
+        inputs: those that any of the operations has, the one with rows first.
+        scalars: those that any of them has, with values that they may have.
+        choices: names of the texts.
+        operation_of: the operation of such texts.
+
+    Attributes:
+        operator: of inputs, scalars, texts, and batch_invariant or None; returns a list of the outputs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Sequence[str],
+        scalars: Mapping[str, float],
+        choices: tuple[str, ...],
+        operation_of: Callable[..., Operation],
+    ) -> None:
+        self.inputs, self.scalars, self.operation_of = inputs, scalars, operation_of
+        self._members: dict[tuple[str, ...], Member] = {}
+        arguments = [f"Tensor {inputs[0]}", *(f"Tensor? {name}" for name in inputs[1:])]
+        arguments += [*(f"float {name}" for name in scalars), *(f"str {name}" for name in choices)]
+        schema = f"({', '.join(arguments)}, bool? batch_invariant) -> Tensor[]"
+        _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        for backend in ("CPU", "CUDA"):
+            _library.impl(name, self._launch, backend)
+        torch.library.register_fake(f"{NAMESPACE}::{name}", self._shapes, lib=_library)
+        self.operator = getattr(torch.ops.normtune, name)
+
+        def outputs(*choices: str) -> tuple[str, ...]:
+            return self._member(choices).operation.outputs
+
+        # Compilers call it in place of tracing it: what it returns depends on texts alone.
+        outputs._dynamo_marked_constant = True  # type: ignore[attr-defined]
+        self._outputs = outputs
+
+    def call(
+        self,
+        choices: tuple[str, ...],
+        given: Mapping[str, Any],
+        scalars: Mapping[str, float],
+        batch_invariant: bool | None,
+    ) -> dict[str, Tensor]:
+        """The outputs of one call, by name.
+
+        Args:
+            choices: the texts.
+            given: values for all inputs of the family, of which an operation takes its own.
+            scalars: values for all scalars.
+            batch_invariant: the mode; None for the one that is on.
+
+        Raises:
+            TypeError, ValueError: as `arguments.check`, or the batch-invariant mode is not available.
+        """
+        if torch.compiler.is_compiling():
+            made = self.dispatched(choices, given, scalars, batch_invariant)
+            return dict(zip(self._outputs(*choices), made, strict=True))
+        member = self._member(choices)
+        operation = member.operation
+        numbers = [scalars[name] for name in operation.defaults]
+        made = member.call(*[given[name] for name in operation.inputs], *numbers, batch_invariant)
+        return dict(zip(operation.outputs, made, strict=True))
+
+    def dispatched(
+        self,
+        choices: tuple[str, ...],
+        given: Mapping[str, Tensor | None],
+        scalars: Mapping[str, float],
+        batch_invariant: bool | None,
+    ) -> Sequence[Tensor]:
+        """The outputs of a call through torch's dispatcher; inputs and scalars that are not given are not read."""
+        read = [given.get(name) for name in self.inputs]
+        detached = [None if tensor is None else tensor.detach() for tensor in read]
+        numbers = [scalars.get(name, value) for name, value in self.scalars.items()]
+        made: list[Tensor] = self.operator(*detached, *numbers, *choices, batch_invariant)
+        return made
+
+    def _member(self, choices: tuple[str, ...]) -> Member:
+        return self._members.get(choices) or self._members.setdefault(choices, Member(self, choices))
+
+    def _split(self, arguments: Sequence[Any]) -> tuple[Member, list[Any], list[float], bool | None]:
+        """The operation that the arguments of the operator ask for, with its inputs and scalars, and the mode."""
+        tensors, rest = arguments[: len(self.inputs)], arguments[len(self.inputs) :]
+        numbers, choices = rest[: len(self.scalars)], tuple(rest[len(self.scalars) : -1])
+        member = self._member(choices)
+        named = dict(zip((*self.inputs, *self.scalars), (*tensors, *numbers), strict=True))
+        operation = member.operation
+        return (
+            member,
+            [named[name] for name in operation.inputs],
+            [named[name] for name in operation.defaults],
+            rest[-1],
+        )
+
+    def _launch(self, *arguments: Any) -> list[Tensor]:
+        member, tensors, scalars, mode = self._split(arguments)
+        *made, _ = member.forward(*tensors, *scalars, is_batch_invariant() if mode is None else mode, False)
+        return made
+
+    def _shapes(self, *arguments: Any) -> list[Tensor]:
+        member, tensors, scalars, _ = self._split(arguments)
+        check(member.operation, tensors, scalars)
+        made = member.operation.outputs_at(tensors[0])
+        return [new_of(tensors[0], shape, dtype) for shape, dtype in made.values()]

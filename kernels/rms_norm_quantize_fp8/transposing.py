@@ -1,0 +1,253 @@
+"""RMSNorm that quantizes and writes its result in both layouts, (rows, hidden) and transposed (hidden, rows).
+
+In: a `TransposingLaunch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. Either a
+program normalizes some rows and writes each tile of them twice, or the kernels of `kernels` run and a launch after them
+transposes what they wrote.
+
+Traffic of a perfect kernel: read rows x hidden of x and hidden of weight, write 2 x rows x hidden bytes. A second
+launch reads rows x hidden bytes again, out of the cache where they fit there.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from normtune.kernels.call import KernelCall
+from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_quantize_fp8 import kernels
+from normtune.kernels.rms_norm_quantize_fp8.fp8 import end_amax, magnitude, norm, quantized
+from normtune.kernels.rms_norm_quantize_fp8.launch import TransposingLaunch
+from normtune.kernels.rms_norm_quantize_fp8.variants import work_of
+from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, store_tile
+from normtune.kernels.transpose_fp8 import kernel as transposition
+from normtune.kernels.transpose_fp8.kernel import aligned_rows, store_transposed
+
+
+@triton.jit
+def _load(
+    x_ptr,
+    residual_ptr,
+    x_stride,
+    residual_stride,
+    o_row,
+    o_col,
+    mask,
+    ALIGNMENT: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+):
+    """(rows, columns) float32 of what is normalized: x, or its sum with the residual, rounded to the dtype."""
+    b_x = load_tile(x_ptr, extent(x_stride, ALIGNMENT), o_row, o_col, mask)
+    if HAS_RESIDUAL:
+        b_x += load_tile(residual_ptr, extent(residual_stride, ALIGNMENT), o_row, o_col, mask)
+        b_x = b_x.to(x_ptr.dtype.element_ty).to(tl.float32)
+    return b_x
+
+
+@triton.jit
+def _store(
+    b_x,
+    b_rstd,
+    weight_ptr,
+    sum_ptr,
+    q_ptr,
+    y_ptr,
+    q_t_ptr,
+    o_row,
+    m_row,
+    n_row,
+    o_col,
+    m_col,
+    sum_stride,
+    q_stride,
+    y_stride,
+    offset,
+    b_scale,
+    ALIGNMENT: tl.constexpr,
+    LARGEST: tl.constexpr,
+    DTYPE: tl.constexpr,
+    ROUNDS_PRODUCT: tl.constexpr,
+    ROUNDS_NORM: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    HAS_Y: tl.constexpr,
+):
+    """Write a tile of all outputs; returns the bits of the largest magnitude of its rows, int32."""
+    mask = m_row[:, None] & m_col[None, :]
+    b_weight = load_weight(weight_ptr, o_col, m_col, offset)
+    b_norm = norm(b_x, b_rstd[:, None], b_weight[None, :], DTYPE, ROUNDS_PRODUCT, ROUNDS_NORM)
+    if HAS_RESIDUAL:
+        store_tile(sum_ptr, extent(sum_stride, ALIGNMENT), o_row, o_col, mask, b_x)
+    if HAS_Y:
+        store_tile(y_ptr, extent(y_stride, ALIGNMENT), o_row, o_col, mask, b_norm)
+    b_q = quantized(b_norm, b_scale, q_ptr.dtype.element_ty, LARGEST)
+    tl.store(q_ptr + o_row[:, None] * extent(q_stride, ALIGNMENT) + o_col[None, :], b_q, mask=mask)
+    store_transposed(q_t_ptr, b_q, o_row, m_row, o_col, m_col, n_row)
+    return tl.max(tl.where(mask, magnitude(b_norm), 0), axis=1)
+
+
+@triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "residual_stride", "sum_stride", "q_stride", "y_stride"])
+def _tile_kernel(
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    scale_ptr,
+    sum_ptr,
+    q_ptr,
+    y_ptr,
+    q_t_ptr,
+    amax_ptr,
+    rows,
+    hidden,
+    x_stride,
+    residual_stride,
+    sum_stride,
+    q_stride,
+    y_stride,
+    eps,
+    offset,
+    BLOCK_ROW: tl.constexpr,
+    BLOCK_COL: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
+    ROW_ALIGNMENT: tl.constexpr,
+    HAS_COLUMN_MASK: tl.constexpr,
+    IS_WHOLE: tl.constexpr,
+    LARGEST: tl.constexpr,
+    ROUNDS_PRODUCT: tl.constexpr,
+    ROUNDS_NORM: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    HAS_Y: tl.constexpr,
+    HAS_AMAX: tl.constexpr,
+    ATOMIC: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    """Some rows a program; IS_WHOLE: one tile has all their columns, else they are read twice, tile by tile."""
+    DTYPE: tl.constexpr = x_ptr.dtype.element_ty
+    n_col = extent(hidden, ALIGNMENT)
+    o_row, m_row, n_row = aligned_rows(tl.program_id(0), rows, BLOCK_ROW, ROW_ALIGNMENT)
+    b_scale = tl.load(scale_ptr)
+    if IS_WHOLE:
+        o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+        mask = m_row[:, None] & m_col[None, :]
+        b_x = _load(x_ptr, residual_ptr, x_stride, residual_stride, o_row, o_col, mask, ALIGNMENT, HAS_RESIDUAL)
+        b_rstd = tl.rsqrt(tl.sum(b_x * b_x, axis=1) / hidden + eps)
+        b_most = _store(
+            b_x,
+            b_rstd,
+            weight_ptr,
+            sum_ptr,
+            q_ptr,
+            y_ptr,
+            q_t_ptr,
+            o_row,
+            m_row,
+            n_row,
+            o_col,
+            m_col,
+            sum_stride,
+            q_stride,
+            y_stride,
+            offset,
+            b_scale,
+            ALIGNMENT,
+            LARGEST,
+            DTYPE,
+            ROUNDS_PRODUCT,
+            ROUNDS_NORM,
+            HAS_RESIDUAL,
+            HAS_Y,
+        )
+    else:
+        b_square = tl.zeros([BLOCK_ROW, BLOCK_COL], dtype=tl.float32)
+        for first in tl.range(0, hidden, BLOCK_COL, num_stages=NUM_STAGES):
+            o_col, m_col = columns(first, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+            mask = m_row[:, None] & m_col[None, :]
+            b_x = _load(x_ptr, residual_ptr, x_stride, residual_stride, o_row, o_col, mask, ALIGNMENT, HAS_RESIDUAL)
+            b_square += b_x * b_x
+        b_rstd = tl.rsqrt(tl.sum(b_square, axis=1) / hidden + eps)
+        b_most = tl.zeros([BLOCK_ROW], dtype=tl.int32)
+        for first in tl.range(0, hidden, BLOCK_COL, num_stages=NUM_STAGES):
+            o_col, m_col = columns(first, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+            mask = m_row[:, None] & m_col[None, :]
+            b_x = _load(x_ptr, residual_ptr, x_stride, residual_stride, o_row, o_col, mask, ALIGNMENT, HAS_RESIDUAL)
+            b_bits = _store(
+                b_x,
+                b_rstd,
+                weight_ptr,
+                sum_ptr,
+                q_ptr,
+                y_ptr,
+                q_t_ptr,
+                o_row,
+                m_row,
+                n_row,
+                o_col,
+                m_col,
+                sum_stride,
+                q_stride,
+                y_stride,
+                offset,
+                b_scale,
+                ALIGNMENT,
+                LARGEST,
+                DTYPE,
+                ROUNDS_PRODUCT,
+                ROUNDS_NORM,
+                HAS_RESIDUAL,
+                HAS_Y,
+            )
+            b_most = tl.maximum(b_most, b_bits)
+    if HAS_AMAX:
+        end_amax(amax_ptr, tl.max(b_most, axis=0), ATOMIC)
+
+
+def calls(
+    launch: TransposingLaunch,
+    problem: Problem,
+    tensors: Mapping[str, Any],
+    workspace: Any,
+    eps: float,
+    offset: float,
+) -> tuple[KernelCall, ...]:
+    """The kernel calls of one problem: those of `kernels.calls`, and the transposition; or one of them does both.
+
+    Args:
+        launch: from `resolve_transposing`.
+        problem: rows, hidden, dtype and variant.
+        tensors: as `buffers` of the spec lists them; last dimension contiguous, row strides of `x`, `residual`, `sum`,
+            `q` and `y` free, `q_t` contiguous.
+        workspace: a float32 element per program where `launch` asks for it.
+        eps: added to the mean square.
+        offset: added to the weight, in float32.
+    """
+    if launch.transpose is not None:
+        made = kernels.calls(launch.norm, problem, tensors, workspace, eps, offset)
+        return (*made, transposition.call(launch.transpose, problem, tensors["q"], tensors["q_t"]))
+    work, tile = work_of(problem), launch.norm
+    of_rows = ("x", "residual", "sum", "q", "y")
+    args = (
+        *(tensors.get(name) for name in ("x", "residual", "weight", "scale", "sum", "q", "y", "q_t")),
+        workspace if tile.finish == "reduce" else tensors.get("amax"),
+        *(problem.rows, problem.hidden),
+        *(0 if tensors.get(name) is None else tensors[name].stride(0) for name in of_rows),
+        *(eps, offset),
+    )
+    options = {
+        "BLOCK_ROW": tile.block_row,
+        "BLOCK_COL": tile.block_col,
+        "ALIGNMENT": tile.alignment,
+        "ROW_ALIGNMENT": launch.row_alignment,
+        "HAS_COLUMN_MASK": tile.column_mask,
+        "IS_WHOLE": not tile.looped,
+        "LARGEST": work.largest,
+        "ROUNDS_PRODUCT": work.rounds_product,
+        "ROUNDS_NORM": work.rounds_norm,
+        "HAS_RESIDUAL": work.has_residual,
+        "HAS_Y": work.has_y,
+        "HAS_AMAX": work.has_amax,
+        "ATOMIC": tile.finish == "atomic",
+        "NUM_STAGES": tile.num_stages,
+        "num_warps": tile.num_warps,
+    }
+    main = KernelCall(_tile_kernel, (tile.grid,), args, options)
+    return kernels.with_amax(tile, main, tensors.get("amax"), workspace)

@@ -1,0 +1,68 @@
+"""Spec of the transposition: buffers, spaces, default config.
+
+In: nothing. Out: a registered `OperatorSpec`. Problems are of bfloat16, the dtype of what was quantized: the bytes that
+are moved have a dtype of 8 bits, which no problem has.
+"""
+
+from itertools import product
+
+from normtune.kernels.config import Config
+from normtune.kernels.operator import OperatorSpec, register
+from normtune.kernels.problem import INPUT, OUTPUT, Buffer, Problem
+from normtune.kernels.target import Target
+from normtune.kernels.transpose_fp8.config import TransposeConfig
+from normtune.kernels.transpose_fp8.launch import resolve
+
+MAX_HIDDEN = 1 << 20
+# Of the dtypes of 8 bits the one that Triton has for every GPU: the kernel moves bytes.
+DTYPE = "float8_e5m2"
+# Values of block_row, block_col and num_warps, least and most bytes a thread.
+_SPACES = {
+    "quick": ((64, 128), (64, 128), (4,), 16, 128),
+    "default": ((32, 64, 128), (32, 64, 128, 256), (2, 4, 8), 8, 128),
+    "full": ((32, 64, 128, 256), (32, 64, 128, 256, 512), (1, 2, 4, 8, 16), 4, 256),
+}
+_DEFAULT = TransposeConfig(64, 64, 4)
+
+
+def _buffers(problem: Problem) -> tuple[Buffer, ...]:
+    rows, hidden = problem.rows, problem.hidden
+    return Buffer("x", (rows, hidden), DTYPE, INPUT), Buffer("y", (hidden, rows), DTYPE, OUTPUT)
+
+
+def configs(name: str, target: Target) -> list[TransposeConfig]:
+    """The configs of a space, for any problem."""
+    rows, columns, warps, least, most = _SPACES[name]
+    return [
+        TransposeConfig(block_row, block_col, num_warps)
+        for block_row, block_col, num_warps in product(rows, columns, warps)
+        if least <= block_row * block_col / (num_warps * target.warp_size) <= most
+    ]
+
+
+def _space(name: str, problem: Problem, target: Target) -> list[Config]:
+    return sorted({*configs(name, target), _DEFAULT})
+
+
+transpose_fp8 = register(
+    OperatorSpec(
+        name="transpose_fp8",
+        flags=(),
+        config=TransposeConfig,
+        dtypes=("bfloat16",),
+        max_hidden=MAX_HIDDEN,
+        buffers=_buffers,
+        space=_space,
+        resolve=resolve,
+        default_config=lambda _, __: _DEFAULT,
+        kernel_module="normtune.kernels.transpose_fp8.kernel",
+        reference_module="normtune.kernels.transpose_fp8.reference",
+        sources=(
+            "normtune.kernels.tiles.launch",
+            "normtune.kernels.tiles.tile",
+            "normtune.kernels.transpose_fp8.kernel",
+            "normtune.kernels.transpose_fp8.launch",
+        ),
+        is_default=False,
+    )
+)

@@ -1,0 +1,52 @@
+"""The operations of the family: what they read and return, and calls that need a gradient or more than memory."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import normtune
+from normtune.kernels.calling.operation import OTHERS
+from normtune.kernels.calling.written_out import call_of
+from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
+
+
+def operation(scaling, variant=""):
+    return QUANTIZE.operation_of(scaling, variant)
+
+
+def test_inputs_and_outputs_are_those_of_the_variant():
+    static, block = operation("static", "with_residual"), operation("block", "column_major+with_y")
+    assert (static.inputs, static.outputs) == (("x", "weight", "residual", "scale"), ("sum", "q", "amax"))
+    assert (block.inputs, block.outputs) == (("x", "weight"), ("q", "scale", "y"))
+    assert static.kinds["scale"] == static.kinds["amax"] == block.kinds["scale"] == OTHERS
+    assert (static.results, block.results) == (3, 3)
+    made = block.outputs_at(torch.empty(2, 3, 300, dtype=torch.float16, device="meta"))
+    assert made == {
+        "q": ((2, 3, 300), torch.float8_e4m3fn),
+        "scale": ((8 * 3,), torch.float32),
+        "y": ((2, 3, 300), torch.float16),
+    }
+
+
+def test_the_call_is_written_out_without_a_graph():
+    code = call_of(operation("row"), None, None, None).__code__
+    assert "requires_grad" not in code.co_names and "forward" in code.co_names
+
+
+@pytest.mark.parametrize("scaling", ["static", "row", "block"])
+def test_inputs_that_need_gradients_are_detached(scaling):
+    x, weight = torch.randn(3, 40, requires_grad=True), torch.ones(40, requires_grad=True)
+    scale = torch.ones(1, requires_grad=True) if scaling == "static" else None
+    found = normtune.rms_norm_quantize_fp8(x, weight, scaling=scaling, scale=scale, residual=x, return_y=True)
+    assert not any(tensor.requires_grad for tensor in found if tensor is not None and tensor is not scale)
+
+
+def test_fake_tensors_are_checked():
+    with FakeTensorMode():
+        x = torch.empty(4, 6, 300)
+        found = normtune.rms_norm_quantize_fp8(x, torch.empty(300), scaling="block", residual=x)
+        assert [tensor.shape for tensor in (found.q, found.scale, found.sum)] == [(4, 6, 300), (4, 6, 3), (4, 6, 300)]
+        with pytest.raises(ValueError, match=r"weight has shape \(299,\): expected \(300,\)"):
+            normtune.rms_norm_quantize_fp8(x, torch.empty(299), scaling="block")
+        with pytest.raises(TypeError, match="eps is '1': expected a number"):
+            normtune.rms_norm_quantize_fp8(x, None, "1", scaling="block")

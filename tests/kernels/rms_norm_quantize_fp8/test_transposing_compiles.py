@@ -1,0 +1,83 @@
+"""Ahead-of-time compiles of kernels that transpose, within the limits of the targets; none was launched here."""
+
+import re
+
+import pytest
+
+from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm_quantize_fp8.variants import TRANSPOSE, operator_name
+from normtune.kernels.target import TARGETS
+from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.plan.binaries import jobs_of
+from normtune.tuner.plan.plan import candidates
+
+NAME = operator_name(TRANSPOSE)
+
+
+def pairs(name, target, rows, hidden, variant="", space="default"):
+    spec = operator(name)
+    problem = spec.problem(rows, hidden, "bfloat16", variant)
+    kept, _ = candidates(spec, spec.space(space, problem, TARGETS[target]), problem, TARGETS[target])
+    return [(problem, launch) for _, launch in kept]
+
+
+def compiled(chosen, target):
+    found = list(compile_all(jobs_of(chosen), target, workers=1, keep_assembly=True))
+    assert found
+    for one in found:
+        assert one.status == "ok", one
+        assert 0 <= one.shared_bytes <= TARGETS[target].shared_bytes
+        assert 0 < one.threads <= TARGETS[target].max_threads
+    return found
+
+
+def text_of(found):
+    return "\n".join(text for one in found for _, text in one.binaries)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("target", "variant"), [("sm_90", ""), ("sm_90", "e5m2+no_amax"), ("gfx942", "fnuz")])
+def test_one_of_each_kind_compiles(target, variant):
+    kinds = {}
+    for rows, hidden in ((1024, 8192), (1000, 100)):
+        for problem, launch in pairs(NAME, target, rows, hidden, variant):
+            kind = (hidden, launch.transpose is None, launch.norm.looped, launch.norm.finish, launch.norm.chunks > 0)
+            kinds[kind] = (problem, launch)
+    found = compiled(kinds.values(), target)
+    for one in found:
+        launch = one.job.launch
+        assert len(one.binaries) == 1 + (launch.transpose is not None) + (launch.norm.finish != "none")
+
+
+@pytest.mark.long
+def test_variants_compile():
+    off = "rounded_norm+rounded_product+with_y+with_residual"
+    chosen = [pair for pair in pairs(NAME, "sm_90", 1024, 1000, off, "quick") if pair[1].transpose is None]
+    compiled(chosen[:2], "sm_90")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("target", "wide"), [("sm_90", r"st\.global\.v4\.b32"), ("gfx942", "global_store_dwordx4")])
+def test_a_transposition_writes_16_bytes_at_once_where_rows_allow_it(target, wide):
+    """Rows of 16 bytes and more a thread; of a number of rows that is odd, no access is wide."""
+    spec = operator("transpose_fp8")
+    for rows, is_wide in ((4096, True), (4095, False)):
+        problem = spec.problem(rows, 4096, "bfloat16")
+        launch = spec.launch(spec.default_config(problem, TARGETS[target]), problem, TARGETS[target])
+        assert bool(re.search(wide, text_of(compiled([(problem, launch)], target)))) == is_wide
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942"])
+def test_the_transposition_compiles(target):
+    chosen = [
+        pair for rows, hidden in ((1024, 4096), (1023, 100)) for pair in pairs("transpose_fp8", target, rows, hidden)
+    ]
+    compiled(chosen[::5], target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "variant"), [("sm_90", ""), ("gfx942", "fnuz")])
+def test_the_default_space_of_tiles_compiles(target, variant):
+    chosen = [pair for pair in pairs(NAME, target, 1024, 4096, variant) if pair[1].transpose is None]
+    compiled(chosen, target)
