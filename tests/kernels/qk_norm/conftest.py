@@ -1,9 +1,8 @@
-"""Others' formulas in plain torch, fused tensors, and the interpreter's casts to bfloat16."""
+"""Others' formulas in plain torch, and fused tensors."""
 
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -84,23 +83,3 @@ def made() -> Callable[..., Any]:
         return (*moved, None if tables is None else tuple(table.to(device) for table in tables))
 
     return make
-
-
-@pytest.fixture
-def rounded_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Conversions to bfloat16 that round to nearest: the interpreter of Triton 3.7 cuts the bits off."""
-    import triton.language as tl
-    from triton.runtime import interpreter
-
-    convert = interpreter._convert_float
-
-    def converted(values, source, target, rounding):
-        if (source, target) == (tl.float32, tl.bfloat16):
-            bits = values.view(np.uint32)
-            rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-            return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
-        if (source, target) == (tl.bfloat16, tl.float32):
-            return (values.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return convert(values, source, target, rounding)
-
-    monkeypatch.setattr(interpreter, "_convert_float", converted)
