@@ -1,8 +1,8 @@
 """Calls on existing tensors: kept launches.
 
-In: checked tensors. Out: the fused tensor, written in place or new, launched on the current stream; computed with
-torch's operations where the kernel takes no such tensor (`composed`). Everything on which config and binary depend
-makes a key, under which a launch is kept; no kept object holds a tensor.
+In: checked tensors. Out: the fused tensor, written in place or new, or gradients, launched on the current stream;
+computed with torch's operations where the kernels take no such tensor (`composed`). Everything on which config and
+binary depend makes a key, under which a launch is kept; no kept object holds a tensor.
 """
 
 from typing import NamedTuple
@@ -19,8 +19,8 @@ from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.qk_norm import composed
 from normtune.kernels.qk_norm.composed import Tensors
-from normtune.kernels.qk_norm.spec import MAX_HIDDEN, qk_norm
-from normtune.kernels.qk_norm.variants import OUT_OF_PLACE, Work, work_of
+from normtune.kernels.qk_norm.spec import MAX_HIDDEN, qk_norm, qk_norm_backward
+from normtune.kernels.qk_norm.variants import BACKWARD_FLAGS, NO_DWEIGHT, OUT_OF_PLACE, Work, work_of
 
 
 class Asked(NamedTuple):
@@ -47,12 +47,15 @@ class Asked(NamedTuple):
         """Whether qkv is written."""
         return OUT_OF_PLACE not in self.variant
 
-    def problem(self, tensors: Tensors) -> tuple[OperatorSpec, Problem]:
-        """The operator at the call's named integers, and its problem."""
+    def problem(
+        self, tensors: Tensors, family: OperatorSpec = qk_norm, variant: str | None = None
+    ) -> tuple[OperatorSpec, Problem]:
+        """The operator at the call's named integers, and its problem; of another family and variant if given."""
         width, hidden = tensors.qkv.shape[-1], tensors.weight_q.shape[0]
-        spec = qk_norm.at(heads_q=self.heads_q, heads_k=self.heads_k, heads=width // hidden, rotary_dim=self.rotary_dim)
+        spec = family.at(heads_q=self.heads_q, heads_k=self.heads_k, heads=width // hidden, rotary_dim=self.rotary_dim)
         dtype = str(tensors.qkv.dtype).removeprefix("torch.")
-        return spec, Problem(spec.name, tensors.qkv.numel() // width, hidden, dtype, self.variant)
+        rows = tensors.qkv.numel() // width
+        return spec, Problem(spec.name, rows, hidden, dtype, self.variant if variant is None else variant)
 
     def work(self, tensors: Tensors) -> Work:
         """What is asked for."""
@@ -97,18 +100,7 @@ def _of_new(key: object, tensors: Tensors, asked: Asked) -> Tensor:
     rows = _rows_in_place(qkv, asked, tensors) if is_in_place else rows_of("qkv", qkv, asked.batch_invariant)
     # A copy has the alignment that the mode needs.
     settled_rows = settled(rows) if asked.batch_invariant else rows
-    cos, sin = (
-        None if table is None else rows_of(name, _of_kernel(table, qkv), asked.batch_invariant)
-        for name, table in (("cos", tensors.cos), ("sin", tensors.sin))
-    )
-    launched = Tensors(
-        settled_rows,
-        columns_of("weight_q", tensors.weight_q, qkv),
-        columns_of("weight_k", tensors.weight_k, qkv),
-        cos,
-        sin,
-        None if tensors.positions is None else tensors.positions.reshape(-1).contiguous(),
-    )
+    launched = _of_kernel(tensors._replace(qkv=settled_rows), asked)
     out = None if is_in_place else _new(qkv)
     every = {**launched._asdict(), "out": None if out is None else out.view(rows.shape)}
     generation = _launches.generation
@@ -124,6 +116,55 @@ def _of_new(key: object, tensors: Tensors, asked: Asked) -> Tensor:
     if out is not None:
         return out
     return qkv if settled_rows is rows else _written(qkv, settled_rows.view(qkv.shape), asked, tensors)
+
+
+def gradients_of(dout: Tensor, tensors: Tensors, asked: Asked, needs_dweight: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of qkv and of both weights, of that of the fused tensor; those of weights mean nothing if unwanted."""
+    qkv = tensors.qkv
+    off = [*asked.variant.split("+"), *(() if needs_dweight else (NO_DWEIGHT,))]
+    variant = "+".join(flag.off for flag in BACKWARD_FLAGS if flag.off in off)
+    spec, problem = asked.problem(tensors, qk_norm_backward, variant)
+    if not (_takes_kernel(tensors, problem) and dout.dtype == qkv.dtype and qkv.numel()):
+        return composed.backward(work_of(problem), dout, tensors, asked.eps, asked.offset)
+    rows = rows_of("qkv", qkv, asked.batch_invariant)
+    launched = _of_kernel(tensors._replace(qkv=rows), asked)
+    dqkv, dweights = _new(qkv), qkv.new_empty((2, problem.hidden), dtype=torch.float32)
+    every: dict[str, Tensor | None] = {
+        "dout": rows_of("dout", dout, asked.batch_invariant),
+        **launched._asdict(),
+        "dqkv": dqkv.view(rows.shape),
+        "dweights": dweights if needs_dweight else None,
+    }
+    key = (problem, asked, *map(traits, every.values()))
+    launch = _launches.get(key)
+    if launch is None:
+        generation = _launches.generation
+        scalars = {"eps": asked.eps, "offset": asked.offset}
+        launch = prepared(spec, problem, every, scalars, asked.batch_invariant, keeps_subnormal(scalars))
+        _launches.keep(key, launch, generation)
+    launch(*every.values())
+    dweight_q, dweight_k = (
+        dweight.to(weight.dtype, copy=True)
+        for dweight, weight in zip(dweights, (tensors.weight_q, tensors.weight_k), strict=True)
+    )
+    return dqkv, dweight_q, dweight_k
+
+
+def _of_kernel(tensors: Tensors, asked: Asked) -> Tensors:
+    """The tensors in the layout of the kernels, given qkv as (tokens, width) in it."""
+    qkv = tensors.qkv
+    cos, sin = (
+        None if table is None else rows_of(name, _narrow(table, qkv), asked.batch_invariant)
+        for name, table in (("cos", tensors.cos), ("sin", tensors.sin))
+    )
+    return Tensors(
+        qkv,
+        columns_of("weight_q", tensors.weight_q, qkv),
+        columns_of("weight_k", tensors.weight_k, qkv),
+        cos,
+        sin,
+        None if tensors.positions is None else tensors.positions.reshape(-1).contiguous(),
+    )
 
 
 def _takes_kernel(tensors: Tensors, problem: Problem) -> bool:
@@ -163,8 +204,8 @@ def _written(qkv: Tensor, made: Tensor, asked: Asked, tensors: Tensors) -> Tenso
     return qkv
 
 
-def _of_kernel(table: Tensor, qkv: Tensor) -> Tensor:
-    """A table in a dtype that the kernel takes."""
+def _narrow(table: Tensor, qkv: Tensor) -> Tensor:
+    """A table in a dtype that the kernels take."""
     return table if table.dtype in (qkv.dtype, torch.float32) else table.float()
 
 

@@ -59,12 +59,12 @@ def qk_norm(
     n = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps) over a head, in float32, rounded to qkv's dtype;
     with tables n is rotated: y1 = n1 * cos - n2 * sin and y2 = n2 * cos + n1 * sin for each pair of elements, in
     float32, rounded once more. Value heads stay as they are. Differentiable in qkv and both weights, any number of
-    times, unless it works in place.
+    times, unless it works in place; gradients are those of the function without roundings.
 
     The kernel takes bfloat16, float16 and float32 on a GPU, heads of 1 to 16384 elements and up to 2^30 tokens. Tokens
     that are one stride apart, as in a view of a larger tensor, are read and written where they are. A program holds
     whole heads, so a head's bits depend on nothing but the config; `batch_invariant` fixes that. All other inputs are
-    composed of torch's operations, as in `rms_norm`, and so are gradients.
+    composed of torch's operations, as in `rms_norm`, and so are second derivatives.
 
     Orders of others, in these terms: Qwen3 in Hugging Face has the casting "llama" and the rotation "products", Gemma3
     the casting "gemma", offset 1.0 and the rotation "products", both with `cos` and `sin` as the model's
@@ -146,8 +146,10 @@ def qk_norm(
 def _called(tensors: Tensors, others: tuple[Any, ...], batch_invariant: bool | None, needs_gradient: bool) -> Tensor:
     """The call of checked arguments: a kept launch, an operator of torch's dispatcher, or the formula."""
     is_compiling = torch.compiler.is_compiling()
+    if batch_invariant is None and not is_compiling:  # a backward runs in another thread
+        batch_invariant = is_batch_invariant()
     if not is_compiling and (torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0):
-        asked = Asked._make((*others, is_batch_invariant() if batch_invariant is None else batch_invariant))
+        asked = Asked._make((*others, batch_invariant))
         if asked.batch_invariant or asked.is_in_place:
             named = "in_place" if asked.is_in_place else "batch_invariant"
             inside = "inside of a transform of torch.func or a forward-mode derivative"
@@ -159,8 +161,7 @@ def _called(tensors: Tensors, others: tuple[Any, ...], batch_invariant: bool | N
             return found
         ops.in_place(*tensors, *others, batch_invariant)
         return tensors.qkv
-    mode = is_batch_invariant() if batch_invariant is None else batch_invariant
-    return result_of(tensors, Asked._make((*others, mode)))
+    return result_of(tensors, Asked._make((*others, batch_invariant)))
 
 
 def _check_heads(qkv: Any, weight_q: Any, weight_k: Any, heads_q: Any, heads_k: Any) -> None:

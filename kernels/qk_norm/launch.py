@@ -10,12 +10,14 @@ from normtune.kernels.alignment import alignment_of
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.qk_norm.variants import work_of
+from normtune.kernels.qk_norm.variants import NO_DWEIGHT, work_of
 from normtune.kernels.target import Target
-from normtune.kernels.tiles.launch import RESERVED_SHARED_BYTES, next_power_of_2, threads_of
+from normtune.kernels.tiles.launch import MAX_WORKSPACE_BYTES, RESERVED_SHARED_BYTES, next_power_of_2, threads_of
 
 # Of a tile, per thread: beside it are two weights, sine and cosine.
 MAX_ELEMENTS_PER_THREAD = 64
+# The backward also holds the gradients of the tile and of both weights.
+MAX_BACKWARD_ELEMENTS_PER_THREAD = 32
 # Trial shapes of the gate: more passes of a fixed grid than a pipeline has stages, a grid of few programs, a cut tile.
 _PASSES, _PROGRAMS = 6, 5
 
@@ -33,6 +35,7 @@ class HeadsLaunch(NamedTuple):
         num_warps, num_stages: as the compiler takes them.
         alignment: largest power of two up to 16 that divides hidden and every row stride, elements.
         has_rest_mask: whether `block_rest` exceeds the other elements.
+        workspace: float32 elements of partial sums; 0 for none.
     """
 
     looped: bool
@@ -45,24 +48,26 @@ class HeadsLaunch(NamedTuple):
     num_stages: int
     alignment: int
     has_rest_mask: bool
-
-    @property
-    def workspace(self) -> int:
-        """None: no sum leaves a program."""
-        return 0
+    workspace: int = 0
 
     @property
     def binary(self) -> "HeadsLaunch":
         """This launch without what does not specialise."""
-        return self._replace(grid=0)
+        return self._replace(grid=0, workspace=int(self.workspace > 0))
 
     @property
     def of_a_row(self) -> "HeadsLaunch":
         """This launch without what counts tokens: a program holds whole heads, so equal ones give a head equal bits."""
-        return self._replace(grid=0)
+        return self._replace(grid=0, workspace=0)
 
 
-def resolve(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> HeadsLaunch:
+def resolve(
+    config: Config,
+    problem: Problem,
+    target: Target,
+    alignment: int | None = None,
+    max_elements: int = MAX_ELEMENTS_PER_THREAD,
+) -> HeadsLaunch:
     """The launch of `qk_norm`.
 
     Args:
@@ -70,6 +75,7 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
         problem: rows are tokens, hidden is the length of a head; named integers and variant have the rest.
         target: limits of the GPU.
         alignment: largest power of two up to 16 that divides hidden and all row strides; None for contiguous tensors.
+        max_elements: of a tile, per thread; a block of heads is halved until it has no more.
 
     Raises:
         IllegalConfigError: the config cannot run this problem on this target.
@@ -87,12 +93,11 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
     buffered = int((num_stages - 1) * width * (ITEMSIZE[problem.dtype] + 4 * others))
     block_row = config.block_row
     while block_row > 1 and (
-        block_row * width > MAX_ELEMENTS_PER_THREAD * threads
-        or buffered * block_row > target.shared_bytes - RESERVED_SHARED_BYTES
+        block_row * width > max_elements * threads or buffered * block_row > target.shared_bytes - RESERVED_SHARED_BYTES
     ):
         block_row //= 2
-    if width > MAX_ELEMENTS_PER_THREAD * threads:
-        raise IllegalConfigError(f"{width // threads} elements a thread exceed {MAX_ELEMENTS_PER_THREAD}")
+    if width > max_elements * threads:
+        raise IllegalConfigError(f"{width // threads} elements a thread exceed {max_elements}")
     if buffered > target.shared_bytes - RESERVED_SHARED_BYTES:
         raise IllegalConfigError(
             f"{buffered} bytes of pipeline buffers exceed {target.shared_bytes - RESERVED_SHARED_BYTES}"
@@ -113,6 +118,20 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
     )
 
 
+def resolve_backward(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> HeadsLaunch:
+    """The launch of `qk_norm_backward`; arguments and errors as in `resolve`.
+
+    A fixed grid, of which each program leaves a partial sum of both weight gradients, which a second kernel sums.
+    """
+    if config.programs_per_sm < 1:
+        raise IllegalConfigError("a backward without a fixed grid")
+    launch = resolve(config, problem, target, alignment, MAX_BACKWARD_ELEMENTS_PER_THREAD)
+    if problem.lacks(NO_DWEIGHT):
+        return launch
+    grid = min(launch.grid, MAX_WORKSPACE_BYTES // (8 * problem.hidden))
+    return launch._replace(grid=grid, workspace=2 * grid * problem.hidden)
+
+
 def trial(config: Config, launch: HeadsLaunch, problem: Problem, target: Target) -> tuple[Problem, HeadsLaunch]:
     """The problem and launch of the same binary on which the gate tries it: few programs, many passes, a cut block."""
     heads = work_of(problem).heads
@@ -120,5 +139,7 @@ def trial(config: Config, launch: HeadsLaunch, problem: Problem, target: Target)
     while launch.block_row > 1 and heads % launch.block_row and not tokens * heads % launch.block_row:
         tokens += 1
     problem = problem._replace(rows=tokens)
-    resolved = resolve(config, problem, target, None)
-    return problem, resolved._replace(grid=min(resolved.grid, _PROGRAMS)) if launch.looped else resolved
+    if launch.looped:
+        workspace = 2 * _PROGRAMS * problem.hidden if launch.workspace else 0
+        return problem, launch._replace(grid=_PROGRAMS, workspace=workspace)
+    return problem, resolve(config, problem, target, None)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.qk_norm import composed
-from normtune.kernels.qk_norm.calls import Asked, result_of
+from normtune.kernels.qk_norm.calls import Asked, gradients_of, result_of
 from normtune.kernels.qk_norm.composed import Tensors
-from normtune.kernels.qk_norm.variants import FAMILY
+from normtune.kernels.qk_norm.variants import BACKWARD, FAMILY
 
 _library = torch.library.Library("normtune", "FRAGMENT")
 _TENSORS = "Tensor{} qkv, Tensor weight_q, Tensor weight_k, Tensor? cos, Tensor? sin, Tensor? positions, "
@@ -22,7 +22,7 @@ _OTHERS = "int heads_q, int heads_k, int rotary_dim, float eps, float offset, st
 _SCHEMAS = {
     FAMILY: f"({_TENSORS.format('')}{_OTHERS}) -> Tensor",
     f"{FAMILY}_in_place": f"({_TENSORS.format('(a!)')}{_OTHERS}) -> ()",
-    f"{FAMILY}_backward": f"(Tensor dout, {_TENSORS.format('')}{_OTHERS}) -> (Tensor, Tensor, Tensor)",
+    BACKWARD: f"(Tensor dout, {_TENSORS.format('')}{_OTHERS}, bool needs_dweight) -> (Tensor, Tensor, Tensor)",
 }
 _COUNT = len(Tensors._fields)
 
@@ -41,8 +41,8 @@ def _in_place(*arguments: Any) -> None:
 
 
 def _backward(dout: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    tensors, asked = _read(arguments)
-    return composed.backward(asked.work(tensors), dout, tensors, asked.eps, asked.offset)
+    *read, needs_dweight = arguments
+    return gradients_of(dout, *_read(tuple(read)), needs_dweight)
 
 
 def _forward_shapes(qkv: Tensor, *_: Any) -> Tensor:
@@ -68,7 +68,8 @@ def _saver(tensors: int) -> Callable[..., None]:
 
 
 def _gradient(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-    found = getattr(torch.ops.normtune, f"{FAMILY}_backward")(dout, *ctx.saved_tensors, *ctx.others)
+    needs_dweight = any(ctx.needs_input_grad[1:3])
+    found = backward(dout, *ctx.saved_tensors, *ctx.others, needs_dweight)
     return (*found, *[None] * (_COUNT - 3 + len(ctx.others)))
 
 
@@ -82,7 +83,7 @@ def _second_gradient(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None
             for tensor in ctx.saved_tensors[:4]
         ]
         dout, *read = leaves
-        tensors, asked = _read((*read, *ctx.saved_tensors[4:], *ctx.others))
+        tensors, asked = _read((*read, *ctx.saved_tensors[4:], *ctx.others[:-1]))
         outputs = composed.backward(asked.work(tensors), dout, tensors, asked.eps, asked.offset)
         asked_for = [(out, grad) for out, grad in zip(outputs, gradients, strict=True) if grad is not None]
     found = torch.autograd.grad(
@@ -103,8 +104,8 @@ def _define(name: str, calls: Any, shapes: Any) -> Any:
 
 forward = _define(FAMILY, _forward, _forward_shapes)
 in_place = _define(f"{FAMILY}_in_place", _in_place, _in_place_shapes)
-backward = _define(f"{FAMILY}_backward", _backward, _backward_shapes)
+backward = _define(BACKWARD, _backward, _backward_shapes)
 torch.library.register_autograd(f"normtune::{FAMILY}", _gradient, setup_context=_saver(_COUNT), lib=_library)
 torch.library.register_autograd(
-    f"normtune::{FAMILY}_backward", _second_gradient, setup_context=_saver(1 + _COUNT), lib=_library
+    f"normtune::{BACKWARD}", _second_gradient, setup_context=_saver(1 + _COUNT), lib=_library
 )

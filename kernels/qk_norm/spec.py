@@ -1,21 +1,30 @@
-"""Spec of the operator that normalizes and rotates heads: buffers, spaces, default config.
+"""Specs of the operators that normalize and rotate heads, and of its gradients: buffers, spaces, default configs.
 
 In: nothing. Out: registered `OperatorSpec`s. Configs are resolved in `launch`, flags and named integers are in
-`variants`, the kernel is in `kernels`, the reference is in `reference`. The spaces are plain products that no GPU has
-narrowed yet.
+`variants`, the kernels are in `kernels` and `backward`, the reference is in `reference`. The spaces are plain products
+that no GPU has narrowed yet.
 
 Value heads are no part of the tensor that is written in place, as no launch reads them: so the bytes are those that a
 perfect kernel moves.
 """
 
+from dataclasses import replace
 from itertools import product
 
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.qk_norm.config import QKNormConfig
-from normtune.kernels.qk_norm.launch import MAX_ELEMENTS_PER_THREAD, resolve, trial
-from normtune.kernels.qk_norm.variants import FAMILY, FLAGS, SIZES, work_of
+from normtune.kernels.qk_norm.launch import MAX_ELEMENTS_PER_THREAD, resolve, resolve_backward, trial
+from normtune.kernels.qk_norm.variants import (
+    BACKWARD,
+    BACKWARD_FLAGS,
+    FAMILY,
+    FLAGS,
+    NO_DWEIGHT,
+    SIZES,
+    work_of,
+)
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
 
@@ -48,6 +57,16 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
     return tuple(buffers)
 
 
+def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
+    """As the forward's; both weight gradients are one tensor, as one kernel ends their sums."""
+    qkv, *others = _buffers(problem)
+    gradients = [qkv._replace(name="dqkv", role=OUTPUT)]
+    if not problem.lacks(NO_DWEIGHT):
+        gradients.append(Buffer("dweights", (2, problem.hidden), "float32", OUTPUT))
+    inputs = [one for one in others if one.role != OUTPUT]
+    return (qkv._replace(name="dout", role=INPUT), qkv._replace(role=INPUT), *inputs, *gradients)
+
+
 def _space(name: str, problem: Problem, target: Target) -> list[Config]:
     rows, warps, stages, programs, (least, most) = _SPACES[name]
     width = next_power_of_2(problem.hidden)
@@ -57,6 +76,17 @@ def _space(name: str, problem: Problem, target: Target) -> list[Config]:
             chosen.add(QKNormConfig(block_row, num_warps))
             chosen |= {QKNormConfig(block_row, num_warps, *knobs) for knobs in product(stages, programs)}
     return sorted(chosen)
+
+
+def _backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
+    looped = {config for config in _space(name, problem, target) if config.programs_per_sm}
+    return sorted({*looped, _backward_default(problem, target)})
+
+
+def _backward_default(problem: Problem, target: Target) -> Config:
+    config = _default(problem, target)
+    threads = max(128, min(target.max_threads, next_power_of_2(problem.hidden) // 8))
+    return config._replace(num_warps=threads // target.warp_size, programs_per_sm=4)
 
 
 def _default(problem: Problem, target: Target) -> Config:
@@ -93,5 +123,27 @@ qk_norm = register(
         scalars={"eps": 1e-6, "offset": 0.25},
         sizes=SIZES,
         is_default=False,
+    )
+)
+
+qk_norm_backward = register(
+    replace(
+        qk_norm,
+        name=BACKWARD,
+        flags=BACKWARD_FLAGS,
+        buffers=_backward_buffers,
+        space=_backward_space,
+        resolve=resolve_backward,
+        default_config=_backward_default,
+        kernel_module="normtune.kernels.qk_norm.backward",
+        sources=(
+            "normtune.kernels.qk_norm.backward",
+            "normtune.kernels.qk_norm.launch",
+            "normtune.kernels.qk_norm.tile",
+            "normtune.kernels.qk_norm.variants",
+            "normtune.kernels.tiles.launch",
+            "normtune.kernels.tiles.partial_sums",
+            "normtune.kernels.tiles.tile",
+        ),
     )
 )

@@ -11,9 +11,10 @@ from functools import cache
 from typing import NamedTuple
 
 from normtune.kernels.operator import Flag
-from normtune.kernels.problem import Problem, with_sizes
+from normtune.kernels.problem import Problem, split_sizes, with_sizes
 
-FAMILY = "qk_norm"
+FAMILY, BACKWARD = "qk_norm", "qk_norm_backward"
+NO_DWEIGHT = "no_dweight"
 OUT_OF_PLACE, NO_ROTARY, GPTJ, IN_ORDER, WHOLE_TABLES, ROUNDED_PRODUCT, ROUNDED_ROTATION = (
     *("out_of_place", "no_rotary", "gptj", "in_order"),
     *("whole_tables", "rounded_product", "rounded_rotation"),
@@ -27,6 +28,8 @@ FLAGS = (
     Flag("product_in_float32", ROUNDED_PRODUCT),
     Flag("rotation_in_float32", ROUNDED_ROTATION),
 )
+# The backward is that of the function without roundings, and never in place.
+BACKWARD_FLAGS = (Flag("needs_dweight", NO_DWEIGHT), *FLAGS[1:5])
 # Values that a sweep takes: the heads of Llama 3 8B and Qwen3 8B, all of them rotated whole.
 SIZES = {"heads_q": (32,), "heads_k": (8,), "heads": (48,), "rotary_dim": (128,)}
 
@@ -37,7 +40,7 @@ class Work(NamedTuple):
     Attributes:
         heads_q: query heads of a token.
         heads_k: key heads, behind them.
-        heads: heads that the kernel writes: query and key heads; out of place also the value heads behind them.
+        heads: heads that the kernel writes: query and key heads; unless in place also the value heads behind them.
         rotary: elements of a head that are rotated, its first ones: even, 0 for none.
         is_in_place: whether the heads are written where they were read.
         is_neox: whether an element is rotated with that half of `rotary` further on, else with its neighbour.
@@ -71,8 +74,8 @@ def work_of(problem: Problem) -> Work:
 
 @cache
 def _work(operator: str, variant: str, hidden: int) -> Work:
-    sizes, off = Problem(operator, 1, hidden, "float32").sizes, set(variant.split("+"))
-    has_rotary, in_place = NO_ROTARY not in off, OUT_OF_PLACE not in off
+    (family, sizes), off = split_sizes(operator), set(variant.split("+"))
+    has_rotary, in_place = NO_ROTARY not in off, family == FAMILY and OUT_OF_PLACE not in off
     return Work(
         sizes["heads_q"],
         sizes["heads_k"],
@@ -87,6 +90,6 @@ def _work(operator: str, variant: str, hidden: int) -> Work:
     )
 
 
-def operator_name(heads_q: int, heads_k: int, heads: int, rotary_dim: int) -> str:
+def operator_name(heads_q: int, heads_k: int, heads: int, rotary_dim: int, family: str = FAMILY) -> str:
     """The name of the operator at these named integers."""
-    return with_sizes(FAMILY, {"heads_q": heads_q, "heads_k": heads_k, "heads": heads, "rotary_dim": rotary_dim})
+    return with_sizes(family, {"heads_q": heads_q, "heads_k": heads_k, "heads": heads, "rotary_dim": rotary_dim})

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import normtune
-from normtune.kernels.qk_norm import calls, function
 
 QKV, WEIGHT = torch.ones(3, 4 * 8), torch.ones(8)
 COS, POSITIONS = torch.ones(5, 4), torch.tensor([0, 4, 2])
@@ -73,6 +72,8 @@ COS, POSITIONS = torch.ones(5, 4), torch.tensor([0, 4, 2])
     ],
 )
 def test_bad_arguments_are_named(monkeypatch, given, error, text):
+    from normtune.kernels.qk_norm import calls, function
+
     if given != {"batch_invariant": True}:
         for module in (calls, function):
             monkeypatch.setattr(module, "result_of", lambda *_: pytest.fail("launched"))
@@ -166,6 +167,8 @@ def test_a_compiled_function_has_gradients():
 
 def test_views_that_cannot_be_written_are_refused():
     """On a GPU; a CPU writes any view, by torch's own copy."""
+    from normtune.kernels.qk_norm import calls
+
     asked = calls.Asked(2, 1, 1, 1e-6, 0.0, "no_rotary", False)
     tensors = calls.Tensors(QKV, WEIGHT, WEIGHT)
     for qkv in (

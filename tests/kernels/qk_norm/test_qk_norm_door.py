@@ -8,23 +8,22 @@ from hypothesis import strategies as st
 from normtune.kernels.operator import IllegalConfigError, operator, operators, read_config
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.qk_norm.config import QKNormConfig
-from normtune.kernels.qk_norm.launch import resolve, trial
-from normtune.kernels.qk_norm.spec import MAX_HIDDEN, qk_norm
-from normtune.kernels.qk_norm.variants import FLAGS, operator_name, work_of
-from normtune.kernels.spec_faults import faults
+from normtune.kernels.qk_norm.launch import resolve, resolve_backward, trial
+from normtune.kernels.qk_norm.variants import BACKWARD, BACKWARD_FLAGS, FAMILY, FLAGS, operator_name, work_of
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates, plan, problems
 
 H200 = TARGETS["sm_90"]
 NAME = operator_name(32, 8, 48, 128)
 SPEC = operator(NAME)
+BACKWARD_VARIANTS = ["", *(flag.off for flag in BACKWARD_FLAGS)]
 VARIANTS = ["", *(flag.off for flag in FLAGS), "+".join(flag.off for flag in FLAGS)]
 targets = st.sampled_from(list(TARGETS.values()))
 sizes = st.tuples(st.integers(1, 64), st.integers(1, 16), st.integers(1, 128), st.integers(1, 512))
 
 
 def test_sweeps_take_it_by_name_alone_and_at_any_named_integers():
-    assert NAME in operators() and not list(faults(qk_norm))
+    assert {NAME, operator_name(32, 8, 48, 128, BACKWARD)} <= set(operators())
     assert NAME not in {problem.operator for problem in problems([], ["bfloat16"], [(8, 64)])}
     other = operator_name(16, 2, 20, 64)
     wanted = problems(["qk_norm", other, f"{NAME}:gptj"], ["bfloat16"], [(64, 128)])
@@ -36,12 +35,15 @@ def test_bytes_are_those_of_a_perfect_kernel():
     def moved(variant, of=SPEC):
         return of.bytes_moved(of.problem(10, 128, "bfloat16", variant))
 
+    backward = operator(operator_name(32, 8, 48, 128, BACKWARD))
     weights, positions, tables = 2 * 128 * 2, 10 * 8, 2 * 10 * 64 * 2
     in_place = 2 * 10 * 40 * 128 * 2
     assert moved("no_rotary") == in_place + weights
     assert moved("") == in_place + weights + positions + tables
     assert moved("in_order+whole_tables") == in_place + weights + 2 * tables
     assert moved("out_of_place+no_rotary") == 2 * 10 * 48 * 128 * 2 + weights
+    assert moved("", backward) == 3 * 10 * 48 * 128 * 2 + weights + positions + tables + 2 * 128 * 4
+    assert moved("no_dweight+no_rotary", backward) == 3 * 10 * 48 * 128 * 2 + weights
     assert moved("", operator(operator_name(32, 8, 48, 64))) == in_place + weights + positions + tables // 2
 
 
@@ -69,19 +71,24 @@ def test_spaces_grow_and_their_configs_are_stored_and_named():
 
 @given(
     sizes=sizes,
-    hidden=st.integers(1, MAX_HIDDEN),
+    hidden=st.integers(1, SPEC.max_hidden),
     rows=st.integers(1, MAX_ROWS),
     target=targets,
     dtype=st.sampled_from(SPEC.dtypes),
-    variant=st.sampled_from(VARIANTS),
+    kind=st.sampled_from([(FAMILY, off) for off in VARIANTS] + [(BACKWARD, off) for off in BACKWARD_VARIANTS]),
 )
 @settings(deadline=None)
-def test_every_shape_has_a_legal_default(sizes, hidden, rows, target, dtype, variant):
-    spec = operator(operator_name(*sizes))
+def test_every_shape_has_a_legal_default(sizes, hidden, rows, target, dtype, kind):
+    family, variant = kind
+    spec = operator(operator_name(*sizes, family))
     problem = spec.problem(rows, hidden, dtype, variant)
     config = spec.default_config(problem, target)
     launch = spec.launch(config, problem, target)
-    assert launch.grid * launch.block_row >= rows * work_of(problem).heads
+    if launch.looped:
+        assert launch.grid <= config.programs_per_sm * target.sms and 4 * launch.workspace <= 64 << 20
+        assert launch.workspace in (0, 2 * launch.grid * hidden)
+    else:
+        assert launch.grid * launch.block_row >= rows * work_of(problem).heads
     assert all(config in spec.space(space, problem, target) for space in ("quick", "default", "full"))
 
 
@@ -120,6 +127,8 @@ def test_illegal_configs_say_why():
         resolve(QKNormConfig(1, 1), problem, H200)
     with pytest.raises(IllegalConfigError, match="bytes of pipeline buffers exceed"):
         resolve(QKNormConfig(1, 4, 4, 4), problem, H200)
+    with pytest.raises(IllegalConfigError, match="a backward without a fixed grid"):
+        resolve_backward(QKNormConfig(1, 8), problem, H200)
     with pytest.raises(IllegalConfigError, match="2048 threads exceed 1024"):
         resolve(QKNormConfig(1, 32), problem, TARGETS["gfx942"])
 

@@ -5,7 +5,7 @@ import torch
 
 import normtune
 from normtune.kernels.operator import operator
-from normtune.kernels.qk_norm.variants import FLAGS, operator_name
+from normtune.kernels.qk_norm.variants import BACKWARD, BACKWARD_FLAGS, FAMILY, FLAGS, operator_name
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)
@@ -48,8 +48,11 @@ def test_the_default_space_passes_the_gate(sizes, hidden):
     from normtune.tuner.plan.plan import candidates
     from normtune.tuner.timing.gate import gate
 
-    spec, target = operator(operator_name(*sizes)), describe(0)
-    for variant in ("", *(flag.off for flag in FLAGS), "out_of_place+gptj+whole_tables"):
+    target = describe(0)
+    cases = [(FAMILY, off) for off in ("", *(flag.off for flag in FLAGS), "out_of_place+gptj+whole_tables")]
+    cases += [(BACKWARD, off) for off in ("", *(flag.off for flag in BACKWARD_FLAGS))]
+    for family, variant in cases:
+        spec = operator(operator_name(*sizes, family))
         problem = spec.problem(4099, hidden, "bfloat16", variant)
         kept, _ = candidates(spec, spec.space("default", problem, target), problem, target)
         for candidate in kept[:: max(1, len(kept) // 3)]:

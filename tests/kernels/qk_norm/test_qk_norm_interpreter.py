@@ -14,7 +14,8 @@ pytestmark = pytest.mark.interpreter
 @pytest.fixture
 def only_kernels(monkeypatch):
     """The formula in torch's operations fails."""
-    monkeypatch.setattr(composed, "forward", lambda *_: pytest.fail("computed without the kernel"))
+    for name in ("forward", "backward"):
+        monkeypatch.setattr(composed, name, lambda *_: pytest.fail("computed without the kernel"))
 
 
 def whole(tables, style):
@@ -221,6 +222,43 @@ def test_gradients_are_those_of_float64(by_hugging_face, made, style, rotary):
         torch.testing.assert_close(found.double(), exactly, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.usefixtures("only_kernels")
+@pytest.mark.parametrize("style", ["neox", "gptj"])
+@pytest.mark.parametrize(("head", "rotary"), [(128, 128), (33, 6), (7, 0)])
+def test_first_gradients_are_launched(by_hugging_face, made, style, head, rotary):
+    """With positions, of a view of a larger tensor, by gradients of any strides, twice."""
+    wide, weights, tables = made((3, 4), 8, head, rotary, rows=6)
+    positions = torch.randint(6, (3, 4), generator=torch.Generator().manual_seed(1)) if rotary else None
+    options = {"rotary_style": style, "positions": positions}
+    options |= {"cos": tables[0], "sin": tables[1], "rotary_dim": rotary} if rotary else {}
+    leaves = [tensor.clone().requires_grad_() for tensor in (wide, *weights)]
+    exactly = [tensor.double().requires_grad_() for tensor in (wide, *weights)]
+    part = slice(head, 7 * head)
+    out = normtune.qk_norm(leaves[0][..., part], *leaves[1:], 3, 2, 1e-3, 1.0, **options)
+    exact_out = exact(
+        *(by_hugging_face, exactly[0][..., part], exactly[1:], (3, 2), 1e-3, 1.0, tables, style, positions)
+    )
+    dout = torch.randn(4, 3, 6 * head, generator=torch.Generator().manual_seed(5)).transpose(0, 1)
+    wanted = torch.autograd.grad(exact_out, exactly, dout.double())
+    for _ in range(2):
+        for found, correct in zip(torch.autograd.grad(out, leaves, dout, retain_graph=True), wanted, strict=True):
+            torch.testing.assert_close(found.double(), correct, rtol=1e-4, atol=1e-4)
+
+
+def test_a_backward_has_the_mode_of_its_forward(monkeypatch, made):
+    from normtune.kernels.qk_norm import calls
+
+    modes = []
+    resolve = calls.prepared
+    monkeypatch.setattr(calls, "prepared", lambda *given: modes.append(given[4]) or resolve(*given))
+    qkv, weights, _ = made((11,), 4, 24)
+    with normtune.batch_invariant():
+        out = normtune.qk_norm(qkv.requires_grad_(), *weights, 2, 1)
+    out.sum().backward()
+    assert modes == [True, True]
+
+
+@pytest.mark.usefixtures("only_kernels")
 def test_gradients_of_a_part(made):
     """A frozen weight; a gradient that is not contiguous; 16 bits."""
     qkv, weights, (cos, sin) = made((4,), 4, 16, 16, torch.float16)

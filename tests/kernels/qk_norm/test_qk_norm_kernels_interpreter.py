@@ -1,4 +1,4 @@
-"""Numbers, masks and row strides of the kernel beside its float64 reference, run by Triton's interpreter."""
+"""Numbers, masks and row strides of the kernels beside their float64 reference, run by Triton's interpreter."""
 
 import random
 
@@ -8,7 +8,7 @@ import torch
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
-from normtune.kernels.qk_norm.variants import FLAGS, operator_name
+from normtune.kernels.qk_norm.variants import BACKWARD, BACKWARD_FLAGS, FAMILY, FLAGS, operator_name
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import compare
@@ -17,7 +17,9 @@ pytestmark = pytest.mark.interpreter
 
 # Three multiprocessors, so that a fixed grid loops over few tokens.
 TARGET = TARGETS["sm_80"]._replace(sms=3)
-VARIANTS = ["", *(flag.off for flag in FLAGS), "out_of_place+gptj+in_order", "gptj+whole_tables+rounded_product"]
+OFF = ["", *(flag.off for flag in FLAGS), "out_of_place+gptj+in_order", "gptj+whole_tables+rounded_product"]
+OFF_BACKWARD = ["", *(flag.off for flag in BACKWARD_FLAGS), "no_dweight+gptj+in_order", "gptj+whole_tables"]
+VARIANTS = [(FAMILY, off) for off in OFF] + [(BACKWARD, off) for off in OFF_BACKWARD]
 SHAPES = [((3, 1, 5, 128), 1, 1), ((4, 2, 8, 6), 3, 7), ((1, 1, 2, 20), 5, 20), ((2, 1, 3, 16), 9, 48)]
 
 
@@ -27,15 +29,15 @@ def launched(spec, problem, launch, inputs):
     for buffer in spec.buffers(problem):
         if buffer.role == "output":
             tensors[buffer.name] = torch.full(buffer.shape, float("nan"), dtype=getattr(torch, buffer.dtype))
-    run(spec.calls(launch, problem, tensors, None, spec.scalars))
+    run(spec.calls(launch, problem, tensors, torch.full((max(1, launch.workspace),), float("nan")), spec.scalars))
     return tensors
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize(("sizes", "rows", "hidden"), SHAPES)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_outputs_are_within_rounding(variant, sizes, rows, hidden, dtype):
-    spec = operator(operator_name(*sizes))
+@pytest.mark.parametrize(("family", "variant"), VARIANTS)
+def test_outputs_are_within_rounding(family, variant, sizes, rows, hidden, dtype):
+    spec = operator(operator_name(*sizes, family))
     problem = spec.problem(rows, hidden, dtype, variant)
     kept, _ = candidates(spec, spec.space("full", problem, TARGET), problem, TARGET)
     inputs = spec.references().inputs(problem, torch.Generator().manual_seed(rows), torch.device("cpu"), True)
@@ -71,10 +73,32 @@ def test_the_reference_tells_mistakes(mistake):
         compare({name: inputs[name] for name in expected}, expected)
 
 
-@pytest.mark.parametrize("variant", ["", "out_of_place", "gptj+in_order"])
-def test_row_strides_are_free(variant):
+@pytest.mark.parametrize("mistake", ["weights", "sign", "positions", "dout"])
+def test_the_reference_of_gradients_tells_mistakes(mistake):
+    spec = operator(operator_name(2, 2, 5, 16, BACKWARD))
+    problem = spec.problem(5, 16, "float16")
+    inputs = spec.references().inputs(problem, torch.Generator().manual_seed(1), torch.device("cpu"), True)
+    expected = spec.references().reference(problem, inputs, **spec.scalars)
+    if mistake == "weights":
+        inputs["weight_q"], inputs["weight_k"] = inputs["weight_k"], inputs["weight_q"]
+    if mistake == "sign":
+        inputs["sin"] = -inputs["sin"]
+    if mistake == "positions":
+        inputs["positions"] = (inputs["positions"] + 1) % 5
+    if mistake == "dout":
+        inputs["dout"][4, 7] += 0.25
+    tensors = launched(spec, problem, spec.launch(spec.default_config(problem, TARGET), problem, TARGET), inputs)
+    for name in expected if mistake not in ("weights",) else ("dqkv",):
+        with pytest.raises(RuntimeError, match="times what rounding allows"):
+            compare({name: tensors[name]}, {name: expected[name]})
+
+
+@pytest.mark.parametrize(
+    ("family", "variant"), [(FAMILY, ""), (FAMILY, "out_of_place"), (FAMILY, "gptj+in_order"), (BACKWARD, "no_dweight")]
+)
+def test_row_strides_are_free(family, variant):
     """Of every matrix, and whatever lies between tokens stays as it was."""
-    spec = operator(operator_name(3, 1, 5, 12))
+    spec = operator(operator_name(3, 1, 5, 12, family))
     problem = spec.problem(6, 16, "float32", variant)
     inputs = spec.references().inputs(problem, torch.Generator().manual_seed(1), torch.device("cpu"), True)
     expected = spec.references().reference(problem, inputs, **spec.scalars)
