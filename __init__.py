@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from normtune.kernels.fused_add_rms_norm.function import fused_add_rms_norm
     from normtune.kernels.fused_add_rms_norm.module import FusedAddRMSNorm
     from normtune.kernels.operator import OperatorSpec, register
+    from normtune.kernels.qk_norm.function import qk_norm
     from normtune.kernels.rms_norm.function import rms_norm
     from normtune.kernels.rms_norm.module import RMSNorm
     from normtune.kernels.rms_norm.warmup import warmup
@@ -65,6 +66,7 @@ _HOMES = {
     "kernel_operator": "kernels.short_form.decorator",
     "list_data": "results.api",
     "load_table": "heuristics.tablefile.locate",
+    "qk_norm": "kernels.qk_norm.function",
     "register": "kernels.operator",
     "rms_norm": "kernels.rms_norm.function",
     "rms_norm_gated": "kernels.rms_norm_gated.function",
@@ -107,6 +109,7 @@ __all__ = [
     "kernel_operator",
     "list_data",
     "load_table",
+    "qk_norm",
     "register",
     "rms_norm",
     "rms_norm_gated",

@@ -346,7 +346,8 @@ def read_config(operator: str, text: str) -> Config:
 
 @cache
 def _import_specs() -> None:
-    for family in ("rms_norm", "fused_add_rms_norm", "rms_norm_gated", "rms_norm_quantize_fp8", "transpose_fp8"):
+    families = ("rms_norm", "fused_add_rms_norm", "rms_norm_gated", "rms_norm_quantize_fp8", "transpose_fp8", "qk_norm")
+    for family in families:
         import_module(f"normtune.kernels.{family}.spec")
     for entry in sorted(entry_points(group="normtune.operators"), key=lambda entry: entry.name):
         entry.load()

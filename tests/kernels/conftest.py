@@ -1,8 +1,9 @@
-"""Tables whose functions use rows in one mode only, and loops that the interpreter runs as a kernel does."""
+"""Tables whose functions use rows in one mode only; loops and casts that the interpreter runs as a kernel does."""
 
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from normtune.heuristics.tablefile import locate
@@ -56,6 +57,26 @@ def counted_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     from triton.runtime import interpreter
 
     monkeypatch.setattr(interpreter, "range", lambda *bounds: map(Counted, range(*bounds)), raising=False)
+
+
+@pytest.fixture
+def rounded_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conversions to bfloat16 that round to nearest: the interpreter cuts bits off and loses subnormals."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    convert = interpreter._convert_float
+
+    def converted(values, source, target, rounding):
+        if (source, target) == (tl.float32, tl.bfloat16):
+            bits = values.view(np.uint32)
+            rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+            return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
+        if (source, target) == (tl.bfloat16, tl.float32):
+            return (values.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return convert(values, source, target, rounding)
+
+    monkeypatch.setattr(interpreter, "_convert_float", converted)
 
 
 @pytest.fixture

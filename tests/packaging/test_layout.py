@@ -61,6 +61,11 @@ ROOMS = {
         "light specs kernels kernels/tiles kernels/calling kernels/rms_norm kernels/transpose_fp8",
         "torch triton",
     ),
+    "kernels/qk_norm": Room(
+        rf"(?!{LIGHT}|{SPECS})kernels/qk_norm/",
+        "light specs kernels kernels/tiles kernels/calling kernels/rms_norm",
+        "torch triton",
+    ),
     "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch triton"),
     "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas pyarrow rich"),
     "results/database": Room("results/database/", "light results", "numpy sqlalchemy"),

@@ -1,8 +1,8 @@
 """Device memory for timing: disjoint slices at fresh offsets, so that no launch finds its data in the cache.
 
 In: buffers of a problem. Out: tensors in pools of device memory, at offsets redrawn at every call. Inputs lie in
-read-only pools (normal random values), outputs in a write-only one, tensors that are both in pools of their own. Pools
-grow to the largest problem.
+read-only pools (normal random values, indices of 0), outputs in a write-only one, tensors that are both in pools of
+their own. Pools grow to the largest problem.
 """
 
 import random
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from normtune.kernels.problem import IN_OUT, ITEMSIZE, OUTPUT, SCRATCH, WEIGHT, Buffer
+from normtune.kernels.problem import IN_OUT, INDEX_ITEMSIZE, ITEMSIZE, OUTPUT, SCRATCH, WEIGHT, Buffer
 
 # Slices start at multiples of this many bytes, like the blocks of the caching allocator.
 _GRANULE = 512
@@ -31,7 +31,8 @@ class Arena:
     def slices(self, buffers: Sequence[Buffer], count: int) -> list[dict[str, Tensor]]:
         """`count` sets of tensors for `buffers`, disjoint except for the weight, which all sets share.
 
-        Inputs hold normal values. Outputs hold old contents; tensors that are read and written hold the last launch's.
+        Inputs hold normal values, indices 0. Outputs hold old contents; tensors that are read and written hold the last
+        launch's.
         """
         self._reserve(buffers, count)
         cursor = dict.fromkeys(self._pools, 0)
@@ -54,9 +55,9 @@ class Arena:
                 self._pools[pool] = self._make(pool, size)
 
     def _make(self, pool: str, size: int) -> Tensor:
-        if pool == OUTPUT:
-            return torch.zeros(size, dtype=torch.uint8, device=self._device)
         dtype = pool.rpartition(":")[2]
+        if pool == OUTPUT or dtype in INDEX_ITEMSIZE:  # an index of 0 is one of every tensor
+            return torch.zeros(size, dtype=torch.uint8, device=self._device)
         if dtype not in ITEMSIZE:  # torch draws no FP8 values; 0 to 63 are positive ones of each FP8 dtype, all finite
             bits = torch.empty(size, dtype=torch.uint8, device=self._device)
             return bits.random_(64, generator=self._generator)

@@ -6,7 +6,7 @@ import torch
 from normtune.errors import UsageError
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, operator, operators, read_config
-from normtune.kernels.problem import BUFFER_ITEMSIZE, ITEMSIZE, Buffer
+from normtune.kernels.problem import BUFFER_ITEMSIZE, INDEX_ITEMSIZE, ITEMSIZE, Buffer
 from normtune.kernels.rms_norm_quantize_fp8.config import QuantizeConfig
 from normtune.kernels.rms_norm_quantize_fp8.launch import MAX_PARTIALS, resolve
 from normtune.kernels.rms_norm_quantize_fp8.variants import FLAGS, SCALINGS, operator_name, variant_of, work_of
@@ -49,7 +49,7 @@ def test_bytes_are_those_of_a_perfect_kernel():
 
 def test_fp8_is_a_dtype_of_buffers_and_of_no_problem():
     assert set(ITEMSIZE) == {"bfloat16", "float16", "float32"}
-    for name in set(BUFFER_ITEMSIZE) - set(ITEMSIZE):
+    for name in set(BUFFER_ITEMSIZE) - set(ITEMSIZE) - set(INDEX_ITEMSIZE):
         assert Buffer("q", (3, 5), name, "output").nbytes == 15
         assert getattr(torch, name).itemsize == StandIn(name, (3, 5)).element_size() == 1
     with pytest.raises(ValueError, match="unknown dtype 'float8_e4m3fn'"):
@@ -60,10 +60,11 @@ def test_fp8_is_a_dtype_of_buffers_and_of_no_problem():
     assert any("dtype 'float8_e5m2': expected some of bfloat16, float16, float32" in line for line in faults(bad))
 
 
-def test_the_arena_fills_fp8_inputs_with_finite_values():
+def test_the_arena_fills_inputs_with_finite_values_and_indices_with_zeros():
     buffers = [Buffer(name, (64, 64), name, "input") for name in BUFFER_ITEMSIZE]
     for name, tensor in Arena(torch.device("cpu"), 1).slices(buffers, 1)[0].items():
-        assert tensor.dtype == getattr(torch, name) and tensor.float().isfinite().all() and tensor.float().any()
+        assert tensor.dtype == getattr(torch, name) and tensor.float().isfinite().all()
+        assert tensor.float().any() == (name not in INDEX_ITEMSIZE)
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)

@@ -1,0 +1,213 @@
+"""Calls on existing tensors: kept launches.
+
+In: checked tensors. Out: the fused tensor, written in place or new, or gradients, launched on the current stream;
+computed with torch's operations where the kernels take no such tensor (`composed`). Everything on which config and
+binary depend makes a key, under which a launch is kept; no kept object holds a tensor.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from normtune.kernels.calling.batch_invariant import settled
+from normtune.kernels.calling.dispatch import Cache, prepared
+from normtune.kernels.calling.launcher import Prepared
+from normtune.kernels.calling.layout import INTERPRETED, columns_of, readable, rows_of, shown, traits
+from normtune.kernels.calling.wide import keeps_subnormal
+from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.qk_norm import composed
+from normtune.kernels.qk_norm.composed import Tensors
+from normtune.kernels.qk_norm.spec import MAX_HIDDEN, qk_norm, qk_norm_backward
+from normtune.kernels.qk_norm.variants import BACKWARD_FLAGS, NO_DWEIGHT, OUT_OF_PLACE, Work, work_of
+
+
+class Asked(NamedTuple):
+    """The arguments of a call besides tensors.
+
+    Attributes:
+        heads_q, heads_k: query and key heads.
+        rotary_dim: elements of a head that are rotated; anything positive without a rotation.
+        eps, offset: scalars of the kernel.
+        variant: of the problem.
+        batch_invariant: the mode.
+    """
+
+    heads_q: int
+    heads_k: int
+    rotary_dim: int
+    eps: float
+    offset: float
+    variant: str
+    batch_invariant: bool
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether qkv is written."""
+        return OUT_OF_PLACE not in self.variant
+
+    def problem(
+        self, tensors: Tensors, family: OperatorSpec = qk_norm, variant: str | None = None
+    ) -> tuple[OperatorSpec, Problem]:
+        """The operator at the call's named integers, and its problem; of another family and variant if given."""
+        width, hidden = tensors.qkv.shape[-1], tensors.weight_q.shape[0]
+        spec = family.at(heads_q=self.heads_q, heads_k=self.heads_k, heads=width // hidden, rotary_dim=self.rotary_dim)
+        dtype = str(tensors.qkv.dtype).removeprefix("torch.")
+        rows = tensors.qkv.numel() // width
+        return spec, Problem(spec.name, rows, hidden, dtype, self.variant if variant is None else variant)
+
+    def work(self, tensors: Tensors) -> Work:
+        """What is asked for."""
+        return work_of(self.problem(tensors)[1])
+
+
+_launches: Cache[Prepared] = Cache()
+
+
+def result_of(tensors: Tensors, asked: Asked) -> Tensor:
+    """The fused tensor: qkv itself, or a contiguous one of its shape.
+
+    Raises:
+        ValueError: the batch-invariant mode is not available, or qkv cannot be written in place.
+    """
+    key = None
+    if all(tensor is None or (tensor.data_ptr() and not tensor.is_neg()) for tensor in tensors):
+        # Everything on which checks, config and binary depend.
+        key = (asked, *(None if tensor is None else (tensor.shape, traits(tensor)) for tensor in tensors))
+        launch = _launches.get(key)
+        if launch is not None:
+            out = None if asked.is_in_place else _new(tensors.qkv)
+            launch(*tensors, out)
+            return tensors.qkv if out is None else out
+    return _of_new(key, tensors, asked)
+
+
+def _of_new(key: object, tensors: Tensors, asked: Asked) -> Tensor:
+    """The result of new arguments, or of those that need copies."""
+    qkv, is_in_place = tensors.qkv, asked.is_in_place
+    spec, problem = asked.problem(tensors)
+    if not _takes_kernel(tensors, problem):
+        if asked.batch_invariant:
+            dtypes = ", ".join(spec.dtypes)
+            expected = f"kernels for {dtypes} on a GPU, heads of 1 to {MAX_HIDDEN} elements"
+            raise ValueError(f"qkv is {shown(qkv)}: the batch-invariant mode has {expected}")
+        with torch.no_grad():
+            made = composed.forward(work_of(problem), tensors, asked.eps, asked.offset)
+            return _written(qkv, made, asked, tensors) if is_in_place else made
+    if not qkv.numel():
+        return qkv if is_in_place else _new(qkv)
+    rows = _rows_in_place(qkv, asked, tensors) if is_in_place else rows_of("qkv", qkv, asked.batch_invariant)
+    # A copy has the alignment that the mode needs.
+    settled_rows = settled(rows) if asked.batch_invariant else rows
+    launched = _of_kernel(tensors._replace(qkv=settled_rows), asked)
+    out = None if is_in_place else _new(qkv)
+    every = {**launched._asdict(), "out": None if out is None else out.view(rows.shape)}
+    generation = _launches.generation
+    scalars = {"eps": asked.eps, "offset": asked.offset}
+    launch = prepared(spec, problem, every, scalars, asked.batch_invariant, keeps_subnormal(scalars))
+    is_uncopied = all(
+        given is None or (own is not None and given.data_ptr() == own.data_ptr())
+        for given, own in zip(tensors, launched, strict=True)
+    )
+    if key is not None and is_uncopied:
+        _launches.keep(key, launch, generation)
+    launch(*every.values())
+    if out is not None:
+        return out
+    return qkv if settled_rows is rows else _written(qkv, settled_rows.view(qkv.shape), asked, tensors)
+
+
+def gradients_of(dout: Tensor, tensors: Tensors, asked: Asked, needs_dweight: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of qkv and of both weights, of that of the fused tensor; those of weights mean nothing if unwanted."""
+    qkv = tensors.qkv
+    off = [*asked.variant.split("+"), *(() if needs_dweight else (NO_DWEIGHT,))]
+    variant = "+".join(flag.off for flag in BACKWARD_FLAGS if flag.off in off)
+    spec, problem = asked.problem(tensors, qk_norm_backward, variant)
+    if not (_takes_kernel(tensors, problem) and dout.dtype == qkv.dtype and qkv.numel()):
+        return composed.backward(work_of(problem), dout, tensors, asked.eps, asked.offset)
+    rows = rows_of("qkv", qkv, asked.batch_invariant)
+    launched = _of_kernel(tensors._replace(qkv=rows), asked)
+    dqkv, dweights = _new(qkv), qkv.new_empty((2, problem.hidden), dtype=torch.float32)
+    every: dict[str, Tensor | None] = {
+        "dout": rows_of("dout", dout, asked.batch_invariant),
+        **launched._asdict(),
+        "dqkv": dqkv.view(rows.shape),
+        "dweights": dweights if needs_dweight else None,
+    }
+    key = (problem, asked, *map(traits, every.values()))
+    launch = _launches.get(key)
+    if launch is None:
+        generation = _launches.generation
+        scalars = {"eps": asked.eps, "offset": asked.offset}
+        launch = prepared(spec, problem, every, scalars, asked.batch_invariant, keeps_subnormal(scalars))
+        _launches.keep(key, launch, generation)
+    launch(*every.values())
+    dweight_q, dweight_k = (
+        dweight.to(weight.dtype, copy=True)
+        for dweight, weight in zip(dweights, (tensors.weight_q, tensors.weight_k), strict=True)
+    )
+    return dqkv, dweight_q, dweight_k
+
+
+def _of_kernel(tensors: Tensors, asked: Asked) -> Tensors:
+    """The tensors in the layout of the kernels, given qkv as (tokens, width) in it."""
+    qkv = tensors.qkv
+    cos, sin = (
+        None if table is None else rows_of(name, _narrow(table, qkv), asked.batch_invariant)
+        for name, table in (("cos", tensors.cos), ("sin", tensors.sin))
+    )
+    return Tensors(
+        qkv,
+        columns_of("weight_q", tensors.weight_q, qkv),
+        columns_of("weight_k", tensors.weight_k, qkv),
+        cos,
+        sin,
+        None if tensors.positions is None else tensors.positions.reshape(-1).contiguous(),
+    )
+
+
+def _takes_kernel(tensors: Tensors, problem: Problem) -> bool:
+    """Whether the kernel runs on the device of qkv, and takes its dtype, tokens and heads."""
+    qkv = tensors.qkv
+    return (
+        (qkv.is_cuda or (INTERPRETED and qkv.device.type == "cpu"))
+        and problem.dtype in qk_norm.dtypes
+        and problem.hidden <= MAX_HIDDEN
+        and problem.rows <= MAX_ROWS
+    )
+
+
+def _rows_in_place(qkv: Tensor, asked: Asked, tensors: Tensors) -> Tensor:
+    """(tokens, width) of the memory of qkv.
+
+    Raises:
+        ValueError: tokens are not one stride apart, their elements not in order, or tokens overlap.
+    """
+    if readable("qkv", qkv) is not qkv:
+        raise ValueError("qkv is a negated or zero tensor without memory of its own: expected in_place=False")
+    try:
+        rows = qkv.view(-1, qkv.shape[-1])
+    except RuntimeError:
+        rows = None
+    written = (asked.heads_q + asked.heads_k) * tensors.weight_q.shape[0]
+    if rows is None or rows.stride(1) != 1 or (rows.shape[0] > 1 and rows.stride(0) < written):
+        expected = "expected tokens one stride apart that do not overlap, elements in order, or in_place=False"
+        raise ValueError(f"qkv has shape {tuple(qkv.shape)} and strides {qkv.stride()}: {expected}")
+    return rows
+
+
+def _written(qkv: Tensor, made: Tensor, asked: Asked, tensors: Tensors) -> Tensor:
+    """Qkv, with the query and key heads of another tensor."""
+    end = (asked.heads_q + asked.heads_k) * tensors.weight_q.shape[0]
+    qkv[..., :end].copy_(made[..., :end])
+    return qkv
+
+
+def _narrow(table: Tensor, qkv: Tensor) -> Tensor:
+    """A table in a dtype that the kernels take."""
+    return table if table.dtype in (qkv.dtype, torch.float32) else table.float()
+
+
+def _new(qkv: Tensor) -> Tensor:
+    return torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)

@@ -1,0 +1,114 @@
+"""RMSNorm of heads and their rotation in torch's operations: for tensors that the kernel does not take, and gradients.
+
+In: tensors of any device, dtype float64 or shorter. Out: the fused tensor, or gradients of it and of the weights. All
+arithmetic is in float32, or in float64 if the tensor is float64. Differentiable, in every mode of torch. Gradients are
+those of the function without roundings.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from normtune.kernels.calling.wide import wide_dtype
+from normtune.kernels.qk_norm.variants import Work
+
+
+class Tensors(NamedTuple):
+    """The tensors of a call; positions and tables as `Tables` settles them.
+
+    Attributes:
+        qkv: (..., width), the heads of each token one behind another.
+        weight_q, weight_k: (head,).
+        cos, sin: (rows, columns), None without a rotation.
+        positions: of qkv's leading shape; None where tables have a row for each token.
+    """
+
+    qkv: Tensor
+    weight_q: Tensor
+    weight_k: Tensor
+    cos: Tensor | None = None
+    sin: Tensor | None = None
+    positions: Tensor | None = None
+
+
+def forward(work: Work, tensors: Tensors, eps: float, offset: float) -> Tensor:
+    """A fused tensor with normalized, rotated query and key heads; contiguous, of qkv's dtype.
+
+    Args:
+        work: what is asked for.
+        tensors: of the call.
+        eps: added to the mean square.
+        offset: added to the weights.
+    """
+    heads, dtype = _heads(tensors.qkv, tensors), tensors.qkv.dtype
+    end = work.heads_q + work.heads_k
+    x = heads[..., :end, :].to(wide_dtype(tensors.qkv))
+    xhat = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    if work.rounds_product:
+        xhat = xhat.to(dtype).to(x.dtype)
+    norm = (xhat * _weights(work, tensors, x.dtype, offset)).to(dtype)
+    if work.rotary:
+        cos, sin = _of_elements(work, tensors, x.dtype)
+        rotated = norm[..., : work.rotary].to(x.dtype)
+        own, other = rotated * cos, _partners(work, rotated) * sin
+        if work.rounds_rotation:
+            own, other = own.to(dtype).to(x.dtype), other.to(dtype).to(x.dtype)
+        norm = torch.cat([(own + other).to(dtype), norm[..., work.rotary :]], -1)
+    return torch.cat([norm, heads[..., end:, :]], -2).flatten(-2)
+
+
+def backward(work: Work, dout: Tensor, tensors: Tensors, eps: float, offset: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of qkv and of the weights, of that of the fused tensor that `forward` returns."""
+    wide = wide_dtype(tensors.qkv)
+    end = work.heads_q + work.heads_k
+    gradients = _heads(dout, tensors)
+    x, dy = _heads(tensors.qkv, tensors)[..., :end, :].to(wide), gradients[..., :end, :].to(wide)
+    if work.rotary:
+        cos, sin = _of_elements(work, tensors, wide)
+        rotated = dy[..., : work.rotary]
+        # The transpose of the rotation: `_partners` is antisymmetric.
+        back = rotated * cos - _partners(work, rotated * sin)
+        dy = torch.cat([back, dy[..., work.rotary :]], -1)
+    rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    xhat = x * rstd
+    terms = (dy * xhat).flatten(0, -3) if x.dim() > 2 else (dy * xhat)[None]
+    sums = terms.sum(0)
+    gradient = dy * _weights(work, tensors, wide, offset)
+    dx = rstd * (gradient - xhat * (gradient * xhat).mean(-1, keepdim=True))
+    dqkv = torch.cat([dx.to(dout.dtype), gradients[..., end:, :]], -2).flatten(-2)
+    dweight_q = sums[: work.heads_q].sum(0).to(tensors.weight_q.dtype)
+    return dqkv, dweight_q, sums[work.heads_q :].sum(0).to(tensors.weight_k.dtype)
+
+
+def _heads(fused: Tensor, tensors: Tensors) -> Tensor:
+    """(..., heads, head)."""
+    return fused.unflatten(-1, (-1, tensors.weight_q.shape[0]))
+
+
+def _weights(work: Work, tensors: Tensors, dtype: torch.dtype, offset: float) -> Tensor:
+    """(heads, head) weight + offset of each head."""
+    of_q = tensors.weight_q.to(dtype).expand(work.heads_q, -1)
+    return torch.cat([of_q, tensors.weight_k.to(dtype).expand(work.heads_k, -1)]) + offset
+
+
+def _of_elements(work: Work, tensors: Tensors, dtype: torch.dtype) -> list[Tensor]:
+    """Cosines and sines (..., 1, rotary), one for each rotated element of a token."""
+    found = []
+    for table in (tensors.cos, tensors.sin):
+        assert table is not None
+        shape = (*tensors.qkv.shape[:-1], table.shape[-1])
+        rows = table.view(shape) if tensors.positions is None else table[tensors.positions.long()]
+        if not work.has_whole_tables:
+            rows = torch.cat([rows, rows], -1) if work.is_neox else rows.repeat_interleave(2, -1)
+        found.append(rows.to(dtype).unsqueeze(-2))
+    return found
+
+
+def _partners(work: Work, rotated: Tensor) -> Tensor:
+    """The other element of each pair, negated for the first ones."""
+    if work.is_neox:
+        first, second = rotated.chunk(2, -1)
+        return torch.cat([-second, first], -1)
+    first, second = rotated[..., ::2], rotated[..., 1::2]
+    return torch.stack([-second, first], -1).flatten(-2)

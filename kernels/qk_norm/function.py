@@ -1,0 +1,244 @@
+"""The public function, which normalizes and rotates the query and key heads of a fused QKV tensor.
+
+In: arguments. Out: the fused tensor, in place or new.
+"""
+
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from normtune.kernels.calling.arguments import check_device, check_kind, check_tensor, number
+from normtune.kernels.calling.batch_invariant import is_batch_invariant
+from normtune.kernels.calling.layout import PLAIN
+from normtune.kernels.calling.wide import machine_epsilon
+from normtune.kernels.qk_norm import composed, ops
+from normtune.kernels.qk_norm.calls import Asked, result_of
+from normtune.kernels.qk_norm.composed import Tensors
+from normtune.kernels.qk_norm.variants import (
+    FLAGS,
+    GPTJ,
+    IN_ORDER,
+    NO_ROTARY,
+    OUT_OF_PLACE,
+    ROUNDED_PRODUCT,
+    ROUNDED_ROTATION,
+    WHOLE_TABLES,
+)
+
+RotaryStyle = Literal["neox", "gptj"]
+Casting = Literal["gemma", "llama"]
+Rotation = Literal["float32", "products"]
+_CHOICES = {"rotary_style": get_args(RotaryStyle), "casting": get_args(Casting), "rotation": get_args(Rotation)}
+_INDICES = (torch.int32, torch.int64)
+
+
+def qk_norm(
+    qkv: Tensor,
+    weight_q: Tensor,
+    weight_k: Tensor,
+    heads_q: int,
+    heads_k: int,
+    eps: float | None = 1e-6,
+    offset: float = 0.0,
+    *,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
+    positions: Tensor | None = None,
+    rotary_dim: int | None = None,
+    rotary_style: RotaryStyle = "neox",
+    casting: Casting = "gemma",
+    rotation: Rotation = "float32",
+    in_place: bool = False,
+    batch_invariant: bool | None = None,
+) -> Tensor:
+    """RMSNorm of each query and key head of a fused QKV tensor, and its rotary embedding, in one launch.
+
+    n = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps) over a head, in float32, rounded to qkv's dtype;
+    with tables n is rotated: y1 = n1 * cos - n2 * sin and y2 = n2 * cos + n1 * sin for each pair of elements, in
+    float32, rounded once more. Value heads stay as they are. Differentiable in qkv and both weights, any number of
+    times, unless it works in place; gradients are those of the function without roundings.
+
+    The kernel takes bfloat16, float16 and float32 on a GPU, heads of 1 to 16384 elements and up to 2^30 tokens. Tokens
+    that are one stride apart, as in a view of a larger tensor, are read and written where they are. A program holds
+    whole heads, so a head's bits depend on nothing but the config; `batch_invariant` fixes that. All other inputs are
+    composed of torch's operations, as in `rms_norm`, and so are second derivatives.
+
+    Orders of others, in these terms: Qwen3 in Hugging Face has the casting "llama" and the rotation "products", Gemma3
+    the casting "gemma", offset 1.0 and the rotation "products", both with `cos` and `sin` as the model's
+    `rotary_emb` makes them. vLLM's `rms_norm` and rotary kernels are the casting "llama"; pass its `cos_sin_cache` as
+    `cos, sin = cache.chunk(2, -1)`. OLMo2 normalizes all heads as one: with as many key as query heads that is a call
+    with one head of each, without tables.
+
+    Args:
+        qkv: (..., heads * head), the query heads of each token, then its key heads, then any others; a dense
+            floating-point tensor of 16 to 64 bits.
+        weight_q: (head,), of any such dtype, on qkv's device; its length is that of a head.
+        weight_k: (head,).
+        heads_q: number of query heads, at least 1.
+        heads_k: number of key heads, at least 1.
+        eps: added to the mean square; None for the machine epsilon of float32, or of float64 if qkv is float64.
+        offset: added to both weights, in float32: 1.0 for weights that are stored around zero.
+        cos: cosines, (positions, rotary_dim / 2), one for each pair, or (positions, rotary_dim), one for each element;
+            of any such dtype, without a gradient. None for no rotation.
+        sin: sines, of the shape of `cos`.
+        positions: int32 or int64, of the shape of qkv without its last dimension: each token's row of the tables, which
+            must exist: nothing checks it. None for tables that have a row for each token: (tokens, columns), or
+            (..., columns) as qkv or broadcast to it.
+        rotary_dim: elements of a head that are rotated, its first ones; even. None for all.
+        rotary_style: the pairs: "neox", the elements i and i + rotary_dim / 2, as in GPT-NeoX, Llama and Qwen; "gptj",
+            2 i and 2 i + 1, as in GPT-J.
+        casting: of the norm, as in `rms_norm`: "gemma", rounded once; "llama", x * rstd is rounded to qkv's dtype
+            before the weight multiplies it, as in Hugging Face's Qwen3 and in vLLM.
+        rotation: what is rounded in the rotation before its result: "float32", nothing; "products", both products of
+            each element, as in Hugging Face.
+        in_place: write the heads into qkv and return it; without gradients.
+        batch_invariant: give each token the same bits in every batch; None for the setting of
+            `normtune.batch_invariant` and `normtune.use_batch_invariant`.
+
+    Returns:
+        qkv itself, or a contiguous tensor of its shape and dtype.
+
+    Raises:
+        TypeError: a tensor is none, or a number, flag or name is something else.
+        ValueError: another property is wrong; the message names the argument and its value. Nothing was launched.
+    """
+    given = (qkv, weight_q, weight_k, cos, sin, positions)
+    if has_torch_function_variadic(*given):
+        options: dict[str, Any] = {"cos": cos, "sin": sin, "positions": positions, "rotary_dim": rotary_dim}
+        options |= {"rotary_style": rotary_style, "casting": casting, "rotation": rotation}
+        options |= {"in_place": in_place, "batch_invariant": batch_invariant}
+        return handle_torch_function(  # type: ignore[no-any-return]
+            qk_norm, given, qkv, weight_q, weight_k, heads_q, heads_k, eps, offset, **options
+        )
+    for name, value in (("rotary_style", rotary_style), ("casting", casting), ("rotation", rotation)):
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is {value!r}: expected one of {', '.join(_CHOICES[name])}")
+        if value not in _CHOICES[name]:
+            raise ValueError(f"{name} is {value!r}: expected one of {', '.join(_CHOICES[name])}")
+    if in_place is not True and in_place is not False:
+        raise TypeError(f"in_place is {in_place!r}: expected True or False")
+    if not (batch_invariant is None or isinstance(batch_invariant, bool)):
+        raise TypeError(f"batch_invariant is {batch_invariant!r}: expected True, False or None")
+    _check_heads(qkv, weight_q, weight_k, heads_q, heads_k)
+    rotary = _rotary(qkv, weight_q.shape[0], cos, sin, positions, rotary_dim)
+    eps = machine_epsilon(qkv) if eps is None else number("eps", eps)
+    offset = number("offset", offset)
+    needs_gradient = torch.is_grad_enabled() and any(one.requires_grad for one in (qkv, weight_q, weight_k))
+    if in_place and needs_gradient:
+        raise ValueError("qk_norm in place has no gradients: expected inputs that need none, or in_place=False")
+    has_whole_tables = cos is not None and cos.shape[-1] == rotary
+    if cos is not None and sin is not None and positions is None:
+        cos, sin = _of_tokens("cos", cos, qkv), _of_tokens("sin", sin, qkv)
+    off = {
+        **{OUT_OF_PLACE: not in_place, NO_ROTARY: cos is None, GPTJ: rotary_style == "gptj"},
+        **{IN_ORDER: cos is not None and positions is None, WHOLE_TABLES: has_whole_tables},
+        **{ROUNDED_PRODUCT: casting == "llama", ROUNDED_ROTATION: cos is not None and rotation == "products"},
+    }
+    variant = "+".join(flag.off for flag in FLAGS if off[flag.off])
+    tensors = Tensors(qkv, weight_q, weight_k, cos, sin, positions)
+    others = heads_q, heads_k, rotary, eps, offset, variant
+    return _called(tensors, others, batch_invariant, needs_gradient)
+
+
+def _called(tensors: Tensors, others: tuple[Any, ...], batch_invariant: bool | None, needs_gradient: bool) -> Tensor:
+    """The call of checked arguments: a kept launch, an operator of torch's dispatcher, or the formula."""
+    is_compiling = torch.compiler.is_compiling()
+    if batch_invariant is None and not is_compiling:  # a backward runs in another thread
+        batch_invariant = is_batch_invariant()
+    if not is_compiling and (torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0):
+        asked = Asked._make((*others, batch_invariant))
+        if asked.batch_invariant or asked.is_in_place:
+            named = "in_place" if asked.is_in_place else "batch_invariant"
+            inside = "inside of a transform of torch.func or a forward-mode derivative"
+            raise ValueError(f"{named} is on {inside}: expected it off")
+        return composed.forward(asked.work(tensors), tensors, asked.eps, asked.offset)
+    if is_compiling or needs_gradient or _is_special(tensors):
+        if OUT_OF_PLACE in others[-1]:
+            found: Tensor = ops.forward(*tensors, *others, batch_invariant)
+            return found
+        ops.in_place(*tensors, *others, batch_invariant)
+        return tensors.qkv
+    return result_of(tensors, Asked._make((*others, batch_invariant)))
+
+
+def _check_heads(qkv: Any, weight_q: Any, weight_k: Any, heads_q: Any, heads_k: Any) -> None:
+    for name, tensor in (("qkv", qkv), ("weight_q", weight_q), ("weight_k", weight_k)):
+        check_tensor(name, tensor)
+        check_device(name, tensor, "qkv", qkv)
+    if weight_q.dim() != 1 or weight_q.shape[0] == 0:
+        raise ValueError(f"weight_q has shape {tuple(weight_q.shape)}: expected (head,), the length of a head")
+    if weight_k.shape != weight_q.shape:
+        raise ValueError(f"weight_k has shape {tuple(weight_k.shape)}: expected {tuple(weight_q.shape)}, as weight_q")
+    for name, heads in (("heads_q", heads_q), ("heads_k", heads_k)):
+        if not isinstance(heads, int) or isinstance(heads, bool):
+            raise TypeError(f"{name} is {heads!r}: expected an integer")
+        if heads < 1:
+            raise ValueError(f"{name} is {heads}: expected at least 1")
+    head = weight_q.shape[0]
+    if qkv.dim() == 0 or qkv.shape[-1] % head or qkv.shape[-1] < (heads_q + heads_k) * head:
+        expected = f"expected (..., heads * {head}), with at least {heads_q} + {heads_k} heads"
+        raise ValueError(f"qkv has shape {tuple(qkv.shape)}: {expected}")
+
+
+def _rotary(qkv: Tensor, head: int, cos: Any, sin: Any, positions: Any, rotary_dim: Any) -> int:
+    """Elements of a head that are rotated; 1 without tables.
+
+    Raises:
+        TypeError, ValueError: an argument of the rotation is wrong.
+    """
+    if cos is None or sin is None:
+        for name, value in (("cos", cos), ("sin", sin), ("positions", positions), ("rotary_dim", rotary_dim)):
+            if value is not None:
+                raise ValueError(f"{name} is given without {'sin' if name == 'cos' else 'cos'}: expected both or none")
+        return 1
+    if rotary_dim is None:
+        rotary_dim = head
+    if not isinstance(rotary_dim, int) or isinstance(rotary_dim, bool):
+        raise TypeError(f"rotary_dim is {rotary_dim!r}: expected an integer or None")
+    if rotary_dim < 2 or rotary_dim % 2 or rotary_dim > head:
+        raise ValueError(f"rotary_dim is {rotary_dim}: expected an even number from 2 to {head}, the length of a head")
+    for name, table in (("cos", cos), ("sin", sin)):
+        check_tensor(name, table)
+        check_device(name, table, "qkv", qkv)
+        has_rows = table.dim() > 0 and (positions is None or table.dim() == 2)
+        if not has_rows or table.shape[-1] not in (rotary_dim // 2, rotary_dim):
+            rows = "..." if positions is None else "positions"
+            expected = f"expected ({rows}, {rotary_dim // 2}) or ({rows}, {rotary_dim})"
+            raise ValueError(f"{name} has shape {tuple(table.shape)}: {expected}")
+    if cos.shape != sin.shape:
+        raise ValueError(f"sin has shape {tuple(sin.shape)}: expected {tuple(cos.shape)}, as cos")
+    if positions is not None:
+        check_kind("positions", positions)
+        if positions.dtype not in _INDICES or positions.shape != qkv.shape[:-1]:
+            expected = f"expected torch.int32 or torch.int64 with shape {tuple(qkv.shape[:-1])}, one for each token"
+            raise ValueError(f"positions is {positions.dtype} with shape {tuple(positions.shape)}: {expected}")
+        check_device("positions", positions, "qkv", qkv)
+    return rotary_dim
+
+
+def _of_tokens(name: str, table: Tensor, qkv: Tensor) -> Tensor:
+    """(tokens, columns), a row for each token.
+
+    Raises:
+        ValueError: the table has other rows.
+    """
+    leading, columns = qkv.shape[:-1], table.shape[-1]
+    if table.dim() == 2 and table.shape[0] == leading.numel():
+        return table
+    try:
+        return table.expand(*leading, columns).reshape(-1, columns)
+    except RuntimeError:
+        expected = f"expected a row for each token, {(*leading, columns)}, or positions"
+        raise ValueError(f"{name} has shape {tuple(table.shape)}: {expected}") from None
+
+
+def _is_special(tensors: Tensors) -> bool:
+    """Whether a tensor is more than its memory, or something listens to torch's dispatcher."""
+    return (
+        any(tensor is not None and (type(tensor) not in PLAIN or tensor.is_meta) for tensor in tensors)
+        or bool(torch._C._len_torch_dispatch_stack())
+        or torch._C._get_tracing_state() is not None
+    )

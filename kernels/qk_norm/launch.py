@@ -1,0 +1,145 @@
+"""Resolves a config to a launch of the kernel that normalizes heads, if it is legal.
+
+In: config, problem, target. Out: `HeadsLaunch`, or `IllegalConfigError` with the reason. Pure arithmetic, no torch, no
+triton. Part of the kernel's fingerprint: a change here can change the time of a config.
+"""
+
+from typing import NamedTuple
+
+from normtune.kernels.alignment import alignment_of
+from normtune.kernels.config import Config
+from normtune.kernels.operator import IllegalConfigError
+from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.qk_norm.variants import NO_DWEIGHT, work_of
+from normtune.kernels.target import Target
+from normtune.kernels.tiles.launch import MAX_WORKSPACE_BYTES, RESERVED_SHARED_BYTES, next_power_of_2, threads_of
+
+# Of a tile, per thread: beside it are two weights, sine and cosine.
+MAX_ELEMENTS_PER_THREAD = 64
+# The backward also holds the gradients of the tile and of both weights.
+MAX_BACKWARD_ELEMENTS_PER_THREAD = 32
+# Trial shapes of the gate: more passes of a fixed grid than a pipeline has stages, a grid of few programs, a cut tile.
+_PASSES, _PROGRAMS = 6, 5
+
+
+class HeadsLaunch(NamedTuple):
+    """A launch of the kernel that normalizes heads.
+
+    Attributes:
+        looped: whether a fixed grid strides over blocks of heads, else a program has one block.
+        grid: programs.
+        block_row: heads that a program holds, of one token or of neighbouring ones.
+        rotary: elements of a head that are rotated.
+        block_pair: pairs of rotated elements in a tile, 0 for none.
+        block_rest: the other elements of a head in a tile, 0 for none.
+        num_warps, num_stages: as the compiler takes them.
+        alignment: largest power of two up to 16 that divides hidden and every row stride, elements.
+        has_rest_mask: whether `block_rest` exceeds the other elements.
+        workspace: float32 elements of partial sums; 0 for none.
+    """
+
+    looped: bool
+    grid: int
+    block_row: int
+    rotary: int
+    block_pair: int
+    block_rest: int
+    num_warps: int
+    num_stages: int
+    alignment: int
+    has_rest_mask: bool
+    workspace: int = 0
+
+    @property
+    def binary(self) -> "HeadsLaunch":
+        """This launch without what does not specialise."""
+        return self._replace(grid=0, workspace=int(self.workspace > 0))
+
+    @property
+    def of_a_row(self) -> "HeadsLaunch":
+        """This launch without what counts tokens: a program holds whole heads, so equal ones give a head equal bits."""
+        return self._replace(grid=0, workspace=0)
+
+
+def resolve(
+    config: Config,
+    problem: Problem,
+    target: Target,
+    alignment: int | None = None,
+    max_elements: int = MAX_ELEMENTS_PER_THREAD,
+) -> HeadsLaunch:
+    """The launch of `qk_norm`.
+
+    Args:
+        config: of `QKNormConfig`.
+        problem: rows are tokens, hidden is the length of a head; named integers and variant have the rest.
+        target: limits of the GPU.
+        alignment: largest power of two up to 16 that divides hidden and all row strides; None for contiguous tensors.
+        max_elements: of a tile, per thread; a block of heads is halved until it has no more.
+
+    Raises:
+        IllegalConfigError: the config cannot run this problem on this target.
+    """
+    work, threads = work_of(problem), threads_of(config, target)
+    rest = problem.hidden - work.rotary
+    # Columns of all tiles of a head. One more of an odd head counts for nothing, or an even one would have fewer.
+    width = next_power_of_2(problem.hidden)
+    if work.rotary and rest > 1:
+        width = next_power_of_2(work.rotary) + next_power_of_2(rest)
+    looped = config.programs_per_sm > 0
+    num_stages = config.num_stages if looped else 1
+    # A pipeline buffers all that the loop reads. Weights and tables may be float32.
+    others = 2 + 2 * work.table_columns / max(1, work.rotary)
+    buffered = int((num_stages - 1) * width * (ITEMSIZE[problem.dtype] + 4 * others))
+    block_row = config.block_row
+    while block_row > 1 and (
+        block_row * width > max_elements * threads or buffered * block_row > target.shared_bytes - RESERVED_SHARED_BYTES
+    ):
+        block_row //= 2
+    if width > max_elements * threads:
+        raise IllegalConfigError(f"{width // threads} elements a thread exceed {max_elements}")
+    if buffered > target.shared_bytes - RESERVED_SHARED_BYTES:
+        raise IllegalConfigError(
+            f"{buffered} bytes of pipeline buffers exceed {target.shared_bytes - RESERVED_SHARED_BYTES}"
+        )
+    blocks = -(-problem.rows * work.heads // block_row)
+    block_rest = next_power_of_2(rest) if rest else 0
+    return HeadsLaunch(
+        looped=looped,
+        grid=min(blocks, config.programs_per_sm * target.sms) if looped else blocks,
+        block_row=block_row,
+        rotary=work.rotary,
+        block_pair=next_power_of_2(work.rotary // 2) if work.rotary else 0,
+        block_rest=block_rest,
+        num_warps=config.num_warps,
+        num_stages=num_stages,
+        alignment=alignment_of(problem.hidden) if alignment is None else alignment,
+        has_rest_mask=block_rest != rest,
+    )
+
+
+def resolve_backward(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> HeadsLaunch:
+    """The launch of `qk_norm_backward`; arguments and errors as in `resolve`.
+
+    A fixed grid, of which each program leaves a partial sum of both weight gradients, which a second kernel sums.
+    """
+    if config.programs_per_sm < 1:
+        raise IllegalConfigError("a backward without a fixed grid")
+    launch = resolve(config, problem, target, alignment, MAX_BACKWARD_ELEMENTS_PER_THREAD)
+    if problem.lacks(NO_DWEIGHT):
+        return launch
+    grid = min(launch.grid, MAX_WORKSPACE_BYTES // (8 * problem.hidden))
+    return launch._replace(grid=grid, workspace=2 * grid * problem.hidden)
+
+
+def trial(config: Config, launch: HeadsLaunch, problem: Problem, target: Target) -> tuple[Problem, HeadsLaunch]:
+    """The problem and launch of the same binary on which the gate tries it: few programs, many passes, a cut block."""
+    heads = work_of(problem).heads
+    tokens = -(-_PROGRAMS * _PASSES * launch.block_row // heads)
+    while launch.block_row > 1 and heads % launch.block_row and not tokens * heads % launch.block_row:
+        tokens += 1
+    problem = problem._replace(rows=tokens)
+    if launch.looped:
+        workspace = 2 * _PROGRAMS * problem.hidden if launch.workspace else 0
+        return problem, launch._replace(grid=_PROGRAMS, workspace=workspace)
+    return problem, resolve(config, problem, target, None)

@@ -1,0 +1,149 @@
+"""Specs of the operators that normalize and rotate heads, and of its gradients: buffers, spaces, default configs.
+
+In: nothing. Out: registered `OperatorSpec`s. Configs are resolved in `launch`, flags and named integers are in
+`variants`, the kernels are in `kernels` and `backward`, the reference is in `reference`. The spaces are plain products
+that no GPU has narrowed yet.
+
+Value heads are no part of the tensor that is written in place, as no launch reads them: so the bytes are those that a
+perfect kernel moves.
+"""
+
+from dataclasses import replace
+from itertools import product
+
+from normtune.kernels.config import Config
+from normtune.kernels.operator import OperatorSpec, register
+from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
+from normtune.kernels.qk_norm.config import QKNormConfig
+from normtune.kernels.qk_norm.launch import MAX_ELEMENTS_PER_THREAD, resolve, resolve_backward, trial
+from normtune.kernels.qk_norm.variants import (
+    BACKWARD,
+    BACKWARD_FLAGS,
+    FAMILY,
+    FLAGS,
+    NO_DWEIGHT,
+    SIZES,
+    work_of,
+)
+from normtune.kernels.target import Target
+from normtune.kernels.tiles.launch import next_power_of_2
+
+MAX_HIDDEN = 16384
+# Values of block_row, num_warps, num_stages and programs_per_sm, least and most elements per thread.
+_SPACES = {
+    "quick": ((1, 4, 16), (1, 4), (2,), (8,), (2, 32)),
+    "default": ((1, 2, 4, 8, 16, 32), (1, 2, 4, 8), (1, 3), (4, 16), (2, 32)),
+    "full": (
+        *((1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4, 8, 16, 32)),
+        (1, MAX_ELEMENTS_PER_THREAD),
+    ),
+}
+
+
+def _buffers(problem: Problem) -> tuple[Buffer, ...]:
+    """In the order of a call: inputs, then the output."""
+    work, dtype = work_of(problem), problem.dtype
+    heads = (problem.rows, work.heads * problem.hidden)
+    buffers = [
+        Buffer("qkv", heads, dtype, IN_OUT if work.is_in_place else INPUT),
+        *(Buffer(name, (problem.hidden,), dtype, WEIGHT) for name in ("weight_q", "weight_k")),
+    ]
+    if work.rotary:
+        buffers += [Buffer(name, (problem.rows, work.table_columns), dtype, INPUT) for name in ("cos", "sin")]
+        if work.has_positions:
+            buffers.append(Buffer("positions", (problem.rows,), "int64", INPUT))
+    if not work.is_in_place:
+        buffers.append(Buffer("out", heads, dtype, OUTPUT))
+    return tuple(buffers)
+
+
+def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
+    """As the forward's; both weight gradients are one tensor, as one kernel ends their sums."""
+    qkv, *others = _buffers(problem)
+    gradients = [qkv._replace(name="dqkv", role=OUTPUT)]
+    if not problem.lacks(NO_DWEIGHT):
+        gradients.append(Buffer("dweights", (2, problem.hidden), "float32", OUTPUT))
+    inputs = [one for one in others if one.role != OUTPUT]
+    return (qkv._replace(name="dout", role=INPUT), qkv._replace(role=INPUT), *inputs, *gradients)
+
+
+def _space(name: str, problem: Problem, target: Target) -> list[Config]:
+    rows, warps, stages, programs, (least, most) = _SPACES[name]
+    width = next_power_of_2(problem.hidden)
+    chosen: set[Config] = {_default(problem, target)}
+    for block_row, num_warps in product(rows, warps):
+        if least <= block_row * width / (num_warps * target.warp_size) <= most:
+            chosen.add(QKNormConfig(block_row, num_warps))
+            chosen |= {QKNormConfig(block_row, num_warps, *knobs) for knobs in product(stages, programs)}
+    return sorted(chosen)
+
+
+def _backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
+    looped = {config for config in _space(name, problem, target) if config.programs_per_sm}
+    return sorted({*looped, _backward_default(problem, target)})
+
+
+def _backward_default(problem: Problem, target: Target) -> Config:
+    config = _default(problem, target)
+    threads = max(128, min(target.max_threads, next_power_of_2(problem.hidden) // 8))
+    return config._replace(num_warps=threads // target.warp_size, programs_per_sm=4)
+
+
+def _default(problem: Problem, target: Target) -> Config:
+    """Four warps with a head each, as FlashInfer's; heads of over 512 elements have a program of their own."""
+    width = next_power_of_2(problem.hidden)
+    if width <= 512:
+        return QKNormConfig(4, max(1, 128 // target.warp_size))
+    return QKNormConfig(1, max(128, width // 16) // target.warp_size)
+
+
+qk_norm = register(
+    OperatorSpec(
+        name=FAMILY,
+        flags=FLAGS,
+        config=QKNormConfig,
+        dtypes=tuple(ITEMSIZE),
+        max_hidden=MAX_HIDDEN,
+        buffers=_buffers,
+        space=_space,
+        resolve=resolve,
+        trial=trial,
+        default_config=_default,
+        kernel_module="normtune.kernels.qk_norm.kernels",
+        reference_module="normtune.kernels.qk_norm.reference",
+        sources=(
+            "normtune.kernels.qk_norm.kernels",
+            "normtune.kernels.qk_norm.launch",
+            "normtune.kernels.qk_norm.tile",
+            "normtune.kernels.qk_norm.variants",
+            "normtune.kernels.tiles.launch",
+            "normtune.kernels.tiles.tile",
+        ),
+        wide_buffers=("weight_q", "weight_k", "cos", "sin"),
+        scalars={"eps": 1e-6, "offset": 0.25},
+        sizes=SIZES,
+        is_default=False,
+    )
+)
+
+qk_norm_backward = register(
+    replace(
+        qk_norm,
+        name=BACKWARD,
+        flags=BACKWARD_FLAGS,
+        buffers=_backward_buffers,
+        space=_backward_space,
+        resolve=resolve_backward,
+        default_config=_backward_default,
+        kernel_module="normtune.kernels.qk_norm.backward",
+        sources=(
+            "normtune.kernels.qk_norm.backward",
+            "normtune.kernels.qk_norm.launch",
+            "normtune.kernels.qk_norm.tile",
+            "normtune.kernels.qk_norm.variants",
+            "normtune.kernels.tiles.launch",
+            "normtune.kernels.tiles.partial_sums",
+            "normtune.kernels.tiles.tile",
+        ),
+    )
+)

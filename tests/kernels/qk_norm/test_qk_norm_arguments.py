@@ -1,0 +1,183 @@
+"""Bad arguments name themselves, their value and what is expected; other devices are composed."""
+
+import pytest
+import torch
+
+import normtune
+
+QKV, WEIGHT = torch.ones(3, 4 * 8), torch.ones(8)
+COS, POSITIONS = torch.ones(5, 4), torch.tensor([0, 4, 2])
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"qkv": [1.0]}, TypeError, "qkv is [1.0]: expected a tensor"),
+        ({"qkv": torch.ones(3, 32).int()}, ValueError, "qkv is torch.int32: expected bfloat16, float16, float32 or"),
+        ({"qkv": torch.ones(3, 33)}, ValueError, "qkv has shape (3, 33): expected (..., heads * 8), with at least 2 +"),
+        ({"qkv": torch.ones(3, 16)}, ValueError, "qkv has shape (3, 16): expected (..., heads * 8), with at least 2 +"),
+        ({"qkv": torch.ones(())}, ValueError, "qkv has shape (): expected (..., heads * 8)"),
+        ({"weight_q": None}, TypeError, "weight_q is None: expected a tensor"),
+        ({"weight_q": torch.ones(2, 8)}, ValueError, "weight_q has shape (2, 8): expected (head,)"),
+        (
+            {"weight_q": torch.ones(0), "weight_k": torch.ones(0)},
+            ValueError,
+            "weight_q has shape (0,): expected (head,)",
+        ),
+        ({"weight_k": torch.ones(4)}, ValueError, "weight_k has shape (4,): expected (8,), as weight_q"),
+        ({"weight_k": WEIGHT.to("meta")}, ValueError, "weight_k is on meta and qkv on cpu: expected one device"),
+        ({"heads_q": 2.0}, TypeError, "heads_q is 2.0: expected an integer"),
+        ({"heads_k": True}, TypeError, "heads_k is True: expected an integer"),
+        ({"heads_k": 0}, ValueError, "heads_k is 0: expected at least 1"),
+        ({"eps": "1"}, TypeError, "eps is '1': expected a number"),
+        ({"offset": float("inf")}, ValueError, "offset is inf: expected a finite number"),
+        ({"cos": None, "positions": None}, ValueError, "sin is given without cos: expected both or none"),
+        ({"sin": None, "positions": None}, ValueError, "cos is given without sin: expected both or none"),
+        ({"cos": None, "sin": None}, ValueError, "positions is given without cos: expected both or none"),
+        ({"cos": None, "sin": None, "positions": None, "rotary_dim": 8}, ValueError, "rotary_dim is given without cos"),
+        ({"cos": 1.0}, TypeError, "cos is 1.0: expected a tensor"),
+        ({"cos": torch.ones(5, 3)}, ValueError, "cos has shape (5, 3): expected (positions, 4) or (positions, 8)"),
+        ({"cos": torch.ones(1, 5, 4)}, ValueError, "cos has shape (1, 5, 4): expected (positions, 4)"),
+        ({"cos": COS.to("meta")}, ValueError, "cos is on meta and qkv on cpu: expected one device"),
+        ({"sin": torch.ones(5, 8)}, ValueError, "sin has shape (5, 8): expected (5, 4), as cos"),
+        ({"sin": COS.int()}, ValueError, "sin is torch.int32: expected bfloat16"),
+        ({"positions": None}, ValueError, "cos has shape (5, 4): expected a row for each token, (3, 4), or positions"),
+        ({"positions": 7}, TypeError, "positions is 7: expected a tensor"),
+        (
+            {"positions": POSITIONS.float()},
+            ValueError,
+            "positions is torch.float32 with shape (3,): expected torch.int32",
+        ),
+        ({"positions": POSITIONS[:2]}, ValueError, "positions is torch.int64 with shape (2,): expected torch.int32 or"),
+        ({"rotary_dim": 7}, ValueError, "rotary_dim is 7: expected an even number from 2 to 8, the length of a head"),
+        ({"rotary_dim": 10}, ValueError, "rotary_dim is 10: expected an even number from 2 to 8"),
+        ({"rotary_dim": 8.0}, TypeError, "rotary_dim is 8.0: expected an integer or None"),
+        ({"rotary_dim": 2}, ValueError, "cos has shape (5, 4): expected (positions, 1) or (positions, 2)"),
+        ({"rotary_style": "llama"}, ValueError, "rotary_style is 'llama': expected one of neox, gptj"),
+        ({"rotary_style": True}, TypeError, "rotary_style is True: expected one of neox, gptj"),
+        ({"casting": "none"}, ValueError, "casting is 'none': expected one of gemma, llama"),
+        ({"rotation": "bfloat16"}, ValueError, "rotation is 'bfloat16': expected one of float32, products"),
+        ({"in_place": 1}, TypeError, "in_place is 1: expected True or False"),
+        ({"batch_invariant": "yes"}, TypeError, "batch_invariant is 'yes': expected True, False or None"),
+        (
+            {"batch_invariant": True},
+            ValueError,
+            "qkv is torch.float32 on cpu with shape (3, 32): the batch-invariant mode",
+        ),
+        (
+            {"in_place": True, "weight_q": torch.ones(8, requires_grad=True)},
+            ValueError,
+            "qk_norm in place has no gradients: expected inputs that need none, or in_place=False",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(monkeypatch, given, error, text):
+    from normtune.kernels.qk_norm import calls, function
+
+    if given != {"batch_invariant": True}:
+        for module in (calls, function):
+            monkeypatch.setattr(module, "result_of", lambda *_: pytest.fail("launched"))
+    arguments = {
+        **{"qkv": QKV, "weight_q": WEIGHT, "weight_k": WEIGHT, "heads_q": 2, "heads_k": 1},
+        **{"cos": COS, "sin": COS, "positions": POSITIONS},
+    }
+    with pytest.raises(error) as caught:
+        normtune.qk_norm(**arguments | given)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["vmap", "jvp"])
+def test_transforms_are_composed_and_refuse_to_write(name):
+    qkv = torch.randn(2, 3, 32)
+
+    def call(one, **options):
+        return normtune.qk_norm(one, WEIGHT, WEIGHT, 2, 1, **options)
+
+    def transformed(**options):
+        if name == "vmap":
+            return torch.vmap(lambda one: call(one, **options))(qkv)
+        return torch.func.jvp(lambda one: call(one, **options), (qkv,), (torch.ones_like(qkv),))[0]
+
+    torch.testing.assert_close(transformed(), call(qkv))
+    with pytest.raises(ValueError, match="in_place is on inside of a transform"):
+        transformed(in_place=True)
+
+
+def test_a_cpu_composes_float64_and_epsilon():
+    qkv = torch.randn(3, 32).double()
+    found = normtune.qk_norm(qkv, WEIGHT, 2 * WEIGHT, 2, 1, None)
+    norm = torch.nn.functional.rms_norm(qkv.view(3, 4, 8)[:, :3], (8,))
+    torch.testing.assert_close(found.view(3, 4, 8)[:, :2], norm[:, :2])
+    torch.testing.assert_close(found.view(3, 4, 8)[:, 2:3], 2 * norm[:, 2:])
+
+
+def test_tensors_without_memory_have_shapes():
+    qkv, weight = torch.empty(2, 7, 48, device="meta"), torch.empty(8, device="meta")
+    assert normtune.qk_norm(qkv, weight, weight, 3, 2).shape == (2, 7, 48)
+    assert normtune.qk_norm(qkv, weight, weight, 3, 2, in_place=True) is qkv
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_torchs_own_checks_of_an_operator(in_place):
+    options = (2, 1, 8, 1e-6, 0.5, "" if in_place else "out_of_place", None)
+    tensors = (torch.randn(3, 32), WEIGHT.clone(), WEIGHT.clone(), COS, COS, POSITIONS)
+    if in_place:
+        torch.library.opcheck(torch.ops.normtune.qk_norm_in_place.default, (*tensors, *options))
+        return
+    leaves = [
+        tensor.requires_grad_() if tensor.is_floating_point() and number < 3 else tensor
+        for number, tensor in enumerate(tensors)
+    ]
+    torch.library.opcheck(torch.ops.normtune.qk_norm.default, (*leaves, *options))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_compiled_function_has_no_graph_break_and_takes_any_number_of_tokens(in_place):
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
+
+    @torch.compile(fullgraph=True, dynamic=True, backend=counter)
+    def function(qkv, positions):
+        out = normtune.qk_norm(
+            *(qkv * 2, WEIGHT, WEIGHT, 2, 1), cos=COS, sin=COS, positions=positions, in_place=in_place
+        )
+        return out + 1
+
+    for tokens in (3, 5, 9):
+        qkv, positions = torch.randn(tokens, 32), torch.arange(tokens) % 5
+        expected = normtune.qk_norm(qkv * 2, WEIGHT, WEIGHT, 2, 1, cos=COS, sin=COS, positions=positions) + 1
+        torch.testing.assert_close(function(qkv, positions), expected)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.long
+def test_a_compiled_function_has_gradients():
+    def loss(qkv, weight):
+        return normtune.qk_norm(qkv, weight, WEIGHT, 2, 1, cos=COS[:3], sin=COS[:3]).square().sum()
+
+    found = []
+    for call in (loss, torch.compile(loss, fullgraph=True, backend="aot_eager")):
+        leaves = [torch.arange(96.0).view(3, 32).sin().requires_grad_(), WEIGHT.clone().requires_grad_()]
+        found.append(torch.autograd.grad(call(*leaves), leaves))
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, eager)
+
+
+def test_views_that_cannot_be_written_are_refused():
+    """On a GPU; a CPU writes any view, by torch's own copy."""
+    from normtune.kernels.qk_norm import calls
+
+    asked = calls.Asked(2, 1, 1, 1e-6, 0.0, "no_rotary", False)
+    tensors = calls.Tensors(QKV, WEIGHT, WEIGHT)
+    for qkv in (
+        torch.ones(32, 3).T,
+        torch.ones(4, 3, 32).transpose(0, 1),
+        torch.ones(1, 32).expand(3, 32),
+        torch.ones(200).as_strided((3, 32), (20, 1)),
+    ):
+        with pytest.raises(ValueError, match=r"qkv has shape .* and strides .*: expected tokens one stride apart"):
+            calls._rows_in_place(qkv, asked, tensors)
+    memory = torch.ones(3, 2, 64)[..., :32]
+    assert calls._rows_in_place(memory, asked, tensors).data_ptr() == memory.data_ptr()

@@ -1,0 +1,88 @@
+"""Ahead-of-time compiles within the limits of absent GPUs; no such binary was launched here."""
+
+import re
+
+import pytest
+
+from normtune.kernels.operator import operator
+from normtune.kernels.qk_norm.config import QKNormConfig
+from normtune.kernels.qk_norm.variants import BACKWARD, BACKWARD_FLAGS, FAMILY, FLAGS, operator_name
+from normtune.kernels.target import TARGETS
+from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.plan.binaries import jobs_of
+from normtune.tuner.plan.plan import candidates
+
+SIZES = {128: (32, 8, 48, 128), 100: (3, 1, 5, 40), 256: (8, 4, 16, 64)}
+VARIANTS = ("", *(flag.off for flag in FLAGS), "+".join(flag.off for flag in FLAGS if flag.off != "no_rotary"))
+
+
+def compiled(pairs, target):
+    found = list(compile_all(jobs_of(pairs), target, workers=1, keep_assembly=True))
+    assert found
+    for one in found:
+        assert one.status == "ok", one
+        assert 0 <= one.shared_bytes <= TARGETS[target].shared_bytes
+        assert 0 < one.threads <= TARGETS[target].max_threads
+        main = "_qk_norm_backward_kernel" if one.job.problem.operator.startswith(BACKWARD) else "_qk_norm_kernel"
+        assert [name for name, _ in one.binaries][:1] == [main]
+        assert len(one.binaries) == 1 + (one.job.launch.workspace > 0)
+    return found
+
+
+def chosen(target, hidden, variant, space="default", dtype="bfloat16", family=FAMILY):
+    spec = operator(operator_name(*SIZES[hidden], family))
+    problem = spec.problem(4096, hidden, dtype, variant)
+    kept, _ = candidates(spec, spec.space(space, problem, TARGETS[target]), problem, TARGETS[target])
+    return [(problem, launch) for _, launch in kept]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hidden", SIZES)
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_the_widest_of_each_kind_compiles_in_each_variant(target, hidden):
+    pairs = []
+    for variant in VARIANTS:
+        kinds = {}
+        for problem, launch in sorted(chosen(target, hidden, variant), key=lambda pair: pair[1].block_row):
+            kinds[launch.looped, launch.num_stages] = problem, launch
+        flat, *looped = [kinds[kind] for kind in sorted(kinds)]
+        pairs += [flat, looped[-1]] if variant == "" else [flat]
+    compiled(pairs, target)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hidden", SIZES)
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_gradients_compile(target, hidden):
+    pairs = []
+    for variant in ("", *(flag.off for flag in BACKWARD_FLAGS)):
+        found = sorted(chosen(target, hidden, variant, "quick", family=BACKWARD), key=lambda pair: pair[1].block_row)
+        pairs += found[-1:] if variant else [found[0], found[-1]]
+    compiled(pairs, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [FAMILY, BACKWARD])
+@pytest.mark.parametrize("hidden", SIZES)
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_the_default_space_compiles(target, hidden, family):
+    for variant in ("", "gptj"):
+        compiled(chosen(target, hidden, variant, family=family), target)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_other_dtypes_compile(dtype):
+    compiled(chosen("sm_90", 128, "", "quick", dtype)[::4], "sm_90")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("variant", ["", "gptj", "no_rotary"])
+def test_a_warp_a_head_reads_wide_and_needs_no_barrier(variant):
+    spec = operator(operator_name(*SIZES[128]))
+    problem = spec.problem(4096, 128, "bfloat16", variant)
+    pairs = [(problem, spec.launch(QKNormConfig(rows, 4), problem, TARGETS["sm_90"])) for rows in (4, 16)]
+    narrow, wide = sorted(compiled(pairs, "sm_90"), key=lambda one: one.job.launch.block_row)
+    assert narrow.shared_bytes == 0 and "bar.sync" not in narrow.binaries[0][1]
+    text = wide.binaries[0][1]
+    assert re.search(r"ld\.global\.v4\.b32", text) and re.search(r"st\.global\.v4\.b32", text)
