@@ -36,7 +36,8 @@ def fresh(monkeypatch):
 @given(data=st.data(), spec=st.sampled_from(list(operators().values())), target=st.sampled_from(list(TARGETS.values())))
 def test_a_config_works_on_a_row_in_the_same_way_whatever_the_number_of_rows(data, spec, target):
     dtype, variant = data.draw(st.sampled_from(spec.dtypes)), data.draw(st.sampled_from(spec.variants))
-    problem = Problem(spec.name, data.draw(row_counts), data.draw(st.integers(1, 65536)), dtype, variant)
+    hidden = data.draw(st.integers(1, 65536) | st.integers(1, spec.max_hidden))
+    problem = Problem(spec.name, data.draw(row_counts), hidden, dtype, variant)
     other = problem._replace(rows=data.draw(row_counts))
     alignment = data.draw(st.sampled_from([None, 1, 2, 16]))
     configs = [*spec.space("full", problem, target), spec.default_config(problem, target)]
