@@ -346,7 +346,7 @@ def read_config(operator: str, text: str) -> Config:
 
 @cache
 def _import_specs() -> None:
-    for family in ("rms_norm", "fused_add_rms_norm", "rms_norm_gated", "rms_norm_quantize_fp8"):
+    for family in ("rms_norm", "fused_add_rms_norm", "rms_norm_gated", "rms_norm_quantize_fp8", "reduce_partials"):
         import_module(f"normtune.kernels.{family}.spec")
     for entry in sorted(entry_points(group="normtune.operators"), key=lambda entry: entry.name):
         entry.load()

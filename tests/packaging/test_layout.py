@@ -56,6 +56,9 @@ ROOMS = {
         "light specs kernels kernels/tiles kernels/calling kernels/rms_norm",
         "torch triton",
     ),
+    "kernels/reduce_partials": Room(
+        rf"(?!{LIGHT}|{SPECS})kernels/reduce_partials/", "light kernels kernels/tiles", "torch"
+    ),
     "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch triton"),
     "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas pyarrow rich"),
     "results/database": Room("results/database/", "light results", "numpy sqlalchemy"),
