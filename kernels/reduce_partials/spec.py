@@ -12,10 +12,10 @@ from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import INPUT, ITEMSIZE, OUTPUT, Buffer, Problem
 from normtune.kernels.reduce_partials.config import ReduceConfig
 from normtune.kernels.reduce_partials.launch import MAX_ELEMENTS_PER_THREAD, resolve
+from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
 
-MAX_HIDDEN = 1 << 20
 # Rows and columns of a tile, warps, least and most elements per thread.
 _SPACES = {
     "quick": ((16, 64, 256), (16, 64), (4, 8), (4, 32)),

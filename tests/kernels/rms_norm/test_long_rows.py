@@ -15,7 +15,8 @@ from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN, MAX_TILED_HIDDEN
 from normtune.kernels.stand_in import StandIn
 from normtune.kernels.target import TARGETS
 from normtune.tuner.device.compiling import compile_all
-from normtune.tuner.plan.plan import SPACES, plan, problems
+from normtune.tuner.plan.plan import SPACES, candidates, plan, problems
+from normtune.tuner.timing.gate import gate_launch
 
 NAMES = tuple(name for name in operators() if name.startswith(("rms_norm_forward", "rms_norm_backward", "fused_add")))
 SPECS = [operator(name) for name in NAMES]
@@ -120,6 +121,18 @@ def test_a_sweep_takes_long_rows_on_demand():
         chosen = plan(problems(KEYS, ["bfloat16"], [(64, 1 << 17), (3, 100_000)]), space, H200)
         assert len(chosen.tasks) == 2 * len(KEYS)
         assert all(2 <= len(task.candidates) <= 12 for task in chosen.tasks)
+
+
+@pytest.mark.parametrize("rows", [1, 100, 100_000])
+def test_the_gate_tries_the_binary_that_is_timed(rows):
+    for spec in SPECS:
+        problem = spec.problem(rows, 100_000, "bfloat16")
+        kept, _ = candidates(spec, spec.space("default", problem, H200), problem, H200)
+        for candidate in kept:
+            tried, launch = gate_launch(spec, problem, candidate, H200)
+            assert launch.binary == candidate.launch.binary and launch == spec.launch(candidate.config, tried, H200)
+            # In the backward a single row has no partial sums to reduce.
+            assert tried.rows > 30 or (rows == tried.rows == 1 and launch.finish == "none")
 
 
 @pytest.mark.long
