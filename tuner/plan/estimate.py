@@ -194,8 +194,7 @@ class Pace:
             return LAUNCH_SECONDS + walk + self._moving(footprint + COLUMNS_ELEMENT_BYTES * elements)
         if not launch.workspace:
             return LAUNCH_SECONDS + self._moving(footprint + ELEMENT_BYTES * elements)
-        # Without a loop, of long rows, a program has one chunk.
-        columns = launch.block_col * max(1, launch.chunks * launch.looped)
+        columns = launch.block_col * max(1, launch.chunks)
         a_thread = launch.block_row * columns / (launch.num_warps * self._target.warp_size)
         element_bytes = SPILLED_ELEMENT_BYTES if a_thread >= SPILLED_ELEMENTS else SUMMED_ELEMENT_BYTES
         return TWO_LAUNCHES_SECONDS + self._moving(footprint + element_bytes * elements)
