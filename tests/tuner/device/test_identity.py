@@ -102,7 +102,7 @@ def test_after_a_refactoring_nothing_is_measured_again(toy, measured, bench, mod
 
 @pytest.mark.long
 def test_what_a_change_of_arithmetic_touches_is_measured_again_and_nothing_else(toy, measured, bench):
-    before, after = "b_square += _rounded(b_x * b_x", "b_square += 1.0 + _rounded(b_x * b_x"
+    before, after = "b_square += rounded(b_x * b_x", "b_square += 1.0 + rounded(b_x * b_x"
     assert KERNELS.count(before) == 1  # in the kernel of split
     toy.kernels("toy_kernels", KERNELS.replace(before, after))
     found = renew(measured, DEVICE, TARGET)
