@@ -344,10 +344,20 @@ def read_config(operator: str, text: str) -> Config:
     return spec.read_config(text)
 
 
+_SHIPPED = (
+    "rms_norm",
+    "fused_add_rms_norm",
+    "rms_norm_gated",
+    "rms_norm_quantize_fp8",
+    "transpose_fp8",
+    "qk_norm",
+    "reduce_partials",
+)
+
+
 @cache
 def _import_specs() -> None:
-    families = ("rms_norm", "fused_add_rms_norm", "rms_norm_gated", "rms_norm_quantize_fp8", "transpose_fp8", "qk_norm")
-    for family in families:
+    for family in _SHIPPED:
         import_module(f"normtune.kernels.{family}.spec")
     for entry in sorted(entry_points(group="normtune.operators"), key=lambda entry: entry.name):
         entry.load()

@@ -6,13 +6,14 @@ With g = dy * (weight + offset), xhat = x * rstd and m = mean(g * xhat) over a r
 In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. Kernels and launch
 stand apart from other code because their syntax trees are the kernels' fingerprint.
 
-Three ways, all without atomics, so that every launch gives the same bits:
+Four ways, all without atomics, so that every launch gives the same bits:
     persistent  a fixed grid strides over the rows. Each program keeps its part of dweight in registers and writes it
                 once, in float32, to its row of a (grid, hidden) workspace that a second kernel sums. A grid of one
                 writes dweight. This file.
     split       the same for rows that do not fit into registers: columns in chunks: `backward_split`.
     columns     some programs take rows and write dx, others take columns and sum dweight from x and dy, which they read
                 once more, out of the L2: one launch, no partial sums: `backward_columns`.
+    long        several programs a row, for rows of more than 65536 elements: `backward_long`.
 
 Traffic of a perfect kernel: read rows x hidden of x and of dy, rows of rstd, hidden of weight; write rows x hidden of
 dx and hidden of dweight. With the gradient ds of a sum s = x + residual, s in the place of x: read rows x hidden of ds.
@@ -28,7 +29,9 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.backward_columns import rms_norm_backward_columns_kernel
+from normtune.kernels.rms_norm.backward_long import long_row_calls
 from normtune.kernels.rms_norm.backward_split import rms_norm_backward_split_kernel
+from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.partial_sums import reduction
 from normtune.kernels.tiles.tile import (
@@ -114,6 +117,8 @@ def calls(
         eps: unused, as rstd includes it.
         offset: added to the weight, in float32.
     """
+    if problem.hidden > MAX_TILED_HIDDEN:
+        return long_row_calls(launch, problem, tensors, workspace, offset)
     dy, ds, dx, dweight = tensors["dy"], tensors.get("ds"), tensors["dx"], tensors.get("dweight")
     x = tensors["x" if ds is None else "s"]
     partial = workspace if launch.workspace else dweight

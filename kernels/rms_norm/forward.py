@@ -18,8 +18,11 @@ import triton.language as tl
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.rms_norm.forward_long import long_row_calls
+from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN
+from normtune.kernels.rms_norm.rounding import load_scale, rounded
 from normtune.kernels.tiles.launch import Launch
-from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, row_block, store_tile, tile_mask
+from normtune.kernels.tiles.tile import columns, extent, load_tile, row_block, store_tile, tile_mask
 
 # Longest row in chunks that is read again out of the cache: 0.97 of the copy at hidden 16384 in float32. A longer one
 # stays in registers: 1.04 of the copy at 32768, against 1.10 when read again.
@@ -30,26 +33,12 @@ _RUNTIME = ["rows", "hidden", "x_stride", "y_stride", "residual_stride", "s_stri
 
 
 @triton.jit
-def _rounded(value, ptr, IS_ROUNDED: tl.constexpr):
-    if IS_ROUNDED:
-        value = tl.cast(tl.cast(value, ptr.dtype.element_ty), tl.float32)  # scalars are Python's in the interpreter
-    return value
-
-
-@triton.jit
 def _normalize(x, weight, y_ptr, hidden, eps, ROUNDS_PRODUCT: tl.constexpr, ROUNDS_STATISTICS: tl.constexpr):
-    b_square = _rounded(x * x, y_ptr, ROUNDS_STATISTICS)
-    b_rstd = tl.rsqrt(tl.sum(b_square, axis=1) / hidden + _rounded(eps, y_ptr, ROUNDS_STATISTICS))
+    b_square = rounded(x * x, y_ptr, ROUNDS_STATISTICS)
+    b_rstd = tl.rsqrt(tl.sum(b_square, axis=1) / hidden + rounded(eps, y_ptr, ROUNDS_STATISTICS))
     b_xhat = x * b_rstd[:, None]
-    b_xhat = _rounded(b_xhat, y_ptr, ROUNDS_PRODUCT)
+    b_xhat = rounded(b_xhat, y_ptr, ROUNDS_PRODUCT)
     return b_xhat * weight[None, :], b_rstd
-
-
-@triton.jit
-def _load_weight(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS: tl.constexpr):
-    """(columns,) float32 of weight + offset."""
-    b_weight = load_weight(weight_ptr, o_col, m_col, _rounded(offset, y_ptr, ROUNDS_STATISTICS))
-    return _rounded(b_weight, y_ptr, ROUNDS_STATISTICS)
 
 
 @triton.jit
@@ -71,7 +60,7 @@ def _load_sum(
     if residual_ptr is not None:
         b_x += load_tile(residual_ptr, extent(residual_stride, ALIGNMENT), o_row, o_col, mask)
         store_tile(s_ptr, extent(s_stride, ALIGNMENT), o_row, o_col, mask, b_x)
-        b_x = _rounded(b_x, s_ptr, ROUNDS_SUM)
+        b_x = rounded(b_x, s_ptr, ROUNDS_SUM)
     return b_x
 
 
@@ -104,7 +93,7 @@ def _rms_norm_forward_kernel(
     o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
     o_row, m_row = row_block(tl.program_id(0), rows, BLOCK_ROW)
     mask = tile_mask(m_row, m_col, BLOCK_ROW)
-    b_weight = _load_weight(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS)
+    b_weight = load_scale(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS)
     b_x = _load_sum(
         *(x_ptr, extent(x_stride, ALIGNMENT), residual_ptr, residual_stride, s_ptr, s_stride),
         *(o_row, o_col, mask, ALIGNMENT, ROUNDS_SUM),
@@ -112,7 +101,7 @@ def _rms_norm_forward_kernel(
     b_y, b_rstd = _normalize(b_x, b_weight, y_ptr, hidden, eps, ROUNDS_PRODUCT, ROUNDS_STATISTICS)
     store_tile(y_ptr, extent(y_stride, ALIGNMENT), o_row, o_col, mask, b_y)
     if STORE_RSTD:
-        tl.store(rstd_ptr + o_row, _rounded(b_rstd, y_ptr, ROUNDS_STATISTICS), mask=m_row)
+        tl.store(rstd_ptr + o_row, rounded(b_rstd, y_ptr, ROUNDS_STATISTICS), mask=m_row)
 
 
 @triton.jit(do_not_specialize=_RUNTIME)
@@ -145,7 +134,7 @@ def _rms_norm_forward_persistent_kernel(
     s_x = extent(x_stride, ALIGNMENT)
     s_y = extent(y_stride, ALIGNMENT)
     o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
-    b_weight = _load_weight(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS)
+    b_weight = load_scale(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS)
     for i_block in tl.range(tl.program_id(0), tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0), num_stages=NUM_STAGES):
         o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
         mask = tile_mask(m_row, m_col, BLOCK_ROW)
@@ -156,7 +145,7 @@ def _rms_norm_forward_persistent_kernel(
         b_y, b_rstd = _normalize(b_x, b_weight, y_ptr, hidden, eps, ROUNDS_PRODUCT, ROUNDS_STATISTICS)
         store_tile(y_ptr, s_y, o_row, o_col, mask, b_y)
         if STORE_RSTD:
-            tl.store(rstd_ptr + o_row, _rounded(b_rstd, y_ptr, ROUNDS_STATISTICS), mask=m_row)
+            tl.store(rstd_ptr + o_row, rounded(b_rstd, y_ptr, ROUNDS_STATISTICS), mask=m_row)
 
 
 @triton.jit(do_not_specialize=_RUNTIME)
@@ -205,18 +194,18 @@ def _rms_norm_forward_split_kernel(
         b_x = b_read.to(tl.float32)
         if residual_ptr is not None:
             b_x += tl.load(p_residual + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
-            b_x = _rounded(b_x, s_ptr, ROUNDS_SUM)
+            b_x = rounded(b_x, s_ptr, ROUNDS_SUM)
             if IS_HELD:
                 t_x = t_x + (b_x,)  # noqa: RUF005
         elif IS_HELD:
             t_x = t_x + (b_read,)  # noqa: RUF005
-        b_square += _rounded(b_x * b_x, y_ptr, ROUNDS_STATISTICS)
-    b_rstd = tl.rsqrt(tl.sum(b_square, axis=0) / hidden + _rounded(eps, y_ptr, ROUNDS_STATISTICS))
+        b_square += rounded(b_x * b_x, y_ptr, ROUNDS_STATISTICS)
+    b_rstd = tl.rsqrt(tl.sum(b_square, axis=0) / hidden + rounded(eps, y_ptr, ROUNDS_STATISTICS))
     if STORE_RSTD:
-        tl.store(rstd_ptr + i_row, _rounded(b_rstd, y_ptr, ROUNDS_STATISTICS))
+        tl.store(rstd_ptr + i_row, rounded(b_rstd, y_ptr, ROUNDS_STATISTICS))
     for i_chunk in tl.static_range(CHUNKS):
         o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
-        b_weight = _load_weight(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS)
+        b_weight = load_scale(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS)
         if IS_HELD:  # noqa: SIM108
             b_read = t_x[i_chunk]
         else:  # out of the cache
@@ -231,7 +220,7 @@ def _rms_norm_forward_split_kernel(
             if ROUNDS_SUM:
                 b_x = b_s.to(tl.float32)
         p_out = p_y + o_col
-        b_xhat = _rounded(b_x * b_rstd, y_ptr, ROUNDS_PRODUCT)
+        b_xhat = rounded(b_x * b_rstd, y_ptr, ROUNDS_PRODUCT)
         tl.store(p_out, (b_xhat * b_weight).to(y_ptr.dtype.element_ty), mask=m_col)
 
 
@@ -246,10 +235,12 @@ def calls(
         tensors: `x` (rows, hidden), `weight` (hidden,), `y` (rows, hidden), and `rstd` (rows,) float32 unless the
             variant is `no_rstd`; `residual` and `s` (rows, hidden) for the sum s = x + residual, which is normalized
             then; last dimension contiguous.
-        workspace: unused.
+        workspace: at least `launch.workspace` float32 elements if that is not 0, else unused.
         eps: added to the mean square.
         offset: added to the weight, in float32.
     """
+    if problem.hidden > MAX_TILED_HIDDEN:
+        return long_row_calls(launch, problem, tensors, workspace, eps, offset)
     x, y, residual, s = tensors["x"], tensors["y"], tensors.get("residual"), tensors.get("s")
     args = (
         *(x, tensors["weight"], y, tensors.get("rstd"), residual, s),

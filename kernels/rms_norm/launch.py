@@ -7,6 +7,7 @@ triton. Part of the kernels' fingerprint: a change here can change the time of a
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN, long_row_backward, long_row_forward
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import (
     MAX_WORKSPACE_BYTES,
@@ -51,6 +52,11 @@ def resolve_forward(
     Raises:
         IllegalConfigError: the config cannot run this problem on this target.
     """
+    if problem.hidden > MAX_TILED_HIDDEN:
+        # What is illegal for the longest row of one program stays illegal for longer ones.
+        longest = problem._replace(hidden=MAX_TILED_HIDDEN)
+        resolve_forward(config, longest, target, max_elements=max_elements, read=read)
+        return long_row_forward(config, problem, target, alignment)
     if config.schedule == "split":
         launch = split(config, problem, target, alignment)
         return launch._replace(looped=False, grid=problem.rows, num_stages=1)
@@ -66,9 +72,13 @@ def resolve_backward(
 
     `persistent` and `split` with more than one program and a weight gradient leave partial sums, grid x hidden float32,
     which `reduce` or `dependent` sums; a target without dependent launches reduces. `row` and `block_row` finish as
-    `columns`, up to `MAX_COLUMNS_ROWS` rows if there is a weight gradient.
+    `columns`, up to `MAX_COLUMNS_ROWS` rows if there is a weight gradient. Longer rows than `MAX_TILED_HIDDEN` go as in
+    `long_row_backward`, whatever the schedule.
     """
     wants_dweight = not problem.lacks("no_dweight")
+    if problem.hidden > MAX_TILED_HIDDEN:
+        resolve_backward(config, problem._replace(hidden=MAX_TILED_HIDDEN), target, read=read)
+        return long_row_backward(config, problem, target, alignment, wants_dweight)
     if config.schedule in ("row", "block_row"):
         if config.finish != "columns":
             raise IllegalConfigError(f"finish {config.finish!r} needs a grid of fixed size")

@@ -11,6 +11,11 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.launch import MAX_BACKWARD_ELEMENTS_PER_THREAD, MAX_FORWARD_ELEMENTS_PER_THREAD
+from normtune.kernels.rms_norm.long_rows import (
+    LEAST_ELEMENTS_PER_THREAD,
+    MAX_TILED_HIDDEN,
+    MOST_ELEMENTS_PER_THREAD,
+)
 from normtune.kernels.rms_norm.quick import quick_backward, quick_forward
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
@@ -32,6 +37,8 @@ def _elements(config: Config, hidden: int, warp_size: int) -> float:
 
 def forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     """The space `quick`, `default` or `full` of a forward, sorted."""
+    if problem.hidden > MAX_TILED_HIDDEN:
+        return _long_row_space(target, (0,), "none")
     hidden, warp_size = problem.hidden, target.warp_size
     flat: list[Config] = [
         RMSNormConfig("row" if rows == 1 else "block_row", rows, warps)
@@ -98,6 +105,8 @@ def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     hidden, warp_size = problem.hidden, target.warp_size
     # On a GPU with dependent launches they take up to 8 % less time than plain ones, and never much more.
     finish = "dependent" if target.has_dependent_launch else "reduce"
+    if hidden > MAX_TILED_HIDDEN:
+        return _long_row_space(target, (1, 2, 4), "reduce")
     chosen: list[Config]
     if name == "quick":
         chosen = quick_backward(problem, target, finish)
@@ -130,6 +139,16 @@ def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
                 if 4 <= chunk // (warp_size * warps) <= 16
             ]
     return sorted({*chosen, *_liger_configs("rms_norm_backward", hidden)})
+
+
+def _long_row_space(target: Target, programs: Iterable[int], finish: str) -> list[Config]:
+    """All launches of rows of several programs; no GPU has narrowed them yet."""
+    threads = (target.max_threads // 2, target.max_threads)
+    elements = (LEAST_ELEMENTS_PER_THREAD, MOST_ELEMENTS_PER_THREAD)
+    return sorted(
+        RMSNormConfig("split", 1, count // target.warp_size, 1, per_sm, finish, each * count)
+        for count, each, per_sm in product(threads, elements, programs)
+    )
 
 
 def _columns(
@@ -200,7 +219,7 @@ def backward_default(problem: Problem, target: Target) -> Config:
 
 def _default_warps(problem: Problem, target: Target, most: int) -> int:
     """Eight warps, as Transformer Engine (ROCm) runs with autotuning off; more only if eight are illegal."""
-    warps = 8
-    while next_power_of_2(problem.hidden) > most * warps * target.warp_size:
+    warps, hidden = 8, min(problem.hidden, MAX_TILED_HIDDEN)
+    while next_power_of_2(hidden) > most * warps * target.warp_size:
         warps *= 2
     return warps

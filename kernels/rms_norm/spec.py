@@ -10,10 +10,10 @@ from normtune.kernels.operator import Flag, OperatorSpec, register
 from normtune.kernels.problem import ITEMSIZE, Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.launch import resolve_backward, resolve_forward
+from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
 from normtune.kernels.rms_norm.space import backward_default, backward_space, forward_default, forward_space
 from normtune.kernels.tiles.trial import trial
 
-MAX_HIDDEN = 65536
 # Off, they round as Liger-Kernel does in its casting modes `llama` (products) and `none` (products and statistics).
 ROUNDING = (Flag("product_in_float32", "rounded_product"), Flag("statistics_in_float32", "rounded_statistics"))
 _SCALARS = {"eps": 1e-6, "offset": 0.25}
@@ -59,7 +59,10 @@ rms_norm_forward = register(
         reference_module="normtune.kernels.rms_norm.reference",
         sources=(
             "normtune.kernels.rms_norm.forward",
+            "normtune.kernels.rms_norm.forward_long",
             "normtune.kernels.rms_norm.launch",
+            "normtune.kernels.rms_norm.long_rows",
+            "normtune.kernels.rms_norm.rounding",
             "normtune.kernels.tiles.launch",
             "normtune.kernels.tiles.tile",
         ),
@@ -85,8 +88,10 @@ rms_norm_backward = register(
         sources=(
             "normtune.kernels.rms_norm.backward",
             "normtune.kernels.rms_norm.backward_columns",
+            "normtune.kernels.rms_norm.backward_long",
             "normtune.kernels.rms_norm.backward_split",
             "normtune.kernels.rms_norm.launch",
+            "normtune.kernels.rms_norm.long_rows",
             "normtune.kernels.tiles.launch",
             "normtune.kernels.tiles.partial_sums",
             "normtune.kernels.tiles.tile",

@@ -24,7 +24,7 @@ def warmup(
     first in a CUDA graph capture or in a server's first request. Call it again after `normtune.use_table`.
 
     Args:
-        hidden: length of a row, 1 to 65536.
+        hidden: length of a row, 1 to 1048576.
         dtype: of x: bfloat16, float16 or float32.
         device: a CUDA GPU.
         weight_dtype: of the weight; by default x's.

@@ -48,15 +48,39 @@ def reduction(launch: Launch, hidden: int, workspace: Any, dweight: Any) -> Kern
         workspace: (launch.grid, hidden) float32.
         dweight: (hidden,), the sum.
     """
-    block_partial, block_col, num_warps = reduce_tile(launch.grid, hidden)
+    tile, is_dependent = reduce_tile(launch.grid, hidden), launch.finish == "dependent"
+    return sum_call(workspace, dweight, launch.grid, hidden, tile, launch.alignment, is_dependent)
+
+
+def sum_call(
+    partials: Any,
+    total: Any,
+    count: int,
+    hidden: int,
+    tile: tuple[int, int, int],
+    alignment: int,
+    is_dependent: bool = False,
+) -> KernelCall:
+    """The call that sums rows in float32, in a fixed order.
+
+    Args:
+        partials: (count, hidden) float32, contiguous; rows may follow that are not read.
+        total: (hidden,), the sum.
+        count: number of rows.
+        hidden: length of a row.
+        tile: (rows at a time, columns, warps) of a program.
+        alignment: a power of two that divides hidden.
+        is_dependent: launch it as a dependent of the kernel before it.
+    """
+    block_partial, block_col, num_warps = tile
     options = {
         "BLOCK_PARTIAL": block_partial,
         "BLOCK_COL": block_col,
-        "ALIGNMENT": launch.alignment,
-        "IS_DEPENDENT": launch.finish == "dependent",
+        "ALIGNMENT": alignment,
+        "IS_DEPENDENT": is_dependent,
         "num_warps": num_warps,
     }
-    if launch.finish == "dependent":
+    if is_dependent:
         options["launch_pdl"] = True
-    args = (workspace, dweight, launch.grid, hidden)
+    args = (partials, total, count, hidden)
     return KernelCall(_reduce_partials_kernel, (-(-hidden // block_col),), args, options)

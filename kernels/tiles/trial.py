@@ -32,8 +32,10 @@ def trial(resolve: Resolve, config: Config, launch: Launch, problem: Problem, ta
     """
     if not launch.looped:
         rows = max(PROGRAMS * launch.block_row * PASSES, PASSES // 2 * launch.slice_row)
-        problem = problem._replace(rows=rows + max(1, launch.block_row // 2))
-        return problem, resolve(config, problem, target, None)
+        more = problem._replace(rows=rows + max(1, launch.block_row // 2))
+        tried = resolve(config, more, target, None)
+        # With more rows another binary may sum over them.
+        return (more, tried) if tried.binary == launch.binary else (problem, launch)
     programs = min(launch.grid, PROGRAMS)
     if not launch.workspace:
         try:

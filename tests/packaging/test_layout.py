@@ -24,7 +24,7 @@ class Room(NamedTuple):
 # What describes operators to planning and fit, which run where there is no GPU and no torch.
 LIGHT = (
     r"kernels/((__init__|alignment|call|config|fingerprint|gpu_name|load_file|operator|problem|spec_faults|target"
-    r"|\w+/(__init__|config|launch|trial|quick|variants))\.py)"
+    r"|\w+/(__init__|config|launch|long_rows|trial|quick|variants))\.py)"
 )
 SPECS = r"kernels/\w+/(spec|space)\.py"
 SWEEPS = r"tuner/(?!commands)\w+\.py"
@@ -65,6 +65,9 @@ ROOMS = {
         rf"(?!{LIGHT}|{SPECS})kernels/qk_norm/",
         "light specs kernels kernels/tiles kernels/calling kernels/rms_norm",
         "torch triton",
+    ),
+    "kernels/reduce_partials": Room(
+        rf"(?!{LIGHT}|{SPECS})kernels/reduce_partials/", "light kernels kernels/tiles", "torch"
     ),
     "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch triton"),
     "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas pyarrow rich"),

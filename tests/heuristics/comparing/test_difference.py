@@ -25,6 +25,7 @@ from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
 from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 
@@ -94,7 +95,7 @@ def test_rectangles_between_two_tables_the_largest_gain_over_all_shapes_first(ma
     found = compared(matrix, first, second)
     summed = [(change.where, change.shapes, change.gain and change.gain.log.mean) for change in found.changes]
     assert summed == [
-        (Differing(Box(4096, 9999, 301, 65536), BLOCK, ROW), ((4096, 512),), 300_000),
+        (Differing(Box(4096, 9999, 301, MAX_HIDDEN), BLOCK, ROW), ((4096, 512),), 300_000),
         (Differing(Box(10_000, MAX_ROWS, 1, 300), ROW, BLOCK), ((32768, 256),), 99_995),
     ]
 

@@ -63,9 +63,7 @@ def test_a_moved_kernel_is_suspect_and_did_not_change(toy, known):
 
 @pytest.mark.long
 def test_the_cells_whose_arithmetic_changed_are_named_if_they_were_asked_for(toy, known):
-    toy.kernels(
-        "toy_kernels", KERNELS.replace("b_square += _rounded(b_x * b_x", "b_square += 1.0 + _rounded(b_x * b_x")
-    )
+    toy.kernels("toy_kernels", KERNELS.replace("b_square += rounded(b_x * b_x", "b_square += 1.0 + rounded(b_x * b_x"))
     assert difference(read("made-up", known), known, CELLS) == (("toy",), (CELLS[1],), "")
     assert difference(read("made-up", known), known, CELLS[:1]) == (("toy",), (), "")
 

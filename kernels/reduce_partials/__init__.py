@@ -1,0 +1,1 @@
+"""The sum of partial sums, as an operator of its own."""

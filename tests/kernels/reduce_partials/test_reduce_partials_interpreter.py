@@ -1,0 +1,55 @@
+"""Numbers and masks of the sum, run by Triton's interpreter in float32 and float16."""
+
+import random
+
+import pytest
+import torch
+
+from normtune.kernels.call import run
+from normtune.kernels.operator import operator
+from normtune.kernels.reduce_partials.config import ReduceConfig
+from normtune.kernels.target import TARGETS
+from normtune.tuner.plan.plan import Candidate, candidates
+from normtune.tuner.timing import gate as gates
+
+pytestmark = pytest.mark.interpreter
+
+SPEC = operator("reduce_partials")
+TARGET = TARGETS["sm_80"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("rows", "hidden"), [(1, 1), (7, 64), (132, 100), (1000, 33), (65, 1025)])
+def test_sums_are_within_rounding(rows, hidden, dtype):
+    problem = SPEC.problem(rows, hidden, dtype)
+    kept, _ = candidates(SPEC, SPEC.space("full", problem, TARGET), problem, TARGET)
+    inputs = SPEC.references().inputs(problem, torch.Generator().manual_seed(rows * hidden), torch.device("cpu"), True)
+    expected = SPEC.references().reference(problem, inputs)
+    for config, launch in random.Random(hidden).sample(kept, min(4, len(kept))):
+        # What lies behind the last row and the last sum is neither read nor written.
+        beyond = torch.full((rows + 1, hidden), float("nan"))
+        beyond[:rows] = inputs["partials"]
+        total = torch.full((hidden + 1,), 7.0, dtype=getattr(torch, dtype))
+        tensors = {"partials": beyond[:rows], "total": total[:hidden]}
+        run(SPEC.calls(launch, problem, tensors, None, {}))
+        assert total[-1] == 7.0
+        try:
+            gates.compare({"total": total[:hidden]}, expected)
+        except RuntimeError as error:
+            pytest.fail(f"{config}: {error}")
+
+
+def test_the_gate_passes_the_kernel_and_stops_one_that_leaves_out_a_row(monkeypatch):
+    monkeypatch.setattr(gates, "CALLS", 2)
+    problem = SPEC.problem(132, 48, "float32")
+    config = ReduceConfig(64, 16, 4)
+    candidate = Candidate(config, SPEC.launch(config, problem, TARGET))
+    gates.gate(SPEC, problem, candidate, TARGET, torch.device("cpu"))
+    plain = SPEC.kernels().calls
+
+    def fewer(launch, problem, tensors, workspace):
+        return plain(launch, problem._replace(rows=problem.rows - 1), tensors, workspace)
+
+    monkeypatch.setattr(SPEC.kernels(), "calls", fewer)
+    with pytest.raises(gates.WrongResultError, match="total"):
+        gates.gate(SPEC, problem, candidate, TARGET, torch.device("cpu"))
