@@ -45,12 +45,12 @@ def calls(columns=100, grid=(4,), warps=4):
 
 DIGESTS = """
 import importlib.util, sys
-from normtune.tuner.device import compiling
+from normtune.tuner.device import compiler
 from normtune.tuner.device.code import Frontend
 from triton.runtime.driver import driver
 
-driver.set_active(compiling._Driver(compiling.gpu_target(sys.argv[1])))
-compiling._do_without_torch()
+driver.set_active(compiler._Driver(compiler.gpu_target(sys.argv[1])))
+compiler._do_without_torch()
 for path in sys.argv[2:]:
     spec = importlib.util.spec_from_file_location(path.rpartition("/")[2][:-3], path)
     module = importlib.util.module_from_spec(spec)
