@@ -18,12 +18,22 @@ from normtune.results.records import Device
 from normtune.results.regimes import COLD
 from normtune.tuner.device.ahead import Ahead, compile_ahead
 from normtune.tuner.device.binary_cache import BinaryCache, check_out
-from normtune.tuner.device.identity import compare, renew
-from normtune.tuner.device.open import Bench, open_device, open_device_to_plan
+from normtune.tuner.device.engine import Identity
+from normtune.tuner.device.identity import compare
+from normtune.tuner.device.open import Bench, Phases, open_device, open_device_to_plan
+from normtune.tuner.device.unopened import unopened
 from normtune.tuner.plan.plan import fitting
-from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.progress import Silent
-from normtune.tuner.report import ahead_lines, device_line, end_lines, plain_sweep, plan_lines, pruned_lines
+from normtune.tuner.ready import Ready, ready
+from normtune.tuner.report import (
+    NOTHING_STALE,
+    ahead_lines,
+    device_line,
+    end_lines,
+    plain_sweep,
+    plan_lines,
+    pruned_lines,
+)
 from normtune.tuner.request import Request, Shapes, Wanted
 from normtune.tuner.search.registry import search
 from normtune.tuner.summary import Summary
@@ -158,11 +168,21 @@ def run(request: Request, face_of: Callable[[str], Silent], begun: float | None 
     cache = None if request.cache is None else BinaryCache(Path(request.cache))
     if request.dry_run:
         return _planned(request, wanted, url, cache, face_of)
-    bench = open_device(request.device, request.regime, cache)
-    try:
-        return _swept(request, wanted, url, bench, cache, face_of, begun)
-    finally:
-        bench.close()
+    path = sqlite_path(parse(url))
+    with ExitStack() as stack:
+        opened, work = None, None
+        if path is None or path.exists():
+            opened = stack.enter_context(Store.open(url))
+            known = unopened(request.device, request.regime, opened.runs())
+            work = ready(request, wanted, opened, known.device, known.target) if known else None
+            if known and work and not work.search.left():
+                return _done(request, work, known, opened, face_of, begun)
+        bench = open_device(request.device, request.regime, cache)
+        stack.callback(bench.close)
+        opened = opened or stack.enter_context(Store.open(url))
+        if work is None or not work.is_of(bench.device, bench.target):
+            work = ready(request, wanted, opened, bench.device, bench.target)
+        return _swept(request, work, opened, bench, cache, face_of, begun)
 
 
 def _compiled(request: Request, wanted: Wanted, face_of: Callable[[str], Silent]) -> Sweep:
@@ -175,32 +195,53 @@ def _compiled(request: Request, wanted: Wanted, face_of: Callable[[str], Silent]
     return Sweep(device, None, Summary(), compiled=ahead)
 
 
+def _done(
+    request: Request,
+    work: Ready,
+    known: Identity,
+    opened: Store,
+    face_of: Callable[[str], Silent],
+    begun: float,
+) -> Sweep:
+    """The end of a sweep that has nothing to measure; its device was not opened."""
+    protocol = {"regime": request.regime, "rounds": 0, "void_rounds": 0, "worker_restarts": 0}
+    summary = Summary(known=len(work.plan.tasks), phases=Phases(0.0, 0.0, 0.0, protocol))
+    summary.starting_seconds = time.monotonic() - begun
+    with face_of(known.device.label) as face:
+        face.say(device_line(known), *work.lines)
+        if request.stale and not work.plan.tasks:
+            face.say(NOTHING_STALE)
+            return Sweep(known.device, None, Summary())
+        face.say(*end_lines(summary, request.chosen.budget_seconds))
+    return Sweep(known.device, None, summary, opened.damage)
+
+
 def _swept(
     request: Request,
-    wanted: Wanted,
-    url: str,
+    work: Ready,
+    opened: Store,
     bench: Bench,
     cache: BinaryCache | None,
     face_of: Callable[[str], Silent],
     begun: float,
 ) -> Sweep:
-    effort, regime = request.chosen, request.regime
-    with Store.open(url) as opened, face_of(bench.device.label) as face:
-        face.say(device_line(bench), *_unusable(cache, bench))
-        face.say(*renew(opened, bench.device, bench.target, regime).lines())
-        if request.stale:
-            whole = stale_plan(opened.coverage(bench.device, regime), bench.target)
-            if not whole.tasks:
-                face.say("nothing is stale: all that is stored was measured with the present kernels")
-                return Sweep(bench.device, None, Summary())
-        else:
-            whole = wanted.plan(effort.space, bench.target)
-        chosen = fitting(whole, bench.free_bytes)
+    budget = request.chosen.budget_seconds
+    with face_of(bench.device.label) as face:
+        face.say(device_line(bench), *_unusable(cache, bench), *work.lines)
+        if request.stale and not work.plan.tasks:
+            face.say(NOTHING_STALE)
+            return Sweep(bench.device, None, Summary())
+        chosen = fitting(work.plan, bench.free_bytes)
         starting = time.monotonic() - begun
-        left = None if effort.budget_seconds is None else effort.budget_seconds - starting
-        summary = measure(bench, opened, chosen, request.search(), left, face, retry_failed=request.retry_failed)
+        left = None if budget is None else budget - starting
+        strategy = work.strategy(request, chosen)
+        summary = measure(
+            *(bench, opened, chosen, strategy, left, face),
+            retry_failed=request.retry_failed,
+            stored=work.stored,
+        )
         summary.starting_seconds += starting
-    face.say(*end_lines(summary, effort.budget_seconds), *filter(None, [cache.line() if cache else ""]))
+    face.say(*end_lines(summary, budget), *filter(None, [cache.line() if cache else ""]))
     return Sweep(bench.device, face.outlook, summary, opened.damage)
 
 

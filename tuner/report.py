@@ -12,6 +12,7 @@ from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import EAGER, WARM
 from normtune.results.terminal import printable
 from normtune.tuner.device.ahead import Ahead
+from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.open import Bench
 from normtune.tuner.plan.footprint import peak_bytes
 from normtune.tuner.plan.grids import MAX_ELEMENTS
@@ -24,11 +25,13 @@ _REGIMES = {
     EAGER: "; eager: cold, launched from Python without a graph",
 }
 
+NOTHING_STALE = "nothing is stale: all that is stored was measured with the present kernels"
+
 # Number of reasons of failures that are printed; the rest is counted.
 REASONS = 5
 
 
-def device_line(bench: Bench) -> str:
+def device_line(bench: Bench | Identity) -> str:
     """Line with the device, and the regime if it is not cold."""
     device = bench.device
     name, regime = printable(device.name), _REGIMES.get(bench.regime, "")
