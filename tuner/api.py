@@ -35,6 +35,7 @@ from normtune.tuner.report import (
     pruned_lines,
 )
 from normtune.tuner.request import Request, Shapes, Wanted
+from normtune.tuner.search.control import Control
 from normtune.tuner.search.registry import search
 from normtune.tuner.summary import Summary
 from normtune.tuner.sweep import Outlook, look_ahead
@@ -48,9 +49,10 @@ class Sweep(NamedTuple):
         device: that was measured, or planned for.
         outlook: the plan, with the expected time; None where there was nothing to measure.
         summary: counts and times; empty of a dry run, and where nothing was stale.
-        compiled: binaries of `compile_only`; None where it was not given.
         damage: line about stored measurements that were left out as damaged; empty if none were.
         is_dry: whether it was planned and nothing was measured.
+        compiled: binaries of `compile_only`; None where it was not given.
+        control: time of unchanged code relative to its stored time, of a sweep of what is stale; None without one.
     """
 
     device: Device
@@ -59,11 +61,13 @@ class Sweep(NamedTuple):
     damage: str = ""
     is_dry: bool = False
     compiled: Ahead | None = None
+    control: Control | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """What `normtune sweep --json` prints, as JSON values; docs/commands.md describes the keys."""
         measured = None if self.is_dry or self.compiled else self.summary
-        return plain_sweep(self.device, self.outlook, measured, self.compiled)
+        plain = plain_sweep(self.device, self.outlook, measured, self.compiled)
+        return plain | ({"control": self.control._asdict()} if self.control else {})
 
 
 def sweep(
@@ -109,7 +113,8 @@ def sweep(
         studies: SQLite file for the studies of `tpe`, `gp` and `random`; None keeps none.
         regime: `cold`, `warm` or `eager`.
         budget_seconds: that it may take; None for no limit, or that of the effort.
-        stale: whether only what is stored under kernels that changed since is measured again.
+        stale: whether only what is stored under kernels that changed since, or that this Triton compiles to other
+            instructions, is measured again, beside a control sample of the rest.
         retry_failed: whether configs that are stored as crashed or timed out are measured again.
         dry_run: whether it is planned and nothing is measured.
         store: the file or URL of a store; None for that of the variable NORMTUNE_STORE, else `normtune.db` here.
@@ -181,7 +186,9 @@ def run(request: Request, face_of: Callable[[str], Silent], begun: float | None 
         stack.callback(bench.close)
         opened = opened or stack.enter_context(Store.open(url))
         if work is None or not work.is_of(bench.device, bench.target):
+            said = work.lines if work else []
             work = ready(request, wanted, opened, bench.device, bench.target)
+            work = work._replace(lines=list(dict.fromkeys([*said, *work.lines])))
         return _swept(request, work, opened, bench, cache, face_of, begun)
 
 
@@ -234,15 +241,17 @@ def _swept(
         chosen = fitting(work.plan, bench.free_bytes)
         starting = time.monotonic() - begun
         left = None if budget is None else budget - starting
-        strategy = work.strategy(request, chosen)
+        strategy = work.strategy_of(chosen)
         summary = measure(
             *(bench, opened, chosen, strategy, left, face),
             retry_failed=request.retry_failed,
             stored=work.stored,
         )
         summary.starting_seconds += starting
-    face.say(*end_lines(summary, budget), *filter(None, [cache.line() if cache else ""]))
-    return Sweep(bench.device, face.outlook, summary, opened.damage)
+    control = work.control.result() if work.control else None
+    more = control.line() if control else "", cache.line() if cache else ""
+    face.say(*end_lines(summary, budget), *filter(None, more))
+    return Sweep(bench.device, face.outlook, summary, opened.damage, control=control)
 
 
 def _unusable(cache: BinaryCache | None, bench: Bench) -> list[str]:

@@ -100,7 +100,12 @@ def sweep(
         str | None, typer.Option(metavar="TIME", help="Stop within this time, with everything stored: 90s, 8m, 1h.")
     ] = None,
     stale: Annotated[
-        bool, typer.Option("--stale", help="Measure again only what is stored under kernels that changed since.")
+        bool,
+        typer.Option(
+            "--stale",
+            help="Measure again only what is stored under kernels that changed since, or that this Triton compiles to "
+            "other instructions, and a control sample of the rest.",
+        ),
     ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Measure again configs that are stored as crashed or timed out.")

@@ -38,8 +38,6 @@ class Compiled(NamedTuple):
         threads: most threads per program among the job's kernels.
         binaries: names of the compiled kernels with their assembly, only on request.
         codes: of each pair that the job serves; empty if the frontend failed.
-        alike: for each of these, whether it runs the kernels that represent the job.
-        machine: digest of their instructions; empty if they were not compiled.
         kernels: Triton's names of all kernels of the pairs that the job serves, where they were compiled.
         made: those of them that were in no cache.
         toolchain: what names of kernels have in common; None if the compiler failed.
@@ -52,8 +50,6 @@ class Compiled(NamedTuple):
     threads: int = 0
     binaries: tuple[tuple[str, str], ...] = ()
     codes: tuple[Code, ...] = ()
-    alike: tuple[bool, ...] = ()
-    machine: bytes = b""
     kernels: tuple[str, ...] = ()
     made: tuple[str, ...] = ()
     toolchain: Toolchain | None = None
@@ -134,7 +130,6 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
     if isinstance(job.launch, ImplementationLaunch):
         return Compiled(job, "ok")  # another library's implementation has no binary of ours
     codes: list[Code] = []
-    alike: list[bool] = []
     try:
         calls = _calls(job.problem, job.launch)
         digests = [_FRONTEND.of_call(call) for call in calls]
@@ -143,12 +138,10 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
         for calls_of_pair in served:
             of_served.append([_FRONTEND.of_call(call) for call in calls_of_pair])
             codes.append(Code(digest_of_launch(calls_of_pair, of_served[-1])))
-            # The kernel that sums partial sums depends on their number, so launches of a job may differ in it.
-            alike.append(of_served[-1] == digests)
         if only_codes:
-            return Compiled(job, "ok", codes=tuple(codes), alike=tuple(alike))
+            return Compiled(job, "ok", codes=tuple(codes))
         kernels = _compiled(calls, digests)
-        # What is compiled already costs no second compile.
+        # Launches of a job may differ in the kernel that sums partial sums; equal kernels cost no second compile.
         others = [_compiled(*pair) for pair in zip(served, of_served, strict=True)]
     # Any exception of the compiler is this config's outcome.
     except Exception as error:
@@ -157,7 +150,7 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
     warp_size = metadata[0].target.warp_size
     text, binary = ("ptx", "cubin") if metadata[0].target.backend == "cuda" else ("amdgcn", "hsaco")
     names = {kernel.hash for group in (kernels, *others) for kernel in group}
-    machine = machine_code(kernel.asm[binary] for kernel in kernels)
+    machines = [machine_code(kernel.asm[binary] for kernel in group) for group in others]
     assembly = zip((item.name for item in metadata), (kernel.asm[text] for kernel in kernels), strict=True)
     return Compiled(
         job,
@@ -165,9 +158,7 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
         shared_bytes=max(item.shared for item in metadata),
         threads=max(item.num_warps for item in metadata) * warp_size,
         binaries=tuple(assembly) if keep_assembly else (),
-        codes=tuple(codes),
-        alike=tuple(alike),
-        machine=machine,
+        codes=tuple(code._replace(machine=machine) for code, machine in zip(codes, machines, strict=True)),
         kernels=tuple(sorted(map(cache_name, names))),
         made=tuple(sorted(map(cache_name, names & _MADE))),
         toolchain=toolchain(),

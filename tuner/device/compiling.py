@@ -82,7 +82,7 @@ class CompilePool:
     def add(self, jobs: Sequence[Job]) -> None:
         """Compile further jobs, behind the others.
 
-        A known binary is not compiled again; for new launches of it, only code is digested.
+        A known binary is not compiled again, but for kernels of new launches that sum other numbers of partial sums.
         """
         for job in jobs:
             new = tuple(pair for pair in job.serves if pair not in self._of_launch)
@@ -97,7 +97,7 @@ class CompilePool:
             future: Future[Compiled] = Future()
             self._of_launch.update(dict.fromkeys(new, future))
             if known is not None:
-                self._try(self._jobs[known]._replace(serves=new), future, TRIES, only_codes=True)
+                self._try(self._jobs[known]._replace(serves=new), future, TRIES, self._only_codes)
                 continue
             future.add_done_callback(self._count)
             self._futures[compile_class(job.problem, job.launch)] = future
@@ -127,16 +127,12 @@ class CompilePool:
 
     def code(self, problem: Problem, launch: AnyLaunch) -> Code:
         """The digest of a launch's code, after a wait for it; empty if the compiler failed."""
-        binary = self._futures[compile_class(problem, launch)]
         try:
-            done, of_binary = self._of_launch[problem, launch].result(), binary.result()
+            done = self._of_launch[problem, launch].result()
         # `result` reports the compiler's failure.
         except Exception:
             return Code(b"")
-        for pair, code, is_alike in zip(done.job.serves, done.codes, done.alike, strict=False):
-            if pair == (problem, launch):
-                return code._replace(machine=of_binary.machine if is_alike else b"")
-        return Code(b"")
+        return dict(zip(done.job.serves, done.codes, strict=False)).get((problem, launch), Code(b""))
 
     def close(self) -> None:
         """End the processes and remove their temporary files; pending jobs stay uncompiled."""
@@ -204,10 +200,22 @@ def codes_of(
         NormtuneError: no process of the pool can start.
     """
     pool = CompilePool(jobs_of(pairs), target, workers, only_codes=True)
+    return {pair: code.launch for pair, code in _codes(pool).items()}
+
+
+def machines_of(pairs: Iterable[tuple[Problem, AnyLaunch]], target: str) -> dict[tuple[Problem, AnyLaunch], bytes]:
+    """The digest of the instructions of each pair, compiled, without pairs that the compiler refuses.
+
+    Raises:
+        NormtuneError: no process of the pool can start.
+    """
+    codes = _codes(CompilePool(jobs_of(pairs), target))
+    return {pair: code.machine for pair, code in codes.items() if code.machine}
+
+
+def _codes(pool: CompilePool) -> dict[tuple[Problem, AnyLaunch], Code]:
+    """The digests of all pairs of a pool, which ends."""
     try:
-        codes: dict[tuple[Problem, AnyLaunch], bytes] = {}
-        for done in pool:
-            codes.update(zip(done.job.serves, (code.launch for code in done.codes), strict=False))
-        return codes
+        return {pair: code for done in pool for pair, code in zip(done.job.serves, done.codes, strict=False)}
     finally:
         pool.close()
