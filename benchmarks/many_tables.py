@@ -90,7 +90,8 @@ def made_up(recording: str, count: int) -> "Evidence":
     """Evidence of `count` operators, which are registered, in two dtypes each."""
     from normtune.kernels.fingerprint import fingerprint
     from normtune.kernels.operator import operator, register
-    from normtune.results.evidence import COLUMNS, Evidence
+    from normtune.results.columns import COLUMNS
+    from normtune.results.evidence import Evidence
     from normtune.results.recording import load_recording
 
     real = operator(LIKE)

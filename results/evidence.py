@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,20 +19,15 @@ from numpy.typing import NDArray
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem, split_key
+from normtune.results.columns import COLUMNS, TEXTS, columns_of, first_rounds, flatten
 from normtune.results.records import Device, Measurement, Run, TimedCode
 from normtune.results.regimes import COLD
 from normtune.results.validate import check_columns
 
-TEXTS = ("operator", "variant", "dtype", "config", "run", "fingerprint", "status", "reason")
-COLUMNS = (
-    *("operator", "variant", "dtype", "rows", "hidden", "config", "run", "fingerprint", "status", "reason"),
-    *("rounds", "samples", "code"),
-)
 _KIND = ("operator", "variant", "dtype")
 _SORT = (*_KIND, "hidden", "rows", "config", "run")
 # Begins what is hashed; changes when the same measurements are to have another digest.
 _DIGEST_FORMAT = "normtune evidence 1"
-_Integer = TypeVar("_Integer", np.int32, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,36 +230,6 @@ class Evidence:
         return Evidence(frame, tuple(run for run in self.runs if run.id in used))
 
 
-def columns_of(measurements: Iterable[Measurement]) -> dict[str, list[Any]]:
-    """Convert measurements to the columns of `Evidence.frame`; reasons become one line."""
-    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for item in measurements:
-        problem = item.problem
-        values = (problem.operator, problem.variant, problem.dtype, problem.rows, problem.hidden)
-        texts = (item.config.to_json(), item.run, item.fingerprint, item.status, _one_line(item.reason))
-        arrays = (np.asarray(item.rounds, dtype=np.int32), np.asarray(item.samples, dtype=np.int32))
-        for name, value in zip(COLUMNS, (*values, *texts, *arrays, item.code), strict=True):
-            columns[name].append(value)
-    return columns
-
-
-def flatten(arrays: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Lengths of the arrays, and their concatenation."""
-    lengths = np.fromiter((len(array) for array in arrays), np.int64, len(arrays))
-    return lengths, np.concatenate(arrays) if arrays else np.empty(0, np.int32)
-
-
-def split(lengths: NDArray[np.int64], flat: NDArray[_Integer]) -> list[NDArray[_Integer]]:
-    """Inverse of `flatten`: the arrays, as views of `flat`."""
-    ends: list[int] = np.cumsum(lengths).tolist()
-    return [flat[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)] if ends else []
-
-
-def first_rounds(rounds: Sequence[NDArray[np.int32]]) -> list[int]:
-    """First round of each measurement; -1 for a failure, which has none."""
-    return [int(found[0]) if len(found) else -1 for found in rounds]
-
-
 def _order(columns: Mapping[str, Sequence[Any]]) -> NDArray[np.int64]:
     """Indices of the rows in their total order.
 
@@ -303,8 +268,3 @@ def _objects(values: Sequence[Any]) -> NDArray[np.object_]:
 
 def _canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _one_line(text: str) -> str:
-    """The text without line breaks and without characters that a database cannot hold."""
-    return " ".join(text.replace("\0", " ").encode("utf-8", "replace").decode().split())

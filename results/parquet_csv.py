@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.atomic import replaced
-from normtune.results.evidence import TEXTS, Evidence, flatten, split
+from normtune.results.columns import TEXTS, flatten, split
+from normtune.results.evidence import Evidence
 from normtune.results.places import check_place, unreadable
 from normtune.results.records import TimedCode
 from normtune.results.runs import from_plain, to_plain

@@ -8,49 +8,38 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from normtune.errors import UsageError
-from normtune.kernels.problem import Problem
-from normtune.kernels.target import Target
 from normtune.results.database.connect import parse, resolve_url, sqlite_path
 from normtune.results.database.store import Store
 from normtune.results.names import named
 from normtune.results.records import Device
-from normtune.results.regimes import COLD, check_regime
-from normtune.tuner.device.identity import compare, renew
-from normtune.tuner.device.open import Bench, open_device, open_device_to_plan
-from normtune.tuner.plan import grids
-from normtune.tuner.plan.plan import SPACES, Plan, fitting, plan, problems
-from normtune.tuner.plan.resume import stale_plan
+from normtune.results.regimes import COLD
+from normtune.tuner.device.ahead import Ahead, compile_ahead
+from normtune.tuner.device.binary_cache import BinaryCache, check_out
+from normtune.tuner.device.engine import Identity
+from normtune.tuner.device.identity import compare
+from normtune.tuner.device.open import Bench, Phases, open_device, open_device_to_plan
+from normtune.tuner.device.unopened import unopened
+from normtune.tuner.plan.plan import fitting
 from normtune.tuner.progress import Silent
-from normtune.tuner.report import device_line, end_lines, plain_sweep, plan_lines, pruned_lines
-from normtune.tuner.search.protocol import Search, Strategy
+from normtune.tuner.ready import Ready, ready
+from normtune.tuner.report import (
+    NOTHING_STALE,
+    ahead_lines,
+    device_line,
+    end_lines,
+    plain_sweep,
+    plan_lines,
+    pruned_lines,
+)
+from normtune.tuner.request import Request, Shapes, Wanted
+from normtune.tuner.search.control import Control
 from normtune.tuner.search.registry import search
 from normtune.tuner.summary import Summary
 from normtune.tuner.sweep import Outlook, look_ahead
 from normtune.tuner.sweep import sweep as measure
-
-Shapes = Sequence[tuple[int, int]] | str | os.PathLike[str]
-
-
-class Effort(NamedTuple):
-    """Grid, space, strategy and budget where they are not given."""
-
-    grid: str
-    space: str
-    strategy: str
-    budget_seconds: float | None
-
-
-EFFORTS = {
-    "default": Effort("default", "default", "adaptive", None),
-    "quick": Effort("quick", "quick", "adaptive", 60.0),
-}
 
 
 class Sweep(NamedTuple):
@@ -62,6 +51,8 @@ class Sweep(NamedTuple):
         summary: counts and times; empty of a dry run, and where nothing was stale.
         damage: line about stored measurements that were left out as damaged; empty if none were.
         is_dry: whether it was planned and nothing was measured.
+        compiled: binaries of `compile_only`; None where it was not given.
+        control: time of unchanged code relative to its stored time, of a sweep of what is stale; None without one.
     """
 
     device: Device
@@ -69,99 +60,14 @@ class Sweep(NamedTuple):
     summary: Summary
     damage: str = ""
     is_dry: bool = False
+    compiled: Ahead | None = None
+    control: Control | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """What `normtune sweep --json` prints, as JSON values; docs/commands.md describes the keys."""
-        return plain_sweep(self.device, self.outlook, None if self.is_dry else self.summary)
-
-
-@dataclass(frozen=True)
-class Request:
-    """A sweep that is asked for, see `sweep`.
-
-    Raises:
-        UsageError: a value is unknown or out of range.
-    """
-
-    device: str | None = None
-    operators: Sequence[str] = ()
-    dtypes: Sequence[str] = ("bfloat16",)
-    effort: str = "default"
-    grid: str | None = None
-    rows: Sequence[int] | None = None
-    hidden: Sequence[int] | None = None
-    shapes: Shapes | None = None
-    space: str | None = None
-    strategy: str | None = None
-    studies: str | os.PathLike[str] | None = None
-    regime: str = COLD
-    budget_seconds: float | None = None
-    stale: bool = False
-    retry_failed: bool = False
-    store: str | os.PathLike[str] | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what makes no sense before anything is opened."""
-        if self.studies is not None and not getattr(search(self.chosen.strategy), "makes_studies", False):
-            raise UsageError(f"--studies is given, but strategy {self.chosen.strategy} makes none: leave it out")
-        search(self.chosen.strategy)
-        if self.chosen.space not in SPACES:
-            raise UsageError(f"unknown space {self.chosen.space!r}: expected one of {', '.join(SPACES)}")
-        check_regime(self.regime)
-        budget = self.budget_seconds
-        if budget is not None and (isinstance(budget, bool) or not isinstance(budget, Real) or not budget > 0):
-            raise UsageError(f"budget_seconds is {budget!r}: expected a positive number")
-        if self.shapes is not None:
-            for name in ("grid", "rows", "hidden"):
-                if getattr(self, name) is not None:
-                    raise UsageError(f"--shapes and --{name} are both given: the shapes come from one of them")
-
-    @property
-    def chosen(self) -> Effort:
-        """What the effort stands for, with what is given in its place.
-
-        Raises:
-            UsageError: the effort is unknown.
-        """
-        if self.effort not in EFFORTS:
-            raise UsageError(f"unknown effort {self.effort!r}: expected one of {', '.join(EFFORTS)}")
-        implied, budget = EFFORTS[self.effort], self.budget_seconds
-        return Effort(
-            self.grid or implied.grid,
-            self.space or implied.space,
-            self.strategy or implied.strategy,
-            implied.budget_seconds if budget is None else budget,
-        )
-
-    def search(self) -> Strategy:
-        """What makes the search."""
-        chosen: Callable[..., Search] = search(self.chosen.strategy)
-        return chosen if self.studies is None else partial(chosen, studies=Path(self.studies))
-
-    def wanted(self) -> "_Wanted":
-        """The problems of the grid, of the sizes or of the shapes."""
-        keys, dtypes, grid = self.operators, self.dtypes, self.chosen.grid
-        if self.shapes is not None:
-            given = self.shapes
-            pairs, larger = grids.shapes_of(Path(given) if isinstance(given, str | os.PathLike) else given)
-            found = problems(keys, dtypes, pairs)
-            return _Wanted(found, beyond=len(larger) * (len(found) // len(pairs)))
-        sizes = self.rows, self.hidden
-        found = problems(keys, dtypes, grids.shapes(grid, *sizes))
-        if grid != "quick":
-            return _Wanted(found)
-        return _Wanted(found, len(problems(keys, dtypes, grids.shapes("default", *sizes))) - len(found))
-
-
-class _Wanted(NamedTuple):
-    """The problems that were asked for, and how many were left out of what else they stand for: see `plan.Plan`."""
-
-    problems: list[Problem]
-    reduced: int = 0
-    beyond: int = 0
-
-    def plan(self, space: str, target: Target) -> Plan:
-        return plan(self.problems, space, target)._replace(reduced=self.reduced, beyond=self.beyond)
+        measured = None if self.is_dry or self.compiled else self.summary
+        plain = plain_sweep(self.device, self.outlook, measured, self.compiled)
+        return plain | ({"control": self.control._asdict()} if self.control else {})
 
 
 def sweep(
@@ -183,6 +89,10 @@ def sweep(
     retry_failed: bool = False,
     dry_run: bool = False,
     store: str | os.PathLike[str] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    compile_only: bool = False,
+    target: str | None = None,
+    out: str | os.PathLike[str] | None = None,
 ) -> Sweep:
     """Measure configs over shapes and store every sample, as `normtune sweep` does.
 
@@ -203,10 +113,16 @@ def sweep(
         studies: SQLite file for the studies of `tpe`, `gp` and `random`; None keeps none.
         regime: `cold`, `warm` or `eager`.
         budget_seconds: that it may take; None for no limit, or that of the effort.
-        stale: whether only what is stored under kernels that changed since is measured again.
+        stale: whether only what is stored under kernels that changed since, or that this Triton compiles to other
+            instructions, is measured again, beside a control sample of the rest.
         retry_failed: whether configs that are stored as crashed or timed out are measured again.
         dry_run: whether it is planned and nothing is measured.
         store: the file or URL of a store; None for that of the variable NORMTUNE_STORE, else `normtune.db` here.
+        cache: folder of binaries that `compile_only` filled on another machine; it is not written. None for Triton's
+            own cache.
+        compile_only: whether the binaries are compiled into `out` and nothing is measured; needs no GPU.
+        target: architecture that `compile_only` compiles for, as `sm_90`.
+        out: folder for the binaries of `compile_only`.
 
     Raises:
         UsageError: a value is unknown or out of range.
@@ -229,16 +145,20 @@ def sweep(
         stale=stale,
         retry_failed=retry_failed,
         store=store,
+        cache=cache,
+        compile_only=compile_only,
+        target=target,
+        out=out,
+        dry_run=dry_run,
     )
-    return run(request, dry_run, lambda title: Silent())
+    return run(request, lambda title: Silent())
 
 
-def run(request: Request, dry_run: bool, face_of: Callable[[str], Silent], begun: float | None = None) -> Sweep:
+def run(request: Request, face_of: Callable[[str], Silent], begun: float | None = None) -> Sweep:
     """Sweep, or plan.
 
     Args:
         request: what is asked for.
-        dry_run: whether nothing is measured.
         face_of: (the device's name) to what shows the progress.
         begun: when it began, on the monotonic clock; None for now.
 
@@ -247,39 +167,101 @@ def run(request: Request, dry_run: bool, face_of: Callable[[str], Silent], begun
     """
     begun = time.monotonic() if begun is None else begun
     wanted = request.wanted()
+    if request.compile_only:
+        return _compiled(request, wanted, face_of)
     url = resolve_url(None if request.store is None else os.fspath(request.store))
-    if dry_run:
-        return _planned(request, wanted, url, face_of)
-    bench = open_device(request.device, request.regime)
-    try:
-        return _swept(request, wanted, url, bench, face_of, begun)
-    finally:
-        bench.close()
+    cache = None if request.cache is None else BinaryCache(Path(request.cache))
+    if request.dry_run:
+        return _planned(request, wanted, url, cache, face_of)
+    path = sqlite_path(parse(url))
+    with ExitStack() as stack:
+        opened, work = None, None
+        if path is None or path.exists():
+            opened = stack.enter_context(Store.open(url))
+            known = unopened(request.device, request.regime, opened.runs())
+            work = ready(request, wanted, opened, known.device, known.target) if known else None
+            if known and work and not work.search.left():
+                return _done(request, work, known, opened, face_of, begun)
+        bench = open_device(request.device, request.regime, cache)
+        stack.callback(bench.close)
+        opened = opened or stack.enter_context(Store.open(url))
+        if work is None or not work.is_of(bench.device, bench.target):
+            said = work.lines if work else []
+            work = ready(request, wanted, opened, bench.device, bench.target)
+            work = work._replace(lines=list(dict.fromkeys([*said, *work.lines])))
+        return _swept(request, work, opened, bench, cache, face_of, begun)
+
+
+def _compiled(request: Request, wanted: Wanted, face_of: Callable[[str], Silent]) -> Sweep:
+    limits, out = request.limits(), Path(str(request.out))
+    check_out(out)
+    device = Device("no GPU here, compiled for one", limits.name, limits.sms, limits.l2_bytes, 0, "absent", "none")
+    with face_of(limits.name) as face:
+        ahead = compile_ahead(wanted.plan(request.chosen.space, limits), limits, out, face.compiling)
+    face.say(*ahead_lines(ahead))
+    return Sweep(device, None, Summary(), compiled=ahead)
+
+
+def _done(
+    request: Request,
+    work: Ready,
+    known: Identity,
+    opened: Store,
+    face_of: Callable[[str], Silent],
+    begun: float,
+) -> Sweep:
+    """The end of a sweep that has nothing to measure; its device was not opened."""
+    protocol = {"regime": request.regime, "rounds": 0, "void_rounds": 0, "worker_restarts": 0}
+    summary = Summary(known=len(work.plan.tasks), phases=Phases(0.0, 0.0, 0.0, protocol))
+    summary.starting_seconds = time.monotonic() - begun
+    with face_of(known.device.label) as face:
+        face.say(device_line(known), *work.lines)
+        if request.stale and not work.plan.tasks:
+            face.say(NOTHING_STALE)
+            return Sweep(known.device, None, Summary())
+        face.say(*end_lines(summary, request.chosen.budget_seconds))
+    return Sweep(known.device, None, summary, opened.damage)
 
 
 def _swept(
-    request: Request, wanted: _Wanted, url: str, bench: Bench, face_of: Callable[[str], Silent], begun: float
+    request: Request,
+    work: Ready,
+    opened: Store,
+    bench: Bench,
+    cache: BinaryCache | None,
+    face_of: Callable[[str], Silent],
+    begun: float,
 ) -> Sweep:
-    effort, regime = request.chosen, request.regime
-    with Store.open(url) as opened, face_of(bench.device.label) as face:
-        face.say(device_line(bench), *renew(opened, bench.device, bench.target, regime).lines())
-        if request.stale:
-            whole = stale_plan(opened.coverage(bench.device, regime), bench.target)
-            if not whole.tasks:
-                face.say("nothing is stale: all that is stored was measured with the present kernels")
-                return Sweep(bench.device, None, Summary())
-        else:
-            whole = wanted.plan(effort.space, bench.target)
-        chosen = fitting(whole, bench.free_bytes)
+    budget = request.chosen.budget_seconds
+    with face_of(bench.device.label) as face:
+        face.say(device_line(bench), *_unusable(cache, bench), *work.lines)
+        if request.stale and not work.plan.tasks:
+            face.say(NOTHING_STALE)
+            return Sweep(bench.device, None, Summary())
+        chosen = fitting(work.plan, bench.free_bytes)
         starting = time.monotonic() - begun
-        left = None if effort.budget_seconds is None else effort.budget_seconds - starting
-        summary = measure(bench, opened, chosen, request.search(), left, face, retry_failed=request.retry_failed)
+        left = None if budget is None else budget - starting
+        strategy = work.strategy_of(chosen)
+        summary = measure(
+            *(bench, opened, chosen, strategy, left, face),
+            retry_failed=request.retry_failed,
+            stored=work.stored,
+        )
         summary.starting_seconds += starting
-    face.say(*end_lines(summary, effort.budget_seconds))
-    return Sweep(bench.device, face.outlook, summary, opened.damage)
+    control = work.control.result() if work.control else None
+    more = control.line() if control else "", cache.line() if cache else ""
+    face.say(*end_lines(summary, budget), *filter(None, more))
+    return Sweep(bench.device, face.outlook, summary, opened.damage, control=control)
 
 
-def _planned(request: Request, wanted: _Wanted, url: str, face_of: Callable[[str], Silent]) -> Sweep:
+def _unusable(cache: BinaryCache | None, bench: Bench) -> list[str]:
+    """The line that the binaries cannot be used, if so."""
+    return list(filter(None, [cache.unusable(bench.target.name) if cache else ""]))
+
+
+def _planned(
+    request: Request, wanted: Wanted, url: str, cache: BinaryCache | None, face_of: Callable[[str], Silent]
+) -> Sweep:
     effort, regime = request.chosen, request.regime
     path = sqlite_path(parse(url))
     bench = open_device_to_plan(request.device, regime)
@@ -294,7 +276,7 @@ def _planned(request: Request, wanted: _Wanted, url: str, face_of: Callable[[str
                 *(bench, opened, chosen, search(effort.strategy), effort.budget_seconds, request.retry_failed),
                 stored=kernels.applied(held),
             )
-        lines = *kernels.lines(), *plan_lines(outlook), *pruned_lines(chosen)
+        lines = *_unusable(cache, bench), *kernels.lines(), *plan_lines(outlook), *pruned_lines(chosen)
         face_of(bench.device.label).say(device_line(bench), *lines, "a dry run: nothing is measured")
         return Sweep(bench.device, outlook, Summary(), is_dry=True)
     finally:

@@ -100,11 +100,33 @@ def sweep(
         str | None, typer.Option(metavar="TIME", help="Stop within this time, with everything stored: 90s, 8m, 1h.")
     ] = None,
     stale: Annotated[
-        bool, typer.Option("--stale", help="Measure again only what is stored under kernels that changed since.")
+        bool,
+        typer.Option(
+            "--stale",
+            help="Measure again only what is stored under kernels that changed since, or that this Triton compiles to "
+            "other instructions, and a control sample of the rest.",
+        ),
     ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Measure again configs that are stored as crashed or timed out.")
     ] = False,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Use binaries that --compile-only made on another machine; DIR stays as it is."
+        ),
+    ] = None,
+    compile_only: Annotated[
+        bool,
+        typer.Option(
+            "--compile-only",
+            help="Compile the binaries of this sweep for --target into --out and stop. Needs no GPU.",
+        ),
+    ] = False,
+    target: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Architecture for --compile-only, as sm_90 for H100 and H200.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for the binaries of --compile-only.")] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -120,8 +142,9 @@ def sweep(
     Each problem is committed when it is done: after Ctrl-C, a kill or the end of its budget, the same command resumes.
     """
     begun = time.monotonic()
-    from normtune.tuner.api import Request, run
+    from normtune.tuner.api import run
     from normtune.tuner.progress import face_of
+    from normtune.tuner.request import Request
 
     request = Request(
         device=device,
@@ -140,11 +163,16 @@ def sweep(
         stale=stale,
         retry_failed=retry_failed,
         store=store,
+        cache=cache,
+        compile_only=compile_only,
+        target=target,
+        out=out,
+        dry_run=dry_run,
     )
     with terminable():
-        found = run(request, dry_run, lambda title: face_of(title, quiet or as_json), begun)
+        found = run(request, lambda title: face_of(title, quiet or as_json), begun)
     warn_of_damage(found.damage)
-    if as_json and (found.outlook or found.summary.known):
+    if as_json and (found.outlook or found.summary.known or found.compiled):
         say(json.dumps(found.to_plain(), indent=1))
 
 

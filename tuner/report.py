@@ -11,6 +11,8 @@ from typing import Any
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import EAGER, WARM
 from normtune.results.terminal import printable
+from normtune.tuner.device.ahead import Ahead
+from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.open import Bench
 from normtune.tuner.plan.footprint import peak_bytes
 from normtune.tuner.plan.grids import MAX_ELEMENTS
@@ -23,11 +25,13 @@ _REGIMES = {
     EAGER: "; eager: cold, launched from Python without a graph",
 }
 
+NOTHING_STALE = "nothing is stale: all that is stored was measured with the present kernels"
+
 # Number of reasons of failures that are printed; the rest is counted.
 REASONS = 5
 
 
-def device_line(bench: Bench) -> str:
+def device_line(bench: Bench | Identity) -> str:
     """Line with the device, and the regime if it is not cold."""
     device = bench.device
     name, regime = printable(device.name), _REGIMES.get(bench.regime, "")
@@ -139,19 +143,34 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
     return lines
 
 
+def ahead_lines(ahead: Ahead) -> list[str]:
+    """Lines with the binaries that were compiled for another machine, and the command that uses them."""
+    failed = sum(ahead.failures.values())
+    counts = f"{ahead.compiled} compiled, {ahead.binaries - ahead.compiled} were there; failures: {failed or 'none'}"
+    lines = [f"{ahead.binaries} binaries for {ahead.target} in {ahead.folder}: {counts}"]
+    lines += _failure_lines(ahead.failures)
+    if ahead.binaries:
+        needs = f"Triton {ahead.triton} on Python {ahead.python}"
+        lines.append(f"`normtune sweep --cache {ahead.folder}` with the same options uses them, with {needs}")
+    return lines
+
+
 def _fit(summary: Summary) -> str:
     """The command that fits a table to the measurements of a sweep."""
     regime = summary.phases.protocol.get("regime") if summary.phases else None
     return f"normtune fit --regime {regime}" if regime in _REGIMES else "normtune fit"
 
 
-def plain_sweep(device: Device, outlook: Outlook | None, summary: Summary | None) -> dict[str, Any]:
+def plain_sweep(
+    device: Device, outlook: Outlook | None, summary: Summary | None, compiled: Ahead | None = None
+) -> dict[str, Any]:
     """A sweep as JSON values; docs/commands.md describes the keys.
 
     Args:
         device: that was measured.
         outlook: the plan; None if there was nothing to do.
         summary: of the sweep; None for a dry run.
+        compiled: binaries for another machine; None if none were asked for.
     """
     plain: dict[str, Any] = {"device": device._asdict(), "plan": None, "sweep": None}
     if outlook:
@@ -168,6 +187,8 @@ def plain_sweep(device: Device, outlook: Outlook | None, summary: Summary | None
         }
     if summary:
         plain["sweep"] = summary.to_plain()
+    if compiled:
+        plain["compiled"] = compiled.to_plain()
     return plain
 
 

@@ -79,6 +79,7 @@ def sweep(
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
     retry_failed: bool = False,
+    stored: Stored | None = None,
 ) -> Summary:
     """Measure the part of the plan that the store lacks; closes the bench at the end.
 
@@ -91,13 +92,14 @@ def sweep(
         progress: receives each step.
         clock: seconds, for the budget.
         retry_failed: measure configs again that are stored as crashed or timed out.
+        stored: coverage of the store; None to load it.
 
     Raises:
         NormtuneError: the device or the store failed, or the store lacks measurements that it was given. All
             measurements are in the store, or in the file that the message names.
     """
     begun = clock()
-    search = _search(bench, store, plan, strategy, retry_failed)
+    search = _search(bench, store, plan, strategy, retry_failed, stored)
     tasks = tuple(search.left())
     summary = Summary(known=len(plan.tasks) - len(tasks))
     if not tasks:

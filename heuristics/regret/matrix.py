@@ -19,7 +19,7 @@ from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import Problem, join_key
 from normtune.kernels.target import Target
-from normtune.results.evidence import flatten, split
+from normtune.results.columns import flatten, split
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence

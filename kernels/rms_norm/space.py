@@ -4,6 +4,7 @@ In: the name of a space, a problem, a target. Out: configs, before legality.
 """
 
 from collections.abc import Iterable
+from functools import cache
 from itertools import product
 
 from normtune.heuristics.rules import liger
@@ -35,19 +36,27 @@ def _elements(config: Config, hidden: int, warp_size: int) -> float:
     return config.block_row * next_power_of_2(hidden) / (warp_size * config.num_warps)
 
 
+@cache
+def _flat() -> tuple[Config, ...]:
+    return tuple(
+        RMSNormConfig("row" if rows == 1 else "block_row", rows, warps)
+        for rows, warps in product(_FULL_ROWS, _FULL_WARPS)
+    )
+
+
+@cache
+def _looped(finishes: tuple[str, ...]) -> tuple[Config, ...]:
+    """All persistent configs; a plan asks for them once a problem, and making them took half of its time."""
+    knobs = product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS, finishes)
+    return tuple(RMSNormConfig("persistent", *values) for values in knobs)
+
+
 def forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     """The space `quick`, `default` or `full` of a forward, sorted."""
     if problem.hidden > MAX_TILED_HIDDEN:
         return _long_row_space(target, (0,), "none")
     hidden, warp_size = problem.hidden, target.warp_size
-    flat: list[Config] = [
-        RMSNormConfig("row" if rows == 1 else "block_row", rows, warps)
-        for rows, warps in product(_FULL_ROWS, _FULL_WARPS)
-    ]
-    looped: list[Config] = [
-        RMSNormConfig("persistent", rows, warps, stages, programs)
-        for rows, warps, stages, programs in product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS)
-    ]
+    flat, looped = _flat(), _looped(("none",))
     split: list[Config] = [
         RMSNormConfig("split", 1, warps, block_col=chunk) for warps, chunk in product(_FULL_WARPS, _FULL_CHUNKS)
     ]
@@ -55,7 +64,7 @@ def forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     if name == "quick":
         chosen = quick_forward(problem, target)
     elif name == "full":
-        chosen = [config for config in flat + looped if 1 <= _elements(config, hidden, warp_size) <= 128] + split
+        chosen = [config for config in (*flat, *looped) if 1 <= _elements(config, hidden, warp_size) <= 128] + split
     else:
         chosen = [config for config in flat if _is_default_flat(config, hidden, warp_size)]
         chosen += [config for config in looped if _is_default_looped(config, problem, warp_size)]
@@ -112,9 +121,7 @@ def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
         chosen = quick_backward(problem, target, finish)
     elif name == "full":
         finishes = ("reduce", "dependent") if target.has_dependent_launch else ("reduce",)
-        looped = product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS, finishes)
-        chosen = [RMSNormConfig("persistent", *knobs) for knobs in looped]
-        chosen = [config for config in chosen if 1 <= _elements(config, hidden, warp_size) <= 64]
+        chosen = [config for config in _looped(finishes) if 1 <= _elements(config, hidden, warp_size) <= 64]
         chosen += _columns(problem, target, _FULL_ROWS, _FULL_WARPS, _FULL_STAGES)
         chosen += [
             RMSNormConfig("split", 1, warps, stages, programs, finish, chunk)
@@ -124,9 +131,7 @@ def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
             if hidden > chunk >= 4 * warp_size * warps
         ]
     else:
-        looped = product(_FULL_ROWS, _FULL_WARPS, _FULL_STAGES, _FULL_PROGRAMS, (finish,))
-        chosen = [RMSNormConfig("persistent", *knobs) for knobs in looped]
-        chosen = [config for config in chosen if _is_default_backward(config, problem, warp_size)]
+        chosen = [config for config in _looped((finish,)) if _is_default_backward(config, problem, warp_size)]
         chosen += [
             config
             for config in _columns(problem, target, _FULL_ROWS, (2, 4, 8, 16), (1, 3))

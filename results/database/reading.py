@@ -6,7 +6,7 @@ ones, which are left out. Connections and writing are left to `store`.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -14,8 +14,10 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
 from normtune.results.database import schema, sql_rows
-from normtune.results.evidence import Evidence
 from normtune.results.records import Run, TimedCode
+
+if TYPE_CHECKING:
+    from normtune.results.evidence import Evidence
 
 # So many problems with damaged measurements are named, the rest is counted.
 _NAMED = 3
@@ -133,12 +135,14 @@ class Snapshot:
             for (problem, text), row in newest.items()
         }
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> "Evidence":
         """All measurements.
 
         Raises:
             ValueError: it breaks a rule of `validate`.
         """
+        from normtune.results.evidence import Evidence  # and with it pandas, which a sweep does without
+
         columns_of_rows = _transposed(self._rows, len(_Row._fields))
         run, problem, config, fingerprint, status, reason, _, _, _, rounds, samples, *_ = columns_of_rows
         shapes = _transposed([self._problems[number] for number in problem], len(sql_rows.PROBLEM_FIELDS))

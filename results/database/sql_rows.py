@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 from sqlalchemy.dialects import postgresql, sqlite
 
+from normtune.results.columns import first_rounds, split
 from normtune.results.database import schema
-from normtune.results.evidence import first_rounds, split
 from normtune.results.records import Run, TimedCode
 from normtune.results.runs import check_same, from_plain, plain, to_plain
 from normtune.results.statistics import summary

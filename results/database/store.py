@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
+from normtune.results.columns import COLUMNS, columns_of
 from normtune.results.database import schema, sql_rows
 from normtune.results.database.connect import (
     DEFAULT_STORE,
@@ -33,10 +34,12 @@ from normtune.results.database.connect import (
 )
 from normtune.results.database.presence import Presence
 from normtune.results.database.reading import Coverage, Snapshot, damage_line, wanted_runs
-from normtune.results.evidence import COLUMNS, Evidence, columns_of
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.regimes import COLD
 from normtune.results.validate import check_columns
+
+if TYPE_CHECKING:
+    from normtune.results.evidence import Evidence
 
 __all__ = ["DEFAULT_STORE", "Coverage", "Store", "Tally", "resolve_url"]
 
@@ -160,7 +163,7 @@ class Store:
             texts = {(tuple(problem), config.to_json()): new for (problem, config), new in fingerprints.items()}
             sql_rows.set_fingerprints(connection, runs, texts)
 
-    def merge(self, evidence: Evidence) -> int:
+    def merge(self, evidence: "Evidence") -> int:
         """Store the runs and measurements that are not stored yet, all or none.
 
         Returns:
@@ -178,7 +181,7 @@ class Store:
         self._problems, self._configs = numbers
         return added
 
-    def export(self, path: str | os.PathLike[str], *, regime: str | None = COLD) -> Evidence:
+    def export(self, path: str | os.PathLike[str], *, regime: str | None = COLD) -> "Evidence":
         """Write the measurements to a file, as `normtune data export` does.
 
         Args:
@@ -259,7 +262,7 @@ class Store:
         with self._reading() as connection:
             return self._snapshot(connection, wanted_runs(connection, device.kind, regime=regime)).coverage()
 
-    def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> Evidence:
+    def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> "Evidence":
         """All measurements, 300,000 of them in a few seconds.
 
         Args:

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from normtune import cli
 from normtune.errors import UsageError
 from normtune.results.database.store import Store
-from normtune.tuner.api import Effort, Request
 from normtune.tuner.commands import parse_budget, parse_sizes
+from normtune.tuner.request import Effort, Request
 
 REPLAY = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512,4096", "--hidden", "256,4096")
 

@@ -15,10 +15,11 @@ from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch
 from normtune.kernels.problem import Problem
 from normtune.results.records import ROUNDS_PER_BLOCK, Outcome, TimedCode, launch_digest
+from normtune.tuner.device.binary_cache import BinaryCache
+from normtune.tuner.device.compiler import Compiled
 from normtune.tuner.device.compiling import (
     BESIDE_A_GPU,
     COMPILE_SECONDS,
-    Compiled,
     CompilePool,
     default_workers,
 )
@@ -50,13 +51,16 @@ class WorkerBench:
 
     Args:
         opener: module, function and arguments that make the engine.
+        cache: binaries that were compiled elsewhere; None for Triton's own cache.
 
     Raises:
         NormtuneError: the engine cannot be opened.
     """
 
-    def __init__(self, opener: Opener) -> None:
+    def __init__(self, opener: Opener, cache: BinaryCache | None = None) -> None:
         self._opener = opener
+        self._cache = cache
+        self._folder = cache.folder if cache else None
         self._lost = 0
         self._restarts = 0
         self._generation = 0
@@ -94,7 +98,8 @@ class WorkerBench:
         if not self._identity.compiles:
             return
         if self._pool is None:
-            self._pool = CompilePool([], self.target.name, seconds=COMPILE_SECONDS, told=told, nice=BESIDE_A_GPU)
+            limits: dict[str, Any] = {"seconds": COMPILE_SECONDS, "nice": BESIDE_A_GPU}
+            self._pool = CompilePool([], self.target.name, told=told, folder=self._folder, **limits)
         for task in islice(tasks, LOOK_AHEAD):
             self._want(task)
 
@@ -164,7 +169,7 @@ class WorkerBench:
         """
         while self._worker is None:
             try:
-                self._worker = Worker(self._opener)
+                self._worker = Worker(self._opener, self._folder)
             except WorkerLostError as error:
                 self._count_lost(error, MAX_LOST)
             self._generation += 1
@@ -232,6 +237,8 @@ class WorkerBench:
         elif result is not None and result.shared_bytes > self.target.shared_bytes:
             reason = f"{result.shared_bytes} bytes of shared memory exceed {self.target.shared_bytes}"
             self._failed[key] = Outcome("out_of_resources", reason)
+        if self._cache and result and result.toolchain:
+            self._cache.note(problem, candidate.launch, result.made, result.toolchain, self.target.name)
         return result
 
     def _code(self, problem: Problem, launch: AnyLaunch) -> TimedCode | None:

@@ -7,59 +7,29 @@ twice costs its binary.
 """
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from typing import Any, NamedTuple
 
 from pebble import ProcessExpired, ProcessPool
 
 from normtune.errors import NormtuneError
-from normtune.kernels.call import KernelCall, warmup
-from normtune.kernels.load_file import load, loaded
-from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
+from normtune.kernels.load_file import loaded
+from normtune.kernels.operator import AnyLaunch
 from normtune.kernels.problem import Problem
-from normtune.kernels.stand_in import StandIn
-from normtune.tuner.device.code import Code, Frontend, digest_of_launch, machine_code
-from normtune.tuner.device.processes import SPAWN, Scratch, belong_to_parent, start_tracker, told_exit, use_scratch
+from normtune.tuner.device.binary_cache import Folder
+from normtune.tuner.device.code import Code
+from normtune.tuner.device.compiler import Compiled, activate, compile_job
+from normtune.tuner.device.processes import SPAWN, Scratch, start_tracker, told_exit
 from normtune.tuner.plan.binaries import Job, compile_class, jobs_of
 
 # No binary of the full space took more than 6 s on a core of the H200's host.
 COMPILE_SECONDS = 60.0
 # The first failure may have another cause: a compiler that another process killed, or a machine that slept.
 TRIES = 2
-# One per process of the pool.
-_FRONTEND = Frontend()
 # `nice` of compilers beside a process that drives a GPU: they take the rest of the cores.
 BESIDE_A_GPU = 10
-
-
-class Compiled(NamedTuple):
-    """Result of one job.
-
-    Attributes:
-        job: the job.
-        status: `ok`, `compile_error`, `timeout` or `crashed`.
-        reason: the compiler's message, one line; empty for `ok`.
-        shared_bytes: shared memory of the largest of the job's kernels, bytes.
-        threads: most threads per program among the job's kernels.
-        binaries: names of the compiled kernels with their assembly, only on request.
-        codes: of each pair that the job serves; empty if the frontend failed.
-        alike: for each of these, whether it runs the kernels that represent the job.
-        machine: digest of their instructions; empty if they were not compiled.
-    """
-
-    job: Job
-    status: str
-    reason: str = ""
-    shared_bytes: int = 0
-    threads: int = 0
-    binaries: tuple[tuple[str, str], ...] = ()
-    codes: tuple[Code, ...] = ()
-    alike: tuple[bool, ...] = ()
-    machine: bytes = b""
 
 
 def default_workers() -> int:
@@ -79,6 +49,7 @@ class CompilePool:
         told: called from another thread with the number of finished jobs, after each.
         nice: added to the niceness of the processes, as by `os.nice`.
         only_codes: compute only the digests of code, without compiling.
+        folder: of binaries, to read or to fill; None for Triton's own cache.
     """
 
     def __init__(
@@ -91,6 +62,7 @@ class CompilePool:
         told: Callable[[int], None] | None = None,
         nice: int = 0,
         only_codes: bool = False,
+        folder: Folder | None = None,
     ) -> None:
         self._seconds = seconds
         self._futures: dict[tuple[str, str, str, AnyLaunch], Future[Compiled]] = {}
@@ -102,6 +74,7 @@ class CompilePool:
         self._pool: ProcessPool | None = None
         self._workers = min(workers or default_workers(), len(jobs) or default_workers())
         self._initial = target, nice
+        self._folder = folder
         self._keep_assembly = keep_assembly
         self._only_codes = only_codes
         self.add(jobs)
@@ -109,7 +82,7 @@ class CompilePool:
     def add(self, jobs: Sequence[Job]) -> None:
         """Compile further jobs, behind the others.
 
-        A known binary is not compiled again; for new launches of it, only code is digested.
+        A known binary is not compiled again, but for kernels of new launches that sum other numbers of partial sums.
         """
         for job in jobs:
             new = tuple(pair for pair in job.serves if pair not in self._of_launch)
@@ -119,12 +92,12 @@ class CompilePool:
             if self._pool is None:
                 start_tracker()
                 self._scratch = Scratch()
-                initial = (*self._initial, self._scratch.path, loaded())
-                self._pool = ProcessPool(self._workers, initializer=_activate, initargs=initial, context=SPAWN)
+                initial = (*self._initial, self._scratch.path, loaded(), self._folder)
+                self._pool = ProcessPool(self._workers, initializer=activate, initargs=initial, context=SPAWN)
             future: Future[Compiled] = Future()
             self._of_launch.update(dict.fromkeys(new, future))
             if known is not None:
-                self._try(self._jobs[known]._replace(serves=new), future, TRIES, only_codes=True)
+                self._try(self._jobs[known]._replace(serves=new), future, TRIES, self._only_codes)
                 continue
             future.add_done_callback(self._count)
             self._futures[compile_class(job.problem, job.launch)] = future
@@ -154,16 +127,12 @@ class CompilePool:
 
     def code(self, problem: Problem, launch: AnyLaunch) -> Code:
         """The digest of a launch's code, after a wait for it; empty if the compiler failed."""
-        binary = self._futures[compile_class(problem, launch)]
         try:
-            done, of_binary = self._of_launch[problem, launch].result(), binary.result()
+            done = self._of_launch[problem, launch].result()
         # `result` reports the compiler's failure.
         except Exception:
             return Code(b"")
-        for pair, code, is_alike in zip(done.job.serves, done.codes, done.alike, strict=False):
-            if pair == (problem, launch):
-                return code._replace(machine=of_binary.machine if is_alike else b"")
-        return Code(b"")
+        return dict(zip(done.job.serves, done.codes, strict=False)).get((problem, launch), Code(b""))
 
     def close(self) -> None:
         """End the processes and remove their temporary files; pending jobs stay uncompiled."""
@@ -194,7 +163,7 @@ class CompilePool:
                 future.set_exception(error)
 
         assert self._pool is not None
-        attempt = self._pool.schedule(_compile, args=(job, self._keep_assembly, only_codes), timeout=self._seconds)
+        attempt = self._pool.schedule(compile_job, args=(job, self._keep_assembly, only_codes), timeout=self._seconds)
         attempt.add_done_callback(tried)
 
     def _result(self, future: Future[Compiled]) -> Compiled:
@@ -231,125 +200,22 @@ def codes_of(
         NormtuneError: no process of the pool can start.
     """
     pool = CompilePool(jobs_of(pairs), target, workers, only_codes=True)
+    return {pair: code.launch for pair, code in _codes(pool).items()}
+
+
+def machines_of(pairs: Iterable[tuple[Problem, AnyLaunch]], target: str) -> dict[tuple[Problem, AnyLaunch], bytes]:
+    """The digest of the instructions of each pair, compiled, without pairs that the compiler refuses.
+
+    Raises:
+        NormtuneError: no process of the pool can start.
+    """
+    codes = _codes(CompilePool(jobs_of(pairs), target))
+    return {pair: code.machine for pair, code in codes.items() if code.machine}
+
+
+def _codes(pool: CompilePool) -> dict[tuple[Problem, AnyLaunch], Code]:
+    """The digests of all pairs of a pool, which ends."""
     try:
-        codes: dict[tuple[Problem, AnyLaunch], bytes] = {}
-        for done in pool:
-            codes.update(zip(done.job.serves, (code.launch for code in done.codes), strict=False))
-        return codes
+        return {pair: code for done in pool for pair, code in zip(done.job.serves, done.codes, strict=False)}
     finally:
         pool.close()
-
-
-class _Driver:
-    """The part of a Triton driver that compilation uses."""
-
-    def __init__(self, target: Any) -> None:
-        self._target = target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_current_target(self) -> Any:
-        return self._target
-
-
-def gpu_target(name: str) -> Any:
-    """Triton's GPUTarget of `sm_90`, `gfx942`, ..."""
-    from triton.backends.compiler import GPUTarget
-
-    if name.startswith("sm_"):
-        return GPUTarget("cuda", int(name.removeprefix("sm_")), 32)
-    return GPUTarget("hip", name, 64)
-
-
-def _activate(target: str, nice: int, scratch: str, files: Sequence[str] = ()) -> None:
-    """Make `target` the active target of this process, and lower its priority by `nice`.
-
-    Triton removes the assembler's input files at the end of a compile, which may never come: they go into the folder
-    `scratch`.
-    """
-    belong_to_parent()
-    use_scratch(scratch)
-    os.nice(nice)
-    from triton.runtime.driver import driver
-
-    driver.set_active(_Driver(gpu_target(target)))  # type: ignore[arg-type]
-    for file in files:
-        load(file)
-    _do_without_torch()
-
-
-def _do_without_torch() -> None:
-    """Make Triton note now that this process has no tensors of torch.
-
-    At its first look at an argument it imports torch, if it can, to know its tensors: 1.6 s and 190 MB.
-    """
-    from triton.runtime.jit import mangle_type
-
-    if "torch" in sys.modules:
-        return
-    sys.modules["torch"] = None  # type: ignore[assignment]
-    try:
-        mangle_type(1)
-    finally:
-        del sys.modules["torch"]
-
-
-def _calls(problem: Problem, launch: AnyLaunch) -> Sequence[KernelCall]:
-    spec = operator(problem.operator)
-    tensors = {buffer.name: StandIn(buffer.dtype, buffer.shape) for buffer in spec.buffers(problem)}
-    workspace = StandIn("float32", (max(1, launch.workspace),))
-    return spec.calls(launch, problem, tensors, workspace, spec.scalars)
-
-
-def _compile(job: Job, keep_assembly: bool, only_codes: bool = False) -> Compiled:
-    if isinstance(job.launch, ImplementationLaunch):
-        return Compiled(job, "ok")  # another library's implementation has no binary of ours
-    codes: list[Code] = []
-    alike: list[bool] = []
-    try:
-        calls = _calls(job.problem, job.launch)
-        digests = [_FRONTEND.of_call(call) for call in calls]
-        for pair in job.serves:
-            served = _calls(*pair)
-            own = [_FRONTEND.of_call(call) for call in served]
-            codes.append(Code(digest_of_launch(served, own)))
-            # The kernel that sums partial sums depends on their number, so launches of a job may differ in it.
-            alike.append(own == digests)
-        if only_codes:
-            return Compiled(job, "ok", codes=tuple(codes), alike=tuple(alike))
-        kernels = warmup(calls)
-        _FRONTEND.remember(kernels, digests)
-    # Any exception of the compiler is this config's outcome.
-    except Exception as error:
-        return Compiled(job, "compile_error", _one_line(error), codes=tuple(codes))
-    metadata = [kernel.metadata for kernel in kernels]
-    warp_size = metadata[0].target.warp_size
-    text, binary = ("ptx", "cubin") if metadata[0].target.backend == "cuda" else ("amdgcn", "hsaco")
-    machine = machine_code(kernel.asm[binary] for kernel in kernels)
-    assembly = zip((item.name for item in metadata), (kernel.asm[text] for kernel in kernels), strict=True)
-    return Compiled(
-        job,
-        "ok",
-        shared_bytes=max(item.shared for item in metadata),
-        threads=max(item.num_warps for item in metadata) * warp_size,
-        binaries=tuple(assembly) if keep_assembly else (),
-        codes=tuple(codes),
-        alike=tuple(alike),
-        machine=machine,
-    )
-
-
-def _one_line(error: BaseException) -> str:
-    """Type, first and last line of an error's text: the first has the compiler's position, the last its reason.
-
-    An error inside a function that a kernel calls is wrapped in one for the call, which lacks the reason.
-    """
-    while error.__cause__ is not None and type(error.__cause__) is type(error):
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    text = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
-    return f"{type(error).__name__}: {text}"[:200]

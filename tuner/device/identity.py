@@ -107,13 +107,20 @@ def compare(stored: Stored, target: Target, most_binaries: int | None = None) ->
     return Comparison(tuple(same), tuple(changed), +undecided, _fingerprints(stored, same, changed))
 
 
-def renew(store: Store, device: Device, target: Target, regime: str = COLD) -> Comparison:
+def renew(store: Store, device: Device, target: Target, regime: str = COLD, stored: Stored | None = None) -> Comparison:
     """Compare all that a store holds of devices of a kind, and correct the stored fingerprints.
+
+    Args:
+        store: of the measurements.
+        device: of the kind.
+        target: of the launches.
+        regime: of the times.
+        stored: coverage of the store; None to load it.
 
     Raises:
         NormtuneError: the store failed, or no process that compiles can start.
     """
-    comparison = compare(store.coverage(device, regime), target)
+    comparison = compare(store.coverage(device, regime) if stored is None else stored, target)
     if comparison.fingerprints:
         store.set_fingerprints(device, comparison.fingerprints)
     return comparison

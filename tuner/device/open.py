@@ -11,6 +11,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.target import Target
 from normtune.results.records import Device, Outcome
 from normtune.results.regimes import COLD
+from normtune.tuner.device.binary_cache import BinaryCache
 from normtune.tuner.device.engine import Engine
 from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Task
@@ -95,12 +96,13 @@ class Bench(Protocol):
         ...
 
 
-def open_device(name: str | None, regime: str = COLD) -> Bench:
+def open_device(name: str | None, regime: str = COLD, cache: BinaryCache | None = None) -> Bench:
     """Open a device by name: `cuda:N` or `replay:RECORDING`; None for cuda:0 if present.
 
     Args:
         name: of the device.
         regime: of the timing, a name of `regimes.REGIMES`.
+        cache: binaries that were compiled elsewhere; None for Triton's own cache.
 
     Raises:
         UsageError: the name has an unknown form, or the recording does not exist or lacks times of the regime.
@@ -110,10 +112,10 @@ def open_device(name: str | None, regime: str = COLD) -> Bench:
 
     kind, _, rest = (name or "cuda:0").partition(":")
     if kind == "replay":
-        return WorkerBench(("normtune.tuner.device.replay", "ReplayEngine", (rest, regime)))
+        return WorkerBench(("normtune.tuner.device.replay", "ReplayEngine", (rest, regime)), cache)
     if kind != "cuda" or (rest and not rest.isdecimal()):
         raise UsageError(f"unknown device {name!r}: expected cuda:N or replay:NAME, as in cuda:0 or replay:nvidia-h200")
-    return WorkerBench(("normtune.tuner.device.open", "open_cuda", (int(rest or 0), name, regime)))
+    return WorkerBench(("normtune.tuner.device.open", "open_cuda", (int(rest or 0), name, regime)), cache)
 
 
 def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:

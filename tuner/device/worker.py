@@ -17,6 +17,7 @@ from typing import Any
 
 from normtune.errors import NormtuneError
 from normtune.kernels.load_file import load, loaded
+from normtune.tuner.device.binary_cache import Folder
 from normtune.tuner.device.engine import DeviceLostError, Engine, Identity, NoMemoryError
 from normtune.tuner.device.processes import SPAWN, belong_to_parent, start_tracker, told_exit
 
@@ -47,6 +48,7 @@ class Worker:
 
     Args:
         opener: module, function and arguments that make the engine, in that process.
+        folder: of binaries to read; None for Triton's own cache.
 
     Attributes:
         identity: of the engine.
@@ -56,14 +58,14 @@ class Worker:
         WorkerLostError: the process died or did not answer during the opening.
     """
 
-    def __init__(self, opener: Opener) -> None:
+    def __init__(self, opener: Opener, folder: Folder | None = None) -> None:
         # Nameless: a kill of this process leaves no file behind.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the worker lives)
         log = f"/proc/{os.getpid()}/fd/{self._log.fileno()}"
         start_tracker()
         self._connection, theirs = SPAWN.Pipe()
         self._process = SPAWN.Process(
-            target=_serve, args=(theirs, opener, log, loaded()), name="normtune-worker", daemon=True
+            target=_serve, args=(theirs, opener, log, loaded(), folder), name="normtune-worker", daemon=True
         )
         self._process.start()
         theirs.close()
@@ -158,13 +160,17 @@ def answers(connection: Connection, seconds: float) -> bool:
     return False
 
 
-def _serve(connection: Connection, opener: Opener, log: str, files: Sequence[str]) -> None:
+def _serve(
+    connection: Connection, opener: Opener, log: str, files: Sequence[str], folder: Folder | None = None
+) -> None:
     """Main function of the process: open the engine, answer steps, end when the parent hangs up."""
     belong_to_parent()
     # Output of a driver or a kernel's assertion would garble the parent's display; its last line goes into the reason.
     handle = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
+    if folder:
+        folder.enter()
     module, name, arguments = opener
     make: Callable[..., Engine] = getattr(import_module(module), name)
     engine: Engine | None = None

@@ -9,7 +9,8 @@ import platform
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,22 +67,43 @@ def doctor(store: str | os.PathLike[str] | None = None) -> list[Finding]:
     Args:
         store: the file or URL of a store; None for that of the variable NORMTUNE_STORE, else `normtune.db` here.
     """
-    # NVML before torch: torch's CUDA context would be among the processes on the GPU.
-    nvml, packages, torch, triton = (ask(subject) for subject in ("nvml", "packages", "torch", "triton"))
-    return examined(Machine(packages, torch, triton, nvml, None if store is None else os.fspath(store)))
+    machine = Machine({}, {}, {}, {}, None if store is None else os.fspath(store))
+    # Each child loads a library for seconds.
+    with ThreadPoolExecutor() as threads:
+        packages, triton = (threads.submit(ask, subject) for subject in ("packages", "triton"))
+        # NVML before torch: torch's CUDA context would be among the processes on the GPU.
+        drivers = threads.submit(lambda: (ask("nvml"), ask("torch")))
+        machine = machine._replace(packages=packages.result())
+        stored = _of_store(machine)
+        nvml, torch = drivers.result()
+    return examined(machine._replace(torch=torch, triton=triton.result(), nvml=nvml), stored)
 
 
-def examined(machine: Machine) -> list[Finding]:
-    """All findings, from the facts of a machine."""
+def examined(machine: Machine, stored: Sequence[Finding] | None = None) -> list[Finding]:
+    """All findings, from the facts of a machine.
+
+    Args:
+        machine: the facts.
+        stored: findings about the store; None to make them.
+    """
     from normtune.tuner.doctor import data
 
-    of_data = (
-        ("store", data.store),
-        ("disk", data.disk),
-        ("table", data.tables),
-        ("installed", data.installed),
-    )
-    checks = (*_CHECKS, *of_data)
+    of_tables = ("table", data.tables), ("installed", data.installed)
+    return [
+        *_found(_CHECKS, machine),
+        *(_of_store(machine) if stored is None else stored),
+        *_found(of_tables, machine),
+    ]
+
+
+def _of_store(machine: Machine) -> list[Finding]:
+    """Findings about the store and its disk, which need no facts but those about packages."""
+    from normtune.tuner.doctor import data
+
+    return _found((("store", data.store), ("disk", data.disk)), machine)
+
+
+def _found(checks: Iterable[tuple[str, Callable[[Machine], Iterable[Finding]]]], machine: Machine) -> list[Finding]:
     return [finding for topic, check in checks for finding in _guarded(topic, check, machine)]
 
 

@@ -15,16 +15,14 @@ from triton.runtime.errors import OutOfResources
 
 from normtune.kernels.call import KernelCall, run
 from normtune.kernels.config import Config
-from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, OperatorSpec
+from normtune.kernels.operator import AnyLaunch, OperatorSpec
 from normtune.kernels.problem import IN_OUT, OUTPUT, SCRATCH, Buffer, Problem
 from normtune.kernels.target import Target
 from normtune.tuner.timing import memory
 from normtune.tuner.timing.capture import capture
+from normtune.tuner.timing.trial import gate_launch
 
 WORKSPACE = "workspace"
-# Rows of the trial problem where the operator names none: the first number that gives the same binary. They make many
-# programs and a cut last tile, with and without a number of rows that 16 divides.
-_TRIAL_ROWS = (1031, 1040, 61, 48, 1)
 # Compared launches per binary, and per config that may be the best. A result that is wrong in one call of fifty shows.
 CALLS = 64
 # Most bytes of traffic of the launches of a large problem; each has thousands of programs.
@@ -80,21 +78,6 @@ def failure(error: Exception) -> LaunchFailedError:
 def one_line(error: BaseException) -> str:
     """First line of an error's text, at most 200 characters."""
     return (str(error).strip().splitlines() or ["no reason given"])[0][:200]
-
-
-def gate_launch(
-    spec: OperatorSpec, problem: Problem, candidate: tuple[Config, AnyLaunch], target: Target
-) -> tuple[Problem, AnyLaunch]:
-    """Trial problem and launch for a candidate's binary: same binary, with rows and grid of the gate's own."""
-    config, launch = candidate
-    if spec.trial is not None and not isinstance(launch, ImplementationLaunch):
-        return spec.trial(config, launch, problem, target)
-    for rows in _TRIAL_ROWS:
-        tried = problem._replace(rows=rows)
-        made = spec.launch_of(config, tried, target)
-        if made is not None and made.binary == launch.binary:
-            return tried, made
-    return problem, launch
 
 
 def gate(

@@ -45,12 +45,12 @@ def calls(columns=100, grid=(4,), warps=4):
 
 DIGESTS = """
 import importlib.util, sys
-from normtune.tuner.device import compiling
+from normtune.tuner.device import compiler
 from normtune.tuner.device.code import Frontend
 from triton.runtime.driver import driver
 
-driver.set_active(compiling._Driver(compiling.gpu_target(sys.argv[1])))
-compiling._do_without_torch()
+driver.set_active(compiler._Driver(compiler.gpu_target(sys.argv[1])))
+compiler._do_without_torch()
 for path in sys.argv[2:]:
     spec = importlib.util.spec_from_file_location(path.rpartition("/")[2][:-3], path)
     module = importlib.util.module_from_spec(spec)
@@ -129,4 +129,5 @@ def test_every_launch_has_a_digest_of_its_own_whatever_job_it_is_compiled_in():
     first, second = done.codes
     assert (first.launch, second.launch) == tuple(together[pair] for pair in pairs)
     # The kernel that sums 64 partial sums is not the one that sums 264.
-    assert len(done.machine) == 16 and done.alike == (True, False)
+    machines = [code.machine for code in done.codes]
+    assert [len(machine) for machine in machines] == [16, 16] and machines[0] != machines[1]

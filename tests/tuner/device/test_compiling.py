@@ -15,7 +15,8 @@ from normtune.kernels.problem import ITEMSIZE
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles.launch import Launch
 from normtune.tuner.device import compiling
-from normtune.tuner.device.compiling import Compiled, CompilePool, compile_all
+from normtune.tuner.device.compiler import Compiled
+from normtune.tuner.device.compiling import CompilePool, compile_all
 from normtune.tuner.plan.binaries import Job, compile_class, jobs_of
 from normtune.tuner.plan.plan import plan, problems
 
@@ -134,11 +135,11 @@ def test_who_asks_just_before_a_binary_is_done_is_not_told_that_it_took_too_long
 TORCHLESS = """
 import sys, tempfile
 from normtune.kernels.target import TARGETS
-from normtune.tuner.device import compiling
+from normtune.tuner.device import compiler
 from normtune.tuner.plan.plan import plan, problems
-compiling._activate("sm_90", 0, tempfile.mkdtemp())
+compiler.activate("sm_90", 0, tempfile.mkdtemp())
 for job in plan(problems([], ["bfloat16"], [(64, 256)]), "quick", TARGETS["sm_90"]).jobs()[::8]:
-    print(compiling._compile(job, False).status, "torch" in sys.modules)
+    print(compiler.compile_job(job, False).status, "torch" in sys.modules)
 import torch
 print(torch.zeros(1).item())
 """
@@ -203,8 +204,7 @@ def test_a_compiler_that_hangs_or_dies_costs_its_binary(tmp_path):
 ONCE = """
 import os, signal, time
 from pathlib import Path
-from normtune.tuner.device import compiling
-from normtune.tuner.device.compiling import Compiled
+from normtune.tuner.device.compiler import Compiled
 
 def compile_job(job, keep_assembly, only_codes):
     attempts = Path({folder!r}) / str(job.problem.hidden)
@@ -227,7 +227,7 @@ def test_a_compiler_that_fails_once_is_tried_again_and_the_second_time_convicts(
     name = f"once_{status}_{faults}"
     (tmp_path / f"{name}.py").write_text(ONCE.format(folder=str(tmp_path), fault=fault, faults=faults))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(compiling, "_compile", __import__(name).compile_job)
+    monkeypatch.setattr(compiling, "compile_job", __import__(name).compile_job)
     spec = next(iter(operators().values()))
     shapes = [spec.problem(8, hidden, "bfloat16") for hidden in (64, 256, 1024)]
     jobs = jobs_of(

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
 import tomllib
 from collections import namedtuple
 from pathlib import Path
@@ -80,6 +81,33 @@ def test_a_whole_machine_is_told_without_advice(machine: Machine, tools: None) -
         assert part in told
     assert "\x1b" not in told
     assert "\x1b[32mok" in lines(findings, colour=True)[0]
+
+
+def test_libraries_and_the_store_are_loaded_beside_each_other_and_torch_after_nvml(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = {"packages": machine.packages, "triton": machine.triton, "nvml": NVML, "torch": TORCH}
+    together, read, answered = threading.Barrier(3, timeout=30), threading.Event(), list[str]()
+    examine_store = checks._of_store
+
+    def ask(subject: str) -> dict[str, object]:
+        if subject == "torch":
+            assert read.wait(30)
+        else:
+            together.wait()
+        answered.append(subject)
+        return facts[subject]
+
+    def of_store(machine: Machine) -> list[Finding]:
+        read.set()
+        return examine_store(machine)
+
+    monkeypatch.setattr(checks, "ask", ask)
+    monkeypatch.setattr(checks, "_of_store", of_store)
+    found = checks.doctor()
+    monkeypatch.setattr(checks, "_of_store", examine_store)
+    assert found == examined(machine)
+    assert sorted(answered) == sorted(facts) and answered.index("nvml") < answered.index("torch")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from normtune.results.database.store import Store
 from normtune.tuner.device import bench as bench_module
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.device.code import Code
-from normtune.tuner.device.compiling import Compiled, compile_class
+from normtune.tuner.device.compiler import Compiled
+from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.plan import Plan
 from normtune.tuner.search.exhaustive import Exhaustive
 from normtune.tuner.sweep import sweep

@@ -12,7 +12,8 @@ from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles.trial import PASSES
 from normtune.tuner.plan.plan import candidates
-from normtune.tuner.timing.gate import LaunchFailedError, WrongResultError, compare, gate, gate_launch
+from normtune.tuner.timing.gate import LaunchFailedError, WrongResultError, compare, gate
+from normtune.tuner.timing.trial import gate_launch
 
 pytestmark = pytest.mark.interpreter
 

@@ -1,0 +1,55 @@
+"""Measurements as columns, as a store and files have them.
+
+In: measurements. Out: their columns, as lists and flat arrays. `evidence` makes a table of them; a sweep that only
+stores, or looks up what is stored, needs no table.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.results.records import Measurement
+
+TEXTS = ("operator", "variant", "dtype", "config", "run", "fingerprint", "status", "reason")
+COLUMNS = (
+    *("operator", "variant", "dtype", "rows", "hidden", "config", "run", "fingerprint", "status", "reason"),
+    *("rounds", "samples", "code"),
+)
+_Integer = TypeVar("_Integer", np.int32, np.int64)
+
+
+def columns_of(measurements: Iterable[Measurement]) -> dict[str, list[Any]]:
+    """Convert measurements to the columns of `Evidence.frame`; reasons become one line."""
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    for item in measurements:
+        problem = item.problem
+        values = (problem.operator, problem.variant, problem.dtype, problem.rows, problem.hidden)
+        texts = (item.config.to_json(), item.run, item.fingerprint, item.status, _one_line(item.reason))
+        arrays = (np.asarray(item.rounds, dtype=np.int32), np.asarray(item.samples, dtype=np.int32))
+        for name, value in zip(COLUMNS, (*values, *texts, *arrays, item.code), strict=True):
+            columns[name].append(value)
+    return columns
+
+
+def flatten(arrays: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Lengths of the arrays, and their concatenation."""
+    lengths = np.fromiter((len(array) for array in arrays), np.int64, len(arrays))
+    return lengths, np.concatenate(arrays) if arrays else np.empty(0, np.int32)
+
+
+def split(lengths: NDArray[np.int64], flat: NDArray[_Integer]) -> list[NDArray[_Integer]]:
+    """Inverse of `flatten`: the arrays, as views of `flat`."""
+    ends: list[int] = np.cumsum(lengths).tolist()
+    return [flat[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)] if ends else []
+
+
+def first_rounds(rounds: Sequence[NDArray[np.int32]]) -> list[int]:
+    """First round of each measurement; -1 for a failure, which has none."""
+    return [int(found[0]) if len(found) else -1 for found in rounds]
+
+
+def _one_line(text: str) -> str:
+    """The text without line breaks and without characters that a database cannot hold."""
+    return " ".join(text.replace("\0", " ").encode("utf-8", "replace").decode().split())

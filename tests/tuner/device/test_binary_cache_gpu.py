@@ -1,0 +1,37 @@
+"""A sweep on a GPU launches binaries that were compiled without it, and compiles none."""
+
+import pytest
+
+from normtune.tuner import api
+from normtune.tuner.progress import Silent
+from normtune.tuner.request import Request
+
+pytestmark = pytest.mark.gpu
+
+
+class Heard(Silent):
+    """Keeps the lines."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, *lines):
+        self.lines += lines
+
+
+def test_a_sweep_finds_all_binaries_for_gate_and_timing(tmp_path, monkeypatch):
+    import torch
+
+    own, out = tmp_path / "own", tmp_path / "out"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(own))
+    major, minor = torch.cuda.get_device_capability()
+    sizes = {"rows": [1, 4096], "hidden": [256, 4096]}
+    ahead = api.sweep(compile_only=True, target=f"sm_{major}{minor}", out=out, **sizes).compiled
+    heard = Heard()
+    request = Request("cuda:0", cache=out, store=tmp_path / "store.db", **sizes)
+    found = api.run(request, lambda title: heard)
+    assert found.summary.problems == 8
+    binaries = found.outlook.binaries
+    assert 0 < binaries <= ahead.binaries
+    assert heard.lines[-1] == f"{binaries} of {binaries} binaries found in {out}; compiled here: none"
+    assert not list(own.rglob("*.cubin"))

@@ -1,0 +1,84 @@
+"""What is left to measure is found before a device is opened."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from normtune.results.database.store import Store
+from normtune.tuner import api
+from normtune.tuner.progress import Silent
+from normtune.tuner.request import Request
+
+SMALL = {"device": "replay:nvidia-h200", "rows": [1, 512], "hidden": [256, 4096]}
+HEAVY = ("torch", "triton", "pandas", "pyarrow", "optuna", "scipy", "rich")
+
+
+class Heard(Silent):
+    """Keeps the lines."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, *lines):
+        self.lines += lines
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store that has all of `SMALL`."""
+    path = tmp_path / "store.db"
+    assert api.sweep(**SMALL, store=path).summary.problems == 8
+    return path
+
+
+def swept(**options):
+    heard = Heard()
+    return api.run(Request(**{**SMALL, **options}), lambda title: heard), heard.lines
+
+
+@pytest.mark.long
+def test_a_sweep_with_nothing_to_do_opens_no_device(store, monkeypatch):
+    monkeypatch.setattr(api, "open_device", None)
+    done, lines = swept(store=store, budget_seconds=60)
+    assert (done.summary.known, done.summary.problems, done.outlook) == (8, 0, None)
+    assert lines == [
+        "replay of the recorded sweep of NVIDIA H200: no GPU is measured (replay:nvidia-h200)",
+        "nothing to do: all 8 problems are measured; `normtune fit` makes their table",
+    ]
+    plain = done.to_plain()["sweep"]
+    assert (plain["problems_known"], plain["problems_left"]) == (8, 0)
+    assert plain["protocol"] == {"regime": "cold", "rounds": 0, "void_rounds": 0, "worker_restarts": 0}
+    assert swept(store=store, stale=True)[1][-1].startswith("nothing is stale")
+
+
+@pytest.mark.long
+def test_a_device_is_opened_for_what_is_left_and_the_store_is_read_once(store, monkeypatch):
+    read, opened = [], []
+    coverage, open_device = Store.coverage, api.open_device
+    monkeypatch.setattr(Store, "coverage", lambda *given: read.append(1) or coverage(*given))
+    monkeypatch.setattr(api, "open_device", lambda *given: opened.append(1) or open_device(*given))
+    done, lines = swept(store=store, rows=[1, 8, 512])
+    assert (done.summary.known, done.summary.problems, done.summary.left) == (8, 4, 0)
+    assert (read, opened) == ([1], [1])
+    assert lines[1].startswith("4 problems, ")
+
+
+SCRIPT = """
+import sys
+from typer.testing import CliRunner
+from normtune import cli
+done = CliRunner().invoke(cli.app, sys.argv[2:], catch_exceptions=False)
+import json
+print(json.dumps([done.exit_code, done.stdout, [name for name in sys.argv[1].split(",") if name in sys.modules]]))
+"""
+
+
+@pytest.mark.long
+def test_nothing_to_do_is_found_without_heavy_libraries(store):
+    options = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512", "--hidden", "256,4096")
+    command = [sys.executable, "-c", SCRIPT, ",".join(HEAVY), *options, "--store", str(store)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    code, text, loaded = json.loads(done.stdout)
+    assert (code, "nothing to do: all 8 problems" in text, loaded) == (0, True, [])

@@ -1,0 +1,207 @@
+"""The compiler's side of the pool: one job in one process that has triton, no torch and no CUDA context.
+
+In: a `Job` and the target of the process. Out: `Compiled`: the compiler's report or the reason of its failure, and the
+digest of the code of each pair that the job serves. `compiling` has the pool.
+"""
+
+import base64
+import hashlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from normtune.kernels.call import KernelCall, warmup
+from normtune.kernels.load_file import load
+from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
+from normtune.kernels.problem import Problem
+from normtune.kernels.stand_in import StandIn
+from normtune.tuner.device.binary_cache import Folder, Toolchain, python_version
+from normtune.tuner.device.code import Code, Frontend, digest_of_launch, machine_code
+from normtune.tuner.device.processes import belong_to_parent, use_scratch
+from normtune.tuner.plan.binaries import Job
+
+# One per process of the pool: digests of code, and Triton's names of the kernels that it compiled.
+_FRONTEND = Frontend()
+_MADE: set[str] = set()
+
+
+class Compiled(NamedTuple):
+    """Result of one job.
+
+    Attributes:
+        job: the job.
+        status: `ok`, `compile_error`, `timeout` or `crashed`.
+        reason: the compiler's message, one line; empty for `ok`.
+        shared_bytes: shared memory of the largest of the job's kernels, bytes.
+        threads: most threads per program among the job's kernels.
+        binaries: names of the compiled kernels with their assembly, only on request.
+        codes: of each pair that the job serves; empty if the frontend failed.
+        kernels: Triton's names of all kernels of the pairs that the job serves, where they were compiled.
+        made: those of them that were in no cache.
+        toolchain: what names of kernels have in common; None if the compiler failed.
+    """
+
+    job: Job
+    status: str
+    reason: str = ""
+    shared_bytes: int = 0
+    threads: int = 0
+    binaries: tuple[tuple[str, str], ...] = ()
+    codes: tuple[Code, ...] = ()
+    kernels: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
+    toolchain: Toolchain | None = None
+
+
+class _Driver:
+    """The part of a Triton driver that compilation uses."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+
+def gpu_target(name: str) -> Any:
+    """Triton's GPUTarget of `sm_90`, `gfx942`, ..."""
+    from triton.backends.compiler import GPUTarget
+
+    if name.startswith("sm_"):
+        return GPUTarget("cuda", int(name.removeprefix("sm_")), 32)
+    return GPUTarget("hip", name, 64)
+
+
+def activate(target: str, nice: int, scratch: str, files: Sequence[str] = (), folder: Folder | None = None) -> None:
+    """Make `target` the active target of this process, and lower its priority by `nice`.
+
+    Triton removes the assembler's input files at the end of a compile, which may never come: they go into the folder
+    `scratch`. Binaries come from or go to `folder`; None for Triton's own cache.
+    """
+    belong_to_parent()
+    use_scratch(scratch)
+    os.nice(nice)
+    if folder:
+        folder.enter()
+    from triton import knobs
+    from triton.runtime.driver import driver
+
+    knobs.compilation.listener = _note_compilation
+
+    driver.set_active(_Driver(gpu_target(target)))  # type: ignore[arg-type]
+    for file in files:
+        load(file)
+    _do_without_torch()
+
+
+def _do_without_torch() -> None:
+    """Make Triton note now that this process has no tensors of torch.
+
+    At its first look at an argument it imports torch, if it can, to know its tensors: 1.6 s and 190 MB.
+    """
+    from triton.runtime.jit import mangle_type
+
+    if "torch" in sys.modules:
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        mangle_type(1)
+    finally:
+        del sys.modules["torch"]
+
+
+def _calls(problem: Problem, launch: AnyLaunch) -> Sequence[KernelCall]:
+    spec = operator(problem.operator)
+    tensors = {buffer.name: StandIn(buffer.dtype, buffer.shape) for buffer in spec.buffers(problem)}
+    workspace = StandIn("float32", (max(1, launch.workspace),))
+    return spec.calls(launch, problem, tensors, workspace, spec.scalars)
+
+
+def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Compiled:
+    """Compile a job, or only digest its code; any failure is a result. Arguments as in `CompilePool`."""
+    if isinstance(job.launch, ImplementationLaunch):
+        return Compiled(job, "ok")  # another library's implementation has no binary of ours
+    codes: list[Code] = []
+    try:
+        calls = _calls(job.problem, job.launch)
+        digests = [_FRONTEND.of_call(call) for call in calls]
+        served = [_calls(*pair) for pair in job.serves]
+        of_served = []
+        for calls_of_pair in served:
+            of_served.append([_FRONTEND.of_call(call) for call in calls_of_pair])
+            codes.append(Code(digest_of_launch(calls_of_pair, of_served[-1])))
+        if only_codes:
+            return Compiled(job, "ok", codes=tuple(codes))
+        kernels = _compiled(calls, digests)
+        # Launches of a job may differ in the kernel that sums partial sums; equal kernels cost no second compile.
+        others = [_compiled(*pair) for pair in zip(served, of_served, strict=True)]
+    # Any exception of the compiler is this config's outcome.
+    except Exception as error:
+        return Compiled(job, "compile_error", _one_line(error), codes=tuple(codes))
+    metadata = [kernel.metadata for kernel in kernels]
+    warp_size = metadata[0].target.warp_size
+    text, binary = ("ptx", "cubin") if metadata[0].target.backend == "cuda" else ("amdgcn", "hsaco")
+    names = {kernel.hash for group in (kernels, *others) for kernel in group}
+    machines = [machine_code(kernel.asm[binary] for kernel in group) for group in others]
+    assembly = zip((item.name for item in metadata), (kernel.asm[text] for kernel in kernels), strict=True)
+    return Compiled(
+        job,
+        "ok",
+        shared_bytes=max(item.shared for item in metadata),
+        threads=max(item.num_warps for item in metadata) * warp_size,
+        binaries=tuple(assembly) if keep_assembly else (),
+        codes=tuple(code._replace(machine=machine) for code, machine in zip(codes, machines, strict=True)),
+        kernels=tuple(sorted(map(cache_name, names))),
+        made=tuple(sorted(map(cache_name, names & _MADE))),
+        toolchain=toolchain(),
+    )
+
+
+def _compiled(calls: Sequence[KernelCall], digests: Sequence[bytes]) -> list[Any]:
+    kernels = warmup(calls)
+    _FRONTEND.remember(kernels, digests)
+    return kernels
+
+
+def _one_line(error: BaseException) -> str:
+    """Type, first and last line of an error's text: the first has the compiler's position, the last its reason.
+
+    An error inside a function that a kernel calls is wrapped in one for the call, which lacks the reason.
+    """
+    while error.__cause__ is not None and type(error.__cause__) is type(error):
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    text = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
+    return f"{type(error).__name__}: {text}"[:200]
+
+
+def cache_name(kernel: str) -> str:
+    """Folder of a kernel in Triton's cache, from its hash."""
+    return base64.b32encode(bytes.fromhex(kernel)).decode().rstrip("=")
+
+
+@cache
+def toolchain() -> Toolchain:
+    """What Triton's names of binaries depend on in this process, beside the kernels."""
+    from triton import __version__
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+    from triton.compiler import make_backend
+    from triton.runtime.cache import triton_key
+    from triton.runtime.driver import driver
+
+    assembler = make_backend(driver.active.get_current_target()).hash()
+    build, assembler = (hashlib.sha256(text.encode()).hexdigest()[:16] for text in (triton_key(), assembler))
+    return Toolchain(__version__, python_version(), build, assembler, dict(get_cache_invalidating_env_vars()))
+
+
+def _note_compilation(*, metadata: Mapping[str, Any], cache_hit: bool, **_: Any) -> None:
+    if not cache_hit:
+        _MADE.add(metadata["hash"])

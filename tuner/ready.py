@@ -1,0 +1,89 @@
+"""The work of a sweep, from a request, a store and the identity of a device, which need not be open.
+
+In: these. Out: `Ready`: the plan, the stored measurements, with the fingerprints of their compiled code, and the search
+over what is left.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import NamedTuple
+
+from normtune.kernels.target import Target
+from normtune.results.database.store import Store
+from normtune.results.records import Device, Run
+from normtune.tuner.device.identity import renew
+from normtune.tuner.device.recompiled import Recompiled, recompiled
+from normtune.tuner.plan.plan import Plan
+from normtune.tuner.plan.resume import Stored, known, stale_plan
+from normtune.tuner.request import Request, Wanted
+from normtune.tuner.search.control import ControlSample, WithControl
+from normtune.tuner.search.protocol import Search, Strategy
+
+
+class Ready(NamedTuple):
+    """The work of a sweep on a device.
+
+    Attributes:
+        device: that is planned for.
+        target: its limits.
+        lines: about stored measurements whose kernels changed.
+        stored: state of what is stored.
+        plan: the wanted problems and configs; of stale ones and a control sample alone, if these are asked for.
+        strategy: makes the search.
+        search: over the plan, with what is stored.
+        control: sample of unchanged code beside what is stale; None without one.
+    """
+
+    device: Device
+    target: Target
+    lines: list[str]
+    stored: Stored
+    plan: Plan
+    strategy: Strategy
+    search: Search
+    control: ControlSample | None = None
+
+    def is_of(self, device: Device, target: Target) -> bool:
+        """Whether it holds for a device."""
+        return (self.device.kind, self.target) == (device.kind, target)
+
+    def strategy_of(self, plan: Plan) -> Strategy:
+        """What makes the search over a plan: the same search, if it is the same plan."""
+        return (lambda tasks, known: self.search) if plan.tasks == self.plan.tasks else self.strategy
+
+
+def ready(request: Request, wanted: Wanted, store: Store, device: Device, target: Target) -> Ready:
+    """Compare what is stored with what is wanted, and correct stored fingerprints.
+
+    Raises:
+        NormtuneError: the store failed, or no compiler can start to compare code.
+    """
+    held = store.coverage(device, request.regime)
+    comparison = renew(store, device, target, request.regime, held)
+    stored = comparison.applied(held)
+    lines, control = comparison.lines(), None
+    strategy = request.search()
+    if request.stale:
+        other = recompiled(stored, target)
+        store.set_fingerprints(device, other.fingerprints(stored))
+        lines += other.lines()
+        stored = other.applied(stored)
+        plan = stale_plan(stored, target)
+        if plan.tasks or _is_new(store.runs(), device, request.regime, other):
+            control = ControlSample(stored, target)
+            plan = plan._replace(tasks=(*control.tasks, *plan.tasks))
+            strategy = partial(WithControl, strategy=strategy, sample=control)
+    else:
+        plan = wanted.plan(request.chosen.space, target)
+    names = {task.problem.operator for task in plan.tasks}
+    search = strategy(plan.tasks, known(stored, names, request.retry_failed))
+    return Ready(device, target, lines, stored, plan, strategy, search, control)
+
+
+def _is_new(runs: Iterable[Run], device: Device, regime: str, other: Recompiled) -> bool:
+    """Whether the newest run on devices of a kind was made under another driver or Triton."""
+    same_kind = [run for run in runs if run.device.kind == device.kind and run.regime == regime]
+    newest = max(same_kind, key=lambda run: run.started, default=None)
+    if newest is None:
+        return False
+    return newest.device.driver != device.driver or (bool(other.same) and newest.software.get("triton") != other.triton)

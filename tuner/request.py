@@ -1,0 +1,157 @@
+"""A sweep that is asked for, in plain values, checked before anything is opened.
+
+In: the options of `normtune sweep`. Out: `Request`: the problems, space, search and budget that they stand for.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from numbers import Real
+from pathlib import Path
+from typing import NamedTuple
+
+from normtune.errors import UsageError
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import TARGETS, Target, target_for
+from normtune.results.regimes import COLD, check_regime
+from normtune.tuner.plan import grids
+from normtune.tuner.plan.plan import SPACES, Plan, plan, problems
+from normtune.tuner.search.protocol import Search, Strategy
+from normtune.tuner.search.registry import search
+
+Shapes = Sequence[tuple[int, int]] | str | os.PathLike[str]
+
+
+class Effort(NamedTuple):
+    """Grid, space, strategy and budget where they are not given."""
+
+    grid: str
+    space: str
+    strategy: str
+    budget_seconds: float | None
+
+
+EFFORTS = {
+    "default": Effort("default", "default", "adaptive", None),
+    "quick": Effort("quick", "quick", "adaptive", 60.0),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A sweep that is asked for, see `sweep`.
+
+    Raises:
+        UsageError: a value is unknown or out of range.
+    """
+
+    device: str | None = None
+    operators: Sequence[str] = ()
+    dtypes: Sequence[str] = ("bfloat16",)
+    effort: str = "default"
+    grid: str | None = None
+    rows: Sequence[int] | None = None
+    hidden: Sequence[int] | None = None
+    shapes: Shapes | None = None
+    space: str | None = None
+    strategy: str | None = None
+    studies: str | os.PathLike[str] | None = None
+    regime: str = COLD
+    budget_seconds: float | None = None
+    stale: bool = False
+    retry_failed: bool = False
+    store: str | os.PathLike[str] | None = None
+    cache: str | os.PathLike[str] | None = None
+    compile_only: bool = False
+    target: str | None = None
+    out: str | os.PathLike[str] | None = None
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense before anything is opened."""
+        if self.studies is not None and not getattr(search(self.chosen.strategy), "makes_studies", False):
+            raise UsageError(f"--studies is given, but strategy {self.chosen.strategy} makes none: leave it out")
+        search(self.chosen.strategy)
+        if self.chosen.space not in SPACES:
+            raise UsageError(f"unknown space {self.chosen.space!r}: expected one of {', '.join(SPACES)}")
+        check_regime(self.regime)
+        budget = self.budget_seconds
+        if budget is not None and (isinstance(budget, bool) or not isinstance(budget, Real) or not budget > 0):
+            raise UsageError(f"budget_seconds is {budget!r}: expected a positive number")
+        if self.shapes is not None:
+            for name in ("grid", "rows", "hidden"):
+                if getattr(self, name) is not None:
+                    raise UsageError(f"--shapes and --{name} are both given: the shapes come from one of them")
+        self._check_compiling()
+
+    @property
+    def chosen(self) -> Effort:
+        """What the effort stands for, with what is given in its place.
+
+        Raises:
+            UsageError: the effort is unknown.
+        """
+        if self.effort not in EFFORTS:
+            raise UsageError(f"unknown effort {self.effort!r}: expected one of {', '.join(EFFORTS)}")
+        implied, budget = EFFORTS[self.effort], self.budget_seconds
+        return Effort(
+            self.grid or implied.grid,
+            self.space or implied.space,
+            self.strategy or implied.strategy,
+            implied.budget_seconds if budget is None else budget,
+        )
+
+    def _check_compiling(self) -> None:
+        if not self.compile_only:
+            for name in ("target", "out"):
+                if getattr(self, name) is not None:
+                    raise UsageError(f"--{name} is given without --compile-only: leave it out")
+            return
+        if self.target is None or self.out is None:
+            raise UsageError("--compile-only needs --target and --out: an architecture, as sm_90, and a folder")
+        for name in ("device", "stale", "cache", "dry_run"):
+            if getattr(self, name):
+                option = name.replace("_", "-")
+                raise UsageError(f"--{option} and --compile-only are both given: it compiles, and measures nothing")
+        self.limits()
+
+    def limits(self) -> Target:
+        """Limits of the target that is compiled for.
+
+        Raises:
+            UsageError: the target is unknown.
+        """
+        name = str(self.target)
+        return TARGETS[name] if name in TARGETS else target_for(name, TARGETS["sm_90"].sms)
+
+    def search(self) -> Strategy:
+        """What makes the search."""
+        chosen: Callable[..., Search] = search(self.chosen.strategy)
+        return chosen if self.studies is None else partial(chosen, studies=Path(self.studies))
+
+    def wanted(self) -> "Wanted":
+        """The problems of the grid, of the sizes or of the shapes."""
+        keys, dtypes, grid = self.operators, self.dtypes, self.chosen.grid
+        if self.shapes is not None:
+            given = self.shapes
+            pairs, larger = grids.shapes_of(Path(given) if isinstance(given, str | os.PathLike) else given)
+            found = problems(keys, dtypes, pairs)
+            return Wanted(found, beyond=len(larger) * (len(found) // len(pairs)))
+        sizes = self.rows, self.hidden
+        found = problems(keys, dtypes, grids.shapes(grid, *sizes))
+        if grid != "quick":
+            return Wanted(found)
+        return Wanted(found, len(problems(keys, dtypes, grids.shapes("default", *sizes))) - len(found))
+
+
+class Wanted(NamedTuple):
+    """The problems that were asked for, and how many were left out of what else they stand for: see `plan.Plan`."""
+
+    problems: list[Problem]
+    reduced: int = 0
+    beyond: int = 0
+
+    def plan(self, space: str, target: Target) -> Plan:
+        """The plan of a space on these problems."""
+        return plan(self.problems, space, target)._replace(reduced=self.reduced, beyond=self.beyond)

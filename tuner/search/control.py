@@ -1,0 +1,142 @@
+"""A control sample of unchanged code beside another search, after a change of Triton or of the driver.
+
+In: see `protocol`; the stored state of each config. Out: the sample's tasks first, 16 rounds for each config, then
+those of the other search; and at the end `Control`: how many times as long the same code takes as when it was stored.
+Only here are times of different runs compared, as a ratio over many problems.
+"""
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normtune.kernels.config import COPY, Config
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import operator, operators
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import Target
+from normtune.results.records import Outcome
+from normtune.tuner.plan.plan import Task, candidates
+from normtune.tuner.plan.resume import Stored
+from normtune.tuner.search.protocol import Batch, Known, Race, Search, Strategy
+from normtune.tuner.timing.protocol import ALL_BLOCKS
+
+PROBLEMS = 24
+# Of each problem. The second tells a change of one config from one of the machine.
+CONFIGS = 2
+_SEED = 1
+_CONFIDENCE = 0.95
+
+
+class Control(NamedTuple):
+    """Time of unchanged code, relative to its stored time: geometric mean over problems, with its 95 % interval."""
+
+    problems: int
+    ratio: float
+    low: float
+    high: float
+
+    def line(self) -> str:
+        """The result as text."""
+        interval = f"{self.ratio:.2f} ({self.low:.2f} to {self.high:.2f})"
+        return f"control sample: {self.problems} problems take {interval} times as long"
+
+
+class ControlSample:
+    """Problems whose code did not change, and their times then and now.
+
+    Args:
+        stored: state of what is stored, stale measurements included.
+        target: of the device.
+
+    Attributes:
+        tasks: `PROBLEMS` problems, or as many as there are, drawn with a fixed seed, with their best configs.
+    """
+
+    def __init__(self, stored: Stored, target: Target) -> None:
+        known = operators()
+        before: dict[Problem, dict[Config, int]] = {}
+        for (problem, config), coverage in stored.items():
+            if config == COPY or coverage.status != "ok" or coverage.median_ns is None or problem.operator not in known:
+                continue
+            if coverage.fingerprint == fingerprint(known[problem.operator]):
+                before.setdefault(problem, {})[config] = coverage.median_ns
+        drawn = random.Random(_SEED).sample(sorted(before), min(PROBLEMS, len(before)))
+        self._before = {problem: before[problem] for problem in drawn}
+        self._logs: dict[Problem, float] = {}
+        self.tasks = tuple(self._task(problem, target) for problem in drawn)
+
+    def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """Receive the outcomes of a task."""
+        before = self._before[task.problem]
+        logs = [
+            math.log(float(np.median(outcomes[config].nanoseconds)) / before[config])
+            for config in task.configs
+            if config in outcomes and len(outcomes[config].nanoseconds)
+        ]
+        if logs:
+            self._logs[task.problem] = float(np.mean(logs))
+
+    def result(self) -> Control | None:
+        """The ratio; None with fewer than two problems."""
+        logs = list(self._logs.values())
+        if len(logs) < 2:
+            return None
+        from scipy.stats import t
+
+        mean = float(np.mean(logs))
+        half = float(t.ppf((1 + _CONFIDENCE) / 2, len(logs) - 1) * np.std(logs, ddof=1) / math.sqrt(len(logs)))
+        return Control(len(logs), *(math.exp(value) for value in (mean, mean - half, mean + half)))
+
+    def _task(self, problem: Problem, target: Target) -> Task:
+        times = self._before[problem]
+        best = sorted(times, key=lambda config: (times[config], config))
+        kept, _ = candidates(operator(problem.operator), best[:CONFIGS], problem, target)
+        return Task(problem, tuple(kept))
+
+
+class WithControl:
+    """A `protocol.Search`: the tasks of a control sample, then another search's.
+
+    Args:
+        tasks: of both.
+        known: stored measurements, for the other search.
+        strategy: makes the other search.
+        sample: the control sample.
+    """
+
+    def __init__(self, tasks: Sequence[Task], known: Known, strategy: Strategy, sample: ControlSample) -> None:
+        control = set(sample.tasks)
+        self._sample = sample
+        self._left = [task for task in tasks if task in control]
+        self._control = frozenset(self._left)
+        self._search: Search = strategy([task for task in tasks if task not in control], known)
+        self.name = self._search.name
+        self.expected_blocks = self._search.expected_blocks
+
+    def left(self) -> Sequence[Task]:
+        """The tasks of both that are not done."""
+        return [*self._left, *self._search.left()]
+
+    def ask(self, seconds: float) -> Iterator[Task]:
+        """The control sample first: a budget may end the rest."""
+        yield from list(self._left)
+        yield from self._search.ask(seconds)
+
+    def race(self, task: Task) -> Race:
+        """All rounds for a task of the sample; the other search's batches for its own."""
+        if task not in self._control:
+            return self._search.race(task)
+        self._left.remove(task)
+        return _all_rounds(task)
+
+    def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """Pass outcomes to the sample or the search that asked."""
+        receiver: Any = self._sample if task in self._control else self._search
+        receiver.tell(task, outcomes)
+
+
+def _all_rounds(task: Task) -> Race:
+    yield Batch(task.configs, ALL_BLOCKS)
