@@ -73,7 +73,7 @@ def test_only_what_another_triton_compiles_to_other_instructions_is_measured_aga
     with Store.open(path) as store:
         for run in evidence.runs:
             store.begin_run(run._replace(software={**run.software, "triton": OLD}))
-        store.add(evidence.measurements(), codes)
+        store.add([item._replace(code=codes.get((item.problem, item.config))) for item in evidence.measurements()])
         medians = {pair: state.median_ns for pair, state in store.coverage(evidence.runs[0].device).items()}
     kept = {}
     for problem, config in sorted(set(launches) - planted, key=lambda pair: (medians[pair], pair[1])):
