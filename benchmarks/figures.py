@@ -195,7 +195,7 @@ def _losses() -> list[Losses]:
     from normtune.heuristics.tablefile.tree import leaves
     from normtune.kernels.operator import operator
     from normtune.kernels.target import target_for
-    from normtune.results.parquet_csv import read_parquet
+    from normtune.results.exchange.parquet_csv import read_parquet
 
     (device,) = _evidence().devices()
     target = target_for(device.target, device.sms)
@@ -374,7 +374,7 @@ def _peers() -> list[dict[str, Any]]:
 
 @cache
 def _evidence() -> Any:
-    from normtune.results.recording import load_recording
+    from normtune.results.exchange.recording import load_recording
 
     return load_recording(RECORDING)
 

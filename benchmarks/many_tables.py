@@ -92,7 +92,7 @@ def made_up(recording: str, count: int) -> "Evidence":
     from normtune.kernels.operator import operator, register
     from normtune.results.columns import COLUMNS
     from normtune.results.evidence import Evidence
-    from normtune.results.recording import load_recording
+    from normtune.results.exchange.recording import load_recording
 
     real = operator(LIKE)
     recorded = load_recording(recording).select([LIKE], ["bfloat16"])

@@ -18,8 +18,8 @@ import numpy as np
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import foreign, recorded, some, space_of
 from normtune.kernels.config import Config
+from normtune.results.exchange.t4 import RecordedSpace
 from normtune.results.records import ROUNDS_PER_BLOCK
-from normtune.results.t4 import RecordedSpace
 from normtune.tuner.plan.estimate import H200, SENTINEL_MOVED
 from normtune.tuner.search import paired
 from normtune.tuner.search.adaptive import Adaptive

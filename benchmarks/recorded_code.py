@@ -17,8 +17,8 @@ import time
 
 from normtune.kernels.fingerprint import SAME_CODE, fingerprint
 from normtune.kernels.operator import operators
-from normtune.results.recorded_code import cell_of, pairs_of, path_of, read, write
-from normtune.results.recording import load_recording, recordings
+from normtune.results.exchange.recorded_code import cell_of, pairs_of, path_of, read, write
+from normtune.results.exchange.recording import load_recording, recordings
 from normtune.tuner.device.recorded import difference, record
 
 

@@ -15,9 +15,9 @@ from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import operator, read_config
 from normtune.kernels.problem import Problem
 from normtune.results.evidence import Evidence
-from normtune.results.recording import load_recording
+from normtune.results.exchange.recording import load_recording
+from normtune.results.exchange.t4 import RecordedSpace, is_t4, read_t4
 from normtune.results.records import ROUNDS_PER_BLOCK
-from normtune.results.t4 import RecordedSpace, is_t4, read_t4
 from normtune.tuner.plan.estimate import BINARY_GATE_SECONDS, BINARY_SECONDS, CONFIG_GATE_SECONDS, H200
 from normtune.tuner.plan.plan import Candidate, Task
 from normtune.tuner.search.simulation import Space

@@ -101,7 +101,7 @@ def by_class(name: str, dtype: str) -> tuple[float, float]:
     from normtune.heuristics.regret.matrix import timing_matrix
     from normtune.kernels.operator import operator
     from normtune.kernels.target import target_for
-    from normtune.results.recording import load_recording
+    from normtune.results.exchange.recording import load_recording
 
     evidence = load_recording("nvidia-h200").current()
     (device,) = evidence.devices()

@@ -23,7 +23,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.results.recording import load_recording
+from normtune.results.exchange.recording import load_recording
 
 H200 = TARGETS["sm_90"]
 LEAVES = 12

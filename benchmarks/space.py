@@ -25,7 +25,7 @@ def main() -> None:
     options = parser.parse_args()
     from normtune.kernels.operator import operator
     from normtune.kernels.target import target_for
-    from normtune.results.parquet_csv import read_parquet
+    from normtune.results.exchange.parquet_csv import read_parquet
     from normtune.tuner.plan.plan import candidates
 
     evidence = read_parquet(options.measurements)

@@ -161,8 +161,8 @@ def main() -> None:
 def replay_of(part: Part, name: str, kinds: Sequence[str], options: argparse.Namespace) -> list[dict[str, object]]:
     """All checks of one table; three times as many of the fresh one, whose error rate must be lower."""
     from normtune.benchmarks.replays import Replay, half_table
-    from normtune.results.parquet_csv import read_parquet
-    from normtune.results.recording import load_recording
+    from normtune.results.exchange.parquet_csv import read_parquet
+    from normtune.results.exchange.recording import load_recording
 
     if part.evidence:
         replay = Replay(part.evidence.name, read_parquet(part.evidence))

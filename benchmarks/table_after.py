@@ -21,7 +21,7 @@ from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.evidence import Evidence
-from normtune.results.recording import load_recording
+from normtune.results.exchange.recording import load_recording
 from normtune.results.records import Measurement
 from normtune.tuner.search.registry import search
 from normtune.tuner.search.simulation import Simulated, Space, simulate

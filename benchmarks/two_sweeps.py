@@ -81,8 +81,8 @@ def _line(one: "Crossed") -> str:
 def _read(store: str) -> "Evidence":
     """The cold times of the newest kernels in a store, a file or a recording."""
     from normtune.heuristics.fitting.pipeline import used
-    from normtune.results.parquet_csv import read_parquet
-    from normtune.results.recording import recordings
+    from normtune.results.exchange.parquet_csv import read_parquet
+    from normtune.results.exchange.recording import recordings
     from normtune.results.source import measured
 
     if store in recordings():

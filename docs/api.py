@@ -33,8 +33,8 @@ REACHED = {
     "check_on_device": ("heuristics.api.check:DeviceCheck", "heuristics.checking.verdict:Judgement"),
     "diff": ("heuristics.api.diff:Diff", "heuristics.api.diff:OnDevice"),
     "doctor": ("tuner.doctor.checks:Finding",),
-    "export_data": ("results.exchange:Exported",),
-    "import_data": ("results.exchange:Imported",),
+    "export_data": ("results.exchange.transfer:Exported",),
+    "import_data": ("results.exchange.transfer:Imported",),
     "load_table": ("heuristics.tablefile.locate:Table",),
     "show_flips": (
         "heuristics.api.maps:FlipMaps",

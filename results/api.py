@@ -13,10 +13,10 @@ import pandas as pd
 
 from normtune.errors import UsageError
 from normtune.kernels.problem import join_key
-from normtune.results import exchange
 from normtune.results.database.store import Store, resolve_url
 from normtune.results.evidence import Evidence
-from normtune.results.exchange import Exported, Imported
+from normtune.results.exchange import transfer
+from normtune.results.exchange.transfer import Exported, Imported
 from normtune.results.names import named
 from normtune.results.regimes import COLD
 from normtune.results.selection import narrowed
@@ -86,7 +86,7 @@ def export_data(
         NormtuneError: the store cannot be read, or the file not be written.
     """
     keys, kinds = named("operators", operators), named("dtypes", dtypes)
-    return exchange.export_file(lambda: narrowed(taken(data, None, None), keys, kinds), Path(path), regime)
+    return transfer.export_file(lambda: narrowed(taken(data, None, None), keys, kinds), Path(path), regime)
 
 
 def export_recording(
@@ -114,7 +114,7 @@ def export_recording(
         NormtuneError: the store cannot be read, or a file would be too large or cannot be written.
     """
     keys, kinds = named("operators", operators), named("dtypes", dtypes)
-    return exchange.export_recording(lambda: narrowed(taken(data, None, None), keys, kinds), name, Path(folder), regime)
+    return transfer.export_recording(lambda: narrowed(taken(data, None, None), keys, kinds), name, Path(folder), regime)
 
 
 def import_data(
@@ -143,6 +143,6 @@ def imported(
     paths = list(files) if isinstance(files, Iterable) else [files]
     if wrong := [path for path in paths if not isinstance(path, str | os.PathLike)]:
         raise UsageError(f"files has {wrong[0]!r}: expected paths of Parquet files")
-    parts = exchange.read_files(paths)
+    parts = transfer.read_files(paths)
     with nullcontext(store) if isinstance(store, Store) else Store.open(url) as opened:
-        yield from exchange.merged(parts, opened.merge)
+        yield from transfer.merged(parts, opened.merge)

@@ -63,7 +63,7 @@ def export(
     store: StoreOption = None,
 ) -> None:
     """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line per sample), or as a recording."""
-    from normtune.results.exchange import export_file, export_recording
+    from normtune.results.exchange.transfer import export_file, export_recording
     from normtune.results.selection import narrowed
     from normtune.results.source import measured
 

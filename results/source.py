@@ -83,7 +83,7 @@ def measured(
     if regime is not None:
         check_regime(regime)
     if recording is not None:
-        from normtune.results.recording import load_recording
+        from normtune.results.exchange.recording import load_recording
 
         found = load_recording(recording, None)
     else:

@@ -69,7 +69,7 @@ class Keeper:
     def _rescued(self, error: Exception) -> NormtuneError:
         """Write the run to a file, and return an error that names it."""
         from normtune.results.evidence import Evidence
-        from normtune.results.parquet_csv import write_parquet
+        from normtune.results.exchange.parquet_csv import write_parquet
 
         self._failed = True
         evidence = Evidence.from_measurements(self._held, [self.run])

@@ -24,8 +24,8 @@ from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.tablefile.relative_tree import choose_on
 from normtune.kernels.config import Config
 from normtune.results.evidence import Evidence
+from normtune.results.exchange.recording import ALL, load_recordings
 from normtune.results.names import named
-from normtune.results.recording import ALL, load_recordings
 from normtune.results.records import Device
 from normtune.results.regimes import COLD, check_regime
 from normtune.results.source import Measured, taken

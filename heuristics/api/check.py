@@ -23,7 +23,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
-from normtune.results.recording import load_recording
+from normtune.results.exchange.recording import load_recording
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.tuner import recheck
 from normtune.tuner.device.open import Bench, Outcome, open_device

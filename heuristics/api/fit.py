@@ -34,8 +34,8 @@ from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.target import MOST_SMS, TARGETS, target_for
 from normtune.results.database.store import Store
-from normtune.results.dataframe import evidence_of
 from normtune.results.evidence import Evidence
+from normtune.results.exchange.dataframe import evidence_of
 from normtune.results.names import named
 from normtune.results.records import Device
 from normtune.results.regimes import COLD

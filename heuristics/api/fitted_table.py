@@ -19,7 +19,7 @@ from normtune.heuristics.fitted.result import TableFunction
 from normtune.heuristics.fitted.write import check_evidence, check_table, write_table
 from normtune.kernels.problem import split_key
 from normtune.results.evidence import Evidence
-from normtune.results.parquet_csv import write_parquet
+from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.source import Measured
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from normtune.kernels.config import Config
     from normtune.kernels.problem import Problem
     from normtune.results.evidence import Evidence
-    from normtune.results.recorded_code import Cell, Difference, RecordedCode
+    from normtune.results.exchange.recorded_code import Cell, Difference, RecordedCode
 
 # Measurements behind a table, of one device, and the digests of their code.
 Timed = tuple["RecordedCode | None", "Evidence"]
@@ -78,7 +78,7 @@ def _difference(
     code: "RecordedCode | None", evidence: "Evidence", header: Header, text: str, compare: Comparing
 ) -> "tuple[Collection[Cell], Difference]":
     """The table's cells in its measurements, and the result of comparing their code."""
-    from normtune.results.recorded_code import cell_of, pairs_of
+    from normtune.results.exchange.recorded_code import cell_of, pairs_of
 
     (device,) = evidence.devices()
     if header.is_for_any_gpu:

@@ -179,8 +179,8 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     Raises:
         NormtuneError: the recording or file that the header names is missing or damaged, or holds other measurements.
     """
-    from normtune.results.parquet_csv import read_parquet
-    from normtune.results.recording import ALL, load_recording, load_recordings
+    from normtune.results.exchange.parquet_csv import read_parquet
+    from normtune.results.exchange.recording import ALL, load_recording, load_recordings
 
     given = values(header.regenerate)
     name, regime = given.get("--recording", [""])[-1], given.get("--regime", [COLD])[-1]
@@ -213,8 +213,8 @@ def _timed(header: Header, path: Path) -> Iterator[Timed]:
     Raises:
         NormtuneError: the digests of a recording are damaged.
     """
-    from normtune.results import recorded_code
-    from normtune.results.recording import ALL, load_recording, recordings
+    from normtune.results.exchange import recorded_code
+    from normtune.results.exchange.recording import ALL, load_recording, recordings
 
     if name := values(header.regenerate).get("--recording", [""])[-1]:
         for recording in recordings() if name == ALL else [name]:

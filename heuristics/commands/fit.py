@@ -98,7 +98,7 @@ def fit(
     from normtune.heuristics.fitted import regenerate, report, write
     from normtune.heuristics.fitted.baseline import baseline as in_use
     from normtune.kernels.gpu_name import plain_name
-    from normtune.results.parquet_csv import write_parquet
+    from normtune.results.exchange.parquet_csv import write_parquet
     from normtune.results.source import measured
 
     baseline, regime = chosen["baseline"], chosen["regime"]

@@ -97,7 +97,7 @@ def check_evidence(path: Path, force: bool) -> None:
         UsageError: the name does not end in .parquet; the path is not a regular file; or it is not evidence that
             normtune wrote, and `force` is not set.
     """
-    from normtune.results import parquet_csv
+    from normtune.results.exchange import parquet_csv
 
     if path.suffix.lower() != ".parquet":
         raise UsageError(f"--evidence is {str(path)!r}: expected a file that ends in .parquet")

@@ -22,7 +22,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.regret.matrix import WEIGHT, TimingMatrix
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem, split_key
-from normtune.results.csv_file import Line, positive, read_lines
+from normtune.results.exchange.csv_file import Line, positive, read_lines
 
 DECADES, EQUAL = "decades", "equal"
 NAMED = (DECADES, EQUAL)

@@ -196,7 +196,7 @@ class Store:
                 measurements.
             NormtuneError: the store cannot be read, or the file not be written.
         """
-        from normtune.results.exchange import export_file
+        from normtune.results.exchange.transfer import export_file
 
         return export_file(lambda: self.load(regime=None), Path(path), regime).evidence
 
@@ -209,7 +209,7 @@ class Store:
         Raises:
             NormtuneError: the file cannot be read or contradicts what is stored; nothing of it is stored.
         """
-        from normtune.results.exchange import merged, read_files
+        from normtune.results.exchange.transfer import merged, read_files
 
         (found,) = merged(read_files([path]), self.merge)
         return found.added

@@ -70,14 +70,18 @@ ROOMS = {
         rf"(?!{LIGHT}|{SPECS})kernels/reduce_partials/", "light kernels kernels/tiles", "torch"
     ),
     "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch triton"),
-    "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas pyarrow rich"),
-    "results/database": Room("results/database/", "light results", "numpy sqlalchemy"),
-    "results/source": Room(r"results/(source|api|commands)\.py", "light results results/database", "pandas rich typer"),
-    "heuristics/regret": Room("heuristics/regret/", "light heuristics/tablefile results", "numpy"),
+    "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas rich"),
+    "results/exchange": Room("results/exchange/", "light results", "numpy pandas pyarrow"),
+    "results/database": Room("results/database/", "light results results/exchange", "numpy sqlalchemy"),
+    "results/source": Room(
+        r"results/(source|api|commands)\.py", "light results results/exchange results/database", "pandas rich typer"
+    ),
+    "heuristics/regret": Room("heuristics/regret/", "light heuristics/tablefile results results/exchange", "numpy"),
     "heuristics/solver": Room("heuristics/solver/", "light heuristics/tablefile heuristics/regret", "numpy"),
     "heuristics/fitted": Room(
         "heuristics/fitted/",
-        "light heuristics/tablefile heuristics/rules results results/database heuristics/regret heuristics/solver",
+        "light heuristics/tablefile heuristics/rules results results/exchange results/database heuristics/regret "
+        "heuristics/solver",
         "numpy",
     ),
     "heuristics/fitting": Room(
@@ -92,7 +96,7 @@ ROOMS = {
     ),
     "heuristics/checking": Room(
         "heuristics/checking/",
-        "light heuristics/tablefile heuristics/rules results heuristics/regret heuristics/fitted "
+        "light heuristics/tablefile heuristics/rules results results/exchange heuristics/regret heuristics/fitted "
         "heuristics/fitting heuristics/any_gpu",
         "numpy scipy",
     ),
@@ -114,30 +118,33 @@ ROOMS = {
     ),
     "tuner/machine": Room("tuner/machine/", "kernels/calling", "pynvml torch triton"),
     "tuner/timing": Room("tuner/timing/", "light kernels/calling results", "pynvml torch triton"),
-    "tuner/plan": Room("tuner/plan/", "light results results/database tuner/timing", "numpy"),
+    "tuner/plan": Room("tuner/plan/", "light results results/exchange results/database tuner/timing", "numpy"),
     "tuner/search": Room(
         "tuner/search/", "light results results/database tuner/timing tuner/plan", "numpy optuna scipy"
     ),
     "tuner/device": Room(
         "tuner/device/",
-        "light kernels kernels/calling results results/database tuner/machine tuner/timing tuner/plan tuner/search",
+        "light kernels kernels/calling results results/exchange results/database tuner/machine tuner/timing tuner/plan "
+        "tuner/search",
         "pebble pynvml torch triton",
     ),
-    "tuner": Room(SWEEPS, "light results results/database tuner/plan tuner/device tuner/search", "numpy rich"),
+    "tuner": Room(
+        SWEEPS, "light results results/exchange results/database tuner/plan tuner/device tuner/search", "numpy rich"
+    ),
     "tuner/doctor": Room(
         "tuner/doctor/", "light kernels/calling results results/database tuner/machine tuner/device", "typer"
     ),
     "tuner/commands": Room(r"tuner/commands\.py", "results results/source tuner", "typer"),
     "heuristics/api": Room(
         "heuristics/api/",
-        "light heuristics/tablefile results results/database results/source heuristics/regret "
+        "light heuristics/tablefile results results/exchange results/database results/source heuristics/regret "
         "heuristics/fitted heuristics/fitting heuristics/any_gpu heuristics/checking heuristics/stability "
         "heuristics/showing heuristics/comparing tuner/machine tuner/plan tuner/device tuner",
         "pandas",
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
-        "light heuristics/tablefile results results/database results/source heuristics/regret "
+        "light heuristics/tablefile results results/exchange results/database results/source heuristics/regret "
         "heuristics/fitted heuristics/any_gpu heuristics/checking heuristics/stability heuristics/showing "
         "tuner tuner/commands heuristics/api",
         "pandas rich typer",

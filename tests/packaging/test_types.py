@@ -20,7 +20,7 @@ from normtune.heuristics.api.maps import FlipMaps, Maps
 from normtune.heuristics.api.installing import Installed, Removed
 from normtune.heuristics.api.stability import TableStability
 from normtune.heuristics.checking.offline import Report
-from normtune.results.exchange import Exported, Imported
+from normtune.results.exchange.transfer import Exported, Imported
 from normtune.tuner.api import Sweep
 
 def checked(frame: pd.DataFrame, store: Store) -> None:

@@ -10,7 +10,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.results.commands import app
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-from normtune.results.parquet_csv import read_parquet
+from normtune.results.exchange.parquet_csv import read_parquet
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.results.commands import app
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-from normtune.results.parquet_csv import read_parquet, write_parquet
+from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_the_commands_import_nothing_heavy():
 
 
 def test_results_import_neither_torch_nor_triton():
-    modules = "recording, normtune.results.database.store, normtune.results.statistics"
+    modules = "exchange.recording, normtune.results.database.store, normtune.results.statistics"
     code = f"import sys, normtune.results.{modules}; print(sorted({{'torch', 'triton'}} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"

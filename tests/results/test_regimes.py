@@ -3,10 +3,10 @@
 import pytest
 
 from normtune.errors import UsageError
-from normtune.results import recording
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-from normtune.results.recording import load_recording, write_recording
+from normtune.results.exchange import recording
+from normtune.results.exchange.recording import load_recording, write_recording
 from normtune.results.regimes import REGIMES, check_regime
 from normtune.results.source import measured
 

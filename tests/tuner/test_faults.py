@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from normtune.results.database.store import Store
-from normtune.results.parquet_csv import read_parquet
+from normtune.results.exchange.parquet_csv import read_parquet
 
 sys.path.insert(0, str(Path(__file__).parent))
 from store_faults import emptied, folder_removed, removed, replaced

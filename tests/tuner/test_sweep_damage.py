@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from normtune import cli
-from normtune.results.parquet_csv import read_parquet
+from normtune.results.exchange.parquet_csv import read_parquet
 
 SWEEP = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512", "--hidden", "256", "--quiet")
 

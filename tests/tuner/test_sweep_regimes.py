@@ -11,7 +11,7 @@ from normtune.cli import app
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY
 from normtune.results.database.store import Store
-from normtune.results.recording import load_recording, write_recording
+from normtune.results.exchange.recording import load_recording, write_recording
 from normtune.tuner.device import replay
 from normtune.tuner.device.open import open_device_to_plan
 from normtune.tuner.plan.estimate import H200, Pace, corrected
@@ -168,7 +168,7 @@ def test_a_recording_of_warm_times_is_replayed_warm(tmp_path, monkeypatch):
     evidence = load_recording("nvidia-h200").select(["rms_norm_forward:no_rstd"], ["bfloat16"])
     warm = type(evidence)(evidence.frame, tuple(run._replace(protocol={"regime": "warm"}) for run in evidence.runs))
     write_recording(warm, "warm-gpu", tmp_path)
-    monkeypatch.setattr("normtune.results.recording.FOLDER", tmp_path)
+    monkeypatch.setattr("normtune.results.exchange.recording.FOLDER", tmp_path)
     with pytest.raises(UsageError, match="recording warm-gpu has no times of regime cold, but of warm: name one of"):
         replay.ReplayEngine("warm-gpu")
     engine = replay.ReplayEngine("warm-gpu", "warm")

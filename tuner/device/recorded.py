@@ -13,7 +13,7 @@ from normtune.kernels.operator import AnyLaunch, operators
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target, target_for
 from normtune.results.evidence import Evidence
-from normtune.results.recorded_code import (
+from normtune.results.exchange.recorded_code import (
     Cell,
     Difference,
     RecordedCode,

@@ -14,7 +14,7 @@ from normtune.kernels.operator import AnyLaunch, IllegalConfigError, operator, r
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import target_for
 from normtune.results.evidence import Evidence
-from normtune.results.recording import load_recording, recordings
+from normtune.results.exchange.recording import load_recording, recordings
 from normtune.results.records import REPLAY_PREFIX, ROUNDS_PER_BLOCK, Outcome
 from normtune.results.regimes import COLD
 from normtune.results.selection import in_regime

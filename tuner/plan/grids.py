@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 
 from normtune.errors import UsageError
-from normtune.results.csv_file import positive, read_lines
+from normtune.results.exchange.csv_file import positive, read_lines
 
 # Most elements of a problem of a grid: beyond, memory speed determines the time of every useful config.
 MAX_ELEMENTS = 2**28

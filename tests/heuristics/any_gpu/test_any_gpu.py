@@ -29,7 +29,7 @@ from normtune.kernels.problem import MAX_ROWS, split_key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.evidence import Evidence
-from normtune.results.parquet_csv import write_parquet
+from normtune.results.exchange.parquet_csv import write_parquet
 
 FEW, MANY = RMSNormConfig("row", 1, 16), RMSNormConfig("block_row", 4, 16)
 ROWS = [1 << power for power in range(0, 19)]

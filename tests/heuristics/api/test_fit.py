@@ -17,7 +17,7 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
-from normtune.results.parquet_csv import read_parquet, write_csv
+from normtune.results.exchange.parquet_csv import read_parquet, write_csv
 
 GPU = {"name": "Test GPU", "target": "sm_90"}
 

@@ -24,7 +24,7 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
-from normtune.results.recording import load_recording
+from normtune.results.exchange.recording import load_recording
 from normtune.tuner.device.open import Outcome
 from normtune.tuner.recheck import Recheck
 

@@ -10,8 +10,8 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import OperatorSpec
-from normtune.results import recording
 from normtune.results.evidence import Evidence
+from normtune.results.exchange import recording
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 COMMAND = "normtune fit --recording test-gpu --out table.py"

@@ -13,7 +13,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.evidence import Evidence
-from normtune.results.recording import load_recording
+from normtune.results.exchange.recording import load_recording
 
 ONE, TWO = RMSNormConfig("row", 1, 1), RMSNormConfig("row", 1, 2)
 

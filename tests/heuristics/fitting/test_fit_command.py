@@ -8,9 +8,9 @@ from typer.testing import CliRunner, Result
 from normtune.errors import UsageError
 from normtune.heuristics.commands.fit import register
 from normtune.heuristics.tablefile import locate
-from normtune.results import recording
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
+from normtune.results.exchange import recording
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 

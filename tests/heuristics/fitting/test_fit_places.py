@@ -20,7 +20,7 @@ from normtune.heuristics.commands.fit import register
 from normtune.heuristics.tablefile import locate
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results.database.store import Store
-from normtune.results.parquet_csv import read_parquet
+from normtune.results.exchange.parquet_csv import read_parquet
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
 NAMES = ["NVIDIA A", "NVIDIA B"]

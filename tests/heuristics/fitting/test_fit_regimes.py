@@ -13,10 +13,10 @@ from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.results import recording
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-from normtune.results.recording import write_recording
+from normtune.results.exchange import recording
+from normtune.results.exchange.recording import write_recording
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096) for hidden in (64, 128, 256, 512)]
 FEW, MANY = RMSNormConfig("row", 1, 1), RMSNormConfig("row", 1, 16)

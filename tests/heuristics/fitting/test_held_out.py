@@ -26,9 +26,9 @@ from normtune.heuristics.tablefile.locate import SHIPPED, read
 from normtune.heuristics.tablefile.parse import trees
 from normtune.kernels.operator import operator
 from normtune.kernels.target import target_for
-from normtune.results.csv_file import positive, read_lines
 from normtune.results.evidence import Evidence
-from normtune.results.parquet_csv import read_parquet
+from normtune.results.exchange.csv_file import positive, read_lines
+from normtune.results.exchange.parquet_csv import read_parquet
 from normtune.tuner.plan.grids import GRIDS
 
 HERE = Path(__file__).parent

@@ -18,8 +18,8 @@ from normtune.heuristics.tablefile.parse import trees
 from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.results import recording
 from normtune.results.evidence import Evidence
+from normtune.results.exchange import recording
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 COMMAND = "normtune fit --recording test-gpu --batch-invariant --out table.py"

@@ -20,9 +20,9 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.results import recording
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
+from normtune.results.exchange import recording
 from normtune.results.records import Measurement
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]

@@ -21,7 +21,7 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS, Target
 from normtune.kernels.tiles.launch import Launch
-from normtune.results.recording import load_recording
+from normtune.results.exchange.recording import load_recording
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 ROWS, HIDDEN = (1, 8, 64, 512, 4096), (64, 96, 128, 1024, 2048)

@@ -9,7 +9,7 @@ from normtune.heuristics.stability.bootstrap import Blocks
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.results.recording import load_recording
+from normtune.results.exchange.recording import load_recording
 
 ONE, TWO, THREE = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 

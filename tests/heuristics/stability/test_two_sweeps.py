@@ -15,7 +15,7 @@ from normtune.heuristics.stability.two_sweeps import crossed, swept
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.evidence import Evidence
-from normtune.results.parquet_csv import write_parquet
+from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.records import Measurement
 
 FEW, MANY = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 16)

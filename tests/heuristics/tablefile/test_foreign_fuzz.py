@@ -30,11 +30,11 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint
-from normtune.results import recording
 from normtune.results.commands import app as data_app
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-from normtune.results.parquet_csv import read_parquet, write_parquet
+from normtune.results.exchange import recording
+from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.terminal import say
 
 SHAPES = [(rows, hidden) for rows in (1, 4096) for hidden in (64, 4096)]

@@ -18,9 +18,9 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint
-from normtune.results import recording
 from normtune.results.evidence import Evidence
-from normtune.results.parquet_csv import write_parquet
+from normtune.results.exchange import recording
+from normtune.results.exchange.parquet_csv import write_parquet
 
 ESCAPE = "\x1b[2J\x1b]0;x\x07"
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]

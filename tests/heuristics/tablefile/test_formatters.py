@@ -20,8 +20,8 @@ from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.heuristics.tablefile.relative_tree import ROWS_PER_SM, Cut, NormalisedTree
 from normtune.heuristics.tablefile.tree import Leaf
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.results import recording
 from normtune.results.evidence import Evidence
+from normtune.results.exchange import recording
 
 GOLDEN = Path(__file__).parents[1] / "fitted" / "golden_table.txt"
 TABLES = [GOLDEN, locate.SHIPPED / "nvidia_h200.py", locate.SHIPPED / locate.ANY_GPU]

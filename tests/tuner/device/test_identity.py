@@ -14,11 +14,11 @@ from normtune.kernels.rms_norm import forward
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles import launch
-from normtune.results import recorded_code
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-from normtune.results.parquet_csv import write_parquet
-from normtune.results.recorded_code import cell_of, pairs_of
+from normtune.results.exchange import recorded_code
+from normtune.results.exchange.parquet_csv import write_parquet
+from normtune.results.exchange.recorded_code import cell_of, pairs_of
 from normtune.results.records import Device
 from normtune.tuner.device import identity
 from normtune.tuner.device.bench import WorkerBench

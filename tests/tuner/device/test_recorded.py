@@ -13,10 +13,10 @@ from normtune.kernels.rms_norm import forward
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import target_for
 from normtune.kernels.tiles import launch
-from normtune.results import recorded_code
 from normtune.results.evidence import Evidence
-from normtune.results.recorded_code import Cell, cell_of, pairs_of, path_of, read, write
-from normtune.results.recording import load_recording
+from normtune.results.exchange import recorded_code
+from normtune.results.exchange.recorded_code import Cell, cell_of, pairs_of, path_of, read, write
+from normtune.results.exchange.recording import load_recording
 from normtune.results.records import Device, Measurement, Run
 from normtune.tuner.device import recorded
 from normtune.tuner.device.identity import triton_version

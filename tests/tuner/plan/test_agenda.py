@@ -15,7 +15,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
-from normtune.results.recording import load_recording
+from normtune.results.exchange.recording import load_recording
 from normtune.tuner.plan.agenda import Agenda, covering
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import Task, plan, problems

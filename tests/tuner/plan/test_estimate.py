@@ -8,7 +8,7 @@ import pytest
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
-from normtune.results.recording import load_recording
+from normtune.results.exchange.recording import load_recording
 from normtune.results.records import Device, Run
 from normtune.tuner.plan.estimate import H200, Pace, Speed, corrected, new_binaries
 from normtune.tuner.plan.grids import shapes

@@ -11,8 +11,8 @@ from normtune.kernels.config import COPY
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.results.recording import load_recording
-from normtune.results.t4 import read_t4
+from normtune.results.exchange.recording import load_recording
+from normtune.results.exchange.t4 import read_t4
 from normtune.tuner.plan.plan import Candidate, Task
 from normtune.tuner.search.paired import PRECISION, holm, standing
 from normtune.tuner.search.protocol import Samples

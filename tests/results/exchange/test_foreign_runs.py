@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.results import parquet_csv
 from normtune.results.commands import app
 from normtune.results.database.store import Store
-from normtune.results.dataframe import evidence_of
 from normtune.results.evidence import Evidence
-from normtune.results.parquet_csv import read_parquet, write_parquet
+from normtune.results.exchange import parquet_csv
+from normtune.results.exchange.dataframe import evidence_of
+from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import Device
 from normtune.results.source import measured
 from normtune.results.terminal import console, say

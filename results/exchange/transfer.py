@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.evidence import Evidence
-from normtune.results.parquet_csv import check_export, read_parquet, writer_of
-from normtune.results.recording import check_folder, write_recording
+from normtune.results.exchange.parquet_csv import check_export, read_parquet, writer_of
+from normtune.results.exchange.recording import check_folder, write_recording
+from normtune.results.exchange.t4 import is_t4
 from normtune.results.regimes import check_regime
 from normtune.results.selection import in_regime
-from normtune.results.t4 import is_t4
 
 Load = Callable[[], Evidence]
 

@@ -19,7 +19,7 @@ from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import FINISHES, SCHEDULES, RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-from normtune.results.parquet_csv import read_parquet, write_csv, write_parquet
+from normtune.results.exchange.parquet_csv import read_parquet, write_csv, write_parquet
 from normtune.results.records import STATUSES, Measurement, TimedCode
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)

@@ -17,9 +17,9 @@ from normtune.errors import NormtuneError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import AnyLaunch, read_config
 from normtune.kernels.problem import Problem
-from normtune.results import recording
 from normtune.results.atomic import replaced
 from normtune.results.evidence import Evidence
+from normtune.results.exchange import recording
 from normtune.results.places import unreadable
 from normtune.results.records import TimedCode, launch_digest
 

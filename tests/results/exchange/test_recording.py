@@ -7,9 +7,9 @@ import pytest
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.results import recording
 from normtune.results.evidence import Evidence
-from normtune.results.recording import MAX_BYTES, load_recording, recordings, write_recording
+from normtune.results.exchange import recording
+from normtune.results.exchange.recording import MAX_BYTES, load_recording, recordings, write_recording
 
 
 @pytest.fixture

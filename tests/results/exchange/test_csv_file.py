@@ -3,8 +3,8 @@
 import pytest
 
 from normtune.errors import UsageError
-from normtune.results import csv_file
-from normtune.results.csv_file import positive, read_lines
+from normtune.results.exchange import csv_file
+from normtune.results.exchange.csv_file import positive, read_lines
 
 
 @pytest.fixture

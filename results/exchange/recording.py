@@ -11,12 +11,12 @@ from pathlib import Path
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.atomic import replaced
 from normtune.results.evidence import Evidence
-from normtune.results.parquet_csv import check_export, read_parquet, write_table
+from normtune.results.exchange.parquet_csv import check_export, read_parquet, write_table
 from normtune.results.places import unwritable
 from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import COLD
 
-FOLDER = Path(__file__).parent / "recordings"
+FOLDER = Path(__file__).parents[1] / "recordings"
 # Stands for all recordings where several may be named.
 ALL = "all"
 MAX_BYTES = 2_000_000

@@ -1,0 +1,1 @@
+"""Measurements to and from files, recordings, and data frames of others."""
