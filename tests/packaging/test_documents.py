@@ -16,6 +16,8 @@ from normtune import __version__, cli
 from normtune.docs import api as python_reference
 from normtune.docs import blocks
 from normtune.docs import commands as reference
+from normtune.tuner.device.ahead import Ahead
+from normtune.tuner.search.control import Control
 
 DOCUMENTS = (
     "CHANGELOG.md",
@@ -140,6 +142,7 @@ def test_the_keys_of_a_sweep_as_json_are_documented(root: Path, tmp_path: Path, 
     done = run("-m", "normtune", *words, cwd=tmp_path, PYTHONPATH=str(tmp_path), PYTHONSAFEPATH="1")
     told = json.loads(done.stdout)
     keys = {*told, *told["plan"], *told["sweep"], *told["sweep"]["of_copy"]["rms_norm_forward"]}
+    keys |= {"compiled", *Ahead._fields, "control", *Control._fields}
     assert set(re.findall(r"`([a-z_]+)`", section)) == keys
 
 
