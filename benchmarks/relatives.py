@@ -3,10 +3,11 @@
     python benchmarks/relatives.py [--cases gated,fp8_row] [--shapes 4096x4096,64x4096] [--dtypes bfloat16]
                                    [--budget SECONDS]
 
-A case is a call as users make it: `fused_add`, `gated`, `fp8_static`, `fp8_row`, `fp8_block`, and the backward of the
-first two. Every installed peer takes part: Inductor with the plain formula, `chain` (RMSNorm of torch, then torch's
-other operations), Liger-Kernel, quack, flash-linear-attention. All sides are checked against float64 first, get the
-same number of samples, and are resumed, as in `benchmarks/peers.py`. `benchmarks/relatives_report.py` makes the table.
+A case is a call as users make it: `fused_add`, `gated`, `fp8_static`, `fp8_row`, `fp8_block`, `fp8_transpose`
+(static, in both layouts), and the backward of the first two. Every installed peer takes part: Inductor with the plain
+formula, `chain` (RMSNorm of torch, then torch's other operations), Liger-Kernel, quack, flash-linear-attention. All
+sides are checked against float64 first, get the same number of samples, and are resumed, as in `benchmarks/peers.py`.
+`benchmarks/relatives_report.py` makes the table.
 """
 
 import argparse
@@ -231,6 +232,10 @@ def _exact_norm(given: Tensors) -> tuple[Any, ...]:
     return (_norm(given["x"], given["weight"]),)
 
 
+def _exact_norms(given: Tensors) -> tuple[Any, ...]:
+    return _exact_norm(given) * 2
+
+
 @cache
 def _scale(device: Any) -> Any:
     """The given scale of `fp8_static`: normal values times normal weights end below 32."""
@@ -245,6 +250,11 @@ def _plain_fp8_static(given: Tensors) -> tuple[Any, ...]:
     norm = _norm(given["x"].float(), given["weight"].float())
     scale = _scale(given["x"].device)
     return (norm / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale, norm.abs().max()
+
+
+def _plain_fp8_transpose(given: Tensors) -> tuple[Any, ...]:
+    q, scale, amax = _plain_fp8_static(given)
+    return q, scale, amax, q.t().contiguous()
 
 
 def _plain_fp8(block: int | None) -> Function:
@@ -266,7 +276,8 @@ def _dequantized(results: tuple[Any, ...], tensors: Tensors) -> tuple[Any, ...]:
     q, scale = results[0].float(), results[1]
     parts = scale.shape[-1] if scale.dim() == 2 else 1
     wide = scale.repeat_interleave(-(-q.shape[1] // parts), 1)[:, : q.shape[1]] if scale.dim() == 2 else scale
-    return (q * wide,)
+    transposed = (results[3].float().t() * wide,) if len(results) > 3 else ()
+    return (q * wide, *transposed)
 
 
 def _ours(case: Case) -> Function:
@@ -274,11 +285,18 @@ def _ours(case: Case) -> Function:
 
     def quantized(scaling: str) -> Function:
         def call(given: Tensors) -> tuple[Any, ...]:
-            scale = _scale(given["x"].device) if scaling == "static" else None
+            is_static = scaling in ("static", "transpose")
             found = normtune.rms_norm_quantize_fp8(
-                given["x"], given["weight"], EPS, scale=scale, scaling=scaling, return_amax=scaling == "static"
+                given["x"],
+                given["weight"],
+                EPS,
+                scale=_scale(given["x"].device) if is_static else None,
+                scaling="static" if is_static else scaling,
+                return_amax=is_static,
+                return_transpose=scaling == "transpose",
             )
-            return found.q, found.scale
+            transposed = () if found.q_t is None else (found.amax, found.q_t)
+            return found.q, found.scale, *transposed
 
         return call
 
@@ -364,7 +382,8 @@ def _cases() -> dict[str, Case]:
             outer=("dy",),
         ),
     }
-    plain = {"static": _plain_fp8_static, "row": _plain_fp8(None), "block": _plain_fp8(128)}
+    plain: dict[str, Function] = {"static": _plain_fp8_static, "row": _plain_fp8(None), "block": _plain_fp8(128)}
+    plain["transpose"] = _plain_fp8_transpose
     for scaling, formula in plain.items():
         cases[f"fp8_{scaling}"] = Case(
             f"rms_norm_quantize_fp8_{scaling}",
@@ -373,7 +392,7 @@ def _cases() -> dict[str, Case]:
             ("x",),
             ("weight",),
             {"inductor": _inductor(formula)},
-            _exact_norm,
+            _exact_norms if scaling == "transpose" else _exact_norm,
             _dequantized,
             tolerance=FP8_TOLERANCE,
         )

@@ -17,6 +17,7 @@ PLAIN = {
     "fp8_static": relatives._plain_fp8_static,
     "fp8_row": relatives._plain_fp8(None),
     "fp8_block": relatives._plain_fp8(128),
+    "fp8_transpose": relatives._plain_fp8_transpose,
 }
 
 
@@ -59,7 +60,9 @@ def test_a_perfect_kernel_moves_what_the_case_reads_and_writes(name: str) -> Non
     written = spec.bytes_moved(problem) - read
     rows = 4096 * 1024
     # Elements written, and read beside what a call is given, in bytes.
-    elements = {"fused_add": 4, "fused_add_backward": 2 - 2, "gated": 2, "gated_backward": 4}.get(name, 1)
+    elements = {"fused_add": 4, "fused_add_backward": 2 - 2, "gated": 2, "gated_backward": 4, "fp8_transpose": 2}.get(
+        name, 1
+    )
     assert elements * rows <= written <= 1.04 * elements * rows + 40 * 1024
 
 
