@@ -35,6 +35,7 @@ from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
+from normtune.results.records import TimedCode
 from normtune.results.terminal import say
 
 SHAPES = [(rows, hidden) for rows in (1, 4096) for hidden in (64, 4096)]
@@ -161,7 +162,9 @@ def checked(*arguments: str) -> Result:
 def measured(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evidence:
     """Measurements of `toy` as a recording, in a folder without files; nothing is fitted again."""
     monkeypatch.chdir(tmp_path)
-    found = Evidence.from_measurements(measure(penalty, SHAPES, fingerprint=fingerprint(spec)), [run])
+    items = measure(penalty, SHAPES, fingerprint=fingerprint(spec))
+    coded = [item._replace(code=TimedCode(b"launch", b"code")) for item in items]
+    found = Evidence.from_measurements(coded, [run])
     monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
     monkeypatch.setattr(recording, "load_recording", lambda name, *_: found)
     return found
@@ -260,7 +263,7 @@ def test_damaged_parquet(measured: Evidence, examples: int, tmp_path_factory: py
     head["runs"][0]["protocol"] = {"regime": "cold", "void_rounds": 0}
     text = json.dumps(head)
     cells = [("operator", TEXT), ("variant", TEXT), ("dtype", TEXT), ("config", TEXT), ("fingerprint", TEXT)]
-    cells += [("status", TEXT), ("reason", TEXT), ("run", TEXT)]
+    cells += [("status", TEXT), ("reason", TEXT), ("run", TEXT), ("launch", TEXT), ("machine_code", TEXT)]
     columns = st.none() | st.sampled_from(cells).flatmap(lambda cell: st.tuples(st.just(cell[0]), cell[1]))
     heads = damaged(text) | altered(head).map(json.dumps)
     outside = tmp_path_factory.mktemp("store")
@@ -271,7 +274,9 @@ def test_damaged_parquet(measured: Evidence, examples: int, tmp_path_factory: py
         if column:
             at = made.column_names.index(column[0])
             cells = [column[1].encode("utf-8", "replace").decode(), *made.column(at).to_pylist()[1:]]
-            made = made.set_column(at, column[0], pa.array(cells, pa.string()))
+            # Of digests every second damage keeps the type.
+            kind = pa.binary() if column[0] in ("launch", "machine_code") and len(column[1]) % 2 else pa.string()
+            made = made.set_column(at, column[0], pa.array(cells, pa.string()).cast(kind))
         made = made.replace_schema_metadata({b"normtune": text.encode("utf-8", "replace")})
         pq.write_table(made, "data.parquet")
         try:
