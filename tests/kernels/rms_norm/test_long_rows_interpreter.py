@@ -59,7 +59,7 @@ def test_every_variant_is_within_rounding(key, rows, hidden, dtype):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_configs_are_within_rounding(name):
-    check((name, ""), 5, 131073, "float32")
+    check((name, ""), 2, 131073, "float32")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -67,6 +67,7 @@ def test_row_strides_are_free(name):
     check((name, ""), 3, 66000, "float32", padding=24)
 
 
+@pytest.mark.slow
 def test_the_longest_row_is_within_rounding():
     for name in ("rms_norm_forward", "rms_norm_backward"):
         spec = operator(name)
@@ -106,6 +107,7 @@ def test_each_casting_mode_rounds_what_its_formula_rounds(casting):
     assert all((found != other).float().mean() > 1e-2 for other in others)
 
 
+@pytest.mark.slow
 def test_a_frozen_input_needs_the_weight_gradient_alone():
     generator = torch.Generator().manual_seed(0)
     x, dy = (torch.randn(3, 65537, generator=generator) for _ in range(2))

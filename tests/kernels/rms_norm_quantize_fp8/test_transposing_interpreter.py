@@ -95,12 +95,12 @@ def test_a_transposition_that_is_wrong_in_one_element_is_outside(config, outputs
         compare(outputs, {"q_t": expected["q_t"]})
 
 
+@pytest.mark.parametrize("rows", [pytest.param(64, marks=pytest.mark.slow), 63])
 @pytest.mark.parametrize("config", [WHOLE, IN_TILES, THEN], ids=["whole", "tiles", "then"])
-def test_the_gate_passes_each_way(config, monkeypatch):
+def test_the_gate_passes_each_way(config, rows, monkeypatch):
     monkeypatch.setattr(timing_gate, "CALLS", 2)
-    for rows in (64, 63):
-        problem = SPEC.problem(rows, 100, "float32")
-        gate(SPEC, problem, (config, SPEC.launch(config, problem, TARGET)), TARGET, torch.device("cpu"))
+    problem = SPEC.problem(rows, 100, "float32")
+    gate(SPEC, problem, (config, SPEC.launch(config, problem, TARGET)), TARGET, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)

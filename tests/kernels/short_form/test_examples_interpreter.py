@@ -16,6 +16,7 @@ from normtune.kernels.short_form.decorator import kernel_operator
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import Candidate, candidates
 from normtune.tuner.timing import gate as gates
+from normtune.tuner.timing import trial as trials
 from normtune.tuner.timing.gate import WrongResultError, gate
 
 pytestmark = pytest.mark.interpreter
@@ -56,7 +57,7 @@ def door(monkeypatch):
     monkeypatch.setattr(operator, "_FAMILIES", dict(operator._FAMILIES))
     monkeypatch.setattr(load_file, "_FILES", {})
     monkeypatch.setattr(gates, "CALLS", 3)
-    monkeypatch.setattr(gates, "_TRIAL_ROWS", (13, 16, 1))
+    monkeypatch.setattr(trials, "_TRIAL_ROWS", (13, 16, 1))
 
 
 def declared(function=add, reference=added, **changes):
