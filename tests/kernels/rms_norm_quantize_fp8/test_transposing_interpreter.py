@@ -14,6 +14,7 @@ from normtune.kernels.rms_norm_quantize_fp8.variants import FLAGS, TRANSPOSE, op
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing import gate as timing_gate
+from normtune.tuner.timing import trial as timing_trial
 from normtune.tuner.timing.gate import WrongResultError, compare, gate
 
 pytestmark = pytest.mark.interpreter
@@ -99,6 +100,7 @@ def test_a_transposition_that_is_wrong_in_one_element_is_outside(config, outputs
 @pytest.mark.parametrize("config", [WHOLE, IN_TILES, THEN], ids=["whole", "tiles", "then"])
 def test_the_gate_passes_each_way(config, rows, monkeypatch):
     monkeypatch.setattr(timing_gate, "CALLS", 2)
+    monkeypatch.setattr(timing_trial, "_TRIAL_ROWS", (61, 48, 1))
     problem = SPEC.problem(rows, 100, "float32")
     gate(SPEC, problem, (config, SPEC.launch(config, problem, TARGET)), TARGET, torch.device("cpu"))
 
