@@ -209,7 +209,7 @@ def vllm(_: Path | None) -> None:
 
     def static_with_add(out: Any, x: Any, residual: Any, weight: Any, scale: Any, eps: float) -> None:
         found = normtune.rms_norm_quantize_fp8(
-            x, weight, eps, scale=scale, rounding="product", dtype=out.dtype, residual=residual
+            x, weight, eps, scale=scale, rounding="product", dtype=out.dtype, residual=residual, round_sum=True
         )
         out.copy_(found.q)
         residual.copy_(found.sum)
@@ -262,7 +262,7 @@ def vllm(_: Path | None) -> None:
         if group[1] != 128:
             nothing()
         layout = "column_major" if transposed else "row_major"
-        return quantized(x, weight, eps, dtype, ub, residual, scaling="block", layout=layout)
+        return quantized(x, weight, eps, dtype, ub, residual, scaling="block", layout=layout, least_amax=1.0 / 512.0)
 
     def scaled(parts: Any, least: float) -> Any:
         scale = parts.float().abs().amax(-1, keepdim=True).clamp(min=least) / largest

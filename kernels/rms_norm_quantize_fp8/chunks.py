@@ -20,12 +20,48 @@ from normtune.kernels.tiles.tile import columns, extent, load_weight, row_block
 
 
 @triton.jit
-def _chunk(p_x, o_col, m_col, t_x, i_chunk: tl.constexpr, IS_HELD: tl.constexpr):
-    """A chunk of x, or of the sum, float32: out of the registers, or again out of the cache."""
+def _read(
+    p_x,
+    p_residual,
+    o_col,
+    m_col,
+    IS_HELD: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    ROUNDS_SUM: tl.constexpr,
+):
+    """A chunk of what is normalized: x in its dtype, or its sum with the residual, float32 unless it is rounded."""
+    if IS_HELD:
+        b_read = tl.load(p_x + o_col, mask=m_col, other=0.0)
+    else:
+        b_read = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_last")
+    if HAS_RESIDUAL:
+        if IS_HELD:
+            b_add = tl.load(p_residual + o_col, mask=m_col, other=0.0)
+        else:
+            b_add = tl.load(p_residual + o_col, mask=m_col, other=0.0, eviction_policy="evict_last")
+        b_read = b_read.to(tl.float32) + b_add.to(tl.float32)
+        if ROUNDS_SUM:
+            b_read = b_read.to(p_x.dtype.element_ty)
+    return b_read
+
+
+@triton.jit
+def _chunk(
+    p_x,
+    p_residual,
+    o_col,
+    m_col,
+    t_x,
+    i_chunk: tl.constexpr,
+    IS_HELD: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    ROUNDS_SUM: tl.constexpr,
+):
+    """A chunk of what is normalized, float32: out of the registers, or again out of the cache."""
     if IS_HELD:  # noqa: SIM108
         b_read = t_x[i_chunk]
     else:
-        b_read = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_last")
+        b_read = _read(p_x, p_residual, o_col, m_col, IS_HELD, HAS_RESIDUAL, ROUNDS_SUM)
     return b_read.to(tl.float32)
 
 
@@ -61,6 +97,7 @@ def quantize_split_kernel(
     ROUNDS_PRODUCT: tl.constexpr,
     ROUNDS_NORM: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    ROUNDS_SUM: tl.constexpr,
     HAS_Y: tl.constexpr,
     COLUMN_MAJOR: tl.constexpr,
     HAS_AMAX: tl.constexpr,
@@ -73,20 +110,17 @@ def quantize_split_kernel(
     n_col = extent(hidden, ALIGNMENT)
     i_row = tl.program_id(0).to(tl.int64)
     p_x = x_ptr + i_row * extent(x_stride, ALIGNMENT)
+    p_residual = residual_ptr
+    if HAS_RESIDUAL:
+        p_residual += i_row * extent(residual_stride, ALIGNMENT)
     p_q = q_ptr + i_row * extent(q_stride, ALIGNMENT)
     b_square = tl.zeros([BLOCK_COL], dtype=tl.float32)
     t_x = ()  # Triton adds tuples, but does not unpack them
     for i_chunk in tl.static_range(CHUNKS):
         o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
-        if IS_HELD:
-            b_read = tl.load(p_x + o_col, mask=m_col, other=0.0)
-        else:
-            b_read = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_last")
+        b_read = _read(p_x, p_residual, o_col, m_col, IS_HELD, HAS_RESIDUAL, ROUNDS_SUM)
         if HAS_RESIDUAL:
-            p_residual = residual_ptr + i_row * extent(residual_stride, ALIGNMENT)
-            b_add = tl.load(p_residual + o_col, mask=m_col, other=0.0).to(tl.float32)
-            b_read = (b_read.to(tl.float32) + b_add).to(DTYPE)
-            tl.store(sum_ptr + i_row * extent(sum_stride, ALIGNMENT) + o_col, b_read, mask=m_col)
+            tl.store(sum_ptr + i_row * extent(sum_stride, ALIGNMENT) + o_col, b_read.to(DTYPE), mask=m_col)
         t_x = t_x + (b_read,)  # noqa: RUF005
         b_x = b_read.to(tl.float32)
         b_square += b_x * b_x
@@ -96,7 +130,7 @@ def quantize_split_kernel(
         for i_chunk in tl.static_range(CHUNKS):
             o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
             b_weight = load_weight(weight_ptr, o_col, m_col, offset)
-            b_x = _chunk(p_x, o_col, m_col, t_x, i_chunk, IS_HELD)
+            b_x = _chunk(p_x, p_residual, o_col, m_col, t_x, i_chunk, IS_HELD, HAS_RESIDUAL, ROUNDS_SUM)
             b_most = tl.maximum(b_most, magnitude(norm(b_x, b_rstd, b_weight, DTYPE, ROUNDS_PRODUCT, ROUNDS_NORM)))
         b_scale = scale_of(tl.max(b_most, axis=0), least_amax, LARGEST)
         tl.store(scale_ptr + i_row, b_scale)
@@ -105,7 +139,7 @@ def quantize_split_kernel(
     for i_chunk in tl.static_range(CHUNKS):
         o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
         b_weight = load_weight(weight_ptr, o_col, m_col, offset)
-        b_x = _chunk(p_x, o_col, m_col, t_x, i_chunk, IS_HELD)
+        b_x = _chunk(p_x, p_residual, o_col, m_col, t_x, i_chunk, IS_HELD, HAS_RESIDUAL, ROUNDS_SUM)
         b_norm = norm(b_x, b_rstd, b_weight, DTYPE, ROUNDS_PRODUCT, ROUNDS_NORM)
         if HAS_Y:
             tl.store(y_ptr + i_row * extent(y_stride, ALIGNMENT) + o_col, b_norm.to(DTYPE), mask=m_col)

@@ -56,9 +56,12 @@ def outputs(
         least_amax: least magnitude from which a scale is computed.
     """
     found: dict[str, Tensor] = {}
-    if residual is not None:
-        x = found["sum"] = (x.float() + residual.float()).to(x.dtype)
     wide = x.float()
+    if residual is not None:
+        wide = wide + residual.float()
+        found["sum"] = wide.to(x.dtype)
+        if work.rounds_sum:
+            wide = found["sum"].float()
     norm = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     if work.rounds_product:
         norm = norm.to(x.dtype).float()

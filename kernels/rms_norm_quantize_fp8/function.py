@@ -28,7 +28,7 @@ class Quantized(NamedTuple):
         scale: float32, the factor that multiplies back: as given (`static`), (..., 1) (`row`) or (..., blocks).
         amax: (1,) float32, largest magnitude of the norm over the whole tensor; None if not asked for.
         y: the norm in x's dtype; None if not asked for.
-        sum: x + residual in x's dtype, which was normalized; None without a residual.
+        sum: x + residual in x's dtype; None without a residual.
         q_t: (hidden, rows), the transpose of q as a matrix (rows, hidden), contiguous; None if not asked for.
     """
 
@@ -50,6 +50,7 @@ def rms_norm_quantize_fp8(
     dtype: torch.dtype = torch.float8_e4m3fn,
     *,
     residual: Tensor | None = None,
+    round_sum: bool = False,
     rounding: str = "float32",
     layout: str = "row_major",
     return_amax: bool = False,
@@ -70,9 +71,11 @@ def rms_norm_quantize_fp8(
     and up to 2^30 of them. On other devices, and for longer rows, the same is composed of torch's operations. The fnuz
     dtypes, which gfx942 has, were compiled for it, but never run on one.
 
-    Contracts of others, in these terms: vLLM's `rms_norm_static_fp8_quant` is `static` with rounding "product", its
-    `rms_norm_dynamic_per_token_quant` is `row` with rounding "product" and least_amax 1 / 512 (for e4m3fn), but divides
-    by the scale, which may round to the neighbouring FP8 value. FlashInfer's `rmsnorm_quant` is `static`. Transformer
+    Contracts of others, in these terms: vLLM's `rms_norm_static_fp8_quant` is `static` with rounding "product", and
+    `fused_add_rms_norm_static_fp8_quant` is that with `round_sum`. Its `rms_norm_dynamic_per_token_quant` is `row` and
+    its `rms_norm_per_block_quant` for groups of 128 is `block`, with rounding "product", without `round_sum`, and with
+    least_amax 1 / 512 (for e4m3fn); both divide by the scale, which may round to the neighbouring FP8 value.
+    FlashInfer's `rmsnorm_quant` and `fused_add_rmsnorm_quant` are `static`, without `round_sum`. Transformer
     Engine's forward with delayed scaling is `static` with `return_amax`, its scale being the reciprocal of this one.
     DeepGEMM's `per_token_cast_to_fp8` of a norm is `block` with rounding "norm" and least_amax 1e-4; it reads scales in
     the layout "column_major".
@@ -86,7 +89,9 @@ def rms_norm_quantize_fp8(
         scaling: `static` (one given scale), `row` (a computed scale for each row) or `block` (for each 128 columns of a
             row, of which the last ones may be fewer).
         dtype: of q: float8_e4m3fn, float8_e5m2, float8_e4m3fnuz or float8_e5m2fnuz.
-        residual: of x's shape and dtype; x + residual, rounded to that dtype, is normalized in place of x.
+        residual: of x's shape and dtype; x + residual, added in float32, is normalized in place of x.
+        round_sum: round that sum to x's dtype before it is normalized, as `fused_add_rms_norm` does with the rounding
+            "sum"; else only the sum that is returned is rounded, as with "float32".
         rounding: what is quantized, with its amax: the norm in "float32"; the "norm" rounded to x's dtype, as in
             `rms_norm` and a quantization after it; or the norm of a "product" x * rstd that was rounded before the
             weight multiplied it, rounded itself.
@@ -110,12 +115,13 @@ def rms_norm_quantize_fp8(
     tensors = (x, weight, residual, scale)
     if has_torch_function_variadic(*tensors):
         given: dict[str, Any] = {"eps": eps, "offset": offset, "scale": scale, "scaling": scaling, "dtype": dtype}
-        given |= {"residual": residual, "rounding": rounding, "layout": layout, "return_amax": return_amax}
-        given |= {"return_y": return_y, "return_transpose": return_transpose, "least_amax": least_amax}
-        given["batch_invariant"] = batch_invariant
+        given |= {"residual": residual, "round_sum": round_sum, "rounding": rounding, "layout": layout}
+        given |= {"return_amax": return_amax, "return_y": return_y, "return_transpose": return_transpose}
+        given |= {"least_amax": least_amax, "batch_invariant": batch_invariant}
         found: Quantized = handle_torch_function(rms_norm_quantize_fp8, tensors, x, weight, **given)
         return found
-    choice = (scaling, dtype, rounding, layout, return_amax, return_y, return_transpose, residual is not None)
+    returned = (return_amax, return_y, return_transpose)
+    choice = (scaling, dtype, rounding, layout, round_sum, *returned, residual is not None)
     try:
         work, variant = _settled(*choice) if torch.compiler.is_compiling() else _kept_settled(*choice)
     except TypeError:  # also of values that cannot be kept
@@ -134,6 +140,7 @@ def _settled(
     dtype: torch.dtype,
     rounding: str,
     layout: str,
+    round_sum: bool,
     return_amax: bool,
     return_y: bool,
     return_transpose: bool,
@@ -157,7 +164,8 @@ def _settled(
         raise TypeError(f"dtype is {dtype!r}: expected one of {', '.join(map(str, _DTYPES))}")
     if dtype not in _DTYPES:
         raise ValueError(f"dtype is {dtype}: expected one of {', '.join(map(str, _DTYPES))}")
-    flags = {"return_amax": return_amax, "return_y": return_y, "return_transpose": return_transpose}
+    flags = {"round_sum": round_sum, "return_amax": return_amax}
+    flags |= {"return_y": return_y, "return_transpose": return_transpose}
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise TypeError(f"{name} is {flag!r}: expected True or False")
@@ -168,8 +176,8 @@ def _settled(
     if layout != "row_major" and scaling != "block":
         raise ValueError(f"layout is {layout!r} with scaling {scaling!r}: expected 'block'")
     work = Work(
-        *(scaling, _DTYPES[dtype], *ROUNDINGS[rounding], return_y, has_residual, return_amax),
-        *(layout == "column_major", return_transpose),
+        *(scaling, _DTYPES[dtype], *ROUNDINGS[rounding], return_y, has_residual, round_sum and has_residual),
+        *(return_amax, layout == "column_major", return_transpose),
     )
     return work, variant_of(work)
 

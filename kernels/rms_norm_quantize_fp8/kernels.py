@@ -31,6 +31,8 @@ from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight,
 
 # As in RMSNorm's forward: a longer row in chunks stays in registers, a shorter one is read again out of the cache.
 _MAX_READ_AGAIN_BYTES = 64 << 10
+# A row of sums stays in registers up to half of them.
+_MAX_SUM_BYTES = 128 << 10
 _PARTIALS_AT_ONCE = 1024
 
 
@@ -64,6 +66,7 @@ def _tile(
     ROUNDS_PRODUCT: tl.constexpr,
     ROUNDS_NORM: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    ROUNDS_SUM: tl.constexpr,
     HAS_Y: tl.constexpr,
     COLUMN_MAJOR: tl.constexpr,
 ):
@@ -77,8 +80,9 @@ def _tile(
     b_x = load_tile(x_ptr, extent(x_stride, ALIGNMENT), o_row, o_col, mask)
     if HAS_RESIDUAL:
         b_x += load_tile(residual_ptr, extent(residual_stride, ALIGNMENT), o_row, o_col, mask)
-        b_x = b_x.to(DTYPE).to(tl.float32)
         store_tile(sum_ptr, extent(sum_stride, ALIGNMENT), o_row, o_col, mask, b_x)
+        if ROUNDS_SUM:
+            b_x = b_x.to(DTYPE).to(tl.float32)
     b_rstd = tl.rsqrt(tl.sum(b_x * b_x, axis=1) / hidden + eps)
     b_norm = norm(b_x, b_rstd[:, None], b_weight[None, :], DTYPE, ROUNDS_PRODUCT, ROUNDS_NORM)
     if HAS_Y:
@@ -135,6 +139,7 @@ def _quantize_kernel(
     ROUNDS_PRODUCT: tl.constexpr,
     ROUNDS_NORM: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    ROUNDS_SUM: tl.constexpr,
     HAS_Y: tl.constexpr,
     COLUMN_MAJOR: tl.constexpr,
     HAS_AMAX: tl.constexpr,
@@ -171,6 +176,7 @@ def _quantize_kernel(
         ROUNDS_PRODUCT,
         ROUNDS_NORM,
         HAS_RESIDUAL,
+        ROUNDS_SUM,
         HAS_Y,
         COLUMN_MAJOR,
     )
@@ -209,6 +215,7 @@ def _quantize_persistent_kernel(
     ROUNDS_PRODUCT: tl.constexpr,
     ROUNDS_NORM: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    ROUNDS_SUM: tl.constexpr,
     HAS_Y: tl.constexpr,
     COLUMN_MAJOR: tl.constexpr,
     HAS_AMAX: tl.constexpr,
@@ -248,6 +255,7 @@ def _quantize_persistent_kernel(
             ROUNDS_PRODUCT,
             ROUNDS_NORM,
             HAS_RESIDUAL,
+            ROUNDS_SUM,
             HAS_Y,
             COLUMN_MAJOR,
         )
@@ -338,6 +346,7 @@ def _options(launch: Launch, problem: Problem, work: Work) -> dict[str, Any]:
         "ROUNDS_PRODUCT": work.rounds_product,
         "ROUNDS_NORM": work.rounds_norm,
         "HAS_RESIDUAL": work.has_residual,
+        "ROUNDS_SUM": work.rounds_sum,
         "HAS_Y": work.has_y,
         "COLUMN_MAJOR": work.is_column_major,
         "HAS_AMAX": work.has_amax,
@@ -345,7 +354,10 @@ def _options(launch: Launch, problem: Problem, work: Work) -> dict[str, Any]:
         "num_warps": launch.num_warps,
     }
     if launch.chunks:
-        row_bytes = launch.chunks * launch.block_col * ITEMSIZE[problem.dtype]
-        return options | {"CHUNKS": launch.chunks, "IS_HELD": work.has_residual or row_bytes > _MAX_READ_AGAIN_BYTES}
+        row, itemsize = launch.chunks * launch.block_col, ITEMSIZE[problem.dtype]
+        is_held = row * itemsize > _MAX_READ_AGAIN_BYTES
+        if work.has_residual:
+            is_held = row * (itemsize if work.rounds_sum else 4) <= _MAX_SUM_BYTES
+        return options | {"CHUNKS": launch.chunks, "IS_HELD": is_held}
     options["BLOCK_ROW"] = launch.block_row
     return options | {"NUM_STAGES": launch.num_stages} if launch.looped else options

@@ -36,12 +36,14 @@ def _load(
     mask,
     ALIGNMENT: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    ROUNDS_SUM: tl.constexpr,
 ):
-    """(rows, columns) float32 of what is normalized: x, or its sum with the residual, rounded to the dtype."""
+    """(rows, columns) float32 of what is normalized: x, or its sum with the residual."""
     b_x = load_tile(x_ptr, extent(x_stride, ALIGNMENT), o_row, o_col, mask)
     if HAS_RESIDUAL:
         b_x += load_tile(residual_ptr, extent(residual_stride, ALIGNMENT), o_row, o_col, mask)
-        b_x = b_x.to(x_ptr.dtype.element_ty).to(tl.float32)
+        if ROUNDS_SUM:
+            b_x = b_x.to(x_ptr.dtype.element_ty).to(tl.float32)
     return b_x
 
 
@@ -116,6 +118,7 @@ def _tile_kernel(
     ROUNDS_PRODUCT: tl.constexpr,
     ROUNDS_NORM: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    ROUNDS_SUM: tl.constexpr,
     HAS_Y: tl.constexpr,
     HAS_AMAX: tl.constexpr,
     ATOMIC: tl.constexpr,
@@ -129,7 +132,10 @@ def _tile_kernel(
     if IS_WHOLE:
         o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
         mask = m_row[:, None] & m_col[None, :]
-        b_x = _load(x_ptr, residual_ptr, x_stride, residual_stride, o_row, o_col, mask, ALIGNMENT, HAS_RESIDUAL)
+        b_x = _load(
+            *(x_ptr, residual_ptr, x_stride, residual_stride),
+            *(o_row, o_col, mask, ALIGNMENT, HAS_RESIDUAL, ROUNDS_SUM),
+        )
         b_rstd = tl.rsqrt(tl.sum(b_x * b_x, axis=1) / hidden + eps)
         b_most = _store(
             b_x,
@@ -162,14 +168,20 @@ def _tile_kernel(
         for first in tl.range(0, hidden, BLOCK_COL, num_stages=NUM_STAGES):
             o_col, m_col = columns(first, n_col, BLOCK_COL, HAS_COLUMN_MASK)
             mask = m_row[:, None] & m_col[None, :]
-            b_x = _load(x_ptr, residual_ptr, x_stride, residual_stride, o_row, o_col, mask, ALIGNMENT, HAS_RESIDUAL)
+            b_x = _load(
+                *(x_ptr, residual_ptr, x_stride, residual_stride),
+                *(o_row, o_col, mask, ALIGNMENT, HAS_RESIDUAL, ROUNDS_SUM),
+            )
             b_square += b_x * b_x
         b_rstd = tl.rsqrt(tl.sum(b_square, axis=1) / hidden + eps)
         b_most = tl.zeros([BLOCK_ROW], dtype=tl.int32)
         for first in tl.range(0, hidden, BLOCK_COL, num_stages=NUM_STAGES):
             o_col, m_col = columns(first, n_col, BLOCK_COL, HAS_COLUMN_MASK)
             mask = m_row[:, None] & m_col[None, :]
-            b_x = _load(x_ptr, residual_ptr, x_stride, residual_stride, o_row, o_col, mask, ALIGNMENT, HAS_RESIDUAL)
+            b_x = _load(
+                *(x_ptr, residual_ptr, x_stride, residual_stride),
+                *(o_row, o_col, mask, ALIGNMENT, HAS_RESIDUAL, ROUNDS_SUM),
+            )
             b_bits = _store(
                 b_x,
                 b_rstd,
@@ -243,6 +255,7 @@ def calls(
         "ROUNDS_PRODUCT": work.rounds_product,
         "ROUNDS_NORM": work.rounds_norm,
         "HAS_RESIDUAL": work.has_residual,
+        "ROUNDS_SUM": work.rounds_sum,
         "HAS_Y": work.has_y,
         "HAS_AMAX": work.has_amax,
         "ATOMIC": tile.finish == "atomic",

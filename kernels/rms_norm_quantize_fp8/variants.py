@@ -38,6 +38,7 @@ _OF_ALL = (
     Flag("is_product_wide", "rounded_product"),
     Flag("is_y_left_out", "with_y"),
     Flag("is_without_residual", "with_residual"),
+    Flag("is_sum_wide", "rounded_sum"),
 )
 FLAGS = {
     "static": (*_OF_ALL, Flag("store_amax", "no_amax")),
@@ -56,6 +57,7 @@ class Work(NamedTuple):
         rounds_norm: whether the norm is rounded to the dtype of x before it is scaled.
         has_y: whether the norm is a second output.
         has_residual: whether a residual is added first, and the sum is an output.
+        rounds_sum: whether that sum is rounded to the dtype of x before it is normalized.
         has_amax: whether the largest magnitude of the norm over all rows is an output.
         is_column_major: whether scales of neighbouring rows are neighbours in memory.
         has_transpose: whether the quantized tensor is written transposed, too.
@@ -67,6 +69,7 @@ class Work(NamedTuple):
     rounds_norm: bool
     has_y: bool
     has_residual: bool
+    rounds_sum: bool
     has_amax: bool
     is_column_major: bool
     has_transpose: bool = False
@@ -105,6 +108,7 @@ def _work(operator: str, variant: str) -> Work:
         "rounded_norm" in off,
         "with_y" in off,
         "with_residual" in off,
+        "rounded_sum" in off,
         scaling == "static" and "no_amax" not in off,
         "column_major" in off,
         kind == TRANSPOSE,
@@ -120,6 +124,7 @@ def variant_of(work: Work) -> str:
         "rounded_product": work.rounds_product,
         "with_y": work.has_y,
         "with_residual": work.has_residual,
+        "rounded_sum": work.rounds_sum,
         "no_amax": not work.has_amax,
         "column_major": work.is_column_major,
     }

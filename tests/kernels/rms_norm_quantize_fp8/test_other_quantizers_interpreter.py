@@ -1,7 +1,8 @@
 """Shapes, tolerances and formulas of other people's tests, as references in torch's operations.
 
-Transformer Engine's FP8 norms with delayed scaling, vLLM's `rms_norm_static_fp8_quant` and
-`rms_norm_dynamic_per_token_quant`, FlashInfer's `rmsnorm_quant`, DeepGEMM's `per_token_cast_to_fp8`.
+Transformer Engine's FP8 norms with delayed scaling, vLLM's `rms_norm_static_fp8_quant` with and without a residual,
+`rms_norm_dynamic_per_token_quant` and `rms_norm_per_block_quant`, FlashInfer's `rmsnorm_quant` and
+`fused_add_rmsnorm_quant`, DeepGEMM's `per_token_cast_to_fp8`.
 """
 
 import pytest
@@ -52,7 +53,7 @@ def test_transformer_engine_with_delayed_scaling(rows, hidden, dtype, zero_cente
 
 def vllm_norm(x, weight, eps):
     variance = x.float().pow(2).mean(-1, keepdim=True)
-    return (x.float() * torch.rsqrt(variance + eps)).to(x.dtype) * weight
+    return (x.float() * torch.rsqrt(variance + eps)).to(weight.dtype) * weight
 
 
 @pytest.mark.parametrize("with_residual", [False, True])
@@ -62,7 +63,9 @@ def test_vllm_static(tokens, hidden, dtype, with_residual):
     x, weight = made(tokens, hidden, dtype)
     residual = torch.randn(x.shape).to(dtype) if with_residual else None
     scale = torch.tensor(0.01)
-    found = normtune.rms_norm_quantize_fp8(x, weight, scale=scale, residual=residual, rounding="product")
+    found = normtune.rms_norm_quantize_fp8(
+        x, weight, scale=scale, residual=residual, round_sum=True, rounding="product"
+    )
     source = x if residual is None else x + residual
     wanted = saturated(vllm_norm(source, weight, 1e-6).float() * (1 / scale), E4M3)
     torch.testing.assert_close(found.q.float(), wanted.float(), atol=1e-3, rtol=2**-3)
@@ -85,12 +88,32 @@ def test_vllm_dynamic_per_token(tokens, hidden, dtype):
     torch.testing.assert_close(found.q.float() * found.scale, norm, rtol=2**-3, atol=2e-2)
 
 
+@pytest.mark.parametrize("scaling", ["row", "block"])
+@pytest.mark.parametrize(("tokens", "hidden"), [(1, 128), (20, 1024), (3, 5120)])
+def test_vllm_dynamic_with_a_residual(tokens, hidden, scaling):
+    """The float32 sum is normalized and the rounded one stored, within the tolerances of its own tests and tighter."""
+    x, weight = made(tokens, hidden, torch.bfloat16)
+    residual = made(tokens, hidden, torch.bfloat16, seed=1)[0]
+    options = {"residual": residual, "scaling": scaling, "rounding": "product", "least_amax": 1 / 512}
+    found = normtune.rms_norm_quantize_fp8(x, weight, 1e-6, **options)
+    wide = x.float() + residual.float()
+    parts = vllm_norm(wide, weight, 1e-6).float().view(tokens, -1, 128 if scaling == "block" else hidden)
+    scales = (parts.abs().amax(2, keepdim=True) / 448).clamp(min=1 / (448 * 512))
+    assert torch.equal(found.sum, wide.to(torch.bfloat16))
+    torch.testing.assert_close(found.scale, scales.squeeze(2), rtol=2**-7, atol=0)
+    assert (found.scale == scales.squeeze(2)).float().mean() > 0.9
+    apart, share = steps(found.q, saturated(parts / scales, E4M3).view(tokens, hidden))
+    assert apart <= 1 and share < 5e-3
+
+
 @pytest.mark.parametrize("quant_scale", [0.01, 1.0, 10.0])
 @pytest.mark.parametrize(("batch", "hidden"), [(1, 111), (19, 500), (2, 3072)])
-def test_flashinfer_rmsnorm_quant(batch, hidden, quant_scale):
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_flashinfer_rmsnorm_quant(batch, hidden, quant_scale, with_residual):
     x, weight = made(batch, hidden, torch.float16)
-    found = normtune.rms_norm_quantize_fp8(x, weight, 1e-6, scale=torch.tensor(quant_scale))
-    wide = x.float()
+    residual = made(batch, hidden, torch.float16, seed=1)[0] if with_residual else None
+    found = normtune.rms_norm_quantize_fp8(x, weight, 1e-6, scale=torch.tensor(quant_scale), residual=residual)
+    wide = x.float() if residual is None else x.float() + residual.float()
     norm = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6) * weight.float()
     wanted = (norm / quant_scale).clamp(-448, 448).to(E4M3)
     torch.testing.assert_close(found.q.float(), wanted.float(), rtol=1, atol=1)

@@ -80,11 +80,15 @@ def test_an_amax_that_differs_by_more_than_rounding_is_outside(scaling, name, ou
             compare(outputs | {name: outputs[name] * factor}, expected)
 
 
-@pytest.mark.parametrize("variant", ["rounded_norm", "rounded_product"])
-def test_roundings_are_told_apart(variant, outputs_of):
+@pytest.mark.parametrize(
+    "variants",
+    [("", "rounded_norm"), ("", "rounded_product"), ("with_residual", "with_residual+rounded_sum")],
+    ids=["norm", "product", "sum"],
+)
+def test_roundings_are_told_apart(variants, outputs_of):
     """In float16; of the same inputs the amax of one is no amax of the other."""
     spec = operator(operator_name("row"))
-    problems = [spec.problem(8, 300, "float16", one) for one in ("", variant)]
+    problems = [spec.problem(8, 300, "float16", one) for one in variants]
     inputs = spec.references().inputs(problems[0], torch.Generator().manual_seed(5), torch.device("cpu"), False)
     launch = spec.launch(spec.default_config(problems[0], TARGET), problems[0], TARGET)
     for problem, other in (problems, problems[::-1]):

@@ -71,6 +71,14 @@ def test_all_variants_compile(scaling):
     compiled(pairs, "sm_90")
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("hidden", [8192, 65536])
+def test_rows_of_sums_in_chunks_compile_held_and_read_again(hidden):
+    for variant in ("with_residual", "with_residual+rounded_sum"):
+        pairs = [pair for pair in jobs("sm_90", variant, "default", ("row",), hidden=(hidden,)) if pair[1].chunks]
+        compiled(pairs[:1], "sm_90")
+
+
 def test_dtypes_are_legal_where_instructions_exist():
     legal = set()
     for name, target in TARGETS.items():

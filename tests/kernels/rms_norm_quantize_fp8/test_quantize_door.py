@@ -37,6 +37,7 @@ def test_variants_name_what_is_asked_for(scaling):
         problem = spec.problem(8, 64, "bfloat16", variant)
         assert variant_of(work_of(problem)) == variant
     assert spec.variant(is_e4m3=False, is_y_left_out=False) == "e5m2+with_y"
+    assert spec.variant(is_without_residual=False, is_sum_wide=False) == "with_residual+rounded_sum"
 
 
 def test_bytes_are_those_of_a_perfect_kernel():
@@ -45,6 +46,9 @@ def test_bytes_are_those_of_a_perfect_kernel():
     assert list(moved.values()) == [tensors + 4 + 4, tensors + 40, tensors + 10 * 3 * 4]
     column_major = operator(NAMES[2]).problem(10, 300, "bfloat16", "column_major+with_y+with_residual")
     assert operator(NAMES[2]).bytes_moved(column_major) == tensors + 12 * 3 * 4 + 3 * 2 * 10 * 300
+    for name in NAMES:
+        sums = [operator(name).problem(10, 300, "bfloat16", f"with_residual{one}") for one in ("", "+rounded_sum")]
+        assert len({operator(name).bytes_moved(problem) for problem in sums}) == 1
 
 
 def test_fp8_is_a_dtype_of_buffers_and_of_no_problem():

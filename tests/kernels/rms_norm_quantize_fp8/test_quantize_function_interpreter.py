@@ -16,14 +16,14 @@ pytestmark = pytest.mark.interpreter
 DTYPES = {getattr(torch, name): largest for name, largest in LARGEST.items() if "fnuz" not in name}
 
 
-def norm_of(x, weight, eps, offset, rounding):
-    """The norm as a user would write it, float32."""
+def norm_of(x, weight, eps, offset, rounding, dtype):
+    """The norm as a user would write it, float32, for x of a dtype."""
     wide = x.float()
     norm = wide / torch.sqrt(wide.square().mean(-1, keepdim=True) + eps)
     if rounding == "product":
-        norm = norm.to(x.dtype).float()
+        norm = norm.to(dtype).float()
     norm = norm if weight is None else norm * (weight.float() + offset)
-    return norm if rounding == "float32" else norm.to(x.dtype).float()
+    return norm if rounding == "float32" else norm.to(dtype).float()
 
 
 def in_blocks(scale, hidden):
@@ -62,7 +62,7 @@ def cases(draw):
     elif options["scaling"] == "block":
         options |= {"layout": draw(st.sampled_from(["row_major", "column_major"]))}
     if draw(st.booleans()):
-        options["residual"] = torch.randn(x.shape, dtype=dtype)
+        options |= {"residual": torch.randn(x.shape, dtype=dtype), "round_sum": draw(st.booleans())}
     return x, weight, options
 
 
@@ -73,9 +73,10 @@ def test_any_layout_gives_what_a_user_would_write(case):
     found = normtune.rms_norm_quantize_fp8(x, weight, 1e-5, **options)
     source = x
     if "residual" in options:
-        source = (x.float() + options["residual"].float()).to(x.dtype)
-        assert torch.equal(found.sum, source)
-    norm = norm_of(source, weight, 1e-5, options["offset"], options["rounding"])
+        source = x.float() + options["residual"].float()
+        assert torch.equal(found.sum, source.to(x.dtype))
+        source = source.to(x.dtype) if options["round_sum"] else source
+    norm = norm_of(source, weight, 1e-5, options["offset"], options["rounding"], x.dtype)
     dtype, largest = options["dtype"], DTYPES[options["dtype"]]
     hidden = x.shape[-1]
     assert found.q.shape == x.shape and found.q.dtype == dtype and found.q.is_contiguous()
@@ -155,7 +156,7 @@ def test_amax_is_cleared_by_the_call():
         x = torch.ones(2, 32)
         x[0, 0] = factor
         found = normtune.rms_norm_quantize_fp8(x, weight, scale=scale, return_amax=True)
-        torch.testing.assert_close(found.amax, norm_of(x, weight, 1e-6, 0.0, "float32").amax().reshape(1))
+        torch.testing.assert_close(found.amax, norm_of(x, weight, 1e-6, 0.0, "float32", x.dtype).amax().reshape(1))
 
 
 @pytest.mark.parametrize("shape", [(0, 16), (3, 0, 16)])
@@ -188,10 +189,12 @@ def test_a_compiled_function_holds_one_operator():
 
 
 @pytest.mark.parametrize(
-    ("scaling", "variant", "scale"), [("static", "", torch.ones(1)), ("row", "with_y", None), ("block", "", None)]
+    ("scaling", "variant", "scale"),
+    [("static", "", torch.ones(1)), ("row", "with_y", None), ("block", "with_residual+rounded_sum", None)],
 )
 def test_the_operator_keeps_the_rules_of_the_dispatcher(scaling, variant, scale):
-    arguments = (torch.randn(3, 160), torch.ones(160), None, scale, 1e-6, 0.0, 1e-10, scaling, variant, None)
+    residual = torch.randn(3, 160) if "residual" in variant else None
+    arguments = (torch.randn(3, 160), torch.ones(160), residual, scale, 1e-6, 0.0, 1e-10, scaling, variant, None)
     torch.library.opcheck(torch.ops.normtune.rms_norm_quantize_fp8.default, arguments)
 
 

@@ -62,6 +62,23 @@ def test_equal_calls_have_equal_bits_and_graphs_replay_them(scaling):
         assert scaling != "static" or torch.equal(replayed.amax, first.amax)
 
 
+@pytest.mark.parametrize("scaling", ["row", "block"])
+@pytest.mark.parametrize("shape", [(77, 384), (512, 4096), (9, 65536)])
+def test_scales_are_those_of_the_sum_that_is_asked_for(shape, scaling):
+    """Of bfloat16 sums the two orders differ by up to 2^-9, by which they are told apart."""
+    x, weight, residual = made(shape), made(shape[-1:], seed=1), made(shape, seed=2)
+    wide = x.float() + residual.float()
+    scales = []
+    for round_sum in (False, True):
+        found = rms_norm_quantize_fp8(x, weight, scaling=scaling, residual=residual, round_sum=round_sum)
+        assert torch.equal(found.sum, wide.bfloat16())
+        exact = norm(found.sum if round_sum else wide, weight).abs()
+        largest = exact.view(shape[0], -1, 128 if scaling == "block" else shape[-1]).amax(-1) / 448
+        torch.testing.assert_close(found.scale.double(), largest, rtol=1e-5, atol=0)
+        scales.append(found.scale)
+    assert ((scales[0] / scales[1] - 1).abs() > 1e-4).double().mean() > 0.5
+
+
 def test_a_nan_is_seen_in_amax():
     x = made((4096, 256))
     x[1234, 56] = float("nan")

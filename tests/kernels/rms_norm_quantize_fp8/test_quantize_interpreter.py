@@ -17,7 +17,12 @@ pytestmark = pytest.mark.interpreter
 
 # Three multiprocessors, so that a fixed grid loops over few rows.
 TARGET = TARGETS["sm_89"]._replace(sms=3)
-MIXED = ("e5m2+fnuz", "rounded_norm+rounded_product", "e5m2+rounded_norm+with_y+with_residual")
+MIXED = (
+    "e5m2+fnuz",
+    "rounded_norm+rounded_product",
+    "e5m2+rounded_norm+with_y+with_residual",
+    "rounded_norm+rounded_product+with_residual+rounded_sum",
+)
 VARIANTS = [
     (scaling, variant) for scaling, flags in FLAGS.items() for variant in ("", *(flag.off for flag in flags), *MIXED)
 ]

@@ -7,6 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import normtune
 from normtune.kernels.calling.operation import OTHERS
 from normtune.kernels.calling.written_out import call_of
+from normtune.kernels.rms_norm_quantize_fp8.function import _settled
 from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
 
 
@@ -26,6 +27,13 @@ def test_inputs_and_outputs_are_those_of_the_variant():
         "scale": ((8 * 3,), torch.float32),
         "y": ((2, 3, 300), torch.float16),
     }
+
+
+def test_a_sum_that_is_rounded_is_another_operation_only_where_there_is_one():
+    work, variant = _settled("row", torch.float8_e4m3fn, "float32", "row_major", True, False, False, False, True)
+    assert work.rounds_sum and variant == "with_residual+rounded_sum"
+    work, variant = _settled("row", torch.float8_e4m3fn, "float32", "row_major", True, False, False, False, False)
+    assert not work.rounds_sum and variant == ""
 
 
 def test_the_call_is_written_out_without_a_graph():

@@ -52,8 +52,9 @@ def test_one_of_each_kind_compiles(target, variant):
 @pytest.mark.long
 def test_variants_compile():
     off = "rounded_norm+rounded_product+with_y+with_residual"
-    chosen = [pair for pair in pairs(NAME, "sm_90", 1024, 1000, off, "quick") if pair[1].transpose is None]
-    compiled(chosen[:2], "sm_90")
+    for variant in (off, f"{off}+rounded_sum"):
+        chosen = [pair for pair in pairs(NAME, "sm_90", 1024, 1000, variant, "quick") if pair[1].transpose is None]
+        compiled(chosen[:2], "sm_90")
 
 
 @pytest.mark.long

@@ -21,7 +21,11 @@ pytestmark = pytest.mark.interpreter
 
 TARGET = TARGETS["sm_89"]._replace(sms=3)
 SPEC = operator(operator_name(TRANSPOSE))
-MIXED = ("e5m2+fnuz", "e5m2+rounded_norm+with_y+with_residual", "rounded_norm+rounded_product+with_residual+no_amax")
+MIXED = (
+    "e5m2+fnuz",
+    "e5m2+rounded_norm+with_y+with_residual",
+    "rounded_norm+rounded_product+with_residual+rounded_sum+no_amax",
+)
 # Whole tiles, no whole one, one row, one column, tiles cut on both sides.
 SHAPES = [(64, 128), (1, 1), (33, 129), (31, 300), (96, 40)]
 WHOLE = TransposingConfig("tile", 32, 8, 1, 0, 512, "atomic")

@@ -154,6 +154,18 @@ def test_compare_names_what_is_off():
         compare({"y": torch.tensor([1.0, float("inf"), 1.0, 1.0])}, expected)
 
 
+@pytest.mark.parametrize(("wrong", "error"), [(3.0, "inf"), (float("nan"), "nan")])
+def test_an_output_that_must_be_exact_and_is_is_not_named(wrong, error):
+    exact = torch.ones(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    expected = {"sum": exact, "q": exact, "y": (exact[0], exact[0] * 0.1)}
+    right = {name: torch.ones(4) for name in expected}
+    compare(right, expected)
+    with pytest.raises(WrongResultError, match=r"y: error is 20 times"):
+        compare(right | {"y": torch.full((4,), 3.0)}, expected)
+    with pytest.raises(WrongResultError, match=f"q: error is {error} times"):
+        compare(right | {"q": torch.tensor([1.0, wrong, 1.0, 1.0])}, expected)
+
+
 def on_call(numbers, harm):
     """Harm that is done on calls of these numbers only."""
     count = itertools.count(1)
