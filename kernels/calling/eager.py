@@ -25,7 +25,7 @@ from normtune.kernels.calling.groups import grouped_rows
 from normtune.kernels.calling.launcher import Prepared
 from normtune.kernels.calling.layout import columns_of, has_memory, readable, rows_of, shown, takes_kernels, traits
 from normtune.kernels.calling.operation import COLUMNS, FACTORS, OTHERS, ROWS, Operation
-from normtune.kernels.calling.reuse import is_reusable, reused
+from normtune.kernels.calling.reusing import is_reusable, reused
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 

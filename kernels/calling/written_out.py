@@ -18,7 +18,7 @@ from normtune.kernels.calling.arguments import number
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.layout import PLAIN, POINTER_MASK
 from normtune.kernels.calling.operation import COLUMNS, FACTORS, ROWS, Operation
-from normtune.kernels.calling.reuse import is_reusable, reused
+from normtune.kernels.calling.reusing import is_reusable, reused
 
 _CALL = """
 def {name}({signature}, batch_invariant=None):
