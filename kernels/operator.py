@@ -105,6 +105,8 @@ class OperatorSpec:
             `module:function` or the function itself: called with the inputs and scalars by name, it returns the
             outputs, in order. They are gated, timed and stored as configs are, so that a table can name them.
         is_default: whether a sweep that names no operator takes it.
+        may_reuse_dy: (launch, target) to whether a launch of a backward may write dx into the memory of dy; None if
+            none may.
     """
 
     name: str
@@ -125,6 +127,7 @@ class OperatorSpec:
     implementations: Mapping[str, str | Callable[..., Any]] = field(default_factory=dict, hash=False)
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
     is_default: bool = True
+    may_reuse_dy: Callable[[Any, Target], bool] | None = None
 
     def at(self, **sizes: int) -> Self:
         """The operator at these named integers, of which it has none left; itself where it has none.
@@ -221,6 +224,12 @@ class OperatorSpec:
             return self.launch(config, problem, target, alignment)
         except IllegalConfigError:
             return None
+
+    def reuses_dy(self, launch: AnyLaunch, target: Target) -> bool:
+        """Whether a launch may write dx into the memory of dy."""
+        if self.may_reuse_dy is None or isinstance(launch, ImplementationLaunch):
+            return False
+        return self.may_reuse_dy(launch, target)
 
     def calls(
         self, launch: Any, problem: Problem, tensors: Mapping[str, Any], workspace: Any, scalars: Mapping[str, float]

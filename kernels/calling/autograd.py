@@ -15,7 +15,10 @@ from normtune.kernels.calling.written_out import gradients_of, saving_of
 
 
 def function_of(
-    operation: Operation, forward: Callable[..., tuple[Any, ...]], backward: Callable[..., tuple[Any, ...]]
+    operation: Operation,
+    forward: Callable[..., tuple[Any, ...]],
+    backward: Callable[..., tuple[Any, ...]],
+    first: Callable[..., tuple[Any, ...]] | None = None,
 ) -> type[torch.autograd.Function]:
     """The autograd function of (inputs, scalars, batch_invariant).
 
@@ -23,6 +26,7 @@ def function_of(
         operation: that it computes.
         forward: of `written_out.forward_of`.
         backward: of `written_out.backward_of`.
+        first: the same, for gradients that need none of their own; `backward` unless it is given.
     """
     unscaled = (None,) * (len(operation.defaults) + 1)
 
@@ -57,7 +61,7 @@ def function_of(
         """`forward` with gradients of any order."""
 
     Function.forward = staticmethod(saving_of(operation, forward))  # type: ignore[method-assign]
-    Function.backward = staticmethod(gradients_of(operation, backward, recorded))  # type: ignore[method-assign]
+    Function.backward = staticmethod(gradients_of(operation, first or backward, recorded))  # type: ignore[method-assign]
     return Function
 
 

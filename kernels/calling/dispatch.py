@@ -112,7 +112,7 @@ def prepared(
     """
     first = next(tensor for tensor in tensors.values() if tensor is not None)
     launch = resolved(spec, problem, first, tensors.values(), batch_invariant)
-    return prepare(spec, launch, problem, tensors, scalars, options)
+    return prepare(spec, launch, problem, tensors, scalars, options, spec.reuses_dy(launch, target_of(first)))
 
 
 def resolved(

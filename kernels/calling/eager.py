@@ -25,6 +25,7 @@ from normtune.kernels.calling.groups import grouped_rows
 from normtune.kernels.calling.launcher import Prepared
 from normtune.kernels.calling.layout import columns_of, has_memory, readable, rows_of, shown, takes_kernels, traits
 from normtune.kernels.calling.operation import COLUMNS, FACTORS, OTHERS, ROWS, Operation
+from normtune.kernels.calling.reusing import is_reusable, reused
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 
@@ -135,7 +136,12 @@ def new_forward(
 
 
 def new_backward(
-    key: tuple[Any, ...] | None, tensors: tuple[Tensor | None, ...], plan: Plan, needs_rows: bool, needs_columns: bool
+    key: tuple[Any, ...] | None,
+    tensors: tuple[Tensor | None, ...],
+    plan: Plan,
+    needs_rows: bool,
+    needs_columns: bool,
+    reuses_dy: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The backward of new tensors, or of those that need more than a launch.
 
@@ -145,6 +151,7 @@ def new_backward(
         plan: of the forward.
         needs_rows: whether gradients (..., hidden) are wanted.
         needs_columns: whether gradients (hidden,) are wanted.
+        reuses_dy: write the first gradient into the memory of the first tensor, where both are such that it may.
 
     Returns:
         The gradients, contiguous, in the dtypes of the inputs; None for those that are not wanted.
@@ -167,17 +174,29 @@ def new_backward(
     if plan.batch_invariant:
         given |= _invariant_factors(given, plan)
     launched = _inputs(operation, given, x, plan.batch_invariant) if x.numel() else given
-    gradients: dict[str, Tensor | None] = {}
-    for name in operation.gradients:
-        like = given[operation.like_of(name)] if operation.kinds[name] == ROWS else launched[name[1:]]
-        made = None if like is None else torch.empty(like.shape, dtype=like.dtype, device=like.device)
-        gradients[name] = made if is_wanted[name] else None
+    likes = {
+        name: given[operation.like_of(name)] if operation.kinds[name] == ROWS else launched[name[1:]]
+        for name in operation.gradients
+    }
+    first = operation.gradients[0]
+    is_reused = reuses_dy and is_wanted[first] and is_reusable(x, likes[first], tensors[1:])  # type: ignore[arg-type]
+    gradients = {
+        name: x if is_reused and name == first else _new_like(like) if is_wanted[name] else None
+        for name, like in likes.items()
+    }
     if x.numel():
         every = {**launched, **{name: _as_rows(gradient) for name, gradient in gradients.items()}}
+        if is_reused:  # an object of its own, as launches tell tensors apart by it
+            every[first] = x.view(-1, x.shape[-1])
         launch = _backward_launch(plan, every, needs_rows, needs_columns)
+        if is_reused and not launch.reuses_dy:
+            gradients[first] = _new_like(likes[first])
+            every[first] = _as_rows(gradients[first])
         if key is not None and plan.launch is not None and needs_rows and _is_uncopied(given, launched):
             plan.backward[needs_columns] = key, launch
         launch(*every.values())
+        if gradients[first] is x:
+            reused(x)
     for name, gradient in gradients.items():
         if operation.kinds[name] == COLUMNS and gradient is not None:
             gradient = gradient if x.numel() else gradient.zero_()
@@ -254,6 +273,10 @@ def _is_uncopied(given: Mapping[str, Tensor | None], launched: Mapping[str, Tens
         tensor is not None and tensor.data_ptr() == launched[name].data_ptr()  # type: ignore[union-attr]
         for name, tensor in given.items()
     )
+
+
+def _new_like(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
 def _as_rows(tensor: Tensor | None) -> Tensor | None:

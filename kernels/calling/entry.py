@@ -7,6 +7,7 @@ transforms.
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -45,14 +46,32 @@ class Entry:
     def __init__(self, operation: Operation) -> None:
         forward, backward = forward_of(operation), backward_of(operation)
         function = function_of(operation, forward, backward)
-        self.operation = operation
+        self.operation, self._forward, self._backward = operation, forward, backward
         self._in_place = in_place_of(operation)
         self.ops = Ops(operation, forward, backward, self._in_place)
-        # `Function.apply` without its work for function transforms, which take another path: 2 us.
-        apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
-        self.call = call_of(operation, self._special, forward, apply)
+        self.call = call_of(operation, self._special, forward, _apply_of(function))
         self.public: Callable[..., Any] = self.call
         self._register = registration_of(operation, self.ops)
+
+    def calling(self, reuse_dy: bool) -> Callable[..., Any]:
+        """`call`, or with `reuse_dy` one whose backward writes dx into the memory of dy where it may.
+
+        Raises:
+            TypeError: `reuse_dy` is not a bool.
+        """
+        if reuse_dy is not True and reuse_dy is not False:
+            raise TypeError(f"reuse_dy is {reuse_dy!r}: expected True or False")
+        return self._reusing if reuse_dy and not _is_compiling() else self.call
+
+    @cached_property
+    def _reusing(self) -> Callable[..., Any]:
+        """Written out at its first use: few processes have one."""
+        operation = self.operation
+        first = backward_of(operation, reuses_dy=True)
+        function = function_of(operation, self._forward, self._backward, first)
+        call = call_of(operation, self._special, self._forward, _apply_of(function))
+        call.__name__, call.__qualname__ = self.call.__name__, self.call.__qualname__
+        return call
 
     def call_in_place(
         self, tensors: Sequence[Any], scalars: Sequence[float | None], batch_invariant: bool | None
@@ -126,6 +145,12 @@ class Entry:
     def _results(self, outputs: Any) -> Any:
         results = self.operation.results
         return outputs[0] if results == 1 else tuple(outputs[:results])
+
+
+def _apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`Function.apply` without its work for function transforms, which take another path: 2 us."""
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return apply
 
 
 def is_proxy(value: object) -> bool:

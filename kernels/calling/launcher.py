@@ -48,16 +48,23 @@ class Prepared:
         tensors: each tensor of the calls, None for one that is left out; not kept.
         workspace: float32 elements that each launch allocates; its tensor is then the last of `tensors`.
         device: CUDA's number of the GPU; None if kernels are interpreted.
+        reuses_dy: whether a launch of a backward may write dx into the memory of dy.
 
     Raises:
         ValueError: a tensor follows an argument that is none.
     """
 
-    __slots__ = ("_bound", "_device", "_hooks", "_one_device", "_public", "_stream_of", "_workspace")
+    __slots__ = ("_bound", "_device", "_hooks", "_one_device", "_public", "_stream_of", "_workspace", "reuses_dy")
 
     def __init__(
-        self, calls: Sequence[KernelCall], tensors: Sequence[Tensor | None], workspace: int, device: int | None
+        self,
+        calls: Sequence[KernelCall],
+        tensors: Sequence[Tensor | None],
+        workspace: int,
+        device: int | None,
+        reuses_dy: bool = False,
     ) -> None:
+        self.reuses_dy = reuses_dy
         self._device = device
         self._workspace = workspace
         self._public = [_Public(call, tensors) for call in calls]
@@ -127,6 +134,7 @@ def prepare(
     tensors: Mapping[str, Tensor | None],
     scalars: Mapping[str, float],
     options: Mapping[str, Any] | None = None,
+    reuses_dy: bool = False,
 ) -> Prepared:
     """A launch of an operator, repeatable on tensors like these.
 
@@ -137,6 +145,7 @@ def prepare(
         tensors: by name, as the operator's `buffers` lists them; None for one that the variant leaves out.
         scalars: a value for each of the operator's `scalars`.
         options: compiler options besides those of the calls.
+        reuses_dy: as in `Prepared`.
     """
     there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     first = next(iter(there.values()))
@@ -147,7 +156,8 @@ def prepare(
     if options:
         calls = [call._replace(options={**call.options, **options}) for call in calls]
     arguments = [*tensors.values(), *([workspace] if launch.workspace else [])]
-    return Prepared(calls, arguments, launch.workspace, first.device.index if first.is_cuda else None)
+    device = first.device.index if first.is_cuda else None
+    return Prepared(calls, arguments, launch.workspace, device, reuses_dy)
 
 
 class _Public:

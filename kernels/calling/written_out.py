@@ -6,6 +6,7 @@ leave to `entry` (tensors that are more than their memory) and `eager` (new tens
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from normtune.kernels.calling.arguments import number
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.layout import PLAIN, POINTER_MASK
 from normtune.kernels.calling.operation import COLUMNS, FACTORS, ROWS, Operation
+from normtune.kernels.calling.reusing import is_reusable, reused
 
 _CALL = """
 def {name}({signature}, batch_invariant=None):
@@ -140,8 +142,8 @@ def in_place_of(operation: Operation) -> Callable[..., None]:
     )
 
 
-def backward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
-    """The backward of an operation, written out."""
+def backward_of(operation: Operation, reuses_dy: bool = False) -> Callable[..., tuple[Any, ...]]:
+    """The backward of an operation, written out; the first gradient `reuses_dy`, the first one it reads, if it may."""
     makers = {
         name: f"empty_like({name[1:]}) if needs_columns else None"
         if operation.kinds[name] == COLUMNS
@@ -150,7 +152,13 @@ def backward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
     }
     inputs = (*operation.incoming, *operation.saved)
     factors = operation.of_kind(operation.saved, FACTORS)
-    scope = {"new_backward": eager.new_backward, "is_marked": eager.is_marked}
+    scope: dict[str, Any] = {"new_backward": eager.new_backward, "is_marked": eager.is_marked}
+    if reuses_dy:
+        first, (dy, *others) = operation.gradients[0], inputs
+        may = f"launch.reuses_dy and is_reusable({dy}, {operation.like_of(first)}, {_tuple(others)})"
+        makers[first] = f"reused({dy}) if {may} else {makers[first]}"
+        scope |= {"is_reusable": is_reusable, "reused": reused}
+        scope["new_backward"] = partial(eager.new_backward, reuses_dy=True)
     return _function(
         *("backward", _BACKWARD, operation, scope, inputs, makers),
         is_of_plain_type=" and ".join(f"type({name}) in PLAIN" for name in inputs),

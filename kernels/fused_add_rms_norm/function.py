@@ -24,6 +24,7 @@ def fused_add_rms_norm(
     *,
     rounding: Rounding = "float32",
     in_place: bool = False,
+    reuse_dy: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The sum of two tensors and its RMSNorm, in one launch, differentiable in x, residual and weight.
 
@@ -43,12 +44,13 @@ def fused_add_rms_norm(
             the same, and s * rstd is rounded to x's dtype before the multiplication, as in vLLM and in Hugging Face's
             Llama and Qwen.
         in_place: write y into x and s into residual, and return these; without gradients.
+        reuse_dy: as in `rms_norm`; only where y's gradient has the dtype of residual.
 
     Returns:
         y, of x's shape and dtype, and s, of x's shape and residual's dtype, both contiguous.
 
     Raises:
-        TypeError: x, residual or weight is not a tensor, or eps or offset not a number.
+        TypeError: x, residual or weight is not a tensor, eps or offset not a number, or reuse_dy not a bool.
         ValueError: another argument is wrong; the message names it and its value. Nothing was launched.
     """
     calls = _CALLS.get(rounding)
@@ -57,5 +59,6 @@ def fused_add_rms_norm(
     if in_place:
         calls.call_in_place((x, residual, weight), (eps, offset), batch_invariant)
         return x, residual
-    found: tuple[Tensor, Tensor] = calls.call(x, residual, weight, eps, offset, batch_invariant)
+    call = calls.call if reuse_dy is False else calls.calling(reuse_dy)
+    found: tuple[Tensor, Tensor] = call(x, residual, weight, eps, offset, batch_invariant)
     return found

@@ -22,7 +22,7 @@ class FusedAddRMSNorm(RMSNorm):
         dtype: the weight's dtype.
         offset: added to the weight; the weight starts at 1 - offset.
         rounding: as in `fused_add_rms_norm`.
-        batch_invariant: as in `rms_norm`.
+        batch_invariant, reuse_dy: as in `rms_norm`.
 
     Raises:
         TypeError: `hidden` is not an integer.
@@ -39,14 +39,19 @@ class FusedAddRMSNorm(RMSNorm):
         offset: float = 0.0,
         rounding: Rounding = "float32",
         batch_invariant: bool | None = None,
+        reuse_dy: bool = False,
     ) -> None:
         self.rounding: Rounding = rounding
-        super().__init__(hidden, eps, True, device, dtype, offset=offset, batch_invariant=batch_invariant)
+        super().__init__(
+            *(hidden, eps, True, device, dtype), offset=offset, batch_invariant=batch_invariant, reuse_dy=reuse_dy
+        )
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """y, the normalized sum, and s, the sum; see `fused_add_rms_norm`."""
         return fused_add_rms_norm(
-            x, residual, self.weight, self.eps, self.offset, self.batch_invariant, rounding=self.rounding
+            *(x, residual, self.weight, self.eps, self.offset, self.batch_invariant),
+            rounding=self.rounding,
+            reuse_dy=self.reuse_dy,
         )
 
     def extra_repr(self) -> str:

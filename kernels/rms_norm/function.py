@@ -31,6 +31,7 @@ def rms_norm(
     batch_invariant: bool | None = None,
     *,
     casting: Casting = "gemma",
+    reuse_dy: bool = False,
 ) -> Tensor: ...
 
 
@@ -44,6 +45,7 @@ def rms_norm(
     batch_invariant: bool | None = None,
     *,
     casting: Casting = "gemma",
+    reuse_dy: bool = False,
 ) -> Tensor: ...
 
 
@@ -70,13 +72,20 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
             nothing; `llama`, the normalized row before its multiplication by the weight, as in Hugging Face's Llama and
             Qwen, and the terms of the weight gradient; `none`, squares, eps, weight + offset, and rstd for the
             backward. Sums are in float32 in all of them.
+        reuse_dy: let the backward write the gradient of x into the memory of y's gradient, which saves a tensor of y's
+            size. For a y that one operation alone reads, and one backward: whatever else reads y's gradient afterwards
+            reads other values, without an error, as the other operand of `residual + y`, hooks, `y.retain_grad()`, and
+            the owner of a gradient that was given to `backward`. Not done, silently, where that gradient is strided,
+            expanded, unaligned, of another dtype or needs a gradient itself (`create_graph`), where compilers, modes or
+            function transforms intercept the call, where no kernel is launched, and for launches in which other
+            programs read it (finish `columns`).
         normalized_shape: x's last dimensions, over which it is normalized; the last one without it.
 
     Returns:
         y, of x's shape and dtype, contiguous. Autocast changes nothing: all arithmetic is in float32 anyway.
 
     Raises:
-        TypeError: x or weight is not a tensor, or eps or offset not a number.
+        TypeError: x or weight is not a tensor, eps or offset not a number, or reuse_dy not a bool.
         ValueError: another argument is wrong; the message names it and its value. Nothing was launched.
     """
     if not named and len(arguments) > 1 and type(arguments[1]) in PLAIN:
@@ -87,10 +96,13 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
         if casting not in CALLS:
             raise ValueError(f"casting is {casting!r}: expected one of {', '.join(CALLS)}")
         call = CALLS[casting].call
+    if "reuse_dy" in named:
+        call = CALLS[named.get("casting", "gemma")].calling(named["reuse_dy"])
     given = (*arguments, *named.values())
     if has_torch_function(given) and any(map(is_proxy, given)):
         return handle_torch_function(rms_norm, given, *arguments, **named)  # type: ignore[no-any-return]
     named.pop("casting", None)
+    named.pop("reuse_dy", None)
     second = arguments[1] if len(arguments) > 1 else None
     if (second is None or isinstance(second, Tensor)) and "input" not in named and "normalized_shape" not in named:
         return call(*arguments, **named)  # type: ignore[no-any-return]

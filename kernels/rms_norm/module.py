@@ -26,7 +26,7 @@ class RMSNorm(torch.nn.RMSNorm):
         dtype: the weight's dtype.
         offset: added to the weight; the weight starts at 1 - offset, so that the module starts as plain RMSNorm.
         batch_invariant: as in `rms_norm`.
-        casting: as in `rms_norm`.
+        casting, reuse_dy: as in `rms_norm`.
 
     Raises:
         TypeError: `normalized_shape` is neither an integer nor a sequence of integers.
@@ -44,10 +44,11 @@ class RMSNorm(torch.nn.RMSNorm):
         offset: float = 0.0,
         batch_invariant: bool | None = None,
         casting: Casting = "gemma",
+        reuse_dy: bool = False,
     ) -> None:
         if casting not in CALLS:
             raise ValueError(f"casting is {casting!r}: expected one of {', '.join(CALLS)}")
-        self.offset, self.batch_invariant, self.casting = offset, batch_invariant, casting
+        self.offset, self.batch_invariant, self.casting, self.reuse_dy = offset, batch_invariant, casting, reuse_dy
         super().__init__(list(shape_of(normalized_shape)), eps, elementwise_affine, device, dtype)
 
     def reset_parameters(self) -> None:
@@ -58,11 +59,17 @@ class RMSNorm(torch.nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         """Normalize `x`, whose last dimensions are `normalized_shape`; see `rms_norm`."""
         if self.weight is not None and len(self.normalized_shape) == 1:  # then the weight's length is checked
-            if self.casting == "gemma":
+            if self.casting == "gemma" and not self.reuse_dy:
                 return rms_norm(x, self.weight, self.eps, self.offset, self.batch_invariant)
-            return rms_norm(x, self.weight, self.eps, self.offset, self.batch_invariant, casting=self.casting)
+            return rms_norm(
+                *(x, self.weight, self.eps, self.offset, self.batch_invariant),
+                casting=self.casting,
+                reuse_dy=self.reuse_dy,
+            )
         return rms_norm(
-            *(x, self.normalized_shape, self.weight, self.eps, self.offset, self.batch_invariant), casting=self.casting
+            *(x, self.normalized_shape, self.weight, self.eps, self.offset, self.batch_invariant),
+            casting=self.casting,
+            reuse_dy=self.reuse_dy,
         )
 
     def extra_repr(self) -> str:
@@ -74,8 +81,11 @@ class RMSNorm(torch.nn.RMSNorm):
             parts.append(f"casting={self.casting!r}")
         if self.batch_invariant is not None:
             parts.append(f"batch_invariant={self.batch_invariant}")
+        if self.reuse_dy:
+            parts.append("reuse_dy=True")
         return ", ".join(parts)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Also accept the state of a pickled module of torch."""
-        super().__setstate__({"offset": 0.0, "batch_invariant": None, "casting": "gemma"} | state)  # type: ignore[no-untyped-call]
+        missing = {"offset": 0.0, "batch_invariant": None, "casting": "gemma", "reuse_dy": False}
+        super().__setstate__(missing | state)  # type: ignore[no-untyped-call]

@@ -12,6 +12,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.launch import resolve_backward, resolve_forward
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
 from normtune.kernels.rms_norm.space import backward_default, backward_space, forward_default, forward_space
+from normtune.kernels.tiles.reuse import may_reuse_dy
 from normtune.kernels.tiles.trial import trial
 
 # Off, they round as Liger-Kernel does in its casting modes `llama` (products) and `none` (products and statistics).
@@ -98,5 +99,6 @@ rms_norm_backward = register(
         ),
         wide_buffers=("weight", "dweight"),
         scalars=_SCALARS,
+        may_reuse_dy=may_reuse_dy,
     )
 )

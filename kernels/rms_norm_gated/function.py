@@ -15,7 +15,7 @@ from normtune.kernels.rms_norm_gated.operation import OPERATIONS
 
 Rounding = Literal["float32", "hugging_face"]
 _ROUNDINGS = get_args(Rounding)
-_CALLS = {mode: Entry(operation).call for mode, operation in OPERATIONS.items()}
+_CALLS = {mode: Entry(operation) for mode, operation in OPERATIONS.items()}
 
 
 def rms_norm_gated(
@@ -29,6 +29,7 @@ def rms_norm_gated(
     group_size: int | None = None,
     rounding: Rounding = "float32",
     batch_invariant: bool | None = None,
+    reuse_dy: bool = False,
 ) -> Tensor:
     """RMSNorm over the last dimension, or over groups of it, gated by silu(z) = z * sigmoid(z).
 
@@ -55,6 +56,7 @@ def rms_norm_gated(
             Qwen3NextRMSNormGated and, with `norm_before_gate=False`, MambaRMSNormGated. Gradients are those of the
             function without roundings in either case.
         batch_invariant: as in `rms_norm`.
+        reuse_dy: as in `rms_norm`.
 
     Returns:
         y, of x's shape and dtype, contiguous.
@@ -65,7 +67,7 @@ def rms_norm_gated(
     """
     if has_torch_function_variadic(x, weight, z):
         options: dict[str, Any] = {"norm_before_gate": norm_before_gate, "group_size": group_size}
-        options |= {"rounding": rounding, "batch_invariant": batch_invariant}
+        options |= {"rounding": rounding, "batch_invariant": batch_invariant, "reuse_dy": reuse_dy}
         return handle_torch_function(  # type: ignore[no-any-return]
             rms_norm_gated, (x, weight, z), x, weight, z, eps, offset, **options
         )
@@ -77,16 +79,17 @@ def rms_norm_gated(
     if not rounds_once and offset != 0:
         raise ValueError(f"offset is {offset!r} with the rounding 'hugging_face', whose weights have none: expected 0")
     mode = norm_before_gate or z is None, z is not None, rounds_once
+    call = _CALLS[mode].call if reuse_dy is False else _CALLS[mode].calling(reuse_dy)
     if group_size is not None and (groups := _groups(x, weight, z, group_size)) > 1:
         shape = (groups, group_size)
         x, weight = x.unflatten(-1, shape), weight.unflatten(-1, shape)
         tensors = (x, weight) if z is None else (x, z.unflatten(-1, shape), weight)
-        return _CALLS[mode](*tensors, eps, offset, batch_invariant).flatten(-2)  # type: ignore[no-any-return]
+        return call(*tensors, eps, offset, batch_invariant).flatten(-2)  # type: ignore[no-any-return]
     if mode == (True, False, True) and weight is not None:
-        return rms_norm(x, weight, eps, offset, batch_invariant)
+        return rms_norm(x, weight, eps, offset, batch_invariant, reuse_dy=reuse_dy)
     if isinstance(weight, Tensor) and weight.dim() != 1:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: expected one dimension, the last one of x")
-    return _CALLS[mode](*((x, weight) if z is None else (x, z, weight)), eps, offset, batch_invariant)  # type: ignore[no-any-return]
+    return call(*((x, weight) if z is None else (x, z, weight)), eps, offset, batch_invariant)  # type: ignore[no-any-return]
 
 
 def _groups(x: Tensor, weight: Tensor, z: Tensor | None, group_size: int) -> int:

@@ -21,7 +21,7 @@ class RMSNormGated(torch.nn.Module):
         device: of the weight.
         dtype: the weight's dtype.
         offset: added to the weight; the weight starts at 1 - offset.
-        norm_before_gate, group_size, rounding, batch_invariant: as in `rms_norm_gated`.
+        norm_before_gate, group_size, rounding, batch_invariant, reuse_dy: as in `rms_norm_gated`.
 
     Raises:
         ValueError: `hidden_size` is no positive integer, or `group_size` does not divide it.
@@ -37,6 +37,7 @@ class RMSNormGated(torch.nn.Module):
         group_size: int | None = None,
         rounding: Rounding = "float32",
         batch_invariant: bool | None = None,
+        reuse_dy: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -48,7 +49,7 @@ class RMSNormGated(torch.nn.Module):
         self.hidden_size, self.eps, self.offset = hidden_size, eps, offset
         self.norm_before_gate, self.group_size = norm_before_gate, group_size
         self.rounding: Rounding = rounding
-        self.batch_invariant = batch_invariant
+        self.batch_invariant, self.reuse_dy = batch_invariant, reuse_dy
         self.weight = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -64,13 +65,14 @@ class RMSNormGated(torch.nn.Module):
             group_size=self.group_size,
             rounding=self.rounding,
             batch_invariant=self.batch_invariant,
+            reuse_dy=self.reuse_dy,
         )
 
     def extra_repr(self) -> str:
         """Text for `print`."""
         parts = [f"{self.hidden_size}, eps={self.eps}"]
-        for name, usual in (("offset", 0.0), ("norm_before_gate", True), ("group_size", None)):
-            if (value := getattr(self, name)) != usual:
-                parts.append(f"{name}={value}")
-        parts += [f"rounding={self.rounding}"] if self.rounding != "float32" else []
+        usual = {"offset": 0.0, "norm_before_gate": True, "group_size": None, "rounding": "float32"}
+        for name, value in {**usual, "batch_invariant": None, "reuse_dy": False}.items():
+            if (own := getattr(self, name)) != value:
+                parts.append(f"{name}={own!r}")
         return ", ".join(parts)

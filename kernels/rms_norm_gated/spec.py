@@ -31,6 +31,7 @@ from normtune.kernels.rms_norm_gated.launch import (
 )
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
+from normtune.kernels.tiles.reuse import may_reuse_dy
 from normtune.kernels.tiles.trial import trial
 
 MAX_HIDDEN = 65536
@@ -226,6 +227,7 @@ rms_norm_gated_backward = register(
         ),
         wide_buffers=("weight", "dweight"),
         scalars=_SCALARS,
+        may_reuse_dy=may_reuse_dy,
         is_default=False,
     )
 )
