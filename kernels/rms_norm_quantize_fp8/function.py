@@ -3,7 +3,7 @@
 In: arguments. Out: `Quantized`: the norm in FP8 with its scale, and what else was asked for.
 """
 
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -182,7 +182,7 @@ def _settled(
     return work, variant_of(work)
 
 
-_kept_settled = cache(_settled)
+_kept_settled = lru_cache(typed=True)(_settled)  # 1 is no flag, though equal to True
 
 
 def _check_scale(work: Work, scale: Any) -> None:

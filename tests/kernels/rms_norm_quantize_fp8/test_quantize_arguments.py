@@ -68,3 +68,9 @@ def test_a_cpu_composes_rows_of_any_length():
     norm = torch.nn.functional.rms_norm(x.float(), (70000,), eps=1e-6)
     back = found.q.float() * found.scale.repeat_interleave(128, -1)[:, :70000]
     torch.testing.assert_close(back, norm, rtol=0.126, atol=1e-3)
+
+
+def test_a_number_is_no_flag_after_a_call_with_the_flag_that_it_equals():
+    normtune.rms_norm_quantize_fp8(X, scale=torch.tensor(1.0), return_amax=True)
+    with pytest.raises(TypeError, match="return_amax is 1: expected True or False"):
+        normtune.rms_norm_quantize_fp8(X, scale=torch.tensor(1.0), return_amax=1)
