@@ -116,14 +116,18 @@ ROOMS = {
     "tuner/timing": Room("tuner/timing/", "light kernels/calling results", "pynvml torch triton"),
     "tuner/plan": Room("tuner/plan/", "light results results/database tuner/timing", "numpy"),
     "tuner/search": Room(
-        "tuner/search/", "light results results/database tuner/timing tuner/plan", "numpy optuna scipy"
+        "tuner/search/",
+        "light heuristics/tablefile results results/database tuner/timing tuner/plan",
+        "numpy optuna scipy",
     ),
     "tuner/device": Room(
         "tuner/device/",
         "light kernels kernels/calling results results/database tuner/machine tuner/timing tuner/plan tuner/search",
         "pebble pynvml torch triton",
     ),
-    "tuner": Room(SWEEPS, "light results results/database tuner/plan tuner/device tuner/search", "numpy rich"),
+    "tuner": Room(
+        SWEEPS, "light heuristics/tablefile results results/database tuner/plan tuner/device tuner/search", "numpy rich"
+    ),
     "tuner/doctor": Room(
         "tuner/doctor/", "light kernels/calling results results/database tuner/machine tuner/device", "typer"
     ),
