@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from normtune.heuristics.tablefile.tree import Tree
+from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem, join_key
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
@@ -65,21 +66,13 @@ class Refine:
         self._until = refinement.until
         self._tasks = {task.problem: task for task in tasks}
         self._disputes = refinement.disputes(known)
+        self._left: Sequence[Task] | None = None
 
     def left(self) -> Sequence[Task]:
         """The tasks that have to be measured as far as is known now, the most useful first."""
-        wanted: list[tuple[float, Task]] = []
-        for (name, variant, dtype), disputes in self._disputes.items():
-            disputed = disputes.open()
-            rest = sum(one.loss * one.share for one in disputed)
-            for one in disputed:
-                if rest <= self._until:
-                    break
-                rest -= one.loss * one.share
-                task = self._tasks.get(Problem(name, *one.shape, dtype, variant))
-                if task:
-                    wanted.append((one.loss, task))
-        return [task for _, task in sorted(wanted, key=lambda pair: (-pair[0], pair[1].problem))]
+        if self._left is None:
+            self._left = self._wanted()
+        return self._left
 
     def ask(self, seconds: float) -> Iterator[Task]:
         """As `left`: the estimate of what is disputed has no use for a budget."""
@@ -87,12 +80,14 @@ class Refine:
 
     def race(self, task: Task) -> Race:
         """A race of all configs; the task is not asked for again."""
+        self._left = None
         del self._tasks[task.problem]
         self._of(task).take((task.problem.rows, task.problem.hidden))
         return race(task.configs)
 
-    def tell(self, task: Task, outcomes: Mapping[object, Outcome]) -> None:
+    def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Learn the median times of a shape."""
+        self._left = None
         times = {config: outcomes[config].nanoseconds for config in task.configs if config in outcomes}
         medians = {config: float(np.median(values)) for config, values in times.items() if len(values)}
         self._of(task).learn((task.problem.rows, task.problem.hidden), medians)
@@ -111,6 +106,20 @@ class Refine:
             text = f"{key} {dtype}: thresholds can lose {100 * total:.2f} % of the mean"
             lines.append("; ".join([text, *uncertain]))
         return lines
+
+    def _wanted(self) -> Sequence[Task]:
+        wanted: list[tuple[float, Task]] = []
+        for (name, variant, dtype), disputes in self._disputes.items():
+            disputed = disputes.open()
+            rest = sum(one.loss * one.share for one in disputed)
+            for one in disputed:
+                if rest <= self._until:
+                    break
+                rest -= one.loss * one.share
+                task = self._tasks.get(Problem(name, *one.shape, dtype, variant))
+                if task:
+                    wanted.append((one.loss, task))
+        return [task for _, task in sorted(wanted, key=lambda pair: (-pair[0], pair[1].problem))]
 
     def _of(self, task: Task) -> Disputes:
         return self._disputes[kind_of(task.problem)]
