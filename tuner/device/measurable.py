@@ -7,7 +7,6 @@ any.
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
-from normtune.results.recording import load_recording
 from normtune.results.records import REPLAY_PREFIX, Device
 
 
@@ -15,6 +14,10 @@ def measurable(device: Device, regime: str) -> Mapping[tuple[str, str, str], Col
     """(rows, hidden) by operator, variant and dtype; None for all."""
     if not device.uuid.startswith(REPLAY_PREFIX):
         return None
+    from normtune.results.recording import (
+        load_recording,
+    )  # loads pandas, which a sweep with nothing to do has no use for
+
     frame = load_recording(device.uuid.removeprefix(REPLAY_PREFIX), regime).frame
     columns = ["operator", "variant", "dtype", "rows", "hidden"]
     shapes: dict[tuple[str, str, str], set[tuple[int, int]]] = defaultdict(set)

@@ -17,7 +17,6 @@ from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.disputes import Disputes, Medians, Shape
 from normtune.tuner.search.protocol import Known, Race
-from normtune.tuner.search.race import race
 
 # Operator, variant and dtype.
 Kind = tuple[str, str, str]
@@ -80,6 +79,8 @@ class Refine:
 
     def race(self, task: Task) -> Race:
         """A race of all configs; the task is not asked for again."""
+        from normtune.tuner.search.race import race  # loads scipy, which a sweep with nothing to do has no use for
+
         self._left = None
         del self._tasks[task.problem]
         self._of(task).take((task.problem.rows, task.problem.hidden))
