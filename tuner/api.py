@@ -24,9 +24,10 @@ from normtune.tuner.device.open import Bench, Phases, open_device, open_device_t
 from normtune.tuner.device.unopened import unopened
 from normtune.tuner.plan.plan import fitting
 from normtune.tuner.progress import Silent
-from normtune.tuner.ready import Ready, ready
+from normtune.tuner.ready import Ready, ready, refined, refined_lines
 from normtune.tuner.report import (
     NOTHING_STALE,
+    SETTLED,
     ahead_lines,
     device_line,
     end_lines,
@@ -36,6 +37,7 @@ from normtune.tuner.report import (
 )
 from normtune.tuner.request import Request, Shapes, Wanted
 from normtune.tuner.search.control import Control
+from normtune.tuner.search.protocol import Strategy
 from normtune.tuner.search.registry import search
 from normtune.tuner.summary import Summary
 from normtune.tuner.sweep import Outlook, look_ahead
@@ -86,6 +88,8 @@ def sweep(
     regime: str = COLD,
     budget_seconds: float | None = None,
     stale: bool = False,
+    refine: str | os.PathLike[str] | None = None,
+    until_percent: float | None = None,
     retry_failed: bool = False,
     dry_run: bool = False,
     store: str | os.PathLike[str] | None = None,
@@ -115,6 +119,10 @@ def sweep(
         budget_seconds: that it may take; None for no limit, or that of the effort.
         stale: whether only what is stored under kernels that changed since, or that this Triton compiles to other
             instructions, is measured again, beside a control sample of the rest.
+        refine: a table's file, or the name of one that ships: only shapes are measured where its thresholds are least
+            certain, new numbers of rows and hidden sizes among them; what it was fitted to must be in the store.
+        until_percent: with `refine`, the loss at which it ends: all thresholds of a function together can lose no more
+            of its mean. None for 0.2.
         retry_failed: whether configs that are stored as crashed or timed out are measured again.
         dry_run: whether it is planned and nothing is measured.
         store: the file or URL of a store; None for that of the variable NORMTUNE_STORE, else `normtune.db` here.
@@ -143,6 +151,8 @@ def sweep(
         regime=regime,
         budget_seconds=budget_seconds,
         stale=stale,
+        refine=refine,
+        until_percent=until_percent,
         retry_failed=retry_failed,
         store=store,
         cache=cache,
@@ -216,8 +226,8 @@ def _done(
     summary.starting_seconds = time.monotonic() - begun
     with face_of(known.device.label) as face:
         face.say(device_line(known), *work.lines)
-        if request.stale and not work.plan.tasks:
-            face.say(NOTHING_STALE)
+        if nothing := _nothing(request, work):
+            face.say(*nothing)
             return Sweep(known.device, None, Summary())
         face.say(*end_lines(summary, request.chosen.budget_seconds))
     return Sweep(known.device, None, summary, opened.damage)
@@ -235,9 +245,10 @@ def _swept(
     budget = request.chosen.budget_seconds
     with face_of(bench.device.label) as face:
         face.say(device_line(bench), *_unusable(cache, bench), *work.lines)
-        if request.stale and not work.plan.tasks:
-            face.say(NOTHING_STALE)
+        if nothing := _nothing(request, work):
+            face.say(*nothing)
             return Sweep(bench.device, None, Summary())
+        face.say(*refined_lines(work.search))
         chosen = fitting(work.plan, bench.free_bytes)
         starting = time.monotonic() - begun
         left = None if budget is None else budget - starting
@@ -250,8 +261,17 @@ def _swept(
         summary.starting_seconds += starting
     control = work.control.result() if work.control else None
     more = control.line() if control else "", cache.line() if cache else ""
-    face.say(*end_lines(summary, budget), *filter(None, more))
+    face.say(*refined_lines(work.search), *end_lines(summary, budget), *filter(None, more))
     return Sweep(bench.device, face.outlook, summary, opened.damage, control=control)
+
+
+def _nothing(request: Request, work: Ready) -> list[str]:
+    """Lines about a request that leaves nothing to measure, if so."""
+    if work.plan.tasks:
+        return []
+    if request.refine is not None:
+        return [*refined_lines(work.search), SETTLED]
+    return [NOTHING_STALE] if request.stale else []
 
 
 def _unusable(cache: BinaryCache | None, bench: Bench) -> list[str]:
@@ -266,17 +286,25 @@ def _planned(
     path = sqlite_path(parse(url))
     bench = open_device_to_plan(request.device, regime)
     try:
-        chosen = fitting(wanted.plan(effort.space, bench.target), bench.free_bytes)
         with ExitStack() as stack:
             exists = path is None or path.exists()
             opened = stack.enter_context(Store.open(url, create=False)) if exists else None
             held = opened.coverage(bench.device, regime) if opened else {}
             kernels = compare(held, bench.target)
+            stored = kernels.applied(held)
+            more: list[str] = []
+            strategy: Strategy = search(effort.strategy)
+            if wanted.refining:
+                chosen, strategy = refined(request, wanted.refining, stored, bench.device, bench.target)
+                more = refined_lines(strategy(chosen.tasks, {}))
+            else:
+                chosen = wanted.plan(effort.space, bench.target)
+            chosen = fitting(chosen, bench.free_bytes)
             outlook = look_ahead(
-                *(bench, opened, chosen, search(effort.strategy), effort.budget_seconds, request.retry_failed),
-                stored=kernels.applied(held),
+                *(bench, opened, chosen, strategy, effort.budget_seconds, request.retry_failed), stored=stored
             )
-        lines = *_unusable(cache, bench), *kernels.lines(), *plan_lines(outlook), *pruned_lines(chosen)
+        planned = [*plan_lines(outlook), *pruned_lines(chosen)] if chosen.tasks or not wanted.refining else [SETTLED]
+        lines = *_unusable(cache, bench), *kernels.lines(), *more, *planned
         face_of(bench.device.label).say(device_line(bench), *lines, "a dry run: nothing is measured")
         return Sweep(bench.device, outlook, Summary(), is_dry=True)
     finally:

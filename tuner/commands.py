@@ -107,6 +107,21 @@ def sweep(
             "other instructions, and a control sample of the rest.",
         ),
     ] = False,
+    refine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TABLE",
+            help="Measure only where the thresholds of this table are least certain, new numbers of rows and hidden "
+            "sizes included.",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOSS",
+            help="End --refine when all thresholds of a function together can lose no more than this. Default: 0.2%.",
+        ),
+    ] = None,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Measure again configs that are stored as crashed or timed out.")
     ] = False,
@@ -161,6 +176,8 @@ def sweep(
         regime=regime,
         budget_seconds=parse_budget(budget),
         stale=stale,
+        refine=refine,
+        until_percent=parse_percent("until", until),
         retry_failed=retry_failed,
         store=store,
         cache=cache,
@@ -189,6 +206,19 @@ def parse_budget(text: str | None) -> float | None:
     if seconds <= 0:
         raise UsageError(f"--budget is {text!r}: expected a positive time such as 90s, 8m or 1h")
     return seconds
+
+
+def parse_percent(name: str, text: str | None) -> float | None:
+    """The number of `0.2%` or `0.2`.
+
+    Raises:
+        UsageError: it is no number.
+    """
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d+(\.\d+)?%?", text.strip(), re.ASCII):
+        raise UsageError(f"--{name} is {text!r}: expected a loss in percent, as 0.2%")
+    return float(text.strip().rstrip("%"))
 
 
 def parse_sizes(name: str, text: str | None) -> list[int] | None:

@@ -4,7 +4,7 @@ In: these. Out: `Ready`: the plan, the stored measurements, with the fingerprint
 over what is left.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -13,11 +13,13 @@ from normtune.results.database.store import Store
 from normtune.results.records import Device, Run
 from normtune.tuner.device.identity import renew
 from normtune.tuner.device.recompiled import Recompiled, recompiled
-from normtune.tuner.plan.plan import Plan
+from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, known, stale_plan
+from normtune.tuner.refining import Refining
 from normtune.tuner.request import Request, Wanted
 from normtune.tuner.search.control import ControlSample, WithControl
-from normtune.tuner.search.protocol import Search, Strategy
+from normtune.tuner.search.protocol import Known, Search, Strategy
+from normtune.tuner.search.refine import Refine
 
 
 class Ready(NamedTuple):
@@ -73,11 +75,37 @@ def ready(request: Request, wanted: Wanted, store: Store, device: Device, target
             control = ControlSample(stored, target)
             plan = plan._replace(tasks=(*control.tasks, *plan.tasks))
             strategy = partial(WithControl, strategy=strategy, sample=control)
+    elif wanted.refining:
+        plan, strategy = refined(request, wanted.refining, stored, device, target)
     else:
         plan = wanted.plan(request.chosen.space, target)
     names = {task.problem.operator for task in plan.tasks}
     search = strategy(plan.tasks, known(stored, names, request.retry_failed))
     return Ready(device, target, lines, stored, plan, strategy, search, control)
+
+
+def refined_lines(search: Search) -> list[str]:
+    """What the thresholds of each function can still lose, if they are refined."""
+    return search.lines() if isinstance(search, Refine) else []
+
+
+def refined(request: Request, part: Refining, stored: Stored, device: Device, target: Target) -> tuple[Plan, Strategy]:
+    """The plan of the shapes that have to be measured by what is known now, and what makes the search.
+
+    Raises:
+        UsageError: nothing is stored of the table's functions.
+    """
+    refinement = part.on(device, request.regime)
+    before = known(stored, {name for name, *_ in part.trees}, request.retry_failed)
+    plan = part.plan(refinement, before, request.chosen.space, target)
+    wanted = tuple(Refine(plan.tasks, before, refinement).left())
+
+    def strategy(tasks: Sequence[Task], _: Known) -> Refine:
+        """The search over all disputed shapes: what is measured may leave others uncertain than those wanted now."""
+        too_large = set(wanted).difference(tasks)
+        return Refine([task for task in plan.tasks if task not in too_large], before, refinement)
+
+    return plan._replace(tasks=wanted), strategy
 
 
 def _is_new(runs: Iterable[Run], device: Device, regime: str, other: Recompiled) -> bool:

@@ -25,6 +25,7 @@ _REGIMES = {
     EAGER: "; eager: cold, launched from Python without a graph",
 }
 
+SETTLED = "nothing to measure: no threshold can move by more than the stated loss"
 NOTHING_STALE = "nothing is stale: all that is stored was measured with the present kernels"
 
 # Number of reasons of failures that are printed; the rest is counted.

@@ -17,10 +17,15 @@ from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.results.regimes import COLD, check_regime
 from normtune.tuner.plan import grids
 from normtune.tuner.plan.plan import SPACES, Plan, plan, problems
+from normtune.tuner.refining import Refining, refining
 from normtune.tuner.search.protocol import Search, Strategy
 from normtune.tuner.search.registry import search
 
 Shapes = Sequence[tuple[int, int]] | str | os.PathLike[str]
+
+
+# Default and greatest loss of `--until`.
+UNTIL_PERCENT, MOST_UNTIL = 0.2, 10.0
 
 
 class Effort(NamedTuple):
@@ -60,6 +65,8 @@ class Request:
     regime: str = COLD
     budget_seconds: float | None = None
     stale: bool = False
+    refine: str | os.PathLike[str] | None = None
+    until_percent: float | None = None
     retry_failed: bool = False
     store: str | os.PathLike[str] | None = None
     cache: str | os.PathLike[str] | None = None
@@ -83,6 +90,7 @@ class Request:
             for name in ("grid", "rows", "hidden"):
                 if getattr(self, name) is not None:
                     raise UsageError(f"--shapes and --{name} are both given: the shapes come from one of them")
+        self._check_refining()
         self._check_compiling()
 
     @property
@@ -101,6 +109,23 @@ class Request:
             self.strategy or implied.strategy,
             implied.budget_seconds if budget is None else budget,
         )
+
+    def _check_refining(self) -> None:
+        until = self.until_percent
+        if self.refine is None:
+            if until is not None:
+                raise UsageError("--until is given without --refine: leave it out")
+            return
+        for name in ("grid", "rows", "hidden", "shapes", "strategy", "studies", "stale", "compile_only"):
+            if getattr(self, name):
+                option = name.replace("_", "-")
+                raise UsageError(f"--{option} and --refine are both given: the table says which shapes are measured")
+        if self.effort != "default":
+            raise UsageError("--effort and --refine are both given: --space and --budget bound what is measured")
+        if until is not None and (
+            isinstance(until, bool) or not isinstance(until, Real) or not 0 < until <= MOST_UNTIL
+        ):
+            raise UsageError(f"--until is {until!r} percent: expected a loss over 0 and at most {MOST_UNTIL} percent")
 
     def _check_compiling(self) -> None:
         if not self.compile_only:
@@ -133,6 +158,9 @@ class Request:
     def wanted(self) -> "Wanted":
         """The problems of the grid, of the sizes or of the shapes."""
         keys, dtypes, grid = self.operators, self.dtypes, self.chosen.grid
+        if self.refine is not None:
+            until = UNTIL_PERCENT if self.until_percent is None else self.until_percent
+            return Wanted([], refining=refining(self.refine, keys, dtypes, until / 100))
         if self.shapes is not None:
             given = self.shapes
             pairs, larger = grids.shapes_of(Path(given) if isinstance(given, str | os.PathLike) else given)
@@ -146,11 +174,16 @@ class Request:
 
 
 class Wanted(NamedTuple):
-    """The problems that were asked for, and how many were left out of what else they stand for: see `plan.Plan`."""
+    """The problems that were asked for, and how many were left out of what else they stand for: see `plan.Plan`.
+
+    Attributes:
+        refining: the part of a table whose disputed shapes are asked for in place of problems; None without one.
+    """
 
     problems: list[Problem]
     reduced: int = 0
     beyond: int = 0
+    refining: Refining | None = None
 
     def plan(self, space: str, target: Target) -> Plan:
         """The plan of a space on these problems."""

@@ -6,7 +6,6 @@ In: the file of a table. Out: `Report` of `checking.offline`, or `DeviceCheck`. 
 
 import os
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -23,9 +22,9 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
-from normtune.results.exchange.recording import load_recording
-from normtune.results.records import REPLAY_PREFIX, Device
+from normtune.results.records import Device
 from normtune.tuner import recheck
+from normtune.tuner.device.measurable import measurable
 from normtune.tuner.device.open import Bench, Outcome, open_device
 from normtune.tuner.device.recorded import difference
 from normtune.tuner.plan.grids import MAX_ELEMENTS
@@ -133,14 +132,10 @@ def check_on_device(
 
 def recorded(device: Device, regime: str) -> Callable[[Checked], Collection[tuple[int, int]] | None]:
     """What says which shapes of a function can be measured: on a replay those that were recorded; None for all."""
-    if not device.uuid.startswith(REPLAY_PREFIX):
+    shapes = measurable(device, regime)
+    if shapes is None:
         return lambda one: None
-    frame = load_recording(device.uuid.removeprefix(REPLAY_PREFIX), regime).frame
-    columns = ["operator", "variant", "dtype", "rows", "hidden"]
-    shapes: dict[tuple[str, str, str], set[tuple[int, int]]] = defaultdict(set)
-    for name, variant, dtype, rows, hidden in frame[columns].drop_duplicates().itertuples(index=False):
-        shapes[name, variant, dtype].add((int(rows), int(hidden)))
-    return lambda one: shapes[one.operator, one.variant, one.dtype]
+    return lambda one: shapes.get((one.operator, one.variant, one.dtype), ())
 
 
 def measure(course: Course, bench: Bench, seconds: float | None, store: Store | None = None) -> recheck.Recheck:

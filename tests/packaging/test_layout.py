@@ -120,7 +120,9 @@ ROOMS = {
     "tuner/timing": Room("tuner/timing/", "light kernels/calling results", "pynvml torch triton"),
     "tuner/plan": Room("tuner/plan/", "light results results/exchange results/database tuner/timing", "numpy"),
     "tuner/search": Room(
-        "tuner/search/", "light results results/database tuner/timing tuner/plan", "numpy optuna scipy"
+        "tuner/search/",
+        "light heuristics/tablefile results results/database tuner/timing tuner/plan",
+        "numpy optuna scipy",
     ),
     "tuner/device": Room(
         "tuner/device/",
@@ -129,7 +131,9 @@ ROOMS = {
         "pebble pynvml torch triton",
     ),
     "tuner": Room(
-        SWEEPS, "light results results/exchange results/database tuner/plan tuner/device tuner/search", "numpy rich"
+        SWEEPS,
+        "light heuristics/tablefile results results/exchange results/database tuner/plan tuner/device tuner/search",
+        "numpy rich",
     ),
     "tuner/doctor": Room(
         "tuner/doctor/", "light kernels/calling results results/database tuner/machine tuner/device", "typer"

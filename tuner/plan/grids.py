@@ -3,6 +3,7 @@
 In: name of a grid, lists of rows and hidden sizes, or a file of shapes. Out: (rows, hidden) pairs. Knows no operator.
 """
 
+import math
 from collections.abc import Collection, Sequence
 from itertools import product
 from pathlib import Path
@@ -115,3 +116,16 @@ def _within(chosen: Collection[tuple[int, int]]) -> tuple[list[tuple[int, int]],
     ordered = sorted(set(chosen), key=lambda pair: (pair[1], pair[0]))
     pairs = [pair for pair in ordered if pair[0] * pair[1] <= MAX_ELEMENTS]
     return pairs, [pair for pair in ordered if pair[0] * pair[1] > MAX_ELEMENTS]
+
+
+def between(least: int, most: int, unit: int = 1) -> list[int]:
+    """Sizes from `least` to `most`, at most a quarter of an octave apart where the unit allows.
+
+    Args:
+        least: the first size.
+        most: the last one.
+        unit: all others are multiples of it, as hidden sizes of models are.
+    """
+    steps = range(round(4 * math.log2(most / least)) + 1)
+    rounded = {unit * round(least * 2 ** (step / 4) / unit) for step in steps}
+    return sorted({least, most, *(size for size in rounded if least < size < most)})

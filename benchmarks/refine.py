@@ -1,0 +1,143 @@
+"""`sweep --refine` on the recording: loss of the table at shapes that chose nothing, before and after.
+
+In: the shipped H200 recording, its plain operators in bfloat16. Out: benchmarks/results/strategies/refine.json and .md.
+No GPU. A table is fitted to the default grid. Of the other recorded shapes a third is held out; refining measures some
+of the rest, and so does a draw of random shapes for as many seconds of the device. Both tables are fitted again to all
+that was measured, and scored at the shapes held out.
+
+    python benchmarks/refine.py
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from normtune.benchmarks.places import RESULTS, write
+from normtune.benchmarks.recorded_spaces import recorded
+from normtune.benchmarks.table_after import evidence
+from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.tablefile.tree import Tree, choose
+from normtune.kernels.operator import operator
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import TARGETS
+from normtune.results.database.store import Coverage
+from normtune.results.evidence import Evidence
+from normtune.tuner.plan.grids import GRIDS
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.search.protocol import Known
+from normtune.tuner.search.race import Racing
+from normtune.tuner.search.refine import Kind, Refine, Refinement
+from normtune.tuner.search.simulation import Simulated, Space, simulate
+
+LEAVES = 48
+SEED = 0
+UNTIL = 0.002
+# Of timing on the device, after the start; the last ends by itself.
+SECONDS = (5.0, 10.0, 1e9)
+
+
+class Shuffled(Racing):
+    """`race` at the tasks in a random order."""
+
+    def ask(self, seconds: float) -> Iterator[Task]:
+        """The tasks."""
+        left = sorted(self.left())
+        Random(SEED).shuffle(left)
+        return iter(left)
+
+
+def known(simulated: Simulated) -> Known:
+    """What a store would say of a simulation."""
+    result: dict[Problem, dict[Any, Coverage]] = {}
+    for task, outcomes in simulated.measured:
+        for config, outcome in outcomes.items():
+            if len(outcome.nanoseconds):
+                median = int(np.median(outcome.nanoseconds))
+                result.setdefault(task.problem, {})[config] = Coverage("ok", "", len(outcome.nanoseconds), median)
+    return result
+
+
+def fitted(*parts: Simulated) -> dict[Kind, Tree]:
+    """The trees of a table of all that these measured."""
+    found = [evidence(part, float("inf")) for part in parts if part.measured]
+    whole = Evidence.from_measurements([one for part in found for one in part.measurements()], found[0].runs)
+    functions = fit(whole, FitOptions(leaves=LEAVES)).functions
+    return {(function.operator, function.variant, function.dtype): function.tree for function in functions}
+
+
+def loss(trees: dict[Kind, Tree], spaces: Sequence[Space]) -> dict[str, float]:
+    """Mean loss at these shapes, percent, by operator. A config that was not recorded takes the time of its launch."""
+    losses: dict[str, list[float]] = {}
+    for space in spaces:
+        problem = space.task.problem
+        launch = partial(operator(problem.operator).launch_of, problem=problem, target=TARGETS["sm_90"])
+        logs = {launch(config): float(np.log(one).mean()) for config, one in space.blocks.items()}
+        config = choose(trees[problem.operator, problem.variant, problem.dtype], problem.rows, problem.hidden)
+        if launch(config) in logs:
+            losses.setdefault(problem.operator, []).append(logs[launch(config)] - min(logs.values()))
+    return {name: round(100 * float(np.mean(one)), 3) for name, one in losses.items()}
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """The table."""
+    lines = [
+        "`python benchmarks/refine.py`",
+        "",
+        f"Held out: {document['held_out']} shapes, measured in none of these.",
+        "",
+        "| measured after the default grid | GPU s | problems | forward loses | backward loses |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for one in document["tables"]:
+        forward, backward = (value for _, value in sorted(one["loses_percent"].items(), reverse=True))
+        lines.append(f"| {one['after']} | {one['device_seconds']} | {one['problems']} | {forward} % | {backward} % |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Simulate, fit and write."""
+    spaces = [space._replace(overhead=dict.fromkeys(space.overhead, 0.0)) for space in recorded()]
+    on_grid = set(GRIDS["default"])
+    start = [space for space in spaces if _shape(space) in on_grid]
+    others = sorted({_shape(space) for space in spaces} - on_grid)
+    held = set(Random(SEED).sample(others, len(others) // 3))
+    pool = [space for space in spaces if _shape(space) not in on_grid | held]
+    scored = [space for space in spaces if _shape(space) in held]
+    first = simulate(Racing, start, SEED, float("inf"))
+    trees = fitted(first)
+    tables: list[dict[str, Any]] = []
+
+    def add(after: str, trees: dict[Kind, Tree], simulated: Simulated) -> None:
+        tables.append(
+            {
+                "after": after,
+                "device_seconds": round(simulated.device, 1),
+                "problems": len(simulated.measured),
+                "loses_percent": loss(trees, scored),
+            }
+        )
+        print(tables[-1], flush=True)
+
+    add("nothing", trees, first._replace(device=0.0, measured=[]))
+    shapes = {kind: [_shape(one) for one in pool if one.task.problem.operator == kind[0]] for kind in trees}
+    refinement = Refinement(trees, UNTIL, shapes)
+    for seconds in SECONDS:
+        refined = simulate(lambda tasks, _: Refine(tasks, known(first), refinement), pool, SEED, seconds)
+        add("refined" + ("" if refined.is_done else " so far"), fitted(first, refined), refined)
+        drawn = simulate(Shuffled, pool, SEED, refined.device)
+        add("random shapes", fitted(first, drawn), drawn)
+    document = {"leaves": LEAVES, "until_percent": 100 * UNTIL, "held_out": len(held), "tables": tables}
+    write(RESULTS / "strategies" / "refine.json", document, markdown(document))
+    print(markdown(document))
+
+
+def _shape(space: Space) -> tuple[int, int]:
+    return space.task.problem.rows, space.task.problem.hidden
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""The search at the shapes where thresholds are uncertain, on a made-up operator with a planted threshold."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from normtune.heuristics.tablefile.tree import Leaf, Split
+from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.results.database.store import Coverage
+from normtune.tuner.plan.grids import between
+from normtune.tuner.plan.plan import Candidate, Task
+from normtune.tuner.search.disputes import Disputes
+from normtune.tuner.search.refine import Refine, Refinement
+from normtune.tuner.search.simulation import Space, simulate
+
+FEW, MANY = RMSNormConfig("row", 1, 1), RMSNormConfig("row", 1, 8)
+KIND = "made_up", "", "float32"
+ROWS, HIDDEN = between(1, 65536), (256, 1024, 4096)
+GRID = [(rows, hidden) for rows in (1, 64, 4096, 65536) for hidden in HIDDEN]
+PLANTED = 1500
+FITTED = Split("rows", 512, Leaf(FEW), Leaf(MANY))
+
+
+def times(rows):
+    """Of FEW rows the one config is faster, of many the other: 3 % an octave."""
+    return {FEW: 100_000 * 2 ** (0.03 * math.log2(rows / PLANTED)), MANY: 100_000}
+
+
+def space(shape):
+    problem = Problem(KIND[0], *shape, KIND[2])
+    blocks = {config: np.full((8, 2), round(time), np.int64) for config, time in times(shape[0]).items()}
+    task = Task(problem, tuple(Candidate(config, None) for config in sorted(blocks)))
+    return Space(task, blocks, dict.fromkeys(blocks, 0.0))
+
+
+def known(shapes):
+    return {
+        Problem(KIND[0], *shape, KIND[2]): {
+            config: Coverage("ok", "", 16, round(time)) for config, time in times(shape[0]).items()
+        }
+        for shape in shapes
+    }
+
+
+POOL = [(rows, hidden) for rows in ROWS for hidden in HIDDEN if (rows, hidden) not in GRID]
+
+
+def refined(until, before=GRID, tree=FITTED, seconds=math.inf):
+    refinement = Refinement({KIND: tree}, until, {KIND: POOL})
+    made = []
+
+    def strategy(tasks, _):
+        made.append(Refine(tasks, known(before), refinement))
+        return made[0]
+
+    result = simulate(strategy, [space(shape) for shape in POOL if shape not in before], 0, seconds)
+    return [(task.problem.rows, task.problem.hidden) for task, _ in result.measured], made[0], result
+
+
+def test_a_planted_threshold_is_found_within_half_an_octave():
+    measured, search, result = refined(0.00001)
+    assert result.is_done and not search.left()
+    for hidden in HIDDEN:
+        rows = [size for size, other in (*GRID, *measured) if other == hidden]
+        below, above = max(size for size in rows if size < PLANTED), min(size for size in rows if size > PLANTED)
+        assert above / below <= 2**0.5 * 1.01
+    # Far from any threshold nothing is measured.
+    assert all(64 < rows < 4096 for rows, _ in measured)
+
+
+def test_it_ends_when_the_stated_loss_is_reached_and_not_before():
+    counts = []
+    for until in (0.0001, 0.0005, 0.002, 0.1):
+        measured, search, _ = refined(until)
+        total = sum(one.loss * one.share for one in search._disputes[KIND].open())
+        assert total <= until
+        counts.append(len(measured))
+    assert counts == sorted(counts, reverse=True) and counts[0] > counts[2] and counts[-1] == 0
+
+
+def test_each_task_is_the_one_with_the_greatest_loss():
+    _, search, _ = refined(0.1)
+    losses = [one.loss for one in search._disputes[KIND].open()]
+    assert losses == sorted(losses, reverse=True)
+    first = next(
+        iter(
+            Refine(
+                [space(shape).task for shape in POOL], known(GRID), Refinement({KIND: FITTED}, 0.0, {KIND: POOL})
+            ).ask(1)
+        )
+    )
+    assert (first.problem.rows, first.problem.hidden) == search._disputes[KIND].open()[0].shape
+
+
+def test_the_same_seed_measures_the_same_shapes():
+    assert refined(0.0005)[0] == refined(0.0005)[0]
+
+
+def test_a_search_that_was_cut_off_goes_on_where_it_was():
+    whole, *_ = refined(0.0005)
+    spent = refined(0.0005)[2].ends[len(whole) // 2]
+    half, _, result = refined(0.0005, seconds=spent)
+    assert not result.is_done and 0 < len(half) < len(whole)
+    rest, search, _ = refined(0.0005, before=[*GRID, *half])
+    assert half + rest == whole and not search.left()
+
+
+def test_a_function_of_one_config_has_no_threshold():
+    assert refined(0.0, tree=Leaf(MANY))[1]._disputes[KIND].thresholds() == []
+
+
+def test_a_task_that_fails_is_not_asked_for_again():
+    search = Refine([space(shape).task for shape in POOL], known(GRID), Refinement({KIND: FITTED}, 0.0, {KIND: POOL}))
+    task = search.left()[0]
+    search.race(task)
+    search.tell(task, {})
+    assert task not in search.left()
+
+
+def test_the_uncertain_threshold_is_named_with_the_measured_sizes_around_it():
+    (threshold,) = Disputes(FITTED, POOL, {shape: times(shape[0]) for shape in GRID}).thresholds()
+    assert threshold[:4] == ("rows", 512, 64, 4096) and threshold.loss > 0
+    (line,) = refined(0.1)[1].lines()
+    assert line.startswith("made_up float32: thresholds can lose ")
+    assert "; rows >= 512 (measured at 64 and 4096): " in line
+
+
+def test_sizes_between():
+    assert between(1, 8) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert between(64, 128, 16) == [64, 80, 96, 112, 128]
+    assert between(7, 7) == [7]
+    sizes = between(64, 262144)
+    assert max(high / low for low, high in pairwise(sizes)) == pytest.approx(2**0.25, rel=0.02)

@@ -1,0 +1,135 @@
+"""`normtune sweep --refine` from the command line, on the recorded H200."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from normtune import cli
+from normtune.errors import UsageError
+from normtune.heuristics.tablefile.locate import SHIPPED
+from normtune.results.database.store import Store
+from normtune.tuner import api
+from normtune.tuner.commands import parse_percent
+from normtune.tuner.device.measurable import measurable
+from normtune.tuner.refining import refining
+from normtune.tuner.request import UNTIL_PERCENT, Request
+
+DEVICE = ("--device", "replay:nvidia-h200", "--operator", "rms_norm_forward")
+GRID = ("--rows", "1,64,4096,65536", "--hidden", "256,1024,4096,16384")
+REFINE = ("--refine", "nvidia-h200")
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.app, ("sweep", *DEVICE, *arguments), catch_exceptions=False)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """The options for a store that has a coarse grid."""
+    options = ("--store", str(tmp_path / "store.db"))
+    assert invoke(*GRID, *options, "--quiet").exit_code == 0
+    return options
+
+
+def problems(options):
+    with Store.open(options[1]) as opened:
+        return {item.problem for item in opened.load().measurements()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--refine", "nowhere.py"), "table nowhere.py cannot be read: No such file or directory"),
+        (("--refine", "any-gpu"), "table any-gpu is for any GPU: expected a table of one GPU"),
+        ((*REFINE, "--operator", "no_such"), "has no function of 'no_such': expected one of "),
+        ((*REFINE, "--rows", "1,2"), "--rows and --refine are both given"),
+        ((*REFINE, "--hidden", "64"), "--hidden and --refine are both given"),
+        ((*REFINE, "--grid", "quick"), "--grid and --refine are both given"),
+        ((*REFINE, "--strategy", "race"), "--strategy and --refine are both given"),
+        ((*REFINE, "--stale"), "--stale and --refine are both given"),
+        ((*REFINE, "--effort", "quick"), "--effort and --refine are both given"),
+        ((*REFINE, "--until", "0%"), "--until is 0.0 percent: expected a loss over 0 and at most 10.0 percent"),
+        ((*REFINE, "--until", "11"), "--until is 11.0 percent"),
+        ((*REFINE, "--until", "little"), "--until is 'little': expected a loss in percent, as 0.2%"),
+        (("--until", "1%"), "--until is given without --refine: leave it out"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_opened(tmp_path, arguments, message):
+    path = tmp_path / "store.db"
+    done = invoke(*arguments, "--store", str(path))
+    assert done.exit_code == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert message in line
+    assert not path.exists()
+
+
+def test_percents():
+    assert (parse_percent("until", "0.2%"), parse_percent("until", "3"), parse_percent("until", None)) == (0.2, 3, None)
+    for text in ("", "-1", "1e3", "%"):
+        with pytest.raises(UsageError, match="expected a loss in percent"):
+            parse_percent("until", text)
+
+
+def test_a_store_without_measurements_says_to_sweep_first(tmp_path):
+    done = invoke(*REFINE, "--store", str(tmp_path / "store.db"))
+    assert done.exit_code == 2
+    assert "cannot be refined: the store has no measurement of its functions" in done.stderr
+    assert "sweep first" in done.stderr
+
+
+@pytest.mark.long
+def test_a_dry_run_tells_what_a_run_measures_and_measures_nothing(store):
+    before = problems(store)
+    told = invoke(*REFINE, *store, "--dry-run").output
+    assert "rms_norm_forward bfloat16: thresholds can lose " in told and "a dry run: nothing is measured" in told
+    plan = json.loads(invoke(*REFINE, *store, "--dry-run", "--json").output)["plan"]
+    assert plan["problems"] > 0 and plan["problems_known"] == 0
+    assert problems(store) == before
+
+
+@pytest.mark.long
+def test_it_measures_new_shapes_until_the_stated_loss_and_then_nothing(store):
+    before = problems(store)
+    done = json.loads(invoke(*REFINE, *store, "--until", "1%", "--json").output)
+    new = problems(store) - before
+    assert len(new) == done["sweep"]["problems_measured"] > 0
+    assert {problem.rows for problem in new} - {1, 64, 4096, 65536}
+    assert {problem.hidden for problem in new} - {256, 1024, 4096, 16384}
+    assert {(problem.rows, problem.hidden) for problem in new} <= set(
+        measurable(*_device_of(store))["rms_norm_forward", "", "bfloat16"]
+    )
+    again = invoke(*REFINE, *store, "--until", "1%").output
+    assert "nothing to measure: no threshold can move by more than the stated loss" in again
+    assert problems(store) - before == new
+    with Store.open(store[1]) as opened:
+        assert {run.protocol["strategy"] for run in opened.runs()} == {"adaptive", "refine"}
+
+
+@pytest.mark.long
+def test_python_measures_what_the_command_does(store, tmp_path):
+    other = tmp_path / "other.db"
+    other.write_bytes((tmp_path / "store.db").read_bytes())
+    invoke(*REFINE, *store, "--until", "1%", "--quiet")
+    done = api.sweep(
+        "replay:nvidia-h200", operators="rms_norm_forward", refine="nvidia-h200", until_percent=1, store=other
+    )
+    assert done.summary.problems
+    assert problems(store) == problems(("--store", str(other)))
+
+
+def test_variants_are_refined_and_batch_invariant_functions_are_not():
+    part = refining("nvidia-h200", (), ("bfloat16", "float16"), 0.002)
+    assert {variant for _, variant, _ in part.trees} == {"", "no_rstd", "no_dweight"}
+    assert {dtype for *_, dtype in part.trees} == {"bfloat16", "float16"}
+    with pytest.raises(UsageError, match="has no function in float64: it has bfloat16, float16, float32"):
+        refining(SHIPPED / "nvidia_h200.py", (), ("float64",), 0.002)
+
+
+def test_the_stated_loss_is_a_fraction_of_the_mean():
+    assert Request(refine="nvidia-h200").wanted().refining.until == pytest.approx(UNTIL_PERCENT / 100)
+
+
+def _device_of(options):
+    with Store.open(options[1]) as opened:
+        return opened.runs()[0].device, "cold"

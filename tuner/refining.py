@@ -1,0 +1,114 @@
+"""What `sweep --refine` measures: the functions of a table, and the shapes at which their thresholds can be refined.
+
+In: a table's name, operators and dtypes, the device. Out: `Refining`; for a device `search.refine.Refinement`. Shapes
+are those of `grids.between` in the box that the table was measured on; on a replay those that were recorded.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from normtune.errors import UsageError
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.header import MEASURED
+from normtune.heuristics.tablefile.parse import trees
+from normtune.heuristics.tablefile.tree import Box, Tree
+from normtune.kernels.operator import operators
+from normtune.kernels.problem import Problem, split_batch_invariant, split_key
+from normtune.kernels.target import Target
+from normtune.results.records import Device
+from normtune.tuner.device.measurable import measurable
+from normtune.tuner.plan import grids
+from normtune.tuner.plan.plan import Plan, plan
+from normtune.tuner.search.protocol import Known
+from normtune.tuner.search.refine import Kind, Refinement
+
+
+class Refining(NamedTuple):
+    """The part of a table that is refined.
+
+    Attributes:
+        table: its name, for messages.
+        trees: of its functions.
+        box: that it was measured on.
+        until: see `Refinement`.
+    """
+
+    table: str
+    trees: Mapping[Kind, Tree]
+    box: Box
+    until: float
+
+    def on(self, device: Device, regime: str) -> Refinement:
+        """The refinement on a device."""
+        recorded = measurable(device, regime)
+        box = self.box
+        if recorded is None:
+            sizes = grids.between(box.least_rows, box.most_rows), grids.between(box.least_hidden, box.most_hidden, 16)
+            everywhere = grids.shapes("default", *sizes)
+            return Refinement(self.trees, self.until, dict.fromkeys(self.trees, everywhere))
+        shapes = {kind: [shape for shape in sorted(recorded.get(kind, ())) if box.holds(*shape)] for kind in self.trees}
+        return Refinement(self.trees, self.until, shapes)
+
+    def plan(self, refinement: Refinement, known: Known, space: str, target: Target) -> Plan:
+        """The plan of all disputed shapes.
+
+        Raises:
+            UsageError: nothing is stored of any of the functions.
+        """
+        disputes = refinement.disputes(known)
+        if not disputes:
+            raise UsageError(
+                f"table {self.table} cannot be refined: the store has no measurement of its functions on this device "
+                "with the present kernels; sweep first"
+            )
+        problems = [
+            Problem(name, *one.shape, dtype, variant)
+            for (name, variant, dtype), of_function in disputes.items()
+            for one in of_function.open()
+        ]
+        return plan(problems, space, target)._replace(pruned={})
+
+
+def refining(table: str | os.PathLike[str], keys: Sequence[str], dtypes: Sequence[str], until: float) -> Refining:
+    """The functions of a table that are to be refined; batch-invariant ones have the thresholds of no rows.
+
+    Args:
+        table: its file, or the name of one that ships.
+        keys: operators, with or without a variant; empty for all of the table.
+        dtypes: of the functions.
+        until: see `Refinement`.
+
+    Raises:
+        UsageError: it is no table of one GPU, or has none of these functions.
+    """
+    loaded = locate.load_table(table)
+    header, told = loaded.header, locate.told(table)
+    if header.is_for_any_gpu:
+        raise UsageError(
+            f"table {told} is for any GPU: expected a table of one GPU, whose thresholds are rows and hidden"
+        )
+    entries = trees(locate.read(loaded.source))
+    box = MEASURED.search(header.measured)
+    if not box:
+        raise UsageError(f"table {told} cannot be refined: it does not say which sizes were measured; fit it again")
+    known = operators()
+    plain = {
+        (key, dtype): tree
+        for (key, dtype), tree in entries.items()
+        if not split_batch_invariant(key)[1] and split_key(key)[0] in known
+    }
+    names = sorted({key for key, _ in plain})
+    for key in keys:
+        if key not in names:
+            raise UsageError(f"table {told} has no function of {key!r}: expected one of {', '.join(names)}")
+    chosen = {
+        (*split_key(key), dtype): tree
+        for (key, dtype), tree in sorted(plain.items(), key=lambda entry: entry[0])
+        if dtype in dtypes and (not keys or key in keys)
+    }
+    if not chosen:
+        raise UsageError(
+            f"table {told} has no function in {', '.join(dtypes)}: it has {', '.join(sorted({d for _, d in plain}))}"
+        )
+    return Refining(told, chosen, Box(*map(int, box.groups())), until)
