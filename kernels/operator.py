@@ -323,7 +323,8 @@ def operator(name: str) -> OperatorSpec:
     family, sizes = split_sizes(name)
     if family in _FAMILIES and sizes:
         return _FAMILIES[family].at(**sizes)
-    raise UsageError(f"unknown operator {name!r}: expected one of {', '.join(specs)}; --load names its file")
+    known = dict.fromkeys(split_sizes(one)[0] for one in specs)
+    raise UsageError(f"unknown operator {name!r}: expected one of {', '.join(known)}; --load names its file")
 
 
 def members(name: str) -> list[str]:

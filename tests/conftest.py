@@ -6,6 +6,7 @@ others each time (`--hypothesis-profile random`).
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,18 @@ settings.load_profile("same")
 # A shell that starts the tests in the background lets them, and all that they start, ignore it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked `one_in(n)` all cases but every n-th are slow."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        for mark in item.iter_markers("one_in"):
+            place = item.nodeid.partition("[")[0]
+            if seen[place] % mark.args[0]:
+                item.add_marker(pytest.mark.slow)
+            seen[place] += 1
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -66,6 +66,7 @@ def is_kept(call, dy, wanted, leaves):
     return torch.equal(whole, before) and found[0].data_ptr() != dy.data_ptr()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", CASES)
 def test_dx_is_in_the_memory_of_dy_with_the_same_bits(device, case):
     function, count, options = CASES[case]
@@ -95,6 +96,7 @@ def test_frozen_weights_and_missing_ones(device, case):
             assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", ["rms_norm", "fused", "gated", "groups"])
 def test_a_gradient_that_no_new_tensor_looks_like_is_kept(device, case):
     function, count, options = CASES[case]

@@ -78,6 +78,7 @@ def test_a_store_without_measurements_says_to_sweep_first(tmp_path):
     assert "sweep first" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_dry_run_tells_what_a_run_measures_and_measures_nothing(store):
     before = problems(store)
@@ -106,6 +107,7 @@ def test_it_measures_new_shapes_until_the_stated_loss_and_then_nothing(store):
         assert {run.protocol["strategy"] for run in opened.runs()} == {"adaptive", "refine"}
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_python_measures_what_the_command_does(store, tmp_path):
     other = tmp_path / "other.db"

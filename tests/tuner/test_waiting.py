@@ -49,6 +49,7 @@ def test_a_wait_that_took_far_too_long_is_no_time_that_the_other_had(monkeypatch
     assert worker.answers(Connection(clock, answered, slept), 4.0) is expected
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_sweep_that_is_stopped_for_longer_than_its_limits_goes_on(tmp_path):
     path = tmp_path / "store.db"

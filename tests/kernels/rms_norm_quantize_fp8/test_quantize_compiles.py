@@ -40,6 +40,7 @@ def compiled(pairs, target):
     return found
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.long
 @pytest.mark.parametrize(("target", "variant"), CONVERSIONS)
 def test_one_of_each_kind_compiles_to_the_conversions_of_the_target(target, variant):

@@ -35,6 +35,7 @@ def text_of(found):
     return "\n".join(text for one in found for _, text in one.binaries)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.long
 @pytest.mark.parametrize(("target", "variant"), [("sm_90", ""), ("sm_90", "e5m2+no_amax"), ("gfx942", "fnuz")])
 def test_one_of_each_kind_compiles(target, variant):
@@ -57,6 +58,7 @@ def test_variants_compile():
         compiled(chosen[:2], "sm_90")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.long
 @pytest.mark.parametrize(("target", "wide"), [("sm_90", r"st\.global\.v4\.b32"), ("gfx942", "global_store_dwordx4")])
 def test_a_transposition_writes_16_bytes_at_once_where_rows_allow_it(target, wide):

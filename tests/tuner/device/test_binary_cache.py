@@ -111,6 +111,7 @@ def test_a_second_compile_keeps_what_is_there_and_adds_the_rest(tmp_path):
     assert (ahead.binaries, ahead.compiled) == (len(whole.jobs()), len(whole.jobs()) - len(first.jobs()))
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_changed_kernels_and_binaries_that_are_not_there_are_compiled_and_counted(toy, tmp_path, own_cache):
     filled(plan_of("toy", *CONFIGS[:2]), tmp_path / "out")

@@ -184,6 +184,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_compiler_that_hangs_or_dies_costs_its_binary(tmp_path):
     here = Path(__file__).parents[1]
