@@ -12,10 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("random", print_blob=True)
-settings.register_profile("same", derandomize=True)
+# How long an example takes is the machine's affair.
+SLOW_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("random", print_blob=True, **SLOW_MACHINE)
+settings.register_profile("same", derandomize=True, **SLOW_MACHINE)
 settings.load_profile("same")
 
 # A shell that starts the tests in the background lets them, and all that they start, ignore it.
