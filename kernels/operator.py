@@ -333,7 +333,7 @@ def members(name: str) -> list[str]:
 
 
 def operators() -> dict[str, OperatorSpec]:
-    """All registered operators by name, normtune's own first, in the order of registration.
+    """All registered operators by name: normtune's own, then others in the order of registration.
 
     Those of other distributions are found by their entry points in the group `normtune.operators`, each naming a module
     that registers; that way every process knows them, those that compile included.
@@ -369,5 +369,10 @@ _SHIPPED = (
 def _import_specs() -> None:
     for family in _SHIPPED:
         import_module(f"normtune.kernels.{family}.spec")
+    # Whatever was imported before.
+    places = {f"normtune.kernels.{family}.reference": place for place, family in enumerate(_SHIPPED)}
+    ordered = sorted(_OPERATORS.items(), key=lambda item: places.get(item[1].reference_module, len(places)))
+    _OPERATORS.clear()
+    _OPERATORS.update(ordered)
     for entry in sorted(entry_points(group="normtune.operators"), key=lambda entry: entry.name):
         entry.load()

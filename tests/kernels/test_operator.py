@@ -221,3 +221,13 @@ def test_illegal_ways_say_why(config, rows, reason):
     spec = operator("rms_norm_backward")
     with pytest.raises(IllegalConfigError, match=reason):
         spec.resolve(config, spec.problem(rows, 8192, "bfloat16"), TARGETS["sm_90"], None)
+
+
+def test_the_order_of_operators_does_not_depend_on_what_was_imported_first():
+    code = "import {}; from normtune.kernels.operator import operators; print(*operators())"
+    modules = ("sys", "normtune.kernels.qk_norm.spec", "normtune.kernels.rms_norm_quantize_fp8.spec")
+    told = [
+        subprocess.run([sys.executable, "-c", code.format(module)], capture_output=True, text=True, check=True)
+        for module in modules
+    ]
+    assert len({done.stdout for done in told}) == 1 and told[0].stdout.startswith("rms_norm_forward rms_norm_backward ")
