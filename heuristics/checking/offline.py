@@ -7,6 +7,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,6 +31,8 @@ from normtune.results.regimes import COLD
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
+# Name and evidence of the data behind a table; None if its header names a store.
+Load = Callable[[], "tuple[str, Evidence] | None"]
 _DIFF_LINES = 24
 # The oldest format that is fitted again.
 _OLDEST = 2
@@ -71,6 +74,7 @@ def check(
     """
     text = locate.read(path)
     header, body = parse(text, locate.told(path))
+    data = cache(partial(_data, header, path))  # it is compared with a fit, and its code with the kernels
     failures: list[str] = []
     notes: list[str] = []
     if is_edited(header, body):
@@ -80,9 +84,9 @@ def check(
     if quick:
         notes.append("not fitted again, as --quick was given")
     else:
-        failures += _against_data(header, text, path, notes, told)
+        failures += _against_data(header, text, path, data, notes, told)
     failures += _legality(header, text, notes)
-    stale = changed_kernels(header, text, notes, _timed(header, path), None if quick else compare)
+    stale = changed_kernels(header, text, notes, _timed(header, data), None if quick else compare)
     return Report(tuple(failures), tuple(stale), tuple(notes))
 
 
@@ -96,7 +100,7 @@ def stale_kernels(path: Path, compare: Comparing) -> tuple[list[str], list[str]]
     text = locate.read(path)
     header, _ = parse(text, locate.told(path))
     notes: list[str] = []
-    return changed_kernels(header, text, notes, _timed(header, path), compare), notes
+    return changed_kernels(header, text, notes, _timed(header, partial(_data, header, path)), compare), notes
 
 
 def _refit_advice(header: Header) -> str:
@@ -105,7 +109,9 @@ def _refit_advice(header: Header) -> str:
     return f"`{header.regenerate}` in its folder writes it again"
 
 
-def _against_data(header: Header, text: str, path: Path, notes: list[str], told: Callable[[str], None]) -> list[str]:
+def _against_data(
+    header: Header, text: str, path: Path, load: Load, notes: list[str], told: Callable[[str], None]
+) -> list[str]:
     from normtune.heuristics.any_gpu import emit
     from normtune.heuristics.any_gpu.pipeline import fit_all
     from normtune.heuristics.fitted.emit import module_text
@@ -119,7 +125,7 @@ def _against_data(header: Header, text: str, path: Path, notes: list[str], told:
         known = header.known()
         if any(not entry.donor and not 1 <= entry.leaves <= MOST_LEAVES for entry in known.values()):
             raise UsageError(f"a line Regret has another number of leaves than 1 to {MOST_LEAVES}")
-        data = _data(header, path)
+        data = load()
         if data is None:
             notes.append(
                 "not fitted again: its header names a store and no file; `normtune fit --evidence FILE.parquet` writes "
@@ -205,7 +211,7 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     return locate.told(file), evidence
 
 
-def _timed(header: Header, path: Path) -> Iterator[Timed]:
+def _timed(header: Header, load: Load) -> Iterator[Timed]:
     """The measurements behind a table, by device, with the digests of their code.
 
     None if its header names a store, or what cannot be read, which is a failure already.
@@ -225,7 +231,7 @@ def _timed(header: Header, path: Path) -> Iterator[Timed]:
             yield recorded_code.read(recording, evidence), evidence
         return
     try:
-        found = _data(header, path)
+        found = load()
     except NormtuneError:
         return
     if found is not None:
