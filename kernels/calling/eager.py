@@ -186,8 +186,6 @@ def new_backward(
     }
     if x.numel():
         every = {**launched, **{name: _as_rows(gradient) for name, gradient in gradients.items()}}
-        if is_reused:  # an object of its own, as launches tell tensors apart by it
-            every[first] = x.view(-1, x.shape[-1])
         launch = _backward_launch(plan, every, needs_rows, needs_columns)
         if is_reused and not launch.reuses_dy:
             gradients[first] = _new_like(likes[first])

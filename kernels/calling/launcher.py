@@ -45,7 +45,7 @@ class Prepared:
 
     Args:
         calls: from an operator's kernel file, with no pointers but those of `tensors`.
-        tensors: each tensor of the calls, None for one that is left out; not kept.
+        tensors: each tensor of the calls, all different objects (`apart`), None for one that is left out; not kept.
         workspace: float32 elements that each launch allocates; its tensor is then the last of `tensors`.
         device: CUDA's number of the GPU; None if kernels are interpreted.
         reuses_dy: whether a launch of a backward may write dx into the memory of dy.
@@ -147,7 +147,7 @@ def prepare(
         options: compiler options besides those of the calls.
         reuses_dy: as in `Prepared`.
     """
-    there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    there = apart(tensors)
     first = next(iter(there.values()))
     workspace = None
     if launch.workspace:
@@ -155,9 +155,18 @@ def prepare(
     calls = spec.calls(launch, problem, there, workspace, scalars)
     if options:
         calls = [call._replace(options={**call.options, **options}) for call in calls]
-    arguments = [*tensors.values(), *([workspace] if launch.workspace else [])]
+    arguments = [*map(there.get, tensors), *([workspace] if launch.workspace else [])]
     device = first.device.index if first.is_cuda else None
     return Prepared(calls, arguments, launch.workspace, device, reuses_dy)
+
+
+def apart(tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    """The tensors that are there, each an object of its own.
+
+    `Prepared` tells the arguments of a call apart by their objects. A caller may pass one tensor twice, and an output
+    may be an input; on other tensors the same launch then gets different ones.
+    """
+    return {name: tensor.view(tensor.shape) for name, tensor in tensors.items() if tensor is not None}
 
 
 class _Public:

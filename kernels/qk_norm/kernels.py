@@ -217,5 +217,7 @@ def calls(
         "NUM_STAGES": launch.num_stages,
         "num_warps": launch.num_warps,
     }
+    if work.rounds_rotation:  # a product of 16-bit numbers would be fused with the sum, and its rounding lost
+        options["enable_fp_fusion"] = False
     grid = (min(launch.grid, _MOST_PROGRAMS), -(-launch.grid // _MOST_PROGRAMS))
     return (KernelCall(_qk_norm_kernel, grid, args, options),)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.calling.dispatch import target_of
-from normtune.kernels.calling.launcher import Prepared
+from normtune.kernels.calling.launcher import Prepared, apart
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.wide import keeps_subnormal, machine_epsilon
 from normtune.kernels.rms_norm import dweight
@@ -32,12 +32,13 @@ def columns_alone(tensors: dict[str, Tensor | None], rows: str = "x", rounds_pro
         rows: name of those that were normalized.
         rounds_product: round the terms to the dtype.
     """
-    there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    there = apart(tensors)
     x = there["x"] = there[rows]
     parts = dweight.parts_of(x.shape[0], x.shape[1], target_of(x).sms)
     workspace = x.new_empty(parts * x.shape[1], dtype=torch.float32)
     calls = dweight.calls(parts, there, workspace, rounds_product)
-    return Prepared(calls, [*tensors.values(), workspace], workspace.numel(), x.device.index if x.is_cuda else None)
+    every = [*map(there.get, tensors), workspace]
+    return Prepared(calls, every, workspace.numel(), x.device.index if x.is_cuda else None)
 
 
 # What an operation has that normalizes: its scalars, and a weight that may be missing.

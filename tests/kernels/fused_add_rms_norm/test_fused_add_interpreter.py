@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normtune import fused_add_rms_norm
+from normtune import fused_add_rms_norm, qk_norm, rms_norm
 from normtune.kernels.calling import eager
 from normtune.kernels.fused_add_rms_norm.operation import OPERATIONS
 
@@ -82,6 +82,36 @@ def test_a_call_in_place_launches_what_was_kept_and_writes_into_its_inputs(monke
     assert len(plans) == kept
     assert (y.data_ptr(), s.data_ptr()) == pointers
     assert torch.equal(y, expected[0]) and torch.equal(s, expected[1])
+
+
+def test_a_call_in_place_keeps_what_launches_elsewhere():
+    x, residual, weight = torch.randn(9, 72), torch.randn(9, 72), torch.randn(72)
+    fused_add_rms_norm(x.clone(), residual.clone(), weight, in_place=True)
+    y, s = fused_add_rms_norm(x, residual, weight)
+    assert torch.equal(s, x + residual)
+    torch.testing.assert_close(y, torch.nn.functional.rms_norm(s, (72,), weight, 1e-6))
+
+
+def test_one_tensor_twice_keeps_what_launches_two():
+    x, residual, weight, other = torch.randn(9, 88), torch.randn(9, 88), torch.randn(88), torch.randn(88)
+    assert torch.equal(fused_add_rms_norm(x, x, weight)[1], x + x)
+    assert torch.equal(fused_add_rms_norm(x, residual, weight)[1], x + residual)
+    qkv = torch.randn(9, 3 * 88)
+    for weights in ((weight, weight), (weight, other)):
+        out = qk_norm(qkv, *weights, 1, 1)
+        for number, of_head in enumerate(weights):
+            head = qkv[:, 88 * number : 88 * (number + 1)]
+            expected = torch.nn.functional.rms_norm(head, (88,), of_head, 1e-6)
+            torch.testing.assert_close(out[:, 88 * number : 88 * (number + 1)], expected)
+
+
+def test_a_gradient_that_is_an_input_keeps_what_launches_others():
+    x, dy = torch.randn(9, 104, requires_grad=True), torch.randn(9, 104)
+    weight = torch.randn(104, requires_grad=True)
+    for gradient in (x, dy):
+        found = torch.autograd.grad(rms_norm(x, weight), (x, weight), gradient)
+        expected = torch.autograd.grad(torch.nn.functional.rms_norm(x, (104,), weight, 1e-6), (x, weight), gradient)
+        torch.testing.assert_close(found, expected)
 
 
 def test_rows_have_the_same_bits_in_every_batch():

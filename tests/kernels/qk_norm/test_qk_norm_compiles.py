@@ -6,7 +6,7 @@ import pytest
 
 from normtune.kernels.operator import operator
 from normtune.kernels.qk_norm.config import QKNormConfig
-from normtune.kernels.qk_norm.variants import BACKWARD, BACKWARD_FLAGS, FAMILY, FLAGS, operator_name
+from normtune.kernels.qk_norm.variants import BACKWARD, BACKWARD_FLAGS, FAMILY, FLAGS, ROUNDED_ROTATION, operator_name
 from normtune.kernels.target import TARGETS
 from normtune.tuner.device.compiling import compile_all
 from normtune.tuner.plan.binaries import jobs_of
@@ -88,3 +88,11 @@ def test_a_warp_a_head_reads_wide_and_needs_no_barrier(variant):
     assert narrow.shared_bytes == 0 and "bar.sync" not in narrow.binaries[0][1]
     text = wide.binaries[0][1]
     assert re.search(r"ld\.global\.v4\.b32", text) and re.search(r"st\.global\.v4\.b32", text)
+
+
+def test_rounded_products_of_a_rotation_are_not_fused_with_their_sum():
+    spec = operator(operator_name(*SIZES[128]))
+    for variant, is_fused in (("", True), (ROUNDED_ROTATION, False)):
+        problem = spec.problem(4096, 128, "bfloat16", variant)
+        (binary,) = compiled([(problem, spec.launch(QKNormConfig(4, 4), problem, TARGETS["sm_90"]))], "sm_90")
+        assert bool(re.search(r"\bfma\.", binary.binaries[0][1])) == is_fused

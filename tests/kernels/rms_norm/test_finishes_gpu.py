@@ -147,10 +147,10 @@ def test_beside_a_kernel_that_holds_all_multiprocessors(config, rows, hidden):
 
 KILLED = """
 import sys
-from normtune.kernels.config import Config
+from normtune.kernels.rms_norm.config import RMSNormConfig
 sys.path.insert(0, sys.argv[1])
 from test_finishes_gpu import Work
-work = Work(Config(*eval(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4]))
+work = Work(RMSNormConfig(*eval(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4]))
 print("ready", flush=True)
 while True:
     work.once()
