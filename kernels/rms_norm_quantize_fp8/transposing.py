@@ -66,6 +66,7 @@ def _store(
     y_stride,
     offset,
     b_scale,
+    b_scale_t,
     ALIGNMENT: tl.constexpr,
     LARGEST: tl.constexpr,
     DTYPE: tl.constexpr,
@@ -84,7 +85,8 @@ def _store(
         store_tile(y_ptr, extent(y_stride, ALIGNMENT), o_row, o_col, mask, b_norm)
     b_q = quantized(b_norm, b_scale, q_ptr.dtype.element_ty, LARGEST)
     tl.store(q_ptr + o_row[:, None] * extent(q_stride, ALIGNMENT) + o_col[None, :], b_q, mask=mask)
-    store_transposed(q_t_ptr, b_q, o_row, m_row, o_col, m_col, n_row)
+    b_q_t = quantized(b_norm, b_scale_t, q_ptr.dtype.element_ty, LARGEST)
+    store_transposed(q_t_ptr, b_q_t, o_row, m_row, o_col, m_col, n_row)
     return tl.max(tl.where(mask, magnitude(b_norm), 0), axis=1)
 
 
@@ -129,6 +131,9 @@ def _tile_kernel(
     n_col = extent(hidden, ALIGNMENT)
     o_row, m_row, n_row = aligned_rows(tl.program_id(0), rows, BLOCK_ROW, ROW_ALIGNMENT)
     b_scale = tl.load(scale_ptr)
+    # The same scale, which the compiler takes for another: where two uses share a conversion to FP8, one in a vector
+    # and one in single bytes, ptxas 12.8 loses the second.
+    b_scale_t = tl.load(scale_ptr, volatile=True)
     if IS_WHOLE:
         o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
         mask = m_row[:, None] & m_col[None, :]
@@ -155,6 +160,7 @@ def _tile_kernel(
             y_stride,
             offset,
             b_scale,
+            b_scale_t,
             ALIGNMENT,
             LARGEST,
             DTYPE,
@@ -200,6 +206,7 @@ def _tile_kernel(
                 y_stride,
                 offset,
                 b_scale,
+                b_scale_t,
                 ALIGNMENT,
                 LARGEST,
                 DTYPE,

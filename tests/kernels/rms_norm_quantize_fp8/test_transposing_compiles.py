@@ -50,6 +50,20 @@ def test_one_of_each_kind_compiles(target, variant):
         assert len(one.binaries) == 1 + (launch.transpose is not None) + (launch.norm.finish != "none")
 
 
+@pytest.mark.parametrize("variant", ["", "e5m2", "rounded_norm"])
+def test_no_two_uses_share_a_conversion(variant):
+    """ptxas 12.8 loses one of them: `prmt` of a register that nothing wrote."""
+    unlooped = [pair for pair in pairs(NAME, "sm_90", 1024, 4096, variant) if pair[1].transpose is None]
+    text = text_of(compiled([pair for pair in unlooped if pair[1].norm.num_stages == 1][:2], "sm_90"))
+    for function in text.split(".visible .entry")[1:]:
+        made = set(re.findall(r"cvt\.rn\.satfinite\.e\dm\dx2\.f32\s+(%rs\d+)", function))
+        pairs_of = re.findall(r"mov\.b32\s+%r\d+, \{(%rs\d+), (%rs\d+)\}", function)
+        in_vectors = [register for pair in pairs_of if made.issuperset(pair) for register in pair]
+        assert bool(in_vectors) == bool(made)
+        for register in in_vectors:
+            assert len(re.findall(rf"[,{{]\s*{register}\b", function)) == 1
+
+
 @pytest.mark.long
 def test_variants_compile():
     off = "rounded_norm+rounded_product+with_y+with_residual"
