@@ -150,9 +150,10 @@ def _backward(problem: Problem, tensors: Mapping[str, Tensor], gate: _Gate, weig
     pairs = gradient * xhat
     of_mean = (pairs.abs() * (_ROUNDINGS + gate.error)).mean(dim=1, keepdim=True)
     du = rstd * (gradient - xhat * pairs.mean(dim=1, keepdim=True))
-    terms = rstd * (gradient.abs() + xhat.abs() * pairs.abs().mean(dim=1, keepdim=True))
-    of_du = (_ROUNDINGS + gate.error) * terms + rstd * xhat.abs() * of_mean
-    tiny = _UNDERFLOW * (1 + (dy * weight).abs()) * (1 + rstd) * (1 + x.abs()) * (1 + rstd * x.abs())
+    size = rstd.abs()  # timing has normal values, of either sign
+    terms = size * (gradient.abs() + xhat.abs() * pairs.abs().mean(dim=1, keepdim=True))
+    of_du = (_ROUNDINGS + gate.error) * terms + size * xhat.abs() * of_mean
+    tiny = _UNDERFLOW * (1 + (dy * weight).abs()) * (1 + size) * (1 + x.abs()) * (1 + size * x.abs())
     dx = du * gate.before
     found = {"dx": (dx, of_du * gate.before.abs() + gate.error * dx.abs() + tiny)}
     if not is_off(problem, NO_GATE):
