@@ -52,7 +52,7 @@ def test_one_of_each_kind_compiles(target, variant):
 
 @pytest.mark.parametrize("variant", ["", "e5m2", "rounded_norm"])
 def test_no_two_uses_share_a_conversion(variant):
-    """ptxas 12.8 loses one of them: `prmt` of a register that nothing wrote."""
+    """One of them is lost by ptxas 12.8: `prmt` of a register that nothing wrote."""
     unlooped = [pair for pair in pairs(NAME, "sm_90", 1024, 4096, variant) if pair[1].transpose is None]
     text = text_of(compiled([pair for pair in unlooped if pair[1].norm.num_stages == 1][:2], "sm_90"))
     for function in text.split(".visible .entry")[1:]:
