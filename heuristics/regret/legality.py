@@ -47,15 +47,25 @@ def registered(key: str, dtype: str) -> Registered | None:
     return Registered(spec, served_variants(spec, variant))
 
 
+def _exists(spec: OperatorSpec, target: Target, dtype: str, variant: str) -> bool:
+    """Whether any launch of a variant exists on a target: if so, the default config's does at the smallest shape."""
+    problem = Problem(spec.name, 1, 1, dtype, variant)
+    return spec.is_legal(spec.default_config(problem, target), problem, target)
+
+
 class Legality:
     """Legality of configs on one target, for all dtypes and variants that one table serves."""
 
     def __init__(self, spec: OperatorSpec, target: Target, dtypes: Sequence[str], variants: Sequence[str]) -> None:
-        """Take the dtypes and variants; results are cached, because folds of a cross-validation repeat the queries."""
+        """Take the dtypes and variants, without those that the target has no kernel for, as FP8 of another vendor.
+
+        Results are cached, because folds of a cross-validation repeat the queries.
+        """
         self.spec = spec
         self.target = target
         self.dtypes = tuple(dtypes)
-        self.served = tuple((dtype, variant) for dtype in dtypes for variant in variants)
+        every = tuple((dtype, variant) for dtype in dtypes for variant in variants)
+        self.served = tuple(served for served in every if _exists(spec, target, *served)) or every
         self._known: dict[tuple[Config, int, int], bool] = {}
 
     def reaches(self, config: Config, rows: int, hidden: int) -> bool:

@@ -1,10 +1,11 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.legality import Legality, all_variants
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -34,7 +35,7 @@ def test_the_legal_area_is_found_from_its_edge(area) -> None:
     rows, hidden, edges = area
 
     def resolve(config, problem, target, alignment=None):
-        if rows.index(problem.rows) >= edges[config][hidden.index(problem.hidden)]:
+        if config not in CONFIGS or rows.index(problem.rows) >= edges[config][hidden.index(problem.hidden)]:
             raise IllegalConfigError("beyond the edge")
         return Launch(False, 1, 1, 1, config.num_warps, 1, 16, False, 0)
 
@@ -53,3 +54,12 @@ def test_a_region_needs_every_dtype_that_is_served() -> None:
     sizes = [2**power for power in range(4, 16)]
     assert (both.over([config], [1], sizes) <= alone.over([config], [1], sizes)).all()
     assert [alone.reaches(config, 1, size) for size in sizes] == alone.over([config], [1], sizes)[0, 0].tolist()
+
+
+@pytest.mark.parametrize(("target", "variant"), [("sm_90", ""), ("gfx942", "fnuz")])
+def test_variants_that_a_target_has_no_kernel_for_forbid_nothing(target, variant):
+    spec = operator("rms_norm_quantize_fp8_static")
+    config = spec.default_config(spec.problem(64, 1024, "bfloat16", variant), TARGETS[target])
+    legality = Legality(spec, TARGETS[target], ["bfloat16"], all_variants(spec))
+    assert legality.reaches(config, 64, 1024)
+    assert any("fnuz" in served for _, served in legality.served) == (target == "gfx942")
