@@ -3,6 +3,8 @@
 In: a problem. Out: bytes. Pure, so that a plan can leave out problems that do not fit. The device has the last word.
 """
 
+from math import prod
+
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.tuner.timing.protocol import timed_launches
@@ -20,4 +22,5 @@ def peak_bytes(problem: Problem) -> int:
     footprint = spec.bytes_moved(problem)
     # The lead-in and timed launches have slices of their own; the copy beside them has as many.
     timing = 2 * (1 + timed_launches(footprint)) * footprint
-    return _FIXED_BYTES + timing + _REFERENCE_BYTES * problem.rows * problem.hidden
+    largest = max(prod(buffer.shape) for buffer in spec.buffers(problem))  # of qk_norm all heads of a token
+    return _FIXED_BYTES + timing + _REFERENCE_BYTES * largest

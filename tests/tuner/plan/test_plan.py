@@ -149,6 +149,12 @@ def test_what_does_not_fit_into_the_free_memory_is_left_out_and_kept_track_of():
     assert max(peak_bytes(task.problem) for task in few.tasks) < min(map(peak_bytes, few.oversized))
 
 
+def test_memory_is_foretold_of_the_largest_tensor():
+    plain, heads = operator("rms_norm_forward"), operator("qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128")
+    alone = peak_bytes(plain.problem(65536, 48 * 128, "bfloat16"))
+    assert 0.8 * alone <= peak_bytes(heads.problem(65536, 128, "bfloat16")) <= 2 * alone
+
+
 def test_a_device_without_room_for_anything_is_an_error_that_says_how_much_it_takes():
     whole = plan(problems([], ["bfloat16"], [(1, 64), (65536, 4096)]), "quick", TARGET)
     with pytest.raises(
