@@ -57,7 +57,6 @@ def ratios(evidence: Any, path: Path) -> Ratios:
     from normtune.heuristics.tablefile import locate
     from normtune.kernels.config import COPY
     from normtune.kernels.operator import operator
-    from normtune.kernels.rms_norm.config import RMSNormConfig
     from normtune.kernels.target import target_for
 
     (device,) = evidence.devices()
@@ -77,7 +76,7 @@ def ratios(evidence: Any, path: Path) -> Ratios:
         # A config that was legal for the kernels of the recording may be illegal today.
         launches = ((spec.launch_of(config, problem, target), time) for config, time in cells.items())
         by_launch = {launch: time for launch, time in launches if launch}
-        launch = spec.launch_of(RMSNormConfig(*look_up(problem.rows, problem.hidden)), problem, target)
+        launch = spec.launch_of(spec.config(*look_up(problem.rows, problem.hidden)), problem, target)
         size = max(label for label in SIZES if label[0] <= spec.bytes_moved(problem))[1]
         width = max(label for label in WIDTHS if label[0] <= problem.hidden)[1]
         if launch in by_launch:

@@ -4,15 +4,16 @@ In: the GPU's name, target, number of multiprocessors and L2 cache. Out: `Select
 whether it was made for that GPU. Imports neither numpy nor pandas, because dispatch calls it at the first launch.
 
 The first that exists: the file that NORMTUNE_TABLE names; the table that the user installed for the GPU; the shipped
-table of the same name and number of multiprocessors; the shipped table for any GPU, whose thresholds are relative to
-multiprocessors and L2 cache. docs/fitting.md says what is known of it.
+tables of the same name and number of multiprocessors, one per family of operators; the shipped table for any GPU, whose
+thresholds are relative to multiprocessors and L2 cache. docs/fitting.md says what is known of it. An operator that the
+first table has nothing of is served by the next one that has; NORMTUNE_TABLE stands alone.
 """
 
 import os
 import re
 import stat
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -68,6 +69,10 @@ class Table(NamedTuple):
         tables = {entry: on_gpu(function) for entry, function in self.tables.items()}
         return self._replace(tables=tables, lookup=on_gpu(self.lookup), is_bound=True)
 
+    def serves(self, key: str) -> bool:
+        """Whether it has functions of an operator, at any named integers, of any variant and dtype."""
+        return _family(key) in map(_family, (name for name, _ in self.tables))
+
     def function(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
         """Function of an operator; for a variant without one, the plain operator's; None if there is neither.
 
@@ -93,6 +98,11 @@ class Table(NamedTuple):
         return None if found is None else lambda rows, hidden: _config(found(rows, hidden))
 
 
+def _family(key: str) -> str:
+    """The operator of a function's key, without variant and named integers."""
+    return split_key(key)[0].partition(".")[0]
+
+
 def _config(entry: Entry) -> Config:
     """An entry of a table as a config of the class that declares its knobs."""
     return _class_of(type(entry))(*entry)
@@ -105,17 +115,25 @@ def _class_of(kind: Any) -> type[Config]:
 
 
 class Selection(NamedTuple):
-    """The table for a GPU.
+    """The tables for a GPU.
 
     Attributes:
-        table: the table.
+        table: the first one.
         source: its origin, as text for a message.
         exact: whether it was made or chosen for this GPU; False for the table for any GPU.
+        further: load the others, once, in order, for operators that those before have no function of.
     """
 
     table: Table
     source: str
     exact: bool
+    further: tuple[Callable[[], Table], ...] = ()
+
+    def serving(self, key: str) -> Table:
+        """The table of an operator: the first that has a function of it, else the first of all."""
+        if self.table.serves(key):
+            return self.table
+        return next((table for table in (load() for load in self.further) if table.serves(key)), self.table)
 
 
 def select(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Selection:
@@ -146,19 +164,23 @@ def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Se
     Raises:
         UsageError: the installed table is not a table.
     """
-    made_for = plain_name(name), sms
+    made_for, l2_bytes = (plain_name(name), sms), l2_bytes or _l2_bytes(target, sms)
+    further = [cache(partial(load, path)) for path, header in shipped().items() if (header.gpu, header.sms) == made_for]
+    for_any = SHIPPED / ANY_GPU
+    if for_any.exists():
+        further.append(cache(lambda: load(for_any).bound(sms, l2_bytes)))
     installed = _installed(name)
     if installed and (installed.header.gpu, installed.header.sms) == made_for:
-        return Selection(installed, f"the installed table {told(installed.source)}", True)
-    for path, header in shipped().items():
-        if (header.gpu, header.sms) == made_for:
-            return Selection(load(path), f"the table of {header.device}", True)
-    path = SHIPPED / ANY_GPU
-    if not path.exists():
+        return Selection(installed, f"the installed table {told(installed.source)}", True, tuple(further))
+    if not further:
         return Selection(_empty(name, target, sms), "the default config of each operator", False)
-    table = load(path).bound(sms, l2_bytes or _l2_bytes(target, sms))
-    measured = "; ".join(line.partition(",")[0] for line in table.header.fitted)
-    return Selection(table, f"the table for any GPU, which is unmeasured there (it was fitted to {measured})", False)
+    table, *rest = further[0](), *further[1:]
+    if table.header.is_for_any_gpu:
+        measured = "; ".join(line.partition(",")[0] for line in table.header.fitted)
+        return Selection(
+            table, f"the table for any GPU, which is unmeasured there (it was fitted to {measured})", False
+        )
+    return Selection(table, f"the table of {table.header.device}", True, tuple(rest))
 
 
 def _l2_bytes(target: str, sms: int) -> int:

@@ -31,7 +31,7 @@ Kept = TypeVar("Kept")
 Lookup = Callable[[Problem], Any]
 
 _chosen: str | os.PathLike[str] | Literal["auto"] | None = "auto"
-_tables: dict[int, locate.Table | None] = {}
+_tables: dict[int, locate.Selection | None] = {}
 _lookups: dict[tuple[int, bool], Lookup] = {}
 _caches: list[dict[Any, Any]] = []
 # Held while a table is found or chosen.
@@ -148,8 +148,10 @@ def row_bounds(spec: OperatorSpec, problem: Problem, first: Tensor) -> list[int]
     """
     target, device = target_of(first), first.device.index or 0
     with _choosing:
-        table = _table_of(device, target)
-    return [1] if table is None else locate.row_bounds(table, problem.key, problem.dtype, problem.hidden, target)
+        found = _table_of(device, target)
+    if found is None:
+        return [1]
+    return locate.row_bounds(found.serving(problem.key), problem.key, problem.dtype, problem.hidden, target)
 
 
 class Cache(dict[Any, Kept]):
@@ -198,19 +200,19 @@ def target_of(tensor: Tensor) -> Target:
     return describe(tensor.device.index) if tensor.is_cuda else TARGETS["sm_89"]
 
 
-def _table_of(device: int, target: Target) -> locate.Table | None:
-    """The table of GPU `device`, found once; the caller holds `_choosing`."""
+def _table_of(device: int, target: Target) -> locate.Selection | None:
+    """The tables of GPU `device`, found once; the caller holds `_choosing`."""
     if device not in _tables:
         _tables[device] = _find(device, target)
     return _tables[device]
 
 
-def _find(device: int, target: Target) -> locate.Table | None:
-    """The table of GPU `device` under the present choice; None for the default configs."""
+def _find(device: int, target: Target) -> locate.Selection | None:
+    """The tables of GPU `device` under the present choice; None for the default configs."""
     if _chosen is None:
         return None
     if _chosen != "auto":
-        return locate.load(_chosen).bound(target.sms, target.l2_bytes)
+        return locate.Selection(locate.load(_chosen).bound(target.sms, target.l2_bytes), "", True)
     if not torch.cuda.is_available():
         return None
     name = torch.cuda.get_device_properties(device).name
@@ -221,17 +223,18 @@ def _find(device: int, target: Target) -> locate.Table | None:
             f"{selection.source}: run `normtune sweep && normtune fit --install` on this GPU to make its own",
             stacklevel=5,
         )
-    return selection.table
+    return selection
 
 
-def _in_table(table: locate.Table | None, batch_invariant: bool = False) -> Lookup:
-    """The lookup of a table in one of the two modes; it returns None for the default config."""
+def _in_table(selection: locate.Selection | None, batch_invariant: bool = False) -> Lookup:
+    """The lookup in tables in one of the two modes; it returns None for the default config."""
     told = False
 
     def look_up(problem: Problem) -> Any:
         nonlocal told
-        if table is None:
+        if selection is None:
             return None
+        table = selection.serving(problem.operator)
         find = table.batch_invariant if batch_invariant else table.function
         found = find(problem.key, problem.dtype)
         if found is None and batch_invariant and not told:

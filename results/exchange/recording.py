@@ -21,7 +21,8 @@ FOLDER = Path(__file__).parents[1] / "recordings"
 ALL = "all"
 MAX_BYTES = 2_000_000
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_OPERATOR = re.compile(r"[A-Za-z0-9_]+")
+# A name, and named integers: `qk_norm.heads_q=32`.
+_OPERATOR = re.compile(r"[A-Za-z0-9_]+(\.[a-z_]+=[0-9]+)*")
 
 
 def recordings() -> list[str]:

@@ -131,6 +131,40 @@ def test_the_installed_table_of_the_gpu_comes_before_the_shipped_one(tmp_path: P
     assert chosen(locate.select("NVIDIA H200", "sm_90", 66)) == "few"
 
 
+def of_operator(name: str, config: str) -> str:
+    return BODY.replace("NAME", repr(config)).replace('("a", "b")', f'("{name}", "b")')
+
+
+def test_an_operator_is_served_by_the_first_table_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = "NVIDIA H200", "sm_90", 132
+    write(locate.SHIPPED / "nvidia_h200_more.py", *gpu, of_operator("c.heads=8", "more"))
+    write(locate.SHIPPED / "nvidia_h200_other.py", "NVIDIA H200", "sm_90", 66, of_operator("e", "never"))
+
+    def served(key: str) -> str | None:
+        table = locate.select(*gpu).serving(key)
+        function = table.function(key, "b")
+        return str(function(1, 1)[0]) if function else None
+
+    assert [served(key) for key in ("a", "a:flag", "c.heads=8", "c.heads=16", "e")] == [
+        *("NVIDIA H200", "NVIDIA H200", "more", "more", None)
+    ]
+    write(locate.installed_path("NVIDIA H200"), *gpu, of_operator("d", "mine"))
+    assert [served(key) for key in ("a", "c.heads=8", "d")] == ["NVIDIA H200", "more", "mine"]
+    monkeypatch.setattr(locate, "shipped", dict)
+    assert [served(key) for key in ("a", "c.heads=8", "d")] == ["few", None, "mine"]
+
+
+def test_further_tables_are_loaded_once_and_only_when_they_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = "NVIDIA H200", "sm_90", 132
+    write(locate.SHIPPED / "nvidia_h200_more.py", *gpu, of_operator("c", "more"))
+    loaded = []
+    load = locate.load
+    monkeypatch.setattr(locate, "load", lambda path: loaded.append(Path(path).stem) or load(path))
+    found = locate.select(*gpu)
+    assert found.serving("a") is found.table and loaded == ["h200"]
+    assert found.serving("c") is found.serving("c") and loaded == ["h200", "nvidia_h200_more"]
+
+
 def test_the_named_table_comes_first_whatever_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(locate.installed_path("NVIDIA H200"), "NVIDIA H200", "sm_90", 132, BODY.replace("NAME", "'mine'"))
     monkeypatch.setenv(locate.VARIABLE, str(write(tmp_path / "named.py", "Other", "sm_120", 36)))
