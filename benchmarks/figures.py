@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from normtune.benchmarks import against_copy, liger_table, peers_report, tilegym_table, unmeasured
+from normtune.benchmarks import against_copy, liger_table, peers_report, tilegym_table, tuned_relatives, unmeasured
 from normtune.docs import blocks
 from normtune.docs.blocks import Blocks
 
@@ -350,6 +350,7 @@ BLOCKS: Blocks = {
     "tilegym": tilegym,
     "host": host,
     "losses": losses,
+    "relatives": lambda: tuned_relatives.lines(RECORDING),
     "batch_invariant": batch_invariant,
     "staleness": staleness,
     "two_sweeps": two_sweeps,

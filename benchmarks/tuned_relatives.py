@@ -1,12 +1,11 @@
-"""The shipped table's functions of the relatives of RMSNorm, on their recordings. A block of docs/results.md.
+"""The shipped tables of the relatives of RMSNorm, each on its recording: a block of docs/results.md.
 
-In: the recording of a GPU and the header and trees of its table. Out: the lines of a table. Needs no GPU.
+In: recordings and their tables, which have the same name. Out: the lines of a table. Needs no GPU.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from math import exp, log
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -14,67 +13,66 @@ from typing import Any
 LARGE = 64 * 1000**2
 
 
-def lines(evidence: Any, regret: Sequence[str], source: Path, without: Sequence[str]) -> list[str]:
-    """A line for each operator that the recording has and `without` does not name.
+def lines(without: str) -> list[str]:
+    """A line for each operator of all recordings but `without`."""
+    from normtune.results.exchange.recording import recordings
 
-    Args:
-        evidence: a `results.evidence.Evidence` of one device.
-        regret: the lines of the table's header on losses.
-        source: the file of the table.
-        without: operators that other tables of the document show.
-    """
+    return [
+        "",
+        "| operator | shapes | leaves | mean | worst | cross-validated | default config | over the copy |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        *(line for name in recordings() if name != without for line in _of_recording(name)),
+        "",
+    ]
+
+
+def _of_recording(name: str) -> Iterator[str]:
     from normtune.heuristics.fitted import figures
     from normtune.heuristics.regret.matrix import timing_matrix
-    from normtune.heuristics.tablefile import parse
+    from normtune.heuristics.tablefile import locate, parse
     from normtune.heuristics.tablefile.tree import leaves
     from normtune.kernels.operator import operator
     from normtune.kernels.target import target_for
+    from normtune.results.exchange.recording import load_recording
 
+    evidence, source = load_recording(name), locate.by_name()[name]
     (device,) = evidence.devices()
     target = target_for(device.target, device.sms)
-    trees = parse.trees(source.read_text("utf-8"))
-    shown = [
-        "| operator | shapes | leaves | mean | worst | cross-validated | default config | over the copy |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for name, variant, dtype in evidence.kinds():
-        if name in without or variant:
-            continue
-        spec = operator(name)
-        matrix = timing_matrix(evidence, spec, "", dtype, target)
-        tree = trees.get((name, dtype))
-        if matrix is None or tree is None:
-            continue
+    trees, regret = parse.trees(locate.read(source)), locate.header_of(source).regret
+    for key, variant, dtype in evidence.kinds():
+        spec, tree = operator(key), trees[key, dtype]
+        matrix = timing_matrix(evidence, spec, variant, dtype, target)
+        assert matrix is not None and not variant
 
-        def default(name: str, rows: int, hidden: int, spec: Any = spec, dtype: str = dtype) -> Any:
+        def default(_: str, rows: int, hidden: int, spec: Any = spec, dtype: str = dtype) -> Any:
             return spec.default_config(spec.problem(rows, hidden, dtype), target)
 
         own, untuned = figures.of_tree(matrix, tree), figures.of_rule(matrix, default)
-        (line,) = (text for text in regret if text.startswith(f"{name} {dtype}: "))
-        validated = re.search(r"cross-validated (-?[\d.]+) %", line)
-        cells = [str(own.problems), str(leaves(tree)), _percent(own.mean), _percent(own.worst)]
-        cells += [f"{validated[1]} %" if validated else "", _percent(untuned.mean) if untuned else ""]
-        over = [log(ours / copy) for ours, copy in _over_copy(evidence, spec, tree, dtype)]
-        cells.append(f"{exp(fmean(over)):.2f} (to {exp(max(over)):.2f}, {len(over)} shapes)" if over else "")
-        shown.append(f"| {name.partition('.')[0]} | {' | '.join(cells)} |")
-    return shown
+        (line,) = (text for text in regret if text.startswith(f"{key} {dtype}: "))
+        validated = re.search(r" cross-validated (-?[\d.]+) %", line)
+        over = [log(ours / copy) for ours, copy in _beside_the_copy(evidence.select([key]), tree)]
+        cells = [
+            *(key.partition(".")[0], str(own.problems), str(leaves(tree)), _percent(own.plain), _percent(own.worst)),
+            *(f"{validated[1]} %" if validated else "", _percent(untuned.plain) if untuned else ""),
+            f"{exp(fmean(over)):.2f}, {exp(max(over)):.2f} at most ({len(over)} shapes)" if over else "",
+        ]
+        yield f"| {' | '.join(cells)} |"
 
 
-def _over_copy(evidence: Any, spec: Any, tree: Any, dtype: str) -> list[tuple[float, float]]:
-    """Times of the table's config and of the copy, where it was timed and at least `LARGE` bytes move."""
+def _beside_the_copy(evidence: Any, tree: Any) -> Iterator[tuple[float, float]]:
+    """Times of the table's config and of the copy at each shape where at least `LARGE` bytes move."""
     from normtune.heuristics.tablefile.tree import choose
     from normtune.kernels.config import COPY
+    from normtune.kernels.operator import operator
 
     times: dict[Any, dict[Any, float]] = {}
-    for item in evidence.select([spec.name]).measurements():
-        if item.status == "ok" and item.problem.dtype == dtype and not item.problem.variant:
+    for item in evidence.measurements():
+        if item.status == "ok":
             times.setdefault(item.problem, {})[item.config] = median(item.samples.tolist())
-    found = []
     for problem, cells in times.items():
         config = choose(tree, problem.rows, problem.hidden)
-        if COPY in cells and config in cells and spec.bytes_moved(problem) >= LARGE:
-            found.append((cells[config], cells[COPY]))
-    return found
+        if COPY in cells and config in cells and operator(problem.operator).bytes_moved(problem) >= LARGE:
+            yield cells[config], cells[COPY]
 
 
 def _percent(millionths: int) -> str:

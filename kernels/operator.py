@@ -105,6 +105,8 @@ class OperatorSpec:
             `module:function` or the function itself: called with the inputs and scalars by name, it returns the
             outputs, in order. They are gated, timed and stored as configs are, so that a table can name them.
         is_default: whether a sweep that names no operator takes it.
+        limiting: `off` of the flags on which it may depend whether a launch is legal; None for all. Two to the number
+            of flags are the variants for which a table's configs are proved legal.
         may_reuse_dy: (launch, target) to whether a launch of a backward may write dx into the memory of dy; None if
             none may.
     """
@@ -127,6 +129,7 @@ class OperatorSpec:
     implementations: Mapping[str, str | Callable[..., Any]] = field(default_factory=dict, hash=False)
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
     is_default: bool = True
+    limiting: tuple[str, ...] | None = None
     may_reuse_dy: Callable[[Any, Target], bool] | None = None
 
     def at(self, **sizes: int) -> Self:
@@ -196,6 +199,12 @@ class OperatorSpec:
         if isinstance(config, Implementation):
             return config.implementation in self.implementations
         return config._fields == self.config._fields
+
+    def limiting_part(self, variant: str) -> str:
+        """The variant with only those flags off on which legality depends."""
+        if self.limiting is None:
+            return variant
+        return "+".join(off for off in variant.split("+") if off in self.limiting)
 
     def is_legal(self, config: Config, problem: Problem, target: Target) -> bool:
         """Whether `launch` gives one for contiguous tensors."""

@@ -64,7 +64,8 @@ class Legality:
         self.spec = spec
         self.target = target
         self.dtypes = tuple(dtypes)
-        every = tuple((dtype, variant) for dtype in dtypes for variant in variants)
+        parts = dict.fromkeys(map(spec.limiting_part, variants))
+        every = tuple((dtype, variant) for dtype in dtypes for variant in parts)
         self.served = tuple(served for served in every if _exists(spec, target, *served)) or every
         self._known: dict[tuple[Config, int, int], bool] = {}
 

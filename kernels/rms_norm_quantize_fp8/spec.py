@@ -169,6 +169,7 @@ def _register(scaling: str) -> OperatorSpec:
             wide_buffers=("weight",),
             scalars={"eps": 1e-6, "offset": 0.25, **({"least_amax": 1e-10} if is_computed else {})},
             is_default=False,
+            limiting=("fnuz", "with_residual", "no_amax"),
         )
     )
 
