@@ -5,15 +5,15 @@ In: nothing. Out: benchmarks/results/resources.csv, one line a kernel of a binar
     python benchmarks/resources.py [--targets sm_90,gfx942] [--operators NAME,...] [--most 8] [--workers N] [--again]
     python benchmarks/resources.py --summary    # only resources.md, from resources.csv
 
-Compiled are plain operators in bfloat16 for 64 and 4096 rows at hidden 256, 4096 and 16384 (heads: 64, 128 and 256): of
+Compiled are plain operators in bfloat16 for 64 and 4096 rows at hidden 256, 4096 and 16384 (heads: 128 and 256): of
 the legal configs of the default space `--most` for each shape, evenly spread, the first and the last among them. On the
 target of a committed table also what the table answers at these hidden sizes, its variants included, for 1, 2, 4 to
 2**18 rows. A kernel that several binaries of an operator launch has one line, with the first of them.
 
 The file is replaced whenever an operator is done on a target; the same command then goes on from there. After a change
 of kernels or tables, and with `--most`, `--again` compiles anew what `--targets` and `--operators` name; the committed
-file has the figures of the Triton of constraints.txt. All targets take 20 minutes
-of a core.
+file has the figures of the Triton of constraints.txt. All targets take 20 minutes of a
+core.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from normtune.tuner.plan.plan import Candidate, candidates, spread
 FILE = RESULTS / "resources.csv"
 DTYPE = "bfloat16"
 HIDDEN = (256, 4096, 16384)
-HEADS = (64, 128, 256)
+HEADS = (128, 256)
 ROWS = (64, 4096)
 TABLE_ROWS = tuple(2**power for power in range(19))
 MOST = 8
@@ -155,8 +155,9 @@ def markdown(lines: Sequence[Line]) -> str:
     head = ["operator", "target", "kernels", "registers", "spill", "spilled bytes", "shared bytes", "spills most"]
     rows = [
         "`python benchmarks/resources.py`: the most registers and spilled bytes of a thread, and the most shared",
-        "memory of a program, as the compiler of constraints.txt reports them for bfloat16 at a few shapes and every",
-        "n-th config of the default space; how many kernels spill, and which most, by hidden size and config.",
+        "memory of a program, as the compiler reports them (with the Triton of constraints.txt), for bfloat16 at a few",
+        "shapes and an even spread of the default space; how many kernels spill, and the hidden size and config of the",
+        "one that spills most.",
         "",
         f"| {' | '.join(head)} |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
