@@ -20,6 +20,7 @@ from normtune.kernels.stand_in import StandIn
 from normtune.tuner.device.binary_cache import Folder, Toolchain, python_version
 from normtune.tuner.device.code import Code, Frontend, digest_of_launch, machine_code
 from normtune.tuner.device.processes import belong_to_parent, use_scratch
+from normtune.tuner.device.resources import Resources, resources_of
 from normtune.tuner.plan.binaries import Job
 
 # One per process of the pool: digests of code, and Triton's names of the kernels that it compiled.
@@ -37,6 +38,7 @@ class Compiled(NamedTuple):
         shared_bytes: shared memory of the largest of the job's kernels, bytes.
         threads: most threads per program among the job's kernels.
         binaries: names of the compiled kernels with their assembly, only on request.
+        resources: of the same kernels, on the same request.
         codes: of each pair that the job serves; empty if the frontend failed.
         kernels: Triton's names of all kernels of the pairs that the job serves, where they were compiled.
         made: those of them that were in no cache.
@@ -49,6 +51,7 @@ class Compiled(NamedTuple):
     shared_bytes: int = 0
     threads: int = 0
     binaries: tuple[tuple[str, str], ...] = ()
+    resources: tuple[Resources, ...] = ()
     codes: tuple[Code, ...] = ()
     kernels: tuple[str, ...] = ()
     made: tuple[str, ...] = ()
@@ -158,6 +161,7 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
         shared_bytes=max(item.shared for item in metadata),
         threads=max(item.num_warps for item in metadata) * warp_size,
         binaries=tuple(assembly) if keep_assembly else (),
+        resources=tuple(map(resources_of, kernels)) if keep_assembly else (),
         codes=tuple(code._replace(machine=machine) for code, machine in zip(codes, machines, strict=True)),
         kernels=tuple(sorted(map(cache_name, names))),
         made=tuple(sorted(map(cache_name, names & _MADE))),

@@ -44,7 +44,7 @@ class CompilePool:
         jobs: one per compile class; `add` takes more.
         target: `sm_90`, `gfx942`, ...
         workers: number of processes; default one per core, and no more than jobs if there are any.
-        keep_assembly: fill `Compiled.binaries` (PTX or AMD assembly, much text).
+        keep_assembly: fill `Compiled.binaries` (PTX or AMD assembly, much text) and `Compiled.resources`.
         seconds: limit of a compile; after it the compile is repeated, or given up.
         told: called from another thread with the number of finished jobs, after each.
         nice: added to the niceness of the processes, as by `os.nice`.

@@ -95,10 +95,15 @@ def candidates(
 def quick_candidates(spec: OperatorSpec, problem: Problem, target: Target) -> tuple[list[Candidate], dict[str, int]]:
     """Candidates of the quick space, thinned evenly to `QUICK_CONFIGS`, and the number of others, by reason."""
     kept, pruned = candidates(spec, spec.configs("quick", problem, target), problem, target)
-    if len(kept) > QUICK_CONFIGS:
-        last = len(kept) - 1
-        kept = [kept[round(index * last / (QUICK_CONFIGS - 1))] for index in range(QUICK_CONFIGS)]
-    return kept, pruned
+    return spread(kept, QUICK_CONFIGS), pruned
+
+
+def spread(kept: list[Candidate], most: int) -> list[Candidate]:
+    """At most `most` (2 or more) of the candidates, evenly spread, the first and the last among them."""
+    if len(kept) <= most:
+        return kept
+    last = len(kept) - 1
+    return [kept[round(index * last / (most - 1))] for index in range(most)]
 
 
 def problems(keys: Sequence[str], dtypes: Sequence[str], shapes: Sequence[tuple[int, int]]) -> list[Problem]:
