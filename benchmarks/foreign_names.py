@@ -1,7 +1,8 @@
-"""Stand-ins for the modules that other libraries' tests import: `foreign_tests` installs one library's.
+"""Stand-ins for the modules that other libraries' tests import: a plugin of pytest, which `foreign_tests` runs.
 
-In: for some libraries the file that holds their reference. Out: modules in `sys.modules` whose RMSNorm and relatives
-are normtune's, under the library's names. What normtune does not have is skipped where a test asks for it.
+In: the options `--library` and, for some libraries, `--reference`, the file that holds their reference. Out: modules in
+`sys.modules` whose RMSNorm and relatives are normtune's, under the library's names. What normtune does not have is
+skipped where a test asks for it.
 """
 
 import ast
@@ -16,6 +17,18 @@ import torch
 from torch.nn import Module, Parameter
 
 import normtune
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of this plugin, which workers of pytest-xdist get as text."""
+    parser.addoption("--library", help="the library whose modules are replaced")
+    parser.addoption("--reference", help="the file that holds its reference")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Install the stand-ins of a library."""
+    reference = config.getoption("--reference")
+    globals()[config.getoption("--library")](reference and Path(reference))
 
 
 def stand_in(name: str, **members: Any) -> None:

@@ -13,7 +13,7 @@
 
 FILE is the library's own, unchanged. Stand-ins (`foreign_names`) replace the modules that it imports: their RMSNorm
 is normtune's, and what normtune does not have (bias, other norms, int8, groups of 64) is skipped. The rest runs
-with the file's shapes, dtypes, strides and tolerances. Further arguments after `--` go to pytest.
+with the file's shapes, dtypes, strides and tolerances. Further arguments after `--` go to pytest, as `-n 3`.
 """
 
 import argparse
@@ -22,8 +22,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from normtune.benchmarks import foreign_names
 
 # The tests of what normtune has in each file: without bias, LayerNorm, int8 or error texts of their own.
 CHOSEN = {
@@ -47,21 +45,25 @@ def main() -> None:
     parser.add_argument("pytest", nargs="*", help="after --: further arguments of pytest")
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     options = parser.parse_args(sys.argv[1:split])
-    getattr(foreign_names, options.library)(options.reference)
-    # Ignores both normtune's settings of pytest and the library's.
     arguments = [
+        # Ignores both normtune's settings of pytest and the library's.
         "-c",
         os.devnull,
         "-q",
         "-p",
         "no:cacheprovider",
+        # By its name, with its options: workers of pytest-xdist are processes of their own and load it too.
+        "-p",
+        "normtune.benchmarks.foreign_names",
+        f"--library={options.library}",
+        *([f"--reference={options.reference}"] if options.reference else []),
         "-W",
         "ignore",
         "-k",
         CHOSEN[options.library],
         str(options.file),
     ]
-    sys.exit(pytest.main([*arguments, *sys.argv[split + 1 :]], plugins=[foreign_names]))
+    sys.exit(pytest.main([*arguments, *sys.argv[split + 1 :]]))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def function_of(
     backward: Callable[..., tuple[Any, ...]],
     first: Callable[..., tuple[Any, ...]] | None = None,
 ) -> type[torch.autograd.Function]:
-    """The autograd function of (inputs, scalars, batch_invariant).
+    """The autograd function of inputs and a tuple of scalars and batch_invariant.
 
     Args:
         operation: that it computes.
@@ -28,7 +28,6 @@ def function_of(
         backward: of `written_out.backward_of`.
         first: the same, for gradients that need none of their own; `backward` unless it is given.
     """
-    unscaled = (None,) * (len(operation.defaults) + 1)
 
     class Gradients(torch.autograd.Function):
         """`backward`, with the gradients of the formula."""
@@ -55,7 +54,7 @@ def function_of(
             )
         else:  # batched: no autograd function may intervene
             found = _composed(operation, incoming, saved[: len(operation.saved_inputs)], ctx.plan.scalars)
-        return (*(found[index] for index in operation.gradient_of), *unscaled)
+        return (*(found[index] for index in operation.gradient_of), None)
 
     class Function(torch.autograd.Function):
         """`forward` with gradients of any order."""

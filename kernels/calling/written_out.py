@@ -45,7 +45,7 @@ _CONVERT = """    if {is_number_missing}:
 """
 
 _DIFFERENTIATE = """    if is_grad_enabled() and ({requires_grad}):
-        return differentiable({arguments}, batch_invariant)
+        return differentiable({inputs}, ({scalars}batch_invariant,))
 """
 
 # The key of a forward, and what is kept under it.
@@ -66,7 +66,7 @@ _FORWARD = f"""
 def forward({{arguments}}, batch_invariant, is_saving):
 {_PLAN}        return new_forward(operation, key, ({{inputs}},), {{scalars}}, batch_invariant, is_saving)
 {{make}}
-    plan.launch({{inputs}}, {{outputs}})
+    plan.launch.at(({{pointers}}, {{made_pointers}}), {{inputs}}, {{outputs}})
     return {{outputs}}, plan
 """
 
@@ -74,7 +74,7 @@ _IN_PLACE = f"""
 def in_place({{arguments}}, batch_invariant, is_saving=False):
 {_PLAN}        new_forward(operation, key, ({{inputs}},), {{scalars}}, batch_invariant, is_saving, True)
     else:
-        plan.launch({{inputs}}, {{targets}})
+        plan.launch.at(({{pointers}}, {{target_pointers}}), {{inputs}}, {{targets}})
 """
 
 _BACKWARD = """
@@ -91,13 +91,13 @@ def backward({inputs}, plan, needs_rows, needs_columns):
     if key is None or key != kept or not needs_rows:
         return new_backward(key, ({inputs},), plan, needs_rows, needs_columns)
 {make}
-    launch({inputs}, {outputs})
+    launch.at(({pointers}, {made_pointers}), {inputs}, {outputs})
     return {outputs},
 """
 
 _SAVING = """
-def saving(ctx, {arguments}, batch_invariant):
-    {outputs}, ctx.plan = forward({arguments}, batch_invariant, True)
+def saving(ctx, {inputs}, options):
+    {outputs}, ctx.plan = forward({inputs}, *options, True)
     ctx.save_for_backward({saved})
     return {results}
 """
@@ -109,7 +109,7 @@ def gradients(ctx, {incoming}):
     {saved}, = ctx.saved_tensors
     needs = ctx.needs_input_grad
     {made}, = backward({incoming}, {saved}, ctx.plan, {needs_rows}, {needs_columns})
-    return {ordered}, {nothing}
+    return {ordered}, None
 """
 
 
@@ -135,10 +135,12 @@ def forward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
 def in_place_of(operation: Operation) -> Callable[..., None]:
     """The forward of an operation that writes into its inputs, written out; it launches what `forward_of` keeps."""
     scope = {"plans": operation.plans, "new_forward": eager.new_forward}
+    targets = [operation.in_place.get(name) for name in operation.outputs]
     return _function(
         *("in_place", _IN_PLACE, operation, scope, operation.inputs, {}),
         scalars=_tuple(operation.defaults),
-        targets=", ".join(operation.in_place.get(name, "None") for name in operation.outputs),
+        targets=", ".join(map(str, targets)),
+        target_pointers=", ".join("None" if name is None else f"p_{name}" for name in targets),
     )
 
 
@@ -174,7 +176,7 @@ def saving_of(operation: Operation, forward: Callable[..., tuple[Any, ...]]) -> 
         _SAVING,
         operation,
         {"forward": forward},
-        arguments=", ".join((*operation.inputs, *operation.defaults)),
+        inputs=", ".join(operation.inputs),
         outputs=", ".join(outputs),
         saved=", ".join(operation.saved),
         results=", ".join(outputs[: operation.results]),
@@ -207,7 +209,6 @@ def gradients_of(
         needs_rows=needs(ROWS),
         needs_columns=needs(COLUMNS),
         ordered=", ".join(operation.gradients[index] for index in operation.gradient_of),
-        nothing=", ".join(["None"] * (len(operation.defaults) + 1)),
     )
 
 
@@ -223,7 +224,8 @@ def call_of(
         operation: that is called.
         special: of (inputs, scalars, batch_invariant), for tensors that are more than their memory and for compilers.
         forward: of `forward_of`.
-        differentiable: of inputs, scalars and batch_invariant, with a graph; None for an operation without a backward.
+        differentiable: of inputs and a tuple of scalars and batch_invariant, with a graph; None for an operation
+            without a backward.
     """
     inputs, scalars = operation.inputs, operation.defaults
     defaults = [f"{name}={value!r}" for name, value in scalars.items()]
@@ -232,7 +234,9 @@ def call_of(
         for number, name in enumerate(inputs)
     ]
     requires_grad = " or ".join(_if_there(operation, name, f"{name}.requires_grad") for name in inputs)
-    differentiate = _DIFFERENTIATE.format(arguments=", ".join((*inputs, *scalars)), requires_grad=requires_grad)
+    differentiate = _DIFFERENTIATE.format(
+        inputs=", ".join(inputs), scalars="".join(f"{name}, " for name in scalars), requires_grad=requires_grad
+    )
     convert = _CONVERT.format(
         is_number_missing=" or ".join(f"type({name}) is not float" for name in scalars),
         names=", ".join(scalars),
@@ -299,6 +303,10 @@ def _function(
         outputs=", ".join(makers),
         is_present=" and ".join(f"{name} is not None" for name in missing) or "True",
         pointers=", ".join(pointers),
+        made_pointers=", ".join(
+            f"None if {name} is None else {name}.data_ptr()" if maker.endswith(" else None") else f"{name}.data_ptr()"
+            for name, maker in makers.items()
+        ),
         data_ptrs=", ".join(f"{name}.data_ptr()" for name in inputs),
         # Binaries are specialised on pointers that are multiples of 16 bytes.
         is_plain=" and ".join(

@@ -82,6 +82,18 @@ def test_a_workspace_is_new_at_each_launch_and_serves_all_kernels():
     assert (first[1].numel(), first[1].dtype) == (64, torch.float32)
 
 
+def test_bound_launches_get_the_pointers_and_that_of_the_workspace():
+    kernel, x, y, workspace = Recorder(), torch.zeros(2), torch.zeros(2), torch.zeros(64)
+    prepared = launcher.Prepared([KernelCall(kernel, (1,), (x, y, workspace), {})], [x, y, workspace], 64, None)
+    found = []
+    prepared._bound, prepared._one_device, prepared._stream_of = [lambda *bound: found.append(bound)], True, lambda _: 7
+    prepared(x, y)
+    prepared.at((16, None), x, None)
+    (_, (*given, first)), last = found
+    assert given == [x.data_ptr(), y.data_ptr()] and first
+    assert last[0] == 7 and last[1][:2] == (16, None) and len(last[1]) == 3 and not kernel.launches
+
+
 def test_a_tensor_behind_a_number_is_refused():
     x, y = torch.zeros(1), torch.zeros(1)
     with pytest.raises(ValueError, match="its tensors do not come before its other arguments"):

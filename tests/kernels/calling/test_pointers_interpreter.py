@@ -1,0 +1,64 @@
+"""The pointers that kept launches get beside their tensors are those of the tensors."""
+
+import pytest
+import torch
+
+from normtune import fused_add_rms_norm, rms_norm, rms_norm_gated, rms_norm_quantize_fp8
+from normtune.kernels.calling.launcher import Prepared
+
+ROWS, HIDDEN = 5, 64
+
+
+def tensors(*needs):
+    """Rows for all of `needs` but the last, which is a weight; each with a gradient or not."""
+    shapes = [(ROWS, HIDDEN)] * (len(needs) - 1) + [(HIDDEN,)]
+    return [
+        torch.randn(shape, dtype=torch.float16, requires_grad=need) for shape, need in zip(shapes, needs, strict=True)
+    ]
+
+
+def backward(y):
+    (y if isinstance(y, torch.Tensor) else sum(y)).backward(torch.randn(ROWS, HIDDEN, dtype=torch.float16))
+
+
+def added_in_place():
+    x, residual, weight = tensors(False, False, False)
+    fused_add_rms_norm(x, residual, weight, in_place=True)
+
+
+def gated(*needs):
+    x, gate, weight = tensors(*needs)
+    return rms_norm_gated(x, weight, gate)
+
+
+# Calls, and the launches of each at known pointers once they are kept.
+CALLS = {
+    "forward": (lambda: rms_norm(*tensors(False, False)), 1),
+    "with_gradients": (lambda: backward(rms_norm(*tensors(True, True))), 2),
+    "reusing_dy": (lambda: backward(rms_norm(*tensors(True, True), reuse_dy=True)), 2),
+    "without_that_of_weight": (lambda: backward(rms_norm(*tensors(True, False))), 2),
+    "batch_invariant": (lambda: backward(rms_norm(*tensors(True, True), batch_invariant=True)), 2),
+    "added": (lambda: backward(fused_add_rms_norm(*tensors(True, True, True))), 2),
+    "added_in_place": (added_in_place, 1),
+    "gated": (lambda: backward(gated(True, True, True)), 2),
+    "quantized": (lambda: rms_norm_quantize_fp8(*tensors(False, False), scaling="row"), 1),
+}
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("name", CALLS)
+def test_the_pointers_are_those_of_the_tensors(name, monkeypatch):
+    call, launches = CALLS[name]
+    call()
+    found = []
+
+    def at(prepared, pointers, *launched):
+        found.append((list(pointers), [None if tensor is None else tensor.data_ptr() for tensor in launched]))
+
+    def new(prepared, *launched):
+        raise AssertionError("launched as new tensors are")
+
+    monkeypatch.setattr(Prepared, "at", at)
+    monkeypatch.setattr(Prepared, "__call__", new)
+    call()
+    assert len(found) == launches and all(pointers == wanted for pointers, wanted in found)
