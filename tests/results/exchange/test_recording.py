@@ -93,7 +93,7 @@ def test_an_operator_that_is_no_file_name(make, make_run, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", recordings())
-def test_a_shipped_recording_is_of_one_device_and_one_kernel_with_16_rounds_a_cell(name):
+def test_a_shipped_recording_is_of_one_device_and_one_kernel_with_whole_blocks_of_rounds(name):
     for path in recording.FOLDER.glob(f"{name}.*.parquet"):
         assert path.stat().st_size <= MAX_BYTES
     evidence = load_recording(name)
@@ -106,4 +106,5 @@ def test_a_shipped_recording_is_of_one_device_and_one_kernel_with_16_rounds_a_ce
         .groupby([frame[column] for column in ("operator", "variant", "dtype", "rows", "hidden", "config")])
         .max()
     )
-    assert rounds.min() >= 14, "a void round may be missing, a block may not"
+    # Of the exhaustive one every cell has two blocks; the others' sweeps dropped what was clearly slower after one.
+    assert rounds.min() >= (14 if name == "nvidia-h200" else 6), "a void round may be missing, a block may not"
