@@ -85,7 +85,7 @@ def outputs_of(spec, problem):
     }
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(("rows", "hidden"), SHAPES)
 @pytest.mark.parametrize(
     "key", [(name, variant) for name in NAMES for variant in (GATED if "gated" in name else operator(name).variants)]

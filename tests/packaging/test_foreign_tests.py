@@ -30,7 +30,10 @@ def test_layernorm():
 """
 
 
-@pytest.mark.parametrize("further", [[], ["--", "-n", "1"]], ids=["one_process", "workers"])
+@pytest.mark.parametrize(
+    "further",
+    [pytest.param([], id="one_process"), pytest.param(["--", "-n", "1"], id="workers", marks=pytest.mark.slow)],
+)
 def test_the_chosen_tests_run_on_normtune(further, root, tmp_path, run) -> None:
     (tmp_path / "test_of_quack.py").write_text(FILE)
     (tmp_path / "reference.py").write_text(REFERENCE)

@@ -175,10 +175,10 @@ def classes(problem: Problem, target: Target) -> frozenset[object]:
 
 
 def functions() -> Iterator[tuple[str, str, str]]:
-    """Name of a shipped table, key and dtype of each of its functions."""
+    """Name of a shipped table, key and dtype of each of its functions of an operator that a plain sweep takes."""
     for path in locate.shipped():
         for key, dtype in trees(locate.read(path)):
-            if not split_batch_invariant(key)[1]:
+            if operator(split_key(key)[0]).is_default and not split_batch_invariant(key)[1]:
                 yield path.stem, key, dtype
 
 

@@ -55,6 +55,7 @@ def stale(path):
         return done, heard.lines, measured_pairs(store, new)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_only_what_another_triton_compiles_to_other_instructions_is_measured_again(tmp_path):
     first, path = tmp_path / "first.db", tmp_path / "store.db"

@@ -98,6 +98,7 @@ def test_moved_thresholds_are_found_in_the_file(table: Path) -> None:
     assert re.search(r"\d+ of \d+ functions OK, \d+ STALE", result.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_promise_off_the_grid_is_told_as_such(table: Path) -> None:
     known, _ = parse(table.read_text(), "table")
@@ -143,6 +144,7 @@ def test_no_time_is_ambiguous_and_says_so(table: Path) -> None:
     assert re.search(r"the time was used up with \d+ shapes to go: --budget gives it more", result.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_table_of_another_gpu_is_measured_all_the_same(table: Path) -> None:
     rewritten(table, device="NVIDIA A100", target="sm_80", sms=108, kernels={"rms_norm_forward": "sha256:old"})
@@ -174,6 +176,7 @@ def test_sources_that_compile_to_the_measured_code_are_no_change(table: Path, mo
     assert not found.kernels_changed and "its kernels are those that were measured" in found.notes
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_store_keeps_what_was_measured(table: Path) -> None:
     result = check("--device", REPLAY, "heuristics.py", "--store", "kept.db", "--budget", "15s")

@@ -36,7 +36,7 @@ def chosen(target, hidden, variant, space="default", dtype="bfloat16", family=FA
     return [(problem, launch) for _, launch in kept]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.long
 @pytest.mark.parametrize("hidden", SIZES)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
@@ -51,7 +51,7 @@ def test_the_widest_of_each_kind_compiles_in_each_variant(target, hidden):
     compiled(pairs, target)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.long
 @pytest.mark.parametrize("hidden", SIZES)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])

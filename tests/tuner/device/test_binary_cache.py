@@ -73,6 +73,7 @@ def swept(plan, tmp_path, path):
     return cache
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_sweep_finds_all_binaries_in_a_folder_of_another_machine_and_compiles_none(tmp_path, own_cache, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))

@@ -34,7 +34,9 @@ def widest(jobs):
 
 @pytest.mark.long
 @pytest.mark.parametrize("choice", [widest, pytest.param(sorted, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("target", list(HIDDEN))
+@pytest.mark.parametrize(
+    "target", ["sm_90", *(pytest.param(one, marks=pytest.mark.slow) for one in HIDDEN if one != "sm_90")]
+)
 def test_spaces_compile_within_the_limits_of_the_target(target, choice):
     limits = TARGETS[target]
     shapes = [(rows, hidden) for rows in (64, 4096) for hidden in HIDDEN[target]]
