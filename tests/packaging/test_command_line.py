@@ -97,6 +97,7 @@ def test_nobody_reads_any_more(printed: int) -> None:
     assert unread("-c", code) == (0 if printed == 1 else 141, "")
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_table_is_there_though_nobody_reads_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fit = ["fit", "--recording", "nvidia-h200", "--operator", "rms_norm_forward", "--leaves", "3"]

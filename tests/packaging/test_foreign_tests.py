@@ -30,9 +30,10 @@ def test_layernorm():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "further",
-    [pytest.param([], id="one_process"), pytest.param(["--", "-n", "1"], id="workers", marks=pytest.mark.slow)],
+    [pytest.param([], id="one_process"), pytest.param(["--", "-n", "1"], id="workers")],
 )
 def test_the_chosen_tests_run_on_normtune(further, root, tmp_path, run) -> None:
     (tmp_path / "test_of_quack.py").write_text(FILE)

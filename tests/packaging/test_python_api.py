@@ -46,6 +46,7 @@ def test_the_example_of_the_document_runs_and_prints_nothing_but_what_it_says(ro
     assert {"heuristics.py", "h200.parquet", "all.csv", "h200.db"} <= {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_plan_is_returned_and_nothing_is_printed_or_made(tmp_path: Path, capfd, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)

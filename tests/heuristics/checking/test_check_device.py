@@ -88,6 +88,7 @@ def test_the_shipped_table_still_fits_and_nothing_is_kept(table: Path) -> None:
     assert [path.name for path in table.parent.iterdir()] == ["heuristics.py"]
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_moved_thresholds_are_found_in_the_file(table: Path) -> None:
     result = check("--device", REPLAY, str(rewritten(table, thresholds=0.25)), "--seed", "3", "--budget", "120s")
@@ -109,6 +110,7 @@ def test_a_promise_off_the_grid_is_told_as_such(table: Path) -> None:
     assert "promised 1.23 %, plain cross-validated (OK under 2.70 %, stale over 3.00 %)" in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_variants_that_were_not_measured_do_not_matter_and_stale_ones_do(
     table: Path, monkeypatch: pytest.MonkeyPatch
@@ -169,6 +171,7 @@ def test_strict_fails_where_kernels_changed(table: Path) -> None:
     assert check("--device", REPLAY, "heuristics.py", "--strict", "--budget", "0.1s").exit_code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_sources_that_compile_to_the_measured_code_are_no_change(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("normtune.heuristics.checking.subject.is_current", lambda *_: False)

@@ -61,7 +61,7 @@ def assert_whole(found, measured):
 
 
 @pytest.mark.long
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     shapes=st.lists(st.tuples(rows, hidden), min_size=1, max_size=6, unique=True),
     seed=st.integers(0, 1000),

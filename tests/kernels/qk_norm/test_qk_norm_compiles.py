@@ -36,6 +36,7 @@ def chosen(target, hidden, variant, space="default", dtype="bfloat16", family=FA
     return [(problem, launch) for _, launch in kept]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(6)
 @pytest.mark.long
 @pytest.mark.parametrize("hidden", SIZES)

@@ -121,6 +121,7 @@ def test_the_gate_tries_the_binary_that_is_timed_with_many_rows():
     assert found.binary == launch.binary and tried.rows > 1000
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("target", ["sm_90", pytest.param("gfx942", marks=pytest.mark.slow)])
 def test_the_space_compiles_within_the_limits(target):

@@ -19,6 +19,7 @@ def widest(jobs):
     return sorted(set(found.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("choice", [widest, pytest.param(sorted, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(

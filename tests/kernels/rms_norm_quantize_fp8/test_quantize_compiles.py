@@ -40,6 +40,7 @@ def compiled(pairs, target):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(8)
 @pytest.mark.long
 @pytest.mark.parametrize(("target", "variant"), CONVERSIONS)
@@ -72,6 +73,7 @@ def test_all_variants_compile(scaling):
     compiled(pairs, "sm_90")
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("hidden", [8192, pytest.param(65536, marks=pytest.mark.slow)])
 def test_rows_of_sums_in_chunks_compile_held_and_read_again(hidden):

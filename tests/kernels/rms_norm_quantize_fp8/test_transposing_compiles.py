@@ -35,6 +35,7 @@ def text_of(found):
     return "\n".join(text for one in found for _, text in one.binaries)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.long
 @pytest.mark.parametrize(("target", "variant"), [("sm_90", ""), ("sm_90", "e5m2+no_amax"), ("gfx942", "fnuz")])
@@ -85,7 +86,9 @@ def test_a_transposition_writes_16_bytes_at_once_where_rows_allow_it(target, wid
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942"])
+@pytest.mark.parametrize(
+    "target", ["sm_90", *(pytest.param(one, marks=pytest.mark.slow) for one in ("sm_80", "gfx942"))]
+)
 def test_the_transposition_compiles(target):
     chosen = [
         pair for rows, hidden in ((1024, 4096), (1023, 100)) for pair in pairs("transpose_fp8", target, rows, hidden)

@@ -82,8 +82,8 @@ def asked(tasks) -> set[str]:
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("toy_kernels_moved", KERNELS),
         ("toy_kernels", KERNELS.replace("b_square", "b_x_times_b_x").replace("def _rms_norm", "def _plain_norm")),
+        pytest.param("toy_kernels_moved", KERNELS, marks=pytest.mark.slow),
     ],
 )
 def test_after_a_refactoring_nothing_is_measured_again(toy, measured, bench, module, text):
