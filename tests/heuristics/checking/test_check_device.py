@@ -262,6 +262,7 @@ def checks_of(replay: Replay, kind: str, count: int) -> list[dict[str, object]]:
     return [staleness.replayed(case, kind, seed, 44) for seed in range(2000, 2000 + count)]
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_fresh_tables_are_ok(replay: Replay) -> None:
     found = staleness.rates(checks_of(replay, "fresh", 3))

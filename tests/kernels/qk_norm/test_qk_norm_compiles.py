@@ -73,12 +73,14 @@ def test_the_default_space_compiles(target, hidden, family):
         compiled(chosen(target, hidden, variant, family=family), target)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_other_dtypes_compile(dtype):
     compiled(chosen("sm_90", 128, "", "quick", dtype)[::4], "sm_90")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.long
 @pytest.mark.parametrize("variant", ["", "gptj", "no_rotary"])
 def test_a_warp_a_head_reads_wide_and_needs_no_barrier(variant):

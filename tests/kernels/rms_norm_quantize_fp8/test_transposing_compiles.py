@@ -65,6 +65,7 @@ def test_no_two_uses_share_a_conversion(variant):
             assert len(re.findall(rf"[,{{]\s*{register}\b", function)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_variants_compile():
     off = "rounded_norm+rounded_product+with_y+with_residual"

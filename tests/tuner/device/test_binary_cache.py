@@ -104,6 +104,7 @@ def test_what_the_gate_launches_is_compiled_as_well(tmp_path, own_cache):
     assert [result.made for result in done] == [()] * len(done) and files(own_cache) == []
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_second_compile_keeps_what_is_there_and_adds_the_rest(tmp_path):
     first, whole = (plan_of("rms_norm_forward", *configs) for configs in (CONFIGS[:1], CONFIGS[:2]))

@@ -1,6 +1,7 @@
 """A stored timing belongs to the compiled code of its config, for any path and name of its sources."""
 
 import inspect
+import shutil
 import sqlite3
 
 import pytest
@@ -54,11 +55,20 @@ def bench(tmp_path):
         one.close()
 
 
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory):
+    """Where the first test keeps a complete store for the others."""
+    return tmp_path_factory.mktemp("complete") / "store.db"
+
+
 @pytest.fixture
-def measured(toy, bench, tmp_path):
+def measured(toy, bench, tmp_path, complete):
     """A store that is complete."""
+    if not complete.exists():
+        with Store.open(f"sqlite:///{complete}") as store:
+            assert sweep(bench(), store, whole(), Adaptive).problems == len(SHAPES)
+    shutil.copy(complete, tmp_path / "store.db")
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
-        assert sweep(bench(), store, whole(), Adaptive).problems == len(SHAPES)
         assert missing(whole(), store.coverage(DEVICE)) == []
         yield store
 
