@@ -36,7 +36,7 @@ def without_gpu() -> str:
         # NORMTUNE_TABLE precedes all else, so any GPU gives the same result, or the same error.
         source, _ = serving("", "", 0)
         return f"{source} waits for one"
-    devices = ", ".join(sorted(header.device for header in locate.shipped().values())) or "none"
+    devices = ", ".join(sorted({header.device for header in locate.shipped().values()})) or "none"
     return f"normtune ships tables of {devices}"
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from normtune.errors import UsageError
 from normtune.heuristics.tablefile import locate, template
 from normtune.heuristics.tablefile.header import ANY_GPU, Header, body_hash
+from normtune.kernels.calling import which_table
 from normtune.kernels.rms_norm.config import RMSNormConfig
 
 ONE = template.ONE_GPU
@@ -152,6 +153,11 @@ def test_an_operator_is_served_by_the_first_table_that_has_it(monkeypatch: pytes
     assert [served(key) for key in ("a", "c.heads=8", "d")] == ["NVIDIA H200", "more", "mine"]
     monkeypatch.setattr(locate, "shipped", dict)
     assert [served(key) for key in ("a", "c.heads=8", "d")] == ["few", None, "mine"]
+
+
+def test_a_gpu_of_several_tables_is_named_once() -> None:
+    write(locate.SHIPPED / "nvidia_h200_more.py", "NVIDIA H200", "sm_90", 132, of_operator("c", "more"))
+    assert which_table.without_gpu() == "normtune ships tables of AMD MI300X, NVIDIA A100, NVIDIA H200"
 
 
 def test_further_tables_are_loaded_once_and_only_when_they_serve(monkeypatch: pytest.MonkeyPatch) -> None:
