@@ -46,7 +46,6 @@ def test_the_example_of_the_document_runs_and_prints_nothing_but_what_it_says(ro
     assert {"heuristics.py", "h200.parquet", "all.csv", "h200.db"} <= {path.name for path in tmp_path.iterdir()}
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_a_plan_is_returned_and_nothing_is_printed_or_made(tmp_path: Path, capfd, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -58,6 +57,7 @@ def test_a_plan_is_returned_and_nothing_is_printed_or_made(tmp_path: Path, capfd
     assert capfd.readouterr() == ("", "") and list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_values_are_what_the_commands_print(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     sweep = ["sweep", "--device", REPLAY, "--rows", "1,64", "--hidden", "256", "--store", "a.db", "--json"]

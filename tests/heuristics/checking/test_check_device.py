@@ -165,6 +165,7 @@ def test_a_table_of_another_gpu_is_measured_all_the_same(table: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_strict_fails_where_kernels_changed(table: Path) -> None:
     rewritten(table, kernels={"rms_norm_forward": "sha256:old"})
