@@ -62,12 +62,8 @@ def ratios(evidence: Any, path: Path) -> Ratios:
     (device,) = evidence.devices()
     target = target_for(device.target, device.sms)
     shipped = locate.load(path)
-    times: dict[Any, dict[Any, float]] = defaultdict(dict)
-    for item in evidence.measurements():
-        if item.status == "ok":
-            times[item.problem][item.config] = median(item.samples.tolist())
     result: Ratios = defaultdict(list)
-    for problem, cells in times.items():
+    for problem, cells in times_of(evidence).items():
         look_up = shipped.function(problem.key, problem.dtype)
         if look_up is None:
             continue
@@ -83,6 +79,15 @@ def ratios(evidence: Any, path: Path) -> Ratios:
             pair = log(by_launch[launch] / copy), log(min(by_launch.values()) / copy)
             result[problem.key, problem.dtype, size, width].append(pair)
     return result
+
+
+def times_of(evidence: Any) -> dict[Any, dict[Any, float]]:
+    """The median time of each config that has one, and of the copy, by problem; nanoseconds."""
+    times: dict[Any, dict[Any, float]] = defaultdict(dict)
+    for item in evidence.measurements():
+        if item.status == "ok":
+            times[item.problem][item.config] = median(item.samples.tolist())
+    return times
 
 
 def table(found: Ratios, keys: Iterable[tuple[str, str]] = ()) -> list[str]:

@@ -6,8 +6,10 @@ In: recordings and their tables, which have the same name. Out: the lines of a t
 import re
 from collections.abc import Iterator
 from math import exp, log
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
+
+from normtune.benchmarks.against_copy import times_of
 
 # From so many bytes on memory determines the time.
 LARGE = 64 * 1000**2
@@ -65,11 +67,7 @@ def _beside_the_copy(evidence: Any, tree: Any) -> Iterator[tuple[float, float]]:
     from normtune.kernels.config import COPY
     from normtune.kernels.operator import operator
 
-    times: dict[Any, dict[Any, float]] = {}
-    for item in evidence.measurements():
-        if item.status == "ok":
-            times.setdefault(item.problem, {})[item.config] = median(item.samples.tolist())
-    for problem, cells in times.items():
+    for problem, cells in times_of(evidence).items():
         config = choose(tree, problem.rows, problem.hidden)
         if COPY in cells and config in cells and operator(problem.operator).bytes_moved(problem) >= LARGE:
             yield cells[config], cells[COPY]

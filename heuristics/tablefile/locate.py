@@ -25,7 +25,7 @@ from normtune.heuristics.tablefile.syntax import parsed
 from normtune.heuristics.tablefile.tree import Box, regions
 from normtune.kernels.config import Config, Knob, class_of
 from normtune.kernels.gpu_name import plain_name
-from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, join_key, nearest_sizes, split_key
+from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, join_key, nearest_sizes, split_key, split_sizes
 from normtune.kernels.target import Target, target_for
 
 VARIABLE = "NORMTUNE_TABLE"
@@ -71,7 +71,7 @@ class Table(NamedTuple):
 
     def serves(self, key: str) -> bool:
         """Whether it has functions of an operator, at any named integers, of any variant and dtype."""
-        return _family(key) in map(_family, (name for name, _ in self.tables))
+        return _family(key) in {_family(name) for name, _ in self.tables}
 
     def function(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
         """Function of an operator; for a variant without one, the plain operator's; None if there is neither.
@@ -100,7 +100,7 @@ class Table(NamedTuple):
 
 def _family(key: str) -> str:
     """The operator of a function's key, without variant and named integers."""
-    return split_key(key)[0].partition(".")[0]
+    return split_sizes(split_key(key)[0])[0]
 
 
 def _config(entry: Entry) -> Config:

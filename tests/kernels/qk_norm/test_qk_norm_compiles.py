@@ -37,8 +37,6 @@ def chosen(target, hidden, variant, space="default", dtype="bfloat16", family=FA
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(6)
-@pytest.mark.long
 @pytest.mark.parametrize("hidden", SIZES)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_the_widest_of_each_kind_compiles_in_each_variant(target, hidden):

@@ -123,7 +123,7 @@ def test_the_gate_tries_the_binary_that_is_timed_with_many_rows():
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("target", ["sm_90", pytest.param("gfx942", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_the_space_compiles_within_the_limits(target):
     limits = TARGETS[target]
     wanted = problems(["reduce_partials"], ["bfloat16"], [(1024, 4096)])

@@ -20,12 +20,8 @@ def widest(jobs):
 
 
 @pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("choice", [widest, pytest.param(sorted, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    ("target", "hidden"),
-    [("sm_90", 128), *(pytest.param(*one, marks=pytest.mark.slow) for one in (("sm_90", 12288), ("gfx942", 100)))],
-)
+@pytest.mark.parametrize("choice", [widest, sorted])
+@pytest.mark.parametrize(("target", "hidden"), [("sm_90", 128), ("sm_90", 12288), ("gfx942", 100)])
 def test_the_default_space_compiles_within_the_limits(target, hidden, choice):
     limits = TARGETS[target]
     keys = KEYS if choice is widest else ["rms_norm_gated_forward", "rms_norm_gated_backward"]

@@ -41,8 +41,6 @@ def compiled(pairs, target):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(8)
-@pytest.mark.long
 @pytest.mark.parametrize(("target", "variant"), CONVERSIONS)
 def test_one_of_each_kind_compiles_to_the_conversions_of_the_target(target, variant):
     kinds = {}
@@ -75,7 +73,7 @@ def test_all_variants_compile(scaling):
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("hidden", [8192, pytest.param(65536, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("hidden", [8192, 65536])
 def test_rows_of_sums_in_chunks_compile_held_and_read_again(hidden):
     for variant in ("with_residual", "with_residual+rounded_sum"):
         pairs = [pair for pair in jobs("sm_90", variant, "default", ("row",), hidden=(hidden,)) if pair[1].chunks]

@@ -36,8 +36,6 @@ def text_of(found):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(3)
-@pytest.mark.long
 @pytest.mark.parametrize(("target", "variant"), [("sm_90", ""), ("sm_90", "e5m2+no_amax"), ("gfx942", "fnuz")])
 def test_one_of_each_kind_compiles(target, variant):
     kinds = {}
