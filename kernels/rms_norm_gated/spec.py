@@ -40,6 +40,9 @@ _MODES = (Flag("norm_before_gate", "gate_first"), Flag("has_gate", NO_GATE))
 # thread spills at most 160 bytes with 64 of them and 824 to 2352 with 128, whatever the chunk. With 128 no recorded
 # config takes less than 1.96 of the best time.
 _MOST_SUMMED = 64
+# Elements of a tile of the backward: larger ones spill 264 to 1080 bytes a thread, and none that was recorded takes
+# less than 1.5 of the best time.
+_MOST_TILE = 8192
 # Longer rows also have programs of all threads: with fewer, a thread of the backward would hold more.
 _MOST_OF_512_THREADS = 16384
 
@@ -51,6 +54,7 @@ class _Product(NamedTuple):
         rows, warps, stages, programs, chunks: values of the knobs.
         least, most: elements of a tile per thread.
         most_split: elements per thread of a row in chunks.
+        most_tile: elements of a tile.
     """
 
     rows: tuple[int, ...]
@@ -61,6 +65,7 @@ class _Product(NamedTuple):
     least: int
     most: int
     most_split: int = MAX_SPLIT_ELEMENTS_PER_THREAD
+    most_tile: int = MAX_HIDDEN
 
     def flat(self) -> list[Config]:
         """A program a block of rows."""
@@ -89,7 +94,8 @@ class _Product(NamedTuple):
         if config.schedule == "split":
             row = -(-hidden // config.block_col) * config.block_col
             return hidden > config.block_col >= 4 * threads and row <= self.most_split * threads
-        return self.least * threads <= config.block_row * next_power_of_2(hidden) <= self.most * threads
+        tile = config.block_row * next_power_of_2(hidden)
+        return self.least * threads <= tile <= min(self.most * threads, self.most_tile)
 
 
 # Decode runs tens of rows of 64 to 256 elements, prefill a million: the product spans a warp a row to blocks of 64.
@@ -102,9 +108,10 @@ _FORWARD = {
     ),
 }
 _BACKWARD = {
-    "quick": _Product((1, 4, 16), (1, 4, 8), (2,), (1, 4), (2048, 4096), 4, 16, _MOST_SUMMED),
+    "quick": _Product((1, 4, 16), (1, 4, 8), (2,), (1, 4), (2048, 4096), 4, 16, _MOST_SUMMED, _MOST_TILE),
     "default": _Product(
-        *((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16), (1, 3), (1, 2, 4), (1024, 2048, 4096, 8192), 4, 32, _MOST_SUMMED)
+        *((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16), (1, 3), (1, 2, 4), (1024, 2048, 4096, 8192)),
+        *(4, 32, _MOST_SUMMED, _MOST_TILE),
     ),
     "full": _FORWARD["full"],
 }

@@ -19,12 +19,13 @@ def elements_of_a_row(launch, target):
 
 @pytest.mark.parametrize("name", ["quick", "default"])
 @pytest.mark.parametrize("hidden", [2560, 4096, 5120, 8192, 16384, 32768, 65536])
-def test_a_thread_holds_at_most_64_elements_of_a_row_in_chunks(name, hidden):
+def test_a_thread_holds_at_most_64_elements_of_a_row_in_chunks_and_a_program_a_tile_of_8192(name, hidden):
     for target in TARGETS.values():
         problem = BACKWARD.problem(4096, hidden, "bfloat16")
         kept, _ = candidates(BACKWARD, BACKWARD.space(name, problem, target), problem, target)
         split = [launch for config, launch in kept if config.schedule == "split"]
         assert split
+        assert all(launch.block_row * launch.block_col <= 8192 for _, launch in kept if launch not in split)
         assert all(elements_of_a_row(launch, target) <= 64 for launch in split), target.name
 
 
