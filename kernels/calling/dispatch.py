@@ -10,7 +10,7 @@ table's functions for this mode; without one, the operator's default config is u
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -19,7 +19,8 @@ from torch import Tensor
 from normtune.heuristics.tablefile import locate
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.calling.device import describe
-from normtune.kernels.calling.launcher import Prepared, prepare
+from normtune.kernels.calling.launcher import Prepared, apart, prepare
+from normtune.kernels.calling.requests import Request, Tableless, TablelessRequest, note
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.operator import AnyLaunch, OperatorSpec
@@ -58,8 +59,13 @@ def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
         _chosen = table
         _tables.clear()
         _lookups.clear()
-        for cache in _caches:
-            cache.clear()
+        forget_launches()
+
+
+def forget_launches() -> None:
+    """Drop every kept launch; binaries stay loaded."""
+    for cache in _caches:
+        cache.clear()
 
 
 def config_for(
@@ -110,32 +116,42 @@ def prepared(
         batch_invariant: the config must not depend on the number of rows.
         options: compiler options besides those of the kernel calls.
     """
+    note(Request(spec, problem, tensors, scalars, batch_invariant, options))
     first = next(tensor for tensor in tensors.values() if tensor is not None)
-    launch = resolved(spec, problem, first, tensors.values(), batch_invariant)
+    launch = resolved(spec, problem, first, alignment_in(spec, problem, tensors), batch_invariant)
     return prepare(spec, launch, problem, tensors, scalars, options, spec.reuses_dy(launch, target_of(first)))
 
 
+def prepared_without_table(calls_of: Tableless, tensors: Mapping[str, Tensor | None]) -> Prepared:
+    """A launch on existing tensors that no table knows; tensors as in `prepared`."""
+    there = apart(tensors)
+    note(TablelessRequest(calls_of, there))
+    calls, workspace = calls_of(there, None)
+    return Prepared(calls, [*map(there.get, tensors), workspace], workspace.numel(), device_of(workspace))
+
+
 def resolved(
-    spec: OperatorSpec,
-    problem: Problem,
-    first: Tensor,
-    tensors: Iterable[Tensor | None],
-    batch_invariant: bool = False,
+    spec: OperatorSpec, problem: Problem, first: Tensor, alignment: int, batch_invariant: bool = False
 ) -> AnyLaunch:
-    """The launch of the table's config on tensors of these strides; of the default config if that is illegal.
+    """The launch of the table's config; of the default config if that is illegal.
 
     Args:
         spec: the operator.
         problem: of at least one row.
         first: a tensor, for its device.
-        tensors: those of the problem; all strides but the last count.
+        alignment: of `alignment_in`.
         batch_invariant: the config must not depend on the number of rows.
     """
-    # A transposed output has no rows: the kernels align its stride, the number of rows, themselves.
-    of_rows = [tensor for tensor in tensors if tensor is not None and tensor.shape[-1] == problem.hidden]
-    strides = [stride for tensor in of_rows for stride in tensor.stride()[:-1]]
-    alignment = alignment_of(problem.hidden, *strides)
     return _resolve(spec, problem, target_of(first), first.device.index or 0, alignment, batch_invariant)
+
+
+def alignment_in(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Tensor | None]) -> int:
+    """The alignment of hidden and of all strides but the last of each tensor, by the names of `spec.buffers`."""
+    # A transposed output has no rows: the kernels align its stride, the number of rows, themselves.
+    other = problem._replace(rows=problem.hidden + 1)
+    transposed = {buffer.name for buffer in spec.buffers(other) if buffer.shape == (other.hidden, other.rows)}
+    of_rows = [tensor for name, tensor in tensors.items() if tensor is not None and name not in transposed]
+    return alignment_of(problem.hidden, *(stride for tensor in of_rows for stride in tensor.stride()[:-1]))
 
 
 def row_bounds(spec: OperatorSpec, problem: Problem, first: Tensor) -> list[int]:
@@ -192,6 +208,11 @@ def _resolve(
     launch = spec.launch_of(config, most, target, alignment) and spec.launch_of(config, problem, target, alignment)
     # An illegal config means that the table was made for a GPU with other limits.
     return launch or spec.launch(spec.default_config(problem, target), problem, target, alignment)
+
+
+def device_of(tensor: Tensor) -> int | None:
+    """CUDA's number of a tensor's GPU; None if kernels are interpreted."""
+    return tensor.device.index if tensor.is_cuda else None
 
 
 def target_of(tensor: Tensor) -> Target:

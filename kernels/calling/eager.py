@@ -20,7 +20,7 @@ from torch import Tensor
 
 from normtune.kernels.calling import wide
 from normtune.kernels.calling.arguments import check
-from normtune.kernels.calling.dispatch import Cache, prepared
+from normtune.kernels.calling.dispatch import Cache, prepared, prepared_without_table
 from normtune.kernels.calling.groups import grouped_rows
 from normtune.kernels.calling.launcher import Prepared
 from normtune.kernels.calling.layout import columns_of, has_memory, readable, rows_of, shown, takes_kernels, traits
@@ -303,7 +303,7 @@ def _backward_launch(plan: Plan, tensors: dict[str, Tensor | None], needs_rows: 
 
     def prepare() -> Prepared:
         if not needs_rows and operation.columns_alone:
-            return operation.columns_alone(tensors)
+            return prepared_without_table(operation.columns_alone, tensors)
         return prepared(spec, problem, tensors, scalars, plan.batch_invariant)
 
     return _shared(plan, problem, tensors, prepare)

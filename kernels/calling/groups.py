@@ -48,6 +48,16 @@ def grouped_rows(
     return found
 
 
+def groups_of(tensor: Tensor) -> int:
+    """Groups of a row of a tensor for the kernels."""
+    return tensor.shape[2] if tensor.dim() == 4 else 1
+
+
+def with_rows(tensor: Tensor, rows: int) -> Tensor:
+    """A tensor for the kernels with another number of rows, if it says how many it has: repeated, never to be read."""
+    return tensor[:1, :1].expand(1, rows, -1, -1) if tensor.dim() == 4 else tensor
+
+
 def _contiguous_last(tensor: Tensor) -> Tensor:
     return tensor if tensor.shape[-1] == 1 or tensor.stride(-1) == 1 else tensor.contiguous()
 

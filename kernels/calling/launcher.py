@@ -161,12 +161,24 @@ def prepare(
     workspace = None
     if launch.workspace:
         workspace = torch.empty(launch.workspace, dtype=torch.float32, device=first.device)
-    calls = spec.calls(launch, problem, there, workspace, scalars)
-    if options:
-        calls = [call._replace(options={**call.options, **options}) for call in calls]
+    calls = calls_of(spec, launch, problem, there, workspace, scalars, options)
     arguments = [*map(there.get, tensors), *([workspace] if launch.workspace else [])]
     device = first.device.index if first.is_cuda else None
     return Prepared(calls, arguments, launch.workspace, device, reuses_dy)
+
+
+def calls_of(
+    spec: OperatorSpec,
+    launch: AnyLaunch,
+    problem: Problem,
+    tensors: Mapping[str, Tensor],
+    workspace: Tensor | None,
+    scalars: Mapping[str, float],
+    options: Mapping[str, Any] | None,
+) -> Sequence[KernelCall]:
+    """The kernel calls of a launch, with further compiler options; arguments as in `prepare`."""
+    calls = spec.calls(launch, problem, tensors, workspace, scalars)
+    return [call._replace(options={**call.options, **options}) for call in calls] if options else calls
 
 
 def apart(tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
@@ -246,7 +258,7 @@ def _with_none(pick: Pick, pointers: Sequence[int | None]) -> Sequence[int | Non
 
 def _loaded(call: KernelCall, device: int) -> Any:
     """The compiled kernel of a call, loaded on the current device, whose number is `device`."""
-    key = (call.kernel, device, tuple(map(_kind, call.args, call.kernel.params)), tuple(call.options.items()))
+    key = (device, *binary_of(call))
     compiled = _binaries.get(key)
     if compiled is None:
         with _loading:
@@ -254,6 +266,19 @@ def _loaded(call: KernelCall, device: int) -> Any:
             compiled.run  # noqa: B018  (loads the binary)
             _binaries[key] = compiled
     return compiled
+
+
+def load(call: KernelCall, device: int | None) -> None:
+    """Compile the binary of a call and load it on a GPU; nothing if kernels are interpreted."""
+    if device is not None:
+        with torch.cuda.device(device):
+            _loaded(call, device)
+
+
+def binary_of(call: KernelCall) -> tuple[Any, ...]:
+    """What the binary of a call depends on; calls with equal ones share it."""
+    kinds = tuple(map(_kind, call.args, getattr(call.kernel, "params", ())))  # an interpreted kernel has no binary
+    return call.kernel, kinds, tuple(call.options.items())
 
 
 def _kind(argument: Any, parameter: Any) -> Any:

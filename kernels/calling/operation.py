@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.calling.dispatch import Cache
-from normtune.kernels.calling.launcher import Prepared
+from normtune.kernels.calling.requests import Tableless
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import INPUT, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.target import Target
@@ -65,8 +65,8 @@ class Operation:
         shared: for an input whose gradient is that of another one, the name of this gradient.
         scalars_of: scalars for the kernels, given (inputs, scalars): ones stand in for missing inputs.
         compiler_options: options of the forward's binaries, given the scalars.
-        columns_alone: prepares the launch of the gradients (hidden,) without those of rows, given the backward's
-            tensors by name; None for a backward that is launched whole.
+        columns_alone: the launch of the gradients (hidden,) without those of rows, of the backward's tensors; None for
+            a backward that is launched whole.
         flags: values of the specs' other flags, those that this function has fixed.
         x_dtypes: dtypes of the first input, with the problem's dtype for each; none for those of the specs.
         checks: of the inputs, of which the first is a tensor: raises TypeError or ValueError for what this operation
@@ -88,7 +88,7 @@ class Operation:
     shared: Mapping[str, str] = field(default_factory=dict)
     scalars_of: Callable[[Sequence[Tensor | None], tuple[float, ...]], tuple[float, ...]] = lambda _, scalars: scalars
     compiler_options: Callable[[Mapping[str, float]], Mapping[str, Any] | None] = lambda _: None
-    columns_alone: Callable[[dict[str, Tensor | None]], Prepared] | None = None
+    columns_alone: Tableless | None = None
     flags: Mapping[str, bool] = field(default_factory=dict)
     x_dtypes: Mapping[torch.dtype, str] = field(default_factory=dict)
     checks: Callable[[Sequence[Any]], None] = lambda _: None

@@ -1,95 +1,114 @@
-"""Loads every binary that an operation may launch at one hidden size, ahead of the first call.
+"""Loads every binary that a call may launch with any number of rows, ahead of such calls.
 
-In: an operation, hidden size, dtype, GPU. Out: the binaries, compiled and loaded. A table's config changes at its
-thresholds. Between two of them there is one config, and as rows grow its binary changes in one direction only, so that
-bisection finds each binary (`row_counts`).
+In: a call. Out: its binaries, compiled and loaded. A table's config changes at its thresholds. Between two of them
+there is one config, and as rows grow its binary changes in one direction only, so that bisection finds each binary
+(`binaries`).
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
+from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import KernelCall
 from normtune.kernels.calling import dispatch
-from normtune.kernels.calling.batch_invariant import is_batch_invariant
-from normtune.kernels.calling.operation import Operation
-from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.calling.groups import groups_of, with_rows
+from normtune.kernels.calling.launcher import apart, binary_of, calls_of, load
+from normtune.kernels.calling.requests import Request, TablelessRequest, noted
+from normtune.kernels.problem import MAX_ROWS
+
+# Where a transposed result is written, its binary also depends on whether this divides the number of rows.
+_ROW_ALIGNMENT = 16
 
 
-def load(
-    operation: Operation,
-    hidden: int,
-    dtype: torch.dtype,
-    device: torch.device | str | int,
-    weight_dtype: torch.dtype | None,
-    batch_invariant: bool | None,
-    gradients: bool,
-) -> int:
-    """Compile and load all that an operation and its gradients may launch at one hidden size.
+def load_all(call: Callable[[], Any]) -> int:
+    """Make a call, then compile and load all that it would launch with any other number of rows.
 
     Args:
-        operation: that is called.
-        hidden: length of a row.
-        dtype: of rows, one that the kernels take.
-        device: a CUDA GPU.
-        weight_dtype: of tensors that may be float32 instead; None for `dtype`.
-        batch_invariant: the mode; None for the one that is on.
-        gradients: include the backward.
+        call: of functions of this package, with a row or more.
 
     Returns:
-        Number of distinct kernel calls that are ready.
-
-    Raises:
-        ValueError: an argument is wrong.
+        Number of distinct kernel calls that are ready; 0 if the call launched none.
     """
-    most = operation.forward.max_hidden
-    if not isinstance(hidden, int) or not 1 <= hidden <= most:
-        raise ValueError(f"hidden is {hidden!r}: expected an integer from 1 to {most}")
-    if dtype not in operation.dtypes:
-        raise ValueError(f"dtype is {dtype!r}: expected {', '.join(map(str, operation.dtypes))}")
-    if weight_dtype not in (None, dtype, torch.float32):
-        raise ValueError(f"weight_dtype is {weight_dtype!r}: expected {dtype} or torch.float32")
-    gpu = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    if gpu.type != "cuda":
-        raise ValueError(f"device is {gpu}: expected a CUDA GPU")
-    mode = is_batch_invariant() if batch_invariant is None else batch_invariant
-    ready = set()
-    for spec in (operation.forward, *((operation.backward,) if gradients and operation.backward else ())):
-        for variant in operation.variants[spec.name]:
-            problem = Problem(spec.name, 1, hidden, operation.dtypes[dtype], variant)
-            tensors = _stand_ins(spec, problem, gpu, weight_dtype)
-            for rows, calls in row_counts(spec, problem, tensors, mode):
-                dispatch.prepared(spec, problem._replace(rows=rows), tensors, spec.scalars, mode)
-                ready |= {_binary(call) for call in calls}
+    with noted() as requests:
+        dispatch.forget_launches()  # or a kept one would not be asked for
+        call()
+    ready: set[Hashable] = set()
+    for request in requests:
+        calls, bounds, most, device = _of_table(request) if isinstance(request, Request) else _without_table(request)
+        for kernel_call in binaries(calls, bounds, most):
+            if binary_of(kernel_call) not in ready:
+                load(kernel_call, device)
+                ready.add(binary_of(kernel_call))
     return len(ready)
 
 
-def row_counts(
-    spec: OperatorSpec, problem: Problem, tensors: dict[str, Tensor | None], batch_invariant: bool
-) -> Iterator[tuple[int, Sequence[KernelCall]]]:
-    """One number of rows, with its kernel calls, per combination of binaries that any number of rows launches.
+# The kernel calls of a number of rows, the numbers at which the config may change, the largest number, and the GPU.
+_Asked = tuple[Callable[[int], Sequence[KernelCall]], Sequence[int], int, int | None]
 
-    Args:
-        spec: the operator.
-        problem: hidden size, dtype and variant.
-        tensors: one row each, by name.
-        batch_invariant: the config must not depend on the number of rows.
-    """
-    there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+def _of_table(request: Request) -> _Asked:
+    spec, problem, tensors, scalars, mode, options = request
+    there = apart(tensors)
     first = next(iter(there.values()))
+    alignment, of_new = dispatch.alignment_in(spec, problem, tensors), alignment_of(problem.hidden)
     # Any float32 tensor has the properties of a workspace on which a binary is specialised.
     workspace = torch.empty(1, dtype=torch.float32, device=first.device)
+    groups = groups_of(first)
 
     def calls(rows: int) -> Sequence[KernelCall]:
-        launch = dispatch.resolved(spec, problem._replace(rows=rows), first, there.values(), batch_invariant)
-        return spec.calls(launch, problem._replace(rows=rows), there, workspace, spec.scalars)
+        asked = problem._replace(rows=rows * groups)
+        like = {name: with_rows(tensor, rows) for name, tensor in there.items()}
+        found: list[KernelCall] = []
+        for strided in {alignment, of_new} if rows == 1 else {alignment}:  # a single row has the strides of a new one
+            launch = dispatch.resolved(spec, asked, first, strided, mode)
+            found += calls_of(spec, launch, asked, like, workspace if launch.workspace else None, scalars, options)
+        return found
 
-    bounds = dispatch.row_bounds(spec, problem, first)
-    for least, beyond in zip(bounds, [*bounds[1:], MAX_ROWS + 1], strict=True):
-        for rows in steps(lambda rows: tuple(map(_binary, calls(rows))), least, beyond - 1):
-            yield rows, calls(rows)
+    bounds = sorted({-(-bound // groups) for bound in dispatch.row_bounds(spec, problem, first)})
+    return calls, bounds, MAX_ROWS // groups, dispatch.device_of(first)
+
+
+def _without_table(request: TablelessRequest) -> _Asked:
+    calls_of, tensors = request
+    device = dispatch.device_of(next(iter(tensors.values())))
+    return lambda rows: calls_of(tensors, rows)[0], [1], MAX_ROWS, device
+
+
+def binaries(calls: Callable[[int], Sequence[KernelCall]], bounds: Sequence[int], most: int) -> Iterator[KernelCall]:
+    """Kernel calls with every binary that any number of rows launches.
+
+    Args:
+        calls: the kernel calls of a number of rows.
+        bounds: the numbers of rows, ascending from 1, at which the config may change.
+        most: the largest number of rows.
+    """
+    for least, beyond in zip(bounds, [*bounds[1:], most + 1], strict=True):
+        last = min(beyond - 1, most)
+        aligned = -(-least // _ROW_ALIGNMENT), last // _ROW_ALIGNMENT
+        others = least - (least - 1) // _ROW_ALIGNMENT, last - last // _ROW_ALIGNMENT
+        for (start, end), rows_of in ((aligned, _aligned), (others, _unaligned)):
+            if start <= end:
+                for index in steps(partial(_binaries, calls, rows_of), start, end):
+                    yield from calls(rows_of(index))
+
+
+def _aligned(index: int) -> int:
+    """Number `index`, from 1, of those that `_ROW_ALIGNMENT` divides."""
+    return index * _ROW_ALIGNMENT
+
+
+def _unaligned(index: int) -> int:
+    """Number `index`, from 1, of those that it does not divide."""
+    return index + (index - 1) // (_ROW_ALIGNMENT - 1)
+
+
+def _binaries(calls: Callable[[int], Sequence[KernelCall]], rows_of: Callable[[int], int], index: int) -> Hashable:
+    return tuple(map(binary_of, calls(rows_of(index))))
 
 
 def steps(function: Callable[[int], Hashable], least: int, most: int) -> Iterator[int]:
@@ -116,18 +135,19 @@ def _between(
         yield from _between(function, middle, at_middle, high, at_high)
 
 
-def _binary(call: KernelCall) -> Hashable:
-    return call.kernel, tuple(call.options.items())
+def with_gradients(function: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+    """Call a function without gradients; then, if these are enabled and an input needs one, with them.
+
+    Gradients are those of tensors among the arguments, and of the parameters of a module; they are kept nowhere.
+    """
+    with torch.no_grad():
+        function(*arguments, **named)
+    parameters = function.parameters() if isinstance(function, torch.nn.Module) else ()
+    leaves = [tensor for tensor in (*tree_leaves((arguments, named)), *parameters) if _needs_gradient(tensor)]
+    if leaves and torch.is_grad_enabled():
+        outputs = [output for output in tree_leaves(function(*arguments, **named)) if _needs_gradient(output)]
+        torch.autograd.grad(outputs, leaves, list(map(torch.ones_like, outputs)), allow_unused=True)
 
 
-def _stand_ins(
-    spec: OperatorSpec, problem: Problem, place: torch.device, weight_dtype: torch.dtype | None
-) -> dict[str, Tensor | None]:
-    """Stand-ins for the tensors of a single row, valid in calls of any number of rows."""
-    tensors: dict[str, Tensor | None] = {}
-    for buffer in spec.buffers(problem):
-        dtype = getattr(torch, buffer.dtype)
-        if buffer.name in spec.wide_buffers:
-            dtype = weight_dtype or dtype
-        tensors[buffer.name] = torch.empty(buffer.shape, dtype=dtype, device=place)
-    return tensors
+def _needs_gradient(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad

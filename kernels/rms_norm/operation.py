@@ -3,14 +3,14 @@
 In: nothing. Out: `RMS_NORM`, and `OPERATIONS` with other orders of rounding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from normtune.kernels.call import KernelCall
 from normtune.kernels.calling.dispatch import target_of
-from normtune.kernels.calling.launcher import Prepared, apart
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.wide import keeps_subnormal, machine_epsilon
 from normtune.kernels.rms_norm import dweight
@@ -24,21 +24,21 @@ def without_offset(tensors: Sequence[Tensor | None], scalars: tuple[float, ...])
     return scalars if tensors[-1] is not None else (eps, 0.0)
 
 
-def columns_alone(tensors: dict[str, Tensor | None], rows: str = "x", rounds_product: bool = False) -> Prepared:
-    """The launch of the weight gradient alone; its table would have one line, so there is none.
+def columns_alone(
+    tensors: Mapping[str, Tensor], count: int | None, rows: str = "x", rounds_product: bool = False
+) -> tuple[Sequence[KernelCall], Tensor]:
+    """The kernel calls of the weight gradient alone, and their workspace; its table would have one line: there is none.
 
     Args:
         tensors: of the backward, by name.
+        count: number of rows for which the calls are chosen; None for that of the tensors.
         rows: name of those that were normalized.
         rounds_product: round the terms to the dtype.
     """
-    there = apart(tensors)
-    x = there["x"] = there[rows]
-    parts = dweight.parts_of(x.shape[0], x.shape[1], target_of(x).sms)
+    x = tensors[rows]
+    parts = dweight.parts_of(count or x.shape[0], x.shape[1], target_of(x).sms)
     workspace = x.new_empty(parts * x.shape[1], dtype=torch.float32)
-    calls = dweight.calls(parts, there, workspace, rounds_product)
-    every = [*map(there.get, tensors), workspace]
-    return Prepared(calls, every, workspace.numel(), x.device.index if x.is_cuda else None)
+    return dweight.calls(parts, {**tensors, "x": x}, workspace, rounds_product), workspace
 
 
 # What an operation has that normalizes: its scalars, and a weight that may be missing.

@@ -14,45 +14,58 @@ cache.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 
 from normtune.kernels.config import Config
 from normtune.kernels.operator import Flag, OperatorSpec, register
-from normtune.kernels.problem import ITEMSIZE, Buffer, Problem
+from normtune.kernels.problem import Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.spec import rms_norm_backward, rms_norm_forward
 from normtune.kernels.rms_norm_gated.launch import (
     MAX_ELEMENTS_PER_THREAD,
-    NO_DWEIGHT,
     NO_GATE,
-    is_off,
     resolve_backward,
     resolve_forward,
 )
 from normtune.kernels.target import Target
-from normtune.kernels.tiles.launch import next_power_of_2
-from normtune.kernels.tiles.reuse import may_reuse_dy
+from normtune.kernels.tiles.launch import MAX_SPLIT_ELEMENTS_PER_THREAD, next_power_of_2
 from normtune.kernels.tiles.trial import trial
 
 MAX_HIDDEN = 65536
-_SCALARS = {"eps": 1e-6, "offset": 0.25}
 _MODES = (Flag("norm_before_gate", "gate_first"), Flag("has_gate", NO_GATE))
+# Elements per thread of a row in chunks, whose weight gradient the backward sums in registers. In bfloat16 on sm_90 a
+# thread spills at most 160 bytes with 64 of them and 824 to 2352 with 128, whatever the chunk. With 128 no recorded
+# config takes less than 1.96 of the best time.
+_MOST_SUMMED = 64
+# Elements of a tile of the backward: larger ones spill 264 to 1080 bytes a thread, and none that was recorded takes
+# less than 1.5 of the best time.
+_MOST_TILE = 8192
+# Longer rows also have programs of all threads: with fewer, a thread of the backward would hold more.
+_MOST_OF_512_THREADS = 16384
 
 
-class _Product:
-    """A space: the product of values of the knobs, within bounds on the elements of a tile per thread."""
+class _Product(NamedTuple):
+    """A space: the product of values of the knobs, within bounds on elements per thread.
 
-    def __init__(
-        self,
-        rows: tuple[int, ...],
-        warps: tuple[int, ...],
-        stages: tuple[int, ...],
-        programs: tuple[int, ...],
-        chunks: tuple[int, ...],
-        elements: tuple[int, int],
-    ) -> None:
-        self.rows, self.warps, self.stages, self.programs, self.chunks = rows, warps, stages, programs, chunks
-        self.least, self.most = elements
+    Attributes:
+        rows, warps, stages, programs, chunks: values of the knobs.
+        least, most: elements of a tile per thread.
+        most_split: elements per thread of a row in chunks.
+        most_tile: elements of a tile.
+    """
+
+    rows: tuple[int, ...]
+    warps: tuple[int, ...]
+    stages: tuple[int, ...]
+    programs: tuple[int, ...]
+    chunks: tuple[int, ...]
+    least: int
+    most: int
+    most_split: int = MAX_SPLIT_ELEMENTS_PER_THREAD
+    most_tile: int = MAX_HIDDEN
 
     def flat(self) -> list[Config]:
         """A program a block of rows."""
@@ -66,69 +79,58 @@ class _Product:
         knobs = product(self.rows, self.warps, self.stages, self.programs)
         return [RMSNormConfig("persistent", *values, finish) for values in knobs]
 
-    def split(self, programs: tuple[int, ...], finish: str) -> list[Config]:
+    def split(self, programs: tuple[int, ...], finish: str, hidden: int, target: Target) -> list[Config]:
         """Rows in chunks."""
+        is_long = hidden > _MOST_OF_512_THREADS
+        warps = {*self.warps, target.max_threads // target.warp_size} if is_long else self.warps
         return [
-            RMSNormConfig("split", 1, warps, 1, count, finish, chunk)
-            for warps, count, chunk in product(self.warps, programs, self.chunks)
+            RMSNormConfig("split", 1, count, 1, per_sm, finish, chunk)
+            for count, per_sm, chunk in product(warps, programs, self.chunks)
         ]
 
     def fits(self, config: Config, hidden: int, warp_size: int) -> bool:
-        """Whether a tile, or a chunk, has enough elements for each thread, and not too many."""
+        """Whether a tile, or a chunk and its row, has enough elements for each thread, and not too many."""
         threads = warp_size * config.num_warps
         if config.schedule == "split":
-            return hidden > config.block_col >= 4 * threads
-        return self.least * threads <= config.block_row * next_power_of_2(hidden) <= self.most * threads
+            row = -(-hidden // config.block_col) * config.block_col
+            return hidden > config.block_col >= 4 * threads and row <= self.most_split * threads
+        tile = config.block_row * next_power_of_2(hidden)
+        return self.least * threads <= tile <= min(self.most * threads, self.most_tile)
 
 
 # Decode runs tens of rows of 64 to 256 elements, prefill a million: the product spans a warp a row to blocks of 64.
 _FORWARD = {
-    "quick": _Product((1, 4, 16, 32), (1, 4, 8), (3,), (8,), (2048, 4096), (4, 32)),
-    "default": _Product((1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16), (3,), (4, 16), (1024, 2048, 4096, 8192), (4, 32)),
+    "quick": _Product((1, 4, 16, 32), (1, 4, 8), (3,), (8,), (2048, 4096), 4, 32),
+    "default": _Product((1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16), (3,), (4, 16), (1024, 2048, 4096, 8192), 4, 32),
     "full": _Product(
         *((1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4, 8, 16)),
-        *((512, 1024, 2048, 4096, 8192), (1, MAX_ELEMENTS_PER_THREAD)),
+        *((512, 1024, 2048, 4096, 8192), 1, MAX_ELEMENTS_PER_THREAD),
     ),
 }
 _BACKWARD = {
-    "quick": _Product((1, 4, 16), (1, 4, 8), (2,), (1, 4), (2048, 4096), (4, 16)),
-    "default": _Product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16), (1, 3), (1, 2, 4), (1024, 2048, 4096, 8192), (4, 32)),
-    "full": _Product(
-        *((1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4, 8, 16)),
-        *((512, 1024, 2048, 4096, 8192), (1, MAX_ELEMENTS_PER_THREAD)),
+    "quick": _Product((1, 4, 16), (1, 4, 8), (2,), (1, 4), (2048, 4096), 4, 16, _MOST_SUMMED, _MOST_TILE),
+    "default": _Product(
+        *((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16), (1, 3), (1, 2, 4), (1024, 2048, 4096, 8192)),
+        *(4, 32, _MOST_SUMMED, _MOST_TILE),
     ),
+    "full": _FORWARD["full"],
 }
 
 
-def _forward_buffers(problem: Problem) -> tuple[Buffer, ...]:
-    shape = (problem.rows, problem.hidden)
-    gate = () if is_off(problem, NO_GATE) else (Buffer("z", shape, problem.dtype, "input"),)
-    rstd = () if is_off(problem, "no_rstd") else (Buffer("rstd", (problem.rows,), "float32", "output"),)
-    return (
-        Buffer("x", shape, problem.dtype, "input"),
-        *gate,
-        Buffer("weight", (problem.hidden,), problem.dtype, "weight"),
-        Buffer("y", shape, problem.dtype, "output"),
-        *rstd,
-    )
-
-
-def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
-    shape = (problem.rows, problem.hidden)
-    names = ("x",) if is_off(problem, NO_GATE) else ("x", "z")
-    dweight = Buffer("dweight", (problem.hidden,), problem.dtype, "output")
-    return (
-        *(Buffer(name, shape, problem.dtype, "input") for name in ("dy", *names)),
-        Buffer("weight", (problem.hidden,), problem.dtype, "weight"),
-        Buffer("rstd", (problem.rows,), "float32", "input"),
-        *(Buffer(f"d{name}", shape, problem.dtype, "output") for name in names),
-        *(() if is_off(problem, NO_DWEIGHT) else (dweight,)),
-    )
+def _with_gate(of_norm: OperatorSpec, problem: Problem) -> tuple[Buffer, ...]:
+    """RMSNorm's buffers, with z after x and dz after dx."""
+    gates = {} if problem.lacks(NO_GATE) else {"x": "z", "dx": "dz"}
+    buffers: list[Buffer] = []
+    for buffer in of_norm.buffers(problem):
+        buffers.append(buffer)
+        if buffer.name in gates:
+            buffers.append(buffer._replace(name=gates[buffer.name]))
+    return tuple(buffers)
 
 
 def _forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     space = _FORWARD[name]
-    configs = space.flat() + space.looped("none") + space.split((0,), "none")
+    configs = space.flat() + space.looped("none") + space.split((0,), "none", problem.hidden, target)
     return _chosen(configs, space, problem, target, _forward_default)
 
 
@@ -137,7 +139,9 @@ def _backward_space(name: str, problem: Problem, target: Target) -> list[Config]
     # As for RMSNorm: on a GPU with dependent launches they take up to 8 % less time than plain ones.
     finishes = ("reduce", "dependent") if name == "full" else ("dependent",)
     finishes = finishes if target.has_dependent_launch else ("reduce",)
-    configs = [config for finish in finishes for config in space.looped(finish) + space.split((1, 2), finish)]
+    configs: list[Config] = []
+    for finish in finishes:
+        configs += space.looped(finish) + space.split((1, 2), finish, problem.hidden, target)
     return _chosen(configs, space, problem, target, _backward_default)
 
 
@@ -165,7 +169,7 @@ def _backward_default(problem: Problem, target: Target) -> Config:
 
 
 def _split(problem: Problem, target: Target, programs: int, finish: str) -> Config:
-    threads = 512 if problem.hidden <= 16384 else 1024
+    threads = 512 if problem.hidden <= _MOST_OF_512_THREADS else 1024
     return RMSNormConfig("split", 1, threads // target.warp_size, 1, programs, finish, 4096)
 
 
@@ -175,14 +179,14 @@ def _default_warps(problem: Problem, target: Target) -> int:
     return threads // target.warp_size
 
 
+# RMSNorm's specs but for kernels, launches and what a gate adds.
 rms_norm_gated_forward = register(
-    OperatorSpec(
+    replace(
+        rms_norm_forward,
         name="rms_norm_gated_forward",
-        flags=(Flag("store_rstd", "no_rstd"), *_MODES, Flag("rounds_once", "hugging_face")),
-        config=RMSNormConfig,
-        dtypes=tuple(ITEMSIZE),
+        flags=(rms_norm_forward.flags[0], *_MODES, Flag("rounds_once", "hugging_face")),
         max_hidden=MAX_HIDDEN,
-        buffers=_forward_buffers,
+        buffers=partial(_with_gate, rms_norm_forward),
         space=_forward_space,
         resolve=resolve_forward,
         trial=partial(trial, resolve_forward),
@@ -196,20 +200,17 @@ rms_norm_gated_forward = register(
             "normtune.kernels.tiles.launch",
             "normtune.kernels.tiles.tile",
         ),
-        wide_buffers=("weight", "dweight"),
-        scalars=_SCALARS,
         is_default=False,
     )
 )
 
 rms_norm_gated_backward = register(
-    OperatorSpec(
+    replace(
+        rms_norm_backward,
         name="rms_norm_gated_backward",
-        flags=(Flag("needs_dweight", NO_DWEIGHT), *_MODES),
-        config=RMSNormConfig,
-        dtypes=tuple(ITEMSIZE),
+        flags=(rms_norm_backward.flags[0], *_MODES),
         max_hidden=MAX_HIDDEN,
-        buffers=_backward_buffers,
+        buffers=partial(_with_gate, rms_norm_backward),
         space=_backward_space,
         resolve=resolve_backward,
         trial=partial(trial, resolve_backward),
@@ -225,9 +226,6 @@ rms_norm_gated_backward = register(
             "normtune.kernels.tiles.partial_sums",
             "normtune.kernels.tiles.tile",
         ),
-        wide_buffers=("weight", "dweight"),
-        scalars=_SCALARS,
-        may_reuse_dy=may_reuse_dy,
         is_default=False,
     )
 )

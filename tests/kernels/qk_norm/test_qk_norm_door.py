@@ -5,10 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from normtune.kernels.calling import dispatch
 from normtune.kernels.operator import IllegalConfigError, operator, operators, read_config
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.qk_norm.config import QKNormConfig
 from normtune.kernels.qk_norm.launch import resolve, resolve_backward, trial
+from normtune.kernels.qk_norm.spec import qk_norm
 from normtune.kernels.qk_norm.variants import BACKWARD, BACKWARD_FLAGS, FAMILY, FLAGS, operator_name, work_of
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates, plan, problems
@@ -174,3 +176,18 @@ def test_inputs_have_positions_within_the_tables():
         name: (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in inputs.items()
     }
     assert inputs["positions"].min() >= 0 and inputs["positions"].max() < 9
+
+
+def test_the_distance_between_tokens_narrows_accesses_to_what_it_aligns():
+    """A promise of 16 elements for tokens 4 apart would be read at addresses that no GPU takes."""
+    spec = qk_norm.at(heads_q=4, heads_k=2, heads=8, rotary_dim=128)
+    problem = spec.problem(16, 128, "bfloat16", "in_order")
+    tensors = {
+        one.name: torch.empty(one.shape, dtype=getattr(torch, one.dtype), device="meta")
+        for one in spec.buffers(problem)
+    }
+    assert dispatch.alignment_in(spec, problem, tensors) == 16
+    padded = torch.empty(16, 1028, dtype=torch.bfloat16, device="meta")[:, :1024]
+    assert dispatch.alignment_in(spec, problem, {**tensors, "qkv": padded}) == 4
+    table = torch.empty(16, 66, dtype=torch.bfloat16, device="meta")[:, :64]
+    assert dispatch.alignment_in(spec, problem, {**tensors, "cos": table}) == 2

@@ -81,11 +81,16 @@ def test_binaries_differ_by_whether_16_divides_the_rows_and_rows_are_worked_on_a
 def test_the_number_of_rows_narrows_no_access_to_rows():
     """The transposed result, whose stride it is, is no tensor of rows; the strides of rows count in both launches."""
     problem = SPEC.problem(33, 512, "bfloat16")
-    tensors = [torch.empty(one.shape, dtype=getattr(torch, one.dtype), device="meta") for one in SPEC.buffers(problem)]
-    launch = dispatch.resolved(SPEC, problem, tensors[0], tensors)
+    tensors = {
+        one.name: torch.empty(one.shape, dtype=getattr(torch, one.dtype), device="meta")
+        for one in SPEC.buffers(problem)
+    }
+    assert dispatch.alignment_in(SPEC, problem, tensors) == 16
+    launch = dispatch.resolved(SPEC, problem, tensors["x"], 16)
     assert (launch.norm.alignment, launch.transpose.alignment, launch.transpose.row_alignment) == (16, 16, 1)
-    tensors[0] = torch.empty(33, 520, dtype=torch.bfloat16, device="meta")[:, :512]
-    launch = dispatch.resolved(SPEC, problem, tensors[0], tensors)
+    tensors["x"] = torch.empty(33, 520, dtype=torch.bfloat16, device="meta")[:, :512]
+    assert dispatch.alignment_in(SPEC, problem, tensors) == 8
+    launch = dispatch.resolved(SPEC, problem, tensors["x"], 8)
     assert (launch.norm.alignment, launch.transpose.alignment) == (8, 8)
 
 
