@@ -4,7 +4,8 @@ In: a grid or a folder. Out: `Space`s, with the costs of a sweep on that device.
 """
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,8 +13,9 @@ import numpy as np
 
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config
-from normtune.kernels.operator import operator, read_config
+from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator, read_config
 from normtune.kernels.problem import Problem
+from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.recording import load_recording
 from normtune.results.exchange.t4 import RecordedSpace, is_t4, read_t4
@@ -26,6 +28,9 @@ from normtune.tuner.timing.protocol import timed_launches
 RECORDING = "nvidia-h200"
 # A binary of each config, compiled on the cores that the timing leaves free, and its gate.
 _OVERHEAD = BINARY_SECONDS / (H200.cores - 1) + BINARY_GATE_SECONDS + CONFIG_GATE_SECONDS
+
+
+_UNKNOWN = ImplementationLaunch("")
 
 
 def recorded(dtype: str = "bfloat16") -> list[Space]:
@@ -45,7 +50,10 @@ def recorded(dtype: str = "bfloat16") -> list[Space]:
         if len(blocks) > 3:
             problem = Problem(name, rows, hidden, dtype)
             launches = 1 + timed_launches(operator(name).bytes_moved(problem))
-            spaces.append(Space(task_of(problem, blocks), blocks, dict.fromkeys(blocks, _OVERHEAD), launches, evict))
+            launch = partial(operator(name).launch_of, problem=problem, target=TARGETS["sm_90"])
+            spaces.append(
+                Space(task_of(problem, blocks, launch), blocks, dict.fromkeys(blocks, _OVERHEAD), launches, evict)
+            )
     return spaces
 
 
@@ -73,9 +81,11 @@ def space_of(recorded_space: RecordedSpace, configs: list[Config] | None = None,
     return Space(task_of(Problem(recorded_space.name, rows, 1, "float32"), chosen), blocks, overhead)
 
 
-def task_of(problem: Problem, configs: Iterable[Config]) -> Task:
-    """A task whose launches nobody looks at."""
-    return Task(problem, tuple(Candidate(config, cast(Any, None)) for config in sorted(configs)))
+def task_of(
+    problem: Problem, configs: Iterable[Config], launch: Callable[[Config], AnyLaunch] = lambda _: _UNKNOWN
+) -> Task:
+    """A task of these configs; nothing is known of launches that somebody else recorded."""
+    return Task(problem, tuple(Candidate(config, launch(config)) for config in sorted(configs)))
 
 
 def some(spaces: list[Space], count: int) -> list[Space]:

@@ -113,7 +113,7 @@ def sweep(
         hidden: hidden sizes in place of the grid's.
         shapes: pairs (rows, hidden), or a CSV file with these columns, in place of a grid.
         space: of configs: `default`, `full` or `quick`; None for that of the effort.
-        strategy: `adaptive`, `exhaustive`, `race`, `tpe`, `gp` or `random`; None for that of the effort.
+        strategy: `adaptive`, `exhaustive`, `race`, `plane`, `tpe`, `gp` or `random`; None for that of the effort.
         studies: SQLite file for the studies of `tpe`, `gp` and `random`; None keeps none.
         regime: `cold`, `warm` or `eager`.
         budget_seconds: that it may take; None for no limit, or that of the effort.

@@ -80,8 +80,8 @@ def sweep(
         typer.Option(
             metavar="NAME",
             help="adaptive: 6 rounds, 16 for configs within 10 % of the best; exhaustive: 16 for all; race: 6 to 64, "
-            "until the best is known to 0.5 %; tpe, gp, random: some of the configs, for large spaces. Default: "
-            "adaptive.",
+            "until the best is known to 0.5 %; plane: those that times at nearby shapes make likely, for large spaces; "
+            "tpe, gp, random: some of the configs of each shape by itself. Default: adaptive.",
         ),
     ] = None,
     studies: Annotated[

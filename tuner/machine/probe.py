@@ -17,7 +17,7 @@ from typing import Any
 TIMEOUT_SECONDS = 120.0
 
 # Dependencies beside torch, Triton and NVML. Each distribution has the name of its module.
-PACKAGES = ("numpy", "optuna", "pandas", "pebble", "pyarrow", "rich", "scipy", "sqlalchemy", "typer")
+PACKAGES = ("numpy", "optuna", "pandas", "pebble", "pyarrow", "rich", "scipy", "sqlalchemy", "threadpoolctl", "typer")
 
 Facts = dict[str, Any]
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtr
 
 from normtune.kernels.config import Config
-from normtune.results.records import ROUNDS_PER_BLOCK
+from normtune.results.records import ROUNDS_PER_BLOCK, Outcome
 from normtune.tuner.search.protocol import Samples
 
 # Configs closer than this are ties.
@@ -92,6 +92,23 @@ def log_ratio(samples: Samples, anchor: Samples) -> float:
     if not logs.size:  # fewer blocks than the burn-in
         return float(np.log(samples.nanoseconds).mean() - np.log(anchor.nanoseconds).mean())
     return float((logs[0] - logs[1]).mean())
+
+
+def chained(known: Mapping[Config, float], outcomes: Mapping[Config, Outcome]) -> dict[Config, float]:
+    """Log times of the configs of a task, comparable with those that are known of its problem.
+
+    The time of the best known config of the task is kept, and only ratios to it are taken from the task.
+
+    Args:
+        known: log times, from earlier tasks.
+        outcomes: of the task, without the copy; those without times are left out.
+    """
+    samples = {c: Samples(list(o.rounds), list(o.nanoseconds)) for c, o in outcomes.items() if len(o.nanoseconds)}
+    if not samples:
+        return {}
+    anchor = min(samples, key=lambda config: (known.get(config, math.inf), config))
+    base = known.get(anchor, float(np.mean(np.log(samples[anchor].nanoseconds))))
+    return {config: base + log_ratio(values, samples[anchor]) for config, values in samples.items()}
 
 
 def holm(probabilities: NDArray[np.float64], alpha: float) -> list[int]:

@@ -12,6 +12,7 @@ SEARCHES = {
     "adaptive": "normtune.tuner.search.adaptive:Adaptive",
     "exhaustive": "normtune.tuner.search.exhaustive:Exhaustive",
     "gp": "normtune.tuner.search.gp:GP",
+    "plane": "normtune.tuner.search.plane:Plane",
     "race": "normtune.tuner.search.race:Racing",
     "random": "normtune.tuner.search.random_draw:RandomDraw",
     "tpe": "normtune.tuner.search.tpe:TPE",

@@ -24,7 +24,6 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import optuna
 from optuna.trial import TrialState
 
@@ -35,10 +34,11 @@ from normtune.results.records import Outcome
 from normtune.tuner.plan.agenda import Agenda
 from normtune.tuner.plan.plan import Candidate, Task
 from normtune.tuner.search.knob_space import KnobSpace
-from normtune.tuner.search.paired import log_ratio
-from normtune.tuner.search.protocol import Known, Race, Samples
+from normtune.tuner.search.paired import chained
+from normtune.tuner.search.protocol import Known, Race
 from normtune.tuner.search.race import LOOKS, race
 from normtune.tuner.search.studies import storage
+from normtune.tuner.search.surrogate import distance
 
 # Proposed configs of a task. Fewer would time the best more often than anything else.
 PROPOSALS = 4
@@ -125,7 +125,7 @@ class Sampled(ABC):
         if not space.neighbours:
             own = space.task.problem
             alike = (p for p in self._spaces if p._replace(rows=own.rows, hidden=own.hidden) == own and p != own)
-            space.neighbours = sorted(alike, key=lambda problem: (_distance(own, problem), problem))
+            space.neighbours = sorted(alike, key=lambda problem: (distance(own, problem), problem))
         bests = (self._spaces[problem].best for problem in space.neighbours)
         return list(dict.fromkeys(islice((best for best in bests if best is not None), _NEIGHBOURS)))
 
@@ -196,20 +196,11 @@ class _Space:
     def tell(self, outcomes: Mapping[Config, Outcome]) -> None:
         """Learn the outcomes of the pending task; empty outcomes end the problem."""
         assert self._pending is not None
-        configs, self._pending = self._pending.configs, None
-        samples = {c: Samples(list(o.rounds), list(o.nanoseconds)) for c, o in outcomes.items() if len(o.nanoseconds)}
-        samples.pop(COPY, None)
-        anchor = min(
-            (config for config in configs if config in samples),
-            key=lambda config: (self._values.get(config, math.inf), config),
-            default=None,
-        )
-        if anchor is not None:
-            base = self._values.get(anchor, float(np.mean(np.log(samples[anchor].nanoseconds))))
-            for config, values in samples.items():
-                self._values[config] = base + log_ratio(values, samples[anchor])
-            self.best = next(iter(self._fastest(1)), None)
-        self._failed += [config for config in outcomes if config in self._trials and config not in samples]
+        self._pending = None
+        times = chained(self._values, {config: one for config, one in outcomes.items() if config != COPY})
+        self._values |= times
+        self.best = next(iter(self._fastest(1)), None)
+        self._failed += [config for config in outcomes if config in self._trials and config not in times]
         for config, trial in self._trials.items():
             self._learn(trial, config)
         self._trials = {}
@@ -270,7 +261,3 @@ class _Space:
         assert self.study is not None
         self.study.enqueue_trial(self._knobs.params(config))
         return self.study.ask(self._knobs.distributions())
-
-
-def _distance(one: Problem, other: Problem) -> float:
-    return math.hypot(math.log2(one.rows / other.rows), math.log2(one.hidden / other.hidden))

@@ -1,0 +1,205 @@
+"""`--strategy plane`: what it times, what it learns from nearby shapes, and when it stops."""
+
+import math
+from collections import Counter
+from typing import Annotated
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from normtune import cli
+from normtune.kernels.config import COPY, Config, Implementation
+from normtune.kernels.operator import ImplementationLaunch
+from normtune.kernels.problem import Problem
+from normtune.results.database.store import Coverage
+from normtune.results.records import Outcome
+from normtune.tuner.plan.plan import Candidate, Task
+from normtune.tuner.search.plane import LEAST, MOST, NEIGHBOURS, Plane
+from normtune.tuner.search.simulation import Space, simulate
+from normtune.tuner.search.surrogate import DRAWS, Axes, Cells, distance, draws
+
+
+class Tile(Config):
+    layout: Annotated[str, "order."]
+    width: Annotated[int, "columns."]
+    height: Annotated[int, "rows."]
+
+
+TILES = [
+    Tile(layout, 1 << width, 1 << height) for layout in ("row", "column") for width in range(9) for height in range(9)
+]
+BROKEN = {Tile("row", 256, 1 << height) for height in range(9)}
+SHAPES = [(1 << rows, 1 << hidden) for rows in range(0, 18, 3) for hidden in range(6, 15)]
+
+
+def slowness(tile, problem):
+    """The best width grows with hidden, the best height with rows; where it lies no two shapes agree quite."""
+    width = 0.5 * math.log2(problem.hidden) - 0.1 * math.log2(problem.rows)
+    away = abs(math.log2(tile.width) - width) + 0.7 * abs(math.log2(tile.height) - 0.45 * math.log2(problem.rows))
+    return 1 + 0.15 * away**1.5 + 0.1 * (tile.layout == "column") * (problem.hidden < 2048)
+
+
+def space(rows, hidden):
+    problem = Problem("made_up", rows, hidden, "float32")
+    random = np.random.default_rng(rows + hidden)
+    blocks = {
+        tile: (1e5 * slowness(tile, problem) * np.exp(random.normal(0, 0.002, (8, 2)))).astype(np.int64)
+        for tile in TILES
+        if tile not in BROKEN
+    }
+    task = Task(problem, tuple(Candidate(tile, ImplementationLaunch("", rows // tile.height + 1)) for tile in TILES))
+    return Space(task, blocks, dict.fromkeys(TILES, 0.0))
+
+
+SPACES = [space(*shape) for shape in SHAPES]
+
+
+@pytest.fixture(scope="module")
+def found():
+    return simulate(Plane, SPACES, 0, math.inf)
+
+
+def measured_in(found):
+    """Times of each configs at each problem, as (problem, config) to medians; None where it failed."""
+    return {
+        (task.problem, config): float(np.median(outcome.nanoseconds)) if len(outcome.nanoseconds) else None
+        for task, outcomes in found.measured
+        for config, outcome in outcomes.items()
+        if config != COPY
+    }
+
+
+def test_it_finds_the_best_config_of_each_shape_and_times_few(found):
+    assert found.is_done
+    cells = measured_in(found)
+    assert len(cells) < 0.25 * len(SPACES) * len(TILES)
+    losses = []
+    for one in SPACES:
+        problem = one.task.problem
+        own = [config for name, config in cells if name == problem and config not in BROKEN]
+        assert len(own) >= LEAST // 2
+        best = min(slowness(tile, problem) for tile in TILES if tile not in BROKEN)
+        losses.append(min(slowness(config, problem) for config in own) / best - 1)
+    assert np.mean(losses) < 0.005 and max(losses) < 0.05
+
+
+def test_it_finds_more_than_as_many_random_configs(found):
+    random = np.random.default_rng(1)
+    counts = Counter(problem for problem, _ in measured_in(found))
+    good = [tile for tile in TILES if tile not in BROKEN]
+    drawn = []
+    for one in SPACES:
+        problem = one.task.problem
+        chosen = random.choice(len(good), counts[problem], replace=False)
+        best = min(slowness(tile, problem) for tile in good)
+        drawn.append(min(slowness(good[index], problem) for index in chosen) / best - 1)
+    assert np.mean(drawn) > 0.02
+
+
+def test_no_config_is_timed_twice_but_to_compare_with_and_none_after_it_failed(found):
+    times = Counter((task.problem, config) for task, _ in found.measured for config in task.configs)
+    assert all(count == 1 for (_, config), count in times.items() if config in BROKEN)
+    tasks = Counter(task.problem for task, _ in found.measured)
+    repeated = Counter(problem for (problem, _), count in times.items() for _ in range(count - 1))
+    assert all(repeated[problem] <= tasks[problem] - 1 for problem in tasks)
+    assert max(len(task.configs) for task, _ in found.measured) <= MOST + 1
+
+
+def test_the_best_configs_of_the_nearest_shapes_are_timed_at_each(found):
+    cells = {cell: time for cell, time in measured_in(found).items() if time is not None}
+    problems = [one.task.problem for one in SPACES]
+    for problem in problems:
+        near = sorted((one for one in problems if one != problem), key=lambda one: (distance(problem, one), one))
+        for other in near[:NEIGHBOURS]:
+            best = min(slowness(config, other) for name, config in cells if name == other)
+            ties = [config for name, config in cells if name == other and slowness(config, other) < 1.02 * best]
+            assert any((problem, config) in cells for config in ties)
+
+
+def coverage_of(found, samples=16):
+    rest = dict.fromkeys(Coverage._fields)
+    known = {}
+    for (problem, config), time in measured_in(found).items():
+        status = "ok" if time else "crashed"
+        entry = Coverage(**{**rest, "status": status, "samples": samples, "median_ns": time and int(time)})
+        known.setdefault(problem, {})[config] = entry
+    return known
+
+
+def test_what_is_stored_is_not_looked_for_again(found):
+    tasks = [one.task for one in SPACES]
+    known = coverage_of(found)
+    rest = sum(len(task.configs) for task in Plane(tasks, known).left())
+    assert rest <= 4  # a best config by medians that was none by ratios
+    half = {problem: known[problem] for problem in list(known)[: len(known) // 2]}
+    assert {task.problem for task in Plane(tasks, half).left()} == set(known) - set(half)
+    few = {problem: dict(list(configs.items())[: LEAST // 2]) for problem, configs in known.items()}
+    again = Plane(tasks, few)
+    assert len(again.left()) == len(tasks)
+    asked = next(iter(again.ask(math.inf)))
+    free = [config for config in asked.configs if config not in few[asked.problem]]
+    assert free and len(asked.configs) - len(free) <= 1
+
+
+def test_a_problem_whose_configs_all_fail_ends_and_so_does_one_that_is_skipped():
+    tasks = [one.task for one in SPACES[:3]]
+    search = Plane(tasks, {})
+    asked = 0
+    while (task := next(iter(search.ask(math.inf)), None)) is not None:
+        asked += 1
+        race = search.race(task)
+        next(race)
+        if task.problem == tasks[0].problem:
+            search.tell(task, {})
+        else:
+            search.tell(task, {config: Outcome("crashed", "made up") for config in task.configs})
+        assert asked < 50
+    assert not search.left() and asked > 3
+
+
+def test_the_same_seed_times_the_same(found):
+    again = simulate(Plane, SPACES, 0, math.inf)
+    assert [task.configs for task, _ in again.measured] == [task.configs for task, _ in found.measured]
+
+
+def test_draws_follow_what_was_measured():
+    problem, other = Problem("made_up", 64, 1024, "float32"), Problem("made_up", 64, 2048, "float32")
+    candidates = SPACES[0].task.candidates
+    axes = Axes(TILES)
+    points, near = axes.points(problem, candidates), axes.points(other, candidates)
+    logs = np.array([0.1 * abs(math.log2(one.config.width) - 4) for one in candidates])
+    random = np.random.default_rng(0)
+    nothing = draws(Cells(points[:0], logs[:0]), points, [], random)
+    assert nothing.shape == (DRAWS, len(TILES))
+    narrow = draws(Cells(points[:0], logs[:0]), points, [Cells(near, logs + 5.0)], random)
+    drawn = np.isfinite(narrow[0])
+    assert 20 < drawn.sum() < len(TILES) + 1
+    relative = narrow.mean(axis=0)[drawn]
+    assert np.corrcoef(relative, logs[drawn])[0, 1] > 0.97
+    wide = nothing[:, np.isfinite(nothing[0])]
+    assert _contrast(narrow[:, drawn]) < 0.5 * _contrast(wide)
+
+
+def _contrast(times):
+    """How far draws disagree on the ratios of configs."""
+    return (times - times.mean(axis=1, keepdims=True)).std(axis=0).mean()
+
+
+def test_functions_of_others_are_configs_among_the_rest():
+    mixed = [*TILES[:5], Implementation("torch")]
+    candidates = [Candidate(config, ImplementationLaunch("", 3)) for config in mixed]
+    points = Axes(mixed).points(Problem("made_up", 64, 1024, "float32"), candidates)
+    assert len({tuple(point) for point in points}) == len(mixed)
+
+
+def test_a_replayed_sweep_ends_and_is_complete(tmp_path):
+    def run():
+        asked = ["sweep", "--device", "replay:nvidia-h200", "--strategy", "plane", "--operator", "rms_norm_forward"]
+        asked += ["--rows", "64,1024,16384", "--hidden", "512,1024,4096", "--store", str(tmp_path / "store.db")]
+        done = CliRunner().invoke(cli.app, asked)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "complete: " in run()
+    assert "nothing to do: all 9 problems are measured" in run()

@@ -1,0 +1,227 @@
+"""The search that learns from nearby shapes which configs are worth timing, for spaces too large to time in whole.
+
+In: see `protocol`. Out: for each problem a few tasks of some of its configs, and at the end the best configs of the
+nearest shapes, so that a table finds one config that was timed at all of them.
+
+A Gaussian process (`surrogate`) draws the times of all configs of a problem from what was measured there and at shapes
+nearby. Configs are taken, greedily, that lower the mean of the best time over the draws most, until what is left to
+gain is expected to be less than `GAIN`; they are timed as in `adaptive`, and the problem is asked for again if there is
+more to gain by then. Binaries are compiled only for what is taken. Problems come in the order of `agenda`, a few at a
+time, so that some are timed while others are compiled.
+"""
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from normtune.kernels.config import COPY, Config
+from normtune.kernels.problem import Problem
+from normtune.results.database.store import Coverage
+from normtune.results.records import ROUNDS_PER_BLOCK, Outcome
+from normtune.tuner.plan.agenda import Agenda
+from normtune.tuner.plan.plan import Candidate, Task, spread
+from normtune.tuner.search.adaptive import CLOSE, FIRST_BLOCKS
+from normtune.tuner.search.paired import chained
+from normtune.tuner.search.protocol import Batch, Known, Race
+from normtune.tuner.search.rounds import close_to_best
+from normtune.tuner.search.surrogate import Array, Axes, Cells, distance, draws
+from normtune.tuner.timing.protocol import ALL_BLOCKS
+
+# Expected log ratio of the best found to the best there is, below which a problem is left.
+GAIN = 0.005
+# Most configs of a task, and tasks that look for the best of a problem.
+MOST, STEPS = 24, 4
+# Problems begun and not yet done.
+OPEN = 8
+# Shapes whose best configs a problem is timed with.
+NEIGHBOURS = 6
+# Log ratio of configs of which one does as well as the other there.
+TIE = 0.005
+# A stored problem is done if so many of its configs were measured, and this share of them, the best in all rounds.
+LEAST, SHARE = 12, 0.05
+
+_Kind: TypeAlias = tuple[str, str, str]
+
+
+class Plane:
+    """A `protocol.Search`.
+
+    Args:
+        tasks, known: see `protocol.Search`.
+    """
+
+    name = "plane"
+    # Of the candidates that `left` names, which are about as many as are timed.
+    expected_blocks = 6.0
+
+    def __init__(self, tasks: Sequence[Task], known: Known) -> None:
+        order = [task for task in Agenda(tasks).left() if task.candidates]
+        configs: dict[_Kind, set[Config]] = {}
+        for task in order:
+            configs.setdefault(_kind(task.problem), set()).update(task.configs)
+        axes = {kind: Axes(among) for kind, among in configs.items()}
+        self._shapes = {
+            task.problem: _Shape(task, known.get(task.problem, {}), axes[_kind(task.problem)]) for task in order
+        }
+
+    def left(self) -> Sequence[Task]:
+        """The problems that are not done, each with about as many configs as will be timed."""
+        looked_for = [Task(shape.task.problem, shape.some()) for shape in self._shapes.values() if not shape.is_found]
+        return looked_for or [task for shape in self._shapes.values() if (task := self._served(shape)) is not None]
+
+    def ask(self, seconds: float) -> Iterator[Task]:
+        """The tasks of the open problems, the longest asked for first; when all are found, those of the neighbours."""
+        waiting = [shape for shape in self._shapes.values() if not shape.is_found]
+        if not waiting:
+            yield from self.left()
+            return
+        for shape in sorted(waiting, key=lambda shape: not shape.is_open)[:OPEN]:
+            shape.is_open = True
+        for shape in sorted((shape for shape in waiting if shape.is_open), key=lambda shape: shape.steps):
+            yield shape.next(self._near(shape))
+
+    def race(self, task: Task) -> Race:
+        """As in `adaptive`."""
+        samples = yield Batch(task.configs, FIRST_BLOCKS)
+        yield Batch(close_to_best(samples, CLOSE), ALL_BLOCKS - FIRST_BLOCKS)
+
+    def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """Learn the outcomes of a task; look for more to gain."""
+        shape = self._shapes[task.problem]
+        shape.learn(task, outcomes)
+        if not shape.is_found:
+            shape.look(self._near(shape))
+
+    def _near(self, shape: "_Shape") -> "list[_Shape]":
+        """Measured problems of the same kind, the nearest first."""
+        own = shape.task.problem
+        kind = _kind(own)
+        others = (
+            other
+            for problem, other in self._shapes.items()
+            if other is not shape and other.logs and _kind(problem) == kind
+        )
+        return sorted(others, key=lambda other: (distance(own, other.task.problem), other.task.problem))
+
+    def _served(self, shape: "_Shape") -> Task | None:
+        """The task of a problem with the best configs of the nearest ones; None if each, or a tie of it, was timed."""
+        lacking = dict.fromkeys(
+            other.best()
+            for other in self._near(shape)[:NEIGHBOURS]
+            if shape.is_free(other.best()) and not any(tie in shape.logs for tie in other.ties())
+        )
+        return shape.task_of([*lacking]) if lacking else None
+
+
+class _Shape:
+    """One problem.
+
+    Attributes:
+        task: with all its candidates.
+        logs: log times of measured configs, chained through the best of each task.
+        is_found: whether its best config is expected to be known.
+        is_open: whether it is worked on.
+        steps: number of tasks that looked for its best.
+    """
+
+    def __init__(self, task: Task, known: Mapping[Config, Coverage], axes: Axes) -> None:
+        self.task = task
+        self._axes = axes
+        self._index = {candidate.config: index for index, candidate in enumerate(task.candidates)}
+        self._failed: set[Config] = set()
+        self._pending: Task | None = None
+        self._random = np.random.default_rng(zlib.crc32(str(task.problem).encode()))
+        self.logs: dict[Config, float] = {}
+        self.is_open = False
+        self.steps = 0
+        for config, coverage in known.items():
+            if config in self._index and coverage.median_ns is not None:
+                self.logs[config] = math.log(coverage.median_ns)
+            elif config in self._index:
+                self._failed.add(config)
+        measured = len(self.logs) + len(self._failed)
+        enough = measured >= min(len(task.candidates), max(LEAST, math.ceil(SHARE * len(task.candidates))))
+        rounds = known[self.best()].samples if self.logs else 0
+        self.is_found = measured == len(task.candidates) or (enough and rounds >= ALL_BLOCKS * ROUNDS_PER_BLOCK)
+
+    def best(self) -> Config:
+        """The best measured config."""
+        return min(self.logs, key=lambda config: (self.logs[config], config))
+
+    def ties(self) -> list[Config]:
+        """Measured configs that are about as fast as the best."""
+        least = self.logs[self.best()]
+        return [config for config, log in self.logs.items() if log <= least + TIE]
+
+    def is_free(self, config: Config) -> bool:
+        """Whether a config is a candidate that was not measured."""
+        return config in self._index and config not in self.logs and config not in self._failed
+
+    def some(self) -> tuple[Candidate, ...]:
+        """About as many candidates as will be timed."""
+        free = [candidate for candidate in self.task.candidates if self.is_free(candidate.config)]
+        return tuple(spread(free, max(LEAST, math.ceil(SHARE * len(free)))))
+
+    def task_of(self, configs: Sequence[Config]) -> Task:
+        """A task of these configs and the best measured one, to compare with."""
+        chosen = {*configs, *([self.best()] if self.logs else [])}
+        return Task(self.task.problem, tuple(c for c in self.task.candidates if c.config in chosen))
+
+    def next(self, near: "Sequence[_Shape]") -> Task:
+        """The task that looks for the best config; the same one until it is measured."""
+        if self._pending is None:
+            self.look(near)
+        return self._pending or self.task_of([next(config for config in self._index if self.is_free(config))])
+
+    def look(self, near: "Sequence[_Shape]") -> None:
+        """Choose the next task; without one the best is found."""
+        chosen = self._chosen(near) if self.steps < STEPS else []
+        self._pending = self.task_of(chosen) if chosen else None
+        self.is_found = not chosen
+        self.steps += 1
+
+    def learn(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """Take the outcomes of a task; empty ones end the problem."""
+        self._pending = None
+        self.is_found = self.is_found or not outcomes
+        self.logs |= chained(self.logs, {config: one for config, one in outcomes.items() if config != COPY})
+        self._failed |= {config for config in task.configs if config not in self.logs}
+
+    def cells(self) -> Cells:
+        """The measured configs."""
+        return Cells(self._points[[self._index[config] for config in self.logs]], np.array([*self.logs.values()]))
+
+    @cached_property
+    def _points(self) -> Array:
+        return self._axes.points(self.task.problem, self.task.candidates)
+
+    def _chosen(self, near: "Sequence[_Shape]") -> list[Config]:
+        """Configs that are worth measuring now: each lowers the expected least time most, after those before it."""
+        times = draws(self.cells(), self._points, [shape.cells() for shape in near], self._random)
+        configs = self.task.configs
+        for config, log in self.logs.items():
+            times[:, self._index[config]] = log - self.logs[self.best()]
+        times[:, [self._index[config] for config in self._failed]] = np.inf
+        if not np.isfinite(times).any():
+            return []
+        least = times.min(axis=1)
+        found = times[:, [self._index[config] for config in self.logs]].min(axis=1, initial=np.inf)
+        chosen: list[Config] = []
+        taken = [self._index[config] for config in (*self.logs, *self._failed)]
+        lacking = LEAST - len(self.logs)
+        free = len(configs) - len(self.logs) - len(self._failed)
+        while len(chosen) < min(MOST, free) and (len(chosen) < lacking or (found - least).mean() >= GAIN):
+            expected = np.minimum(found[:, None], times).mean(axis=0)
+            expected[taken] = np.inf
+            taken.append(int(expected.argmin()))
+            found = np.minimum(found, times[:, taken[-1]])
+            chosen.append(configs[taken[-1]])
+        return chosen
+
+
+def _kind(problem: Problem) -> _Kind:
+    return problem.operator, problem.variant, problem.dtype

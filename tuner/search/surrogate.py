@@ -1,0 +1,150 @@
+"""A Gaussian process over shapes and configs: what the times measured so far say of those that are not.
+
+In: log times of configs at problems, by features. Out: draws of the log times of all configs of a problem, given those.
+
+The kernel is Matern 5/2 over one distance. Its length scales are constants, about the geometric mean of those of
+greatest marginal likelihood on twelve recorded operators of an H200: rows matter a thousandth as soon as hidden, and
+once more through the number of programs beyond those that run at once. A problem's level is unknown: times of two
+problems are compared only through the ratios of their configs.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
+from threadpoolctl import threadpool_limits
+
+from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.tuner.plan.plan import Candidate
+
+Array = NDArray[np.float64]
+
+# Length scales, in powers of two; of a knob that is a text, the distance of two values.
+_ROWS, _HIDDEN, _KNOB, _WAVES = 8.0, 2.5, 2.5, 6.0
+_TEXT = 0.4
+# Programs that run at once, in order of magnitude: fewer take as long as one.
+_AT_ONCE = 128
+# Standard deviations of log times: of a config, of a problem's level, of what a time says of the next.
+_CONFIG, _LEVEL, _NOISE = 0.6, 3.0, 0.04
+# Log ratio to the best beyond which how slow a config is says nothing of good ones.
+_SLOW = 1.5
+# Measured cells that a prediction looks at, those of the nearest shapes.
+_MOST_CELLS = 240
+DRAWS = 128
+# Configs that are drawn, and the standard deviations below its mean by which a config is among them.
+_MOST_DRAWN, _UNLIKELY = 160, 2.5
+
+
+class Cells(NamedTuple):
+    """Features of configs of one problem, (configs, features), and the log times of those that are measured."""
+
+    points: Array
+    logs: Array
+
+
+class Axes:
+    """The features of an operator's configs at its problems, in length scales.
+
+    Args:
+        configs: all of them; of different classes where functions of others are among them.
+    """
+
+    def __init__(self, configs: Iterable[Config]) -> None:
+        texts: dict[str, set[str]] = {}
+        numbers: set[str] = set()
+        for config in set(configs):
+            for knob, value in config._asdict().items():
+                if isinstance(value, str):
+                    texts.setdefault(knob, set()).add(value)
+                else:
+                    numbers.add(knob)
+        self._numbers = sorted(numbers)
+        self._texts = sorted((knob, value) for knob, values in texts.items() for value in values)
+
+    def points(self, problem: Problem, candidates: Sequence[Candidate]) -> Array:
+        """Features of the candidates of a problem: (candidates, features)."""
+        points = np.zeros((len(candidates), 3 + len(self._numbers) + len(self._texts)))
+        points[:, 0] = math.log2(problem.rows) / _ROWS
+        points[:, 1] = math.log2(problem.hidden) / _HIDDEN
+        points[:, 2] = [math.log2(1 + candidate.launch.grid / _AT_ONCE) / _WAVES for candidate in candidates]
+        for row, candidate in enumerate(candidates):
+            values = candidate.config._asdict()
+            points[row, 3:] = [
+                *(math.copysign(math.log2(1 + abs(n := float(values.get(k, 0)))), n) / _KNOB for k in self._numbers),
+                *(_TEXT / math.sqrt(2) * (values.get(knob) == text) for knob, text in self._texts),
+            ]
+        return points
+
+
+def distance(one: Problem, other: Problem) -> float:
+    """Distance of two shapes, in length scales."""
+    return math.hypot(math.log2(one.rows / other.rows) / _ROWS, math.log2(one.hidden / other.hidden) / _HIDDEN)
+
+
+def draws(own: Cells, all_points: Array, others: Sequence[Cells], random: Generator) -> Array:
+    """Draws of the log times of all configs of a problem, less the least measured one, (`DRAWS`, configs).
+
+    Configs that are most probably slower than others are not drawn: their times are infinite.
+
+    Args:
+        own: the measured configs of the problem.
+        all_points: features of all its configs.
+        others: measured configs of other problems of the same operator, the nearest first.
+        random: source of the draws.
+    """
+    with threadpool_limits(1):  # the other cores compile, and waiting for them takes longer
+        known = _known(own, others)
+        mean, spread, root = _posterior(own, all_points, known)
+        # A random order first: without a time all are equal.
+        order = random.permutation(len(mean))
+        kept = order[np.argsort((mean - _UNLIKELY * spread)[order], kind="stable")[:_MOST_DRAWN]]
+        part = all_points[kept]
+        covariance = _kernel(part, part) - root[:, kept].T @ root[:, kept] + (_LEVEL**2 if len(own.logs) else 0.0)
+        # Rounding leaves small negative eigenvalues.
+        factor = cholesky(covariance + 1e-4 * np.eye(len(kept)), lower=True)
+        times = np.full((DRAWS, len(mean)), np.inf)
+        times[:, kept] = mean[kept] + random.standard_normal((DRAWS, len(kept))) @ factor.T
+        return times
+
+
+def _known(own: Cells, others: Sequence[Cells]) -> list[Cells]:
+    """The problem's own times, if there are any, then those of the nearest."""
+    known = [own] if len(own.logs) else []
+    count = len(own.logs)
+    for cells in others:
+        if count >= _MOST_CELLS:
+            break
+        known.append(cells)
+        count += len(cells.logs)
+    return known
+
+
+def _posterior(own: Cells, all_points: Array, known: Sequence[Cells]) -> tuple[Array, Array, Array]:
+    """Mean and standard deviation of each config, and the root of what the times took from the prior covariance.
+
+    The level of a problem without times has no part in which of its configs is the best, so it is left out.
+    """
+    if not known:
+        return np.zeros(len(all_points)), np.full(len(all_points), _CONFIG), np.zeros((0, len(all_points)))
+    points = np.concatenate([cells.points for cells in known])
+    logs = np.concatenate([np.minimum(cells.logs - cells.logs.min(), _SLOW) for cells in known])
+    number = np.repeat(np.arange(len(known)), [len(cells.logs) for cells in known])
+    level = _LEVEL**2
+    own_level = level if len(own.logs) else 0.0
+    covariance = _kernel(points, points) + level * (number[:, None] == number) + _NOISE**2 * np.eye(len(points))
+    factor = cho_factor(covariance, lower=True)
+    across = _kernel(all_points, points) + own_level * (number == 0)
+    root = solve_triangular(factor[0], across.T, lower=True)
+    variance = np.maximum(_CONFIG**2 + own_level - (root**2).sum(axis=0), 0.0)
+    return across @ cho_solve(factor, logs), np.sqrt(variance), root
+
+
+def _kernel(left: Array, right: Array) -> Array:
+    squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2 * left @ right.T
+    distance = np.sqrt(5 * np.maximum(squares, 0.0))
+    return np.asarray(_CONFIG**2 * (1 + distance + distance**2 / 3) * np.exp(-distance))
