@@ -41,7 +41,8 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
 
     Raises:
         UsageError: another option is set, an operator has no data, or weights are invalid.
-        NormtuneError: there is no data, only one problem of each, or no legal table of so few leaves.
+        NormtuneError: there is no data, only one problem of each, or no legal function of so few leaves. If only some
+            functions are missing, they are left out, with a note that says why.
     """
     options = options or FitOptions()
     _check(options)
@@ -56,10 +57,13 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
         data, options, lambda spec, weighting: _part(_kinds(data, devices, spec, weighting), targets, options.leaves)
     )
     functions = [function for part in parts for function in part.functions]
+    left_out = [note for part in parts for note in part.notes]
+    if not functions and left_out:
+        raise NormtuneError("there is no table: " + "; ".join(left_out))
     if not functions:
         raise NormtuneError("a table needs times of at least two problems of an operator and dtype on one device")
     shapes = [shape for part in parts for shape in part.shapes]
-    notes = (*older(selected, data), *weighting.notes(), *_few(devices))
+    notes = (*older(selected, data), *left_out, *weighting.notes(), *_few(devices))
     return AnyGpuFit(
         **vars(FromData.of(data, shapes, options.regime, notes)),
         devices=tuple(devices),
@@ -73,6 +77,7 @@ class _Part(NamedTuple):
 
     functions: list[AnyGpuFunction]
     shared: list[AnyGpuShared]
+    notes: list[str]
     shapes: list[tuple[int, int]]
 
 
@@ -117,6 +122,7 @@ def _part(kinds: Sequence[Kind], targets: Sequence[Target], leaves: int | None) 
     functions: list[AnyGpuFunction] = []
     choices: list[Choice] = []
     shared: list[AnyGpuShared] = []
+    notes: list[str] = []
     for kind in kinds:
         taken = _taken(kind, functions, targets, leaves)
         if taken:
@@ -131,12 +137,16 @@ def _part(kinds: Sequence[Kind], targets: Sequence[Target], leaves: int | None) 
         first = not any(function.variant == kind.variant for function in functions)
         rest = [dtype for dtype in kind.spec.dtypes if dtype not in measured] if first else []
         dtypes = (kind.dtype, *rest)
-        choice = chosen(kind, EveryGpu(kind.spec, targets, dtypes, kind.variants), leaves)
+        try:
+            choice = chosen(kind, EveryGpu(kind.spec, targets, dtypes, kind.variants), leaves)
+        except NormtuneError as error:
+            notes.append(f"left out {kind.key} {kind.dtype}: {error}")
+            continue
         choices.append(choice)
         count = len(list(leaves_of(choice.tree)))
         figures = figures_on(kind, choice)
         functions.append(AnyGpuFunction(kind.spec.name, kind.variant, kind.dtype, choice.tree, dtypes, count, figures))
-    return _Part(functions, shared, [shape for kind in kinds for shape in kind.shapes()])
+    return _Part(functions, shared, notes, [shape for kind in kinds for shape in kind.shapes()])
 
 
 def _taken(
