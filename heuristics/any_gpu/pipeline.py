@@ -25,6 +25,7 @@ from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.tablefile.relative_tree import leaves_of
 from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.problem import join_key
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
 
@@ -54,14 +55,12 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
         raise NormtuneError("there are no measurements to fit: run `normtune sweep` first")
     targets = targets_of([device.target for device in devices])
     parts, weighting = of_operators(
-        data, options, lambda spec, weighting: _part(_kinds(data, devices, spec, weighting), targets, options.leaves)
+        data, options, lambda spec, weighting: _part(*_kinds(data, devices, spec, weighting), targets, options.leaves)
     )
     functions = [function for part in parts for function in part.functions]
     left_out = [note for part in parts for note in part.notes]
-    if not functions and left_out:
-        raise NormtuneError("there is no table: " + "; ".join(left_out))
     if not functions:
-        raise NormtuneError("a table needs times of at least two problems of an operator and dtype on one device")
+        raise NormtuneError("there is no table: " + "; ".join(left_out))
     shapes = [shape for part in parts for shape in part.shapes]
     notes = (*older(selected, data), *left_out, *weighting.notes(), *_few(devices))
     return AnyGpuFit(
@@ -101,11 +100,13 @@ def _few(devices: Sequence[Device]) -> list[str]:
     return [f"{devices[0].label} is the only device: what the table loses on one that was left out is unknown"]
 
 
-def _kinds(data: "Evidence", devices: Sequence[Device], spec: OperatorSpec, weighting: Weighting) -> list[Kind]:
-    """The measured kinds of an operator: plain ones first, bfloat16 first, then dtypes as the spec lists them."""
-    kinds = []
+def _kinds(
+    data: "Evidence", devices: Sequence[Device], spec: OperatorSpec, weighting: Weighting
+) -> tuple[list[Kind], list[str]]:
+    """The measured kinds of an operator in donor order, and notes on those that are left out."""
+    kinds, notes = [], []
     evidences = [(device, data.of(device)) for device in devices]
-    for variant, dtype in donors_first(spec):
+    for variant, dtype in donors_first(data, spec):
         parts, labels = [], []
         for device, evidence in evidences:
             target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
@@ -115,14 +116,16 @@ def _kinds(data: "Evidence", devices: Sequence[Device], spec: OperatorSpec, weig
                 labels.append(device.label)
         if parts:
             kinds.append(Kind(spec, variant, dtype, tuple(parts), tuple(labels)))
-    return kinds
+        else:
+            key = join_key(spec.name, variant)
+            notes.append(f"left out {key} {dtype}: a function needs comparable times of two problems on one device")
+    return kinds, notes
 
 
-def _part(kinds: Sequence[Kind], targets: Sequence[Target], leaves: int | None) -> _Part:
+def _part(kinds: Sequence[Kind], notes: list[str], targets: Sequence[Target], leaves: int | None) -> _Part:
     functions: list[AnyGpuFunction] = []
     choices: list[Choice] = []
     shared: list[AnyGpuShared] = []
-    notes: list[str] = []
     for kind in kinds:
         taken = _taken(kind, functions, targets, leaves)
         if taken:

@@ -200,6 +200,14 @@ def test_an_operator_without_a_function_costs_no_other_its_own(evidence: Evidenc
         fit_all(both, FitOptions(operators=("narrow",)))
 
 
+def test_an_operator_measured_at_one_problem_is_named(evidence: Evidence, narrow, run) -> None:
+    one_problem = [one for one in narrow if one.problem.rows == 64]
+    reason = "left out narrow bfloat16: a function needs comparable times of two problems on one device"
+    assert reason in fit_all(Evidence.from_measurements([*evidence.measurements(), *one_problem], [run])).notes
+    with pytest.raises(NormtuneError, match=f"there is no table: {reason}"):
+        fit_all(Evidence.from_measurements(one_problem, [run]))
+
+
 def test_the_command_names_what_it_leaves_out_on_stderr(store: str, narrow, tmp_path: Path) -> None:
     with Store.open(store) as opened:
         opened.add(narrow)
