@@ -1,4 +1,4 @@
-"""The figures of README.md and docs/results.md, from committed data: results, recording, shipped table, its header.
+"""The figures of README.md and docs/results.md, from committed data: results of benchmarks, and `table_figures`.
 
     python benchmarks/figures.py           # write the blocks of both documents
     python benchmarks/figures.py --check   # end with 1 if a document is out of date
@@ -10,45 +10,20 @@ import json
 import re
 import textwrap
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
-from normtune.benchmarks import against_copy, liger_table, peers_report, tilegym_table, tuned_relatives, unmeasured
+from normtune.benchmarks import liger_table, peers_report, table_figures, tilegym_table, unmeasured
+from normtune.benchmarks.table_figures import OPERATORS, percent
 from normtune.docs import blocks
 from normtune.docs.blocks import Blocks
 
 README, DOCUMENT = blocks.ROOT / "README.md", blocks.ROOT / "docs" / "results.md"
 RESULTS = Path(__file__).parent / "results" / "nvidia_h200"
 COMMAND = "python benchmarks/figures.py"
-RECORDING = "nvidia-h200"
-HELD_OUT = blocks.ROOT / "tests" / "heuristics" / "fitting" / "nvidia_h200_held_out.parquet"
-OPERATORS = ("rms_norm_forward", "rms_norm_backward")
 # Number of named shapes at which normtune loses, worst first.
 NAMED = 8
-
-
-class Losses(NamedTuple):
-    """Losses of a function of the shipped table.
-
-    Attributes:
-        operator: of the function.
-        dtype: of the function.
-        function: its number of leaves, or the function that it shares.
-        recorded: its loss on the recording; None if not measured.
-        held_out: its loss at the held-out shapes; None if not measured.
-        gap: to the best tree with the same number of leaves, from the header; empty if it shares another function.
-        liger: mean loss of Liger-Kernel's rule on the recording, millionths.
-    """
-
-    operator: str
-    dtype: str
-    function: str
-    recorded: Any
-    held_out: Any
-    gap: str
-    liger: int | None
 
 
 def main() -> None:
@@ -60,8 +35,8 @@ def headline() -> list[str]:
     """The headline figures of README.md."""
     peers = {name: _ratio(cells) for name, cells in peers_report.by_part(_peers()).items()}
     count = len(peers_report.timed(next(iter(peers_report.by_part(_peers()).values()))))
-    forward = [one for one in _losses() if one.operator == "rms_norm_forward"]
-    backward = [one for one in _losses() if one.operator == "rms_norm_backward"]
+    forward = [one for one in table_figures.function_losses() if one.operator == "rms_norm_forward"]
+    backward = [one for one in table_figures.function_losses() if one.operator == "rms_norm_backward"]
     sweep, fit, lookup = _json("sweep"), _json("fit"), _json("lookup")
     return [
         "",
@@ -95,7 +70,7 @@ def _item(text: str) -> list[str]:
 def _range(values: Any) -> str:
     """The least and the greatest of some regrets, as percent."""
     found = sorted(values)
-    return f"{_percent(found[0], 2)} to {_percent(found[-1], 2)} %"
+    return f"{percent(found[0], 2)} to {percent(found[-1], 2)} %"
 
 
 def _ratio(cells: list[dict[str, Any]]) -> float:
@@ -112,12 +87,6 @@ def setting() -> list[str]:
         "a cold cache",
         "([measuring.md](measuring.md)).",
     ]
-
-
-def copy() -> list[str]:
-    """The shipped table against a plain copy, 16-bit and 32-bit."""
-    keys = [(operator, dtype) for operator in sorted(OPERATORS) for dtype in ("bfloat16", "float32")]
-    return ["", *against_copy.table(against_copy.ratios(_evidence(), _table()[1]), keys), ""]
 
 
 def peers() -> list[str]:
@@ -164,78 +133,6 @@ def host() -> list[str]:
     return [*lines, ""]
 
 
-def losses() -> list[str]:
-    """Losses of the shipped table's functions on the recording and at held-out shapes, beside Liger's rule."""
-    lines = [
-        "",
-        "| operator | dtype | function | shapes | plain mean | worst | gap | held out: mean | worst | Liger's rule |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for one in _losses():
-        recorded, held_out = one.recorded, one.held_out
-        cells = [one.operator, one.dtype, one.function, str(recorded.problems if recorded else 0)]
-        cells += [_percent(recorded and recorded.mean, 2), _percent(recorded and recorded.worst, 1), one.gap]
-        cells += [_percent(held_out and held_out.mean, 2), _percent(held_out and held_out.worst, 1)]
-        lines.append(f"| {' | '.join([*cells, _percent(one.liger, 2)])} |")
-    bias = max(loss.luck for one in _losses() for loss in (one.recorded, one.held_out) if loss)
-    note = (
-        f"Means are low by at most {_percent(bias, 2)} %: half of the rounds choose the best config of a shape and the "
-        "other half scores it. A mean below 0 means about 0."
-    )
-    return [*lines, "", *textwrap.wrap(note, 120), ""]
-
-
-@cache
-def _losses() -> list[Losses]:
-    """Losses of the shipped table's functions."""
-    from normtune.heuristics.fitted import figures
-    from normtune.heuristics.regret.matrix import timing_matrix
-    from normtune.heuristics.rules import liger
-    from normtune.heuristics.tablefile import parse
-    from normtune.heuristics.tablefile.tree import leaves
-    from normtune.kernels.operator import operator
-    from normtune.kernels.target import target_for
-    from normtune.results.exchange.parquet_csv import read_parquet
-
-    (device,) = _evidence().devices()
-    target = target_for(device.target, device.sms)
-    header, source = _table()
-    trees, known = parse.trees(source.read_text("utf-8")), header.known()
-    found = []
-    for name in OPERATORS:
-        for dtype in operator(name).dtypes:
-            recorded, held_out = (
-                timing_matrix(evidence, operator(name), "", dtype, target)
-                for evidence in (_evidence(), read_parquet(HELD_OUT))
-            )
-            tree = trees[name, dtype]
-            (line,) = (text for text in header.regret if text.startswith(f"{name} {dtype}: "))
-            costs, gap = (re.search(rf"{words} (-?[\d.]+) %", line) for words in ("sharing costs", "within"))
-            donor, rule = known[name, dtype].donor, figures.of_rule(recorded, liger.choose) if recorded else None
-            found.append(
-                Losses(
-                    name,
-                    dtype,
-                    f"{donor[1]}'s, which costs {costs[1]}" if donor and costs else f"{leaves(tree)} leaves",
-                    figures.of_tree(recorded, tree) if recorded else None,
-                    figures.of_tree(held_out, tree) if held_out else None,
-                    gap[1] if gap else "",
-                    rule.mean if rule else None,
-                )
-            )
-    return found
-
-
-def batch_invariant() -> list[str]:
-    """Cost of the shipped table's batch-invariant functions beside the usual ones, from its header."""
-    lines = ["", "| operator | dtype | mean | worst |", "|---|---|---:|---:|"]
-    for text in _table()[0].regret:
-        match = re.match(r"(\S+)batch_invariant (\w+): .* costs (\S+) % \(worst (\S+) %\) beside", text)
-        if match:
-            lines.append(f"| {match[1].rstrip(':+')} | {match[2]} | {match[3]} | {match[4]} |")
-    return [*lines, ""]
-
-
 def staleness() -> list[str]:
     """Error rates of `normtune check --device`, on replays and on a GPU."""
     replay, gpu = _json("staleness_replay"), _json("staleness")
@@ -259,7 +156,7 @@ def staleness() -> list[str]:
         ]
         seconds = sorted(round(check["seconds"]) for check in checks)
         taken = str(seconds[0]) if seconds[0] == seconds[-1] else f"{seconds[0]} to {seconds[-1]}"
-        mean = " to ".join(dict.fromkeys(_percent(value, 1) for value in (min(means), max(means)))) if means else "-"
+        mean = " to ".join(dict.fromkeys(percent(value, 1) for value in (min(means), max(means)))) if means else "-"
         given = ", ".join(sorted({check["verdict"] for check in checks}))
         lines.append(f"| `{kind}` | {len(checks)} | {taken} | {given} | {mean} |")
     return [*lines, ""]
@@ -274,9 +171,9 @@ def two_sweeps() -> list[str]:
         "|---|---|---:|---:|---:|---:|",
     ]
     for kind in document["kinds"]:
-        cells = [kind["key"], kind["dtype"], str(kind["shapes"]), *(_percent(loss, 2) for loss in kind["losses"])]
+        cells = [kind["key"], kind["dtype"], str(kind["shapes"]), *(percent(loss, 2) for loss in kind["losses"])]
         low, high = sorted(kind["floors"])
-        lines.append(f"| {' | '.join(cells)} | {_percent(low, 2)} to {_percent(high, 2)} |")
+        lines.append(f"| {' | '.join(cells)} | {percent(low, 2)} to {percent(high, 2)} |")
     return [*lines, ""]
 
 
@@ -285,17 +182,10 @@ def unmeasured_gpu() -> list[str]:
     return ["", *unmeasured.table(json.loads(unmeasured.DATA.read_text("utf-8"))), ""]
 
 
-def _percent(value: int | None, digits: int) -> str:
-    """A regret in millionths as percent; empty for None."""
-    from normtune.heuristics.regret.fixed_log import percent
-
-    return "" if value is None else percent(value, digits).removesuffix(" %")
-
-
 def tool() -> list[str]:
     """Sweep, fit and lookup."""
     sweep, fit, many, lookup = (_json(name) for name in ("sweep", "fit", "many_tables", "lookup"))
-    header, _ = _table()
+    header, _ = table_figures.shipped()
     count = re.search(r"\((\d+) measurements", header.data)
     cases = ", ".join(f"{case['seconds']:.1f} s ({case['case'].strip('-')})" for case in fit["cases"])
     peak = max(case["peak_mb"] for case in fit["cases"])
@@ -344,14 +234,14 @@ def _of_other_spaces(measurements: int) -> str:
 _VERDICTS = ("OK", "AMBIGUOUS", "STALE")
 BLOCKS: Blocks = {
     "setting": setting,
-    "copy": copy,
+    "copy": table_figures.copy,
     "peers": peers,
     "liger": liger,
     "tilegym": tilegym,
     "host": host,
-    "losses": losses,
-    "relatives": lambda: tuned_relatives.lines(RECORDING),
-    "batch_invariant": batch_invariant,
+    "losses": table_figures.losses,
+    "relatives": table_figures.relatives,
+    "batch_invariant": table_figures.batch_invariant,
     "staleness": staleness,
     "two_sweeps": two_sweeps,
     "unmeasured": unmeasured_gpu,
@@ -371,22 +261,6 @@ def _json(name: str) -> Any:
 
 def _peers() -> list[dict[str, Any]]:
     return peers_report.read(RESULTS / "peers.jsonl")
-
-
-@cache
-def _evidence() -> Any:
-    from normtune.results.exchange.recording import load_recording
-
-    return load_recording(RECORDING)
-
-
-def _table() -> tuple[Any, Path]:
-    """Header and file of the shipped table of the recorded GPU."""
-    from normtune.heuristics.tablefile import locate
-
-    (device,) = _evidence().devices()
-    path = against_copy.shipped_for(device.name)
-    return locate.load(path).header, path
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def main() -> None:
 
 def measured() -> dict[str, Any]:
     """Measure all cells on the first GPU."""
-    from normtune.tuner.device.compiling import compile_all
+    from normtune.tuner.compiling.pool import compile_all
     from normtune.tuner.device.cuda import CudaEngine
     from normtune.tuner.plan.plan import Plan
 

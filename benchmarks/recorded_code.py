@@ -5,7 +5,8 @@ Run it with the kernels' sources of the recording and the Triton of constraints.
     python benchmarks/recorded_code.py nvidia-h200
 
 With other sources, after a refactoring, compare the code of all that was recorded, which takes two minutes. If it is
-equal, kernels/same_code.json is written anew, and nothing is compared again until the sources change:
+equal, kernels/same_code.json says so, beside what it says of other recordings and the present sources, and nothing is
+compared again until the sources change:
 
     python benchmarks/recorded_code.py nvidia-h200 --same
 """
@@ -15,7 +16,7 @@ import json
 import sys
 import time
 
-from normtune.kernels.fingerprint import SAME_CODE, fingerprint
+from normtune.kernels.fingerprint import SAME_CODE, fingerprint, same_code
 from normtune.kernels.operator import operators
 from normtune.results.exchange.recorded_code import cell_of, pairs_of, path_of, read, write
 from normtune.results.exchange.recording import load_recording, recordings
@@ -25,8 +26,12 @@ from normtune.tuner.device.recorded import difference, record
 def main(names: list[str], same: bool) -> None:
     """Write the digests of these recordings, or of all, beside them; or compare them with the present sources."""
     if same:
-        equal = [found for name in names or recordings() for found in compare(name)]
-        SAME_CODE.write_text(json.dumps({now: [then] for now, then in sorted(equal) if now != then}, indent=2) + "\n")
+        equal = {now: {*same_code().get(now, ())} for now in map(fingerprint, operators().values())}
+        for name in names or recordings():
+            for now, then in compare(name):
+                equal[now] |= {then} - {now}
+        kept = {now: sorted(earlier) for now, earlier in sorted(equal.items()) if earlier}
+        SAME_CODE.write_text(json.dumps(kept, indent=2) + "\n")
         return
     for name in names or recordings():
         begun = time.monotonic()

@@ -31,8 +31,8 @@ from normtune.kernels.operator import AnyLaunch, OperatorSpec, operator, operato
 from normtune.kernels.problem import Problem, split_batch_invariant, split_key
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.atomic import replaced
-from normtune.tuner.device.compiler import Compiled
-from normtune.tuner.device.compiling import CompilePool, default_workers
+from normtune.tuner.compiling.compiler import Compiled
+from normtune.tuner.compiling.pool import CompilePool, default_workers
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import Candidate, candidates, spread
 

@@ -16,8 +16,8 @@ from normtune.results.database.store import Store
 from normtune.results.names import named
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
-from normtune.tuner.device.ahead import Ahead, compile_ahead
-from normtune.tuner.device.binary_cache import BinaryCache, check_out
+from normtune.tuner.compiling.ahead import Ahead, compile_ahead
+from normtune.tuner.compiling.binary_cache import BinaryCache, check_out
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.identity import compare
 from normtune.tuner.device.open import Bench, Phases, open_device, open_device_to_plan

@@ -11,7 +11,7 @@ from typing import Any
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import EAGER, WARM
 from normtune.results.terminal import printable
-from normtune.tuner.device.ahead import Ahead
+from normtune.tuner.compiling.ahead import Ahead
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.open import Bench
 from normtune.tuner.plan.footprint import peak_bytes

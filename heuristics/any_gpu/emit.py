@@ -50,7 +50,6 @@ def told(fit: AnyGpuFit) -> Iterable[str]:
             mean, worst = _cells(on_device.lost)
             yield f"{'  ' + on_device.device:<44}{leaves:>8}{mean:>8}{worst:>8}{left_out[0]:>10}{left_out[1]:>8}"
     yield ""
-    yield from fit.notes
 
 
 def _lines(fit: AnyGpuFit) -> list[tuple[str, str, str, tuple[OnDevice, ...]]]:

@@ -25,6 +25,7 @@ from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.tablefile.relative_tree import leaves_of
 from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.problem import join_key
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
 
@@ -41,7 +42,8 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
 
     Raises:
         UsageError: another option is set, an operator has no data, or weights are invalid.
-        NormtuneError: there is no data, only one problem of each, or no legal table of so few leaves.
+        NormtuneError: there is no data, only one problem of each, or no legal function of so few leaves. If only some
+            functions are missing, they are left out, with a note that says why.
     """
     options = options or FitOptions()
     _check(options)
@@ -53,13 +55,14 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
         raise NormtuneError("there are no measurements to fit: run `normtune sweep` first")
     targets = targets_of([device.target for device in devices])
     parts, weighting = of_operators(
-        data, options, lambda spec, weighting: _part(_kinds(data, devices, spec, weighting), targets, options.leaves)
+        data, options, lambda spec, weighting: _part(*_kinds(data, devices, spec, weighting), targets, options.leaves)
     )
     functions = [function for part in parts for function in part.functions]
+    left_out = [note for part in parts for note in part.notes]
     if not functions:
-        raise NormtuneError("a table needs times of at least two problems of an operator and dtype on one device")
+        raise NormtuneError("there is no table: " + "; ".join(left_out))
     shapes = [shape for part in parts for shape in part.shapes]
-    notes = (*older(selected, data), *weighting.notes(), *_few(devices))
+    notes = (*older(selected, data), *left_out, *weighting.notes(), *_few(devices))
     return AnyGpuFit(
         **vars(FromData.of(data, shapes, options.regime, notes)),
         devices=tuple(devices),
@@ -73,6 +76,7 @@ class _Part(NamedTuple):
 
     functions: list[AnyGpuFunction]
     shared: list[AnyGpuShared]
+    notes: list[str]
     shapes: list[tuple[int, int]]
 
 
@@ -96,11 +100,13 @@ def _few(devices: Sequence[Device]) -> list[str]:
     return [f"{devices[0].label} is the only device: what the table loses on one that was left out is unknown"]
 
 
-def _kinds(data: "Evidence", devices: Sequence[Device], spec: OperatorSpec, weighting: Weighting) -> list[Kind]:
-    """The measured kinds of an operator: plain ones first, bfloat16 first, then dtypes as the spec lists them."""
-    kinds = []
+def _kinds(
+    data: "Evidence", devices: Sequence[Device], spec: OperatorSpec, weighting: Weighting
+) -> tuple[list[Kind], list[str]]:
+    """The measured kinds of an operator in donor order, and notes on those that are left out."""
+    kinds, notes = [], []
     evidences = [(device, data.of(device)) for device in devices]
-    for variant, dtype in donors_first(spec):
+    for variant, dtype in donors_first(data, spec):
         parts, labels = [], []
         for device, evidence in evidences:
             target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
@@ -110,10 +116,13 @@ def _kinds(data: "Evidence", devices: Sequence[Device], spec: OperatorSpec, weig
                 labels.append(device.label)
         if parts:
             kinds.append(Kind(spec, variant, dtype, tuple(parts), tuple(labels)))
-    return kinds
+        else:
+            key = join_key(spec.name, variant)
+            notes.append(f"left out {key} {dtype}: a function needs comparable times of two problems on one device")
+    return kinds, notes
 
 
-def _part(kinds: Sequence[Kind], targets: Sequence[Target], leaves: int | None) -> _Part:
+def _part(kinds: Sequence[Kind], notes: list[str], targets: Sequence[Target], leaves: int | None) -> _Part:
     functions: list[AnyGpuFunction] = []
     choices: list[Choice] = []
     shared: list[AnyGpuShared] = []
@@ -131,12 +140,16 @@ def _part(kinds: Sequence[Kind], targets: Sequence[Target], leaves: int | None) 
         first = not any(function.variant == kind.variant for function in functions)
         rest = [dtype for dtype in kind.spec.dtypes if dtype not in measured] if first else []
         dtypes = (kind.dtype, *rest)
-        choice = chosen(kind, EveryGpu(kind.spec, targets, dtypes, kind.variants), leaves)
+        try:
+            choice = chosen(kind, EveryGpu(kind.spec, targets, dtypes, kind.variants), leaves)
+        except NormtuneError as error:
+            notes.append(f"left out {kind.key} {kind.dtype}: {error}")
+            continue
         choices.append(choice)
         count = len(list(leaves_of(choice.tree)))
         figures = figures_on(kind, choice)
         functions.append(AnyGpuFunction(kind.spec.name, kind.variant, kind.dtype, choice.tree, dtypes, count, figures))
-    return _Part(functions, shared, [shape for kind in kinds for shape in kind.shapes()])
+    return _Part(functions, shared, notes, [shape for kind in kinds for shape in kind.shapes()])
 
 
 def _taken(

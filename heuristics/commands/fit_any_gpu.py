@@ -31,7 +31,7 @@ def fit_all_devices(
 
     Raises:
         UsageError: a file cannot be written, or an option is for the table of one GPU.
-        NormtuneError: there is nothing to fit, no such store, or data are damaged.
+        NormtuneError: there is nothing to fit, no legal function, no such store, or data are damaged.
     """
     from normtune.heuristics.any_gpu.emit import told
     from normtune.heuristics.api.any_gpu import everywhere, fitted_everywhere
@@ -55,6 +55,8 @@ def fit_all_devices(
         wrote.append(
             f"NORMTUNE_TABLE={table} makes one process use it, on whatever GPU; shipped, it serves GPUs without a table"
         )
+    for note in fitted.notes:
+        say(f"normtune: {note}", error=True)
     say("\n".join([*told(fitted.fit), *(wrote or ["Nothing was written: --out FILE writes the table"])]))
 
 

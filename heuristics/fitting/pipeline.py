@@ -180,9 +180,8 @@ def _one_regime(regimes: Sequence[str]) -> str:
 
 def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: list[str]) -> list[TimingMatrix]:
     """The matrices of an operator that have times: plain ones first, dtypes in the spec's order."""
-    pairs = {(variant, dtype) for name, variant, dtype in evidence.kinds() if name == spec.name}
     matrices = []
-    for variant, dtype in (pair for pair in donors_first(spec) if pair in pairs):
+    for variant, dtype in donors_first(evidence, spec):
         matrix = timing_matrix(evidence, spec, variant, dtype, target)
         if matrix is None:
             notes.append(f"left out {join_key(spec.name, variant)} {dtype}: it has no times that can be compared")
@@ -201,7 +200,8 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
     return matrices
 
 
-def donors_first(spec: OperatorSpec) -> list[tuple[str, str]]:
-    """The variants and dtypes in donor order: plain first, then bfloat16, then as the spec lists."""
+def donors_first(evidence: "Evidence", spec: OperatorSpec) -> list[tuple[str, str]]:
+    """The measured variants and dtypes in donor order: plain first, then bfloat16, then as the spec lists."""
+    measured = {(variant, dtype) for name, variant, dtype in evidence.kinds() if name == spec.name}
     dtypes = sorted(spec.dtypes, key=lambda dtype: dtype != "bfloat16")
-    return [(variant, dtype) for variant in all_variants(spec) for dtype in dtypes]
+    return [(variant, dtype) for variant in all_variants(spec) for dtype in dtypes if (variant, dtype) in measured]

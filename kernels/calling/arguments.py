@@ -4,7 +4,7 @@ In: a user's arguments. Out: nothing, or TypeError or ValueError with the argume
 Reads properties of tensors, never their memory, so it also serves tensors without memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from numbers import Real
 from typing import Any
 
@@ -93,6 +93,14 @@ def number(name: str, value: Any) -> float:
     if not -_LARGEST <= converted <= _LARGEST:  # also refuses NaN
         raise ValueError(f"{name} is {value!r}: expected a finite number")
     return converted
+
+
+def check_choice(name: str, value: Any, known: Collection[str]) -> None:
+    """Raise TypeError for anything but a text and ValueError for one that is not known."""
+    if isinstance(value, str) and value in known:
+        return
+    error = ValueError if isinstance(value, str) else TypeError
+    raise error(f"{name} is {value!r}: expected one of {', '.join(known)}")
 
 
 def is_for_kernels(operation: Operation, x: Tensor) -> bool:

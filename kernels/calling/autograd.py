@@ -80,32 +80,55 @@ def second_derivatives(
     """
     names = (*operation.incoming, *operation.saved)
     inputs = (*operation.incoming, *operation.saved_inputs)
+    count = len(operation.incoming)
+    read = dict(zip(names, saved, strict=True))
+    found = gradients_through(
+        lambda leaves: _composed(operation, leaves[:count], leaves[count:], scalars),
+        *([read[name] for name in inputs], gradients),
+    )
+    by_name = dict(zip(inputs, found, strict=True))
+    return [by_name.get(name) for name in names]
+
+
+def gradients_through(
+    formula: Callable[[Sequence[Any]], Sequence[Tensor | None]],
+    read: Sequence[Tensor | None],
+    gradients: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """Gradients of what a formula reads, from those of what it makes; with a graph where one is recorded.
+
+    Args:
+        formula: in torch's operations, of a sequence of tensors.
+        read: this sequence; None for a missing tensor, which has no gradient.
+        gradients: of the formula's results; None for one without dependents.
+    """
     with torch.enable_grad():
         # New leaves of the same values: dependencies between them stay out of these gradients.
-        leaves = {
-            name: tensor if tensor is None else tensor.view_as(tensor) if tensor.requires_grad else tensor.detach()
-            for name, tensor in zip(names, saved, strict=True)
-            if name in inputs
-        }
-        for leaf in leaves.values():
-            if leaf is not None and not leaf.requires_grad:
-                leaf.requires_grad_()
-        incoming = [leaves[name] for name in operation.incoming]
-        kept = [leaves[name] for name in operation.saved_inputs]
-        outputs = _composed(operation, incoming, kept, scalars)
+        leaves = [
+            tensor
+            if tensor is None
+            else tensor.view_as(tensor)
+            if tensor.requires_grad
+            else tensor.detach().requires_grad_()
+            for tensor in read
+        ]
         asked = [
-            (out, grad) for out, grad in zip(outputs, gradients, strict=True) if out is not None and grad is not None
+            (out, grad)
+            for out, grad in zip(formula(leaves), gradients, strict=True)
+            if out is not None and grad is not None
         ]
     if not asked:
-        return [None] * len(names)
-    present = {name: leaf for name, leaf in leaves.items() if leaf is not None}
-    computed = torch.autograd.grad(
-        *([out for out, _ in asked], list(present.values()), [grad for _, grad in asked]),
-        create_graph=torch.is_grad_enabled(),
-        allow_unused=True,
+        return [None] * len(leaves)
+    computed = iter(
+        torch.autograd.grad(
+            [out for out, _ in asked],
+            [leaf for leaf in leaves if leaf is not None],
+            [grad for _, grad in asked],
+            create_graph=torch.is_grad_enabled(),
+            allow_unused=True,
+        )
     )
-    by_name = dict(zip(present, computed, strict=True))
-    return [by_name.get(name) for name in names]
+    return [None if leaf is None else next(computed) for leaf in leaves]
 
 
 def _composed(

@@ -121,9 +121,9 @@ def new_forward(
         launched = _inputs(operation, given, x, batch_invariant)
         views = {name: _as_rows(tensor) for name, tensor in outputs.items()}
         for name, source in operation.in_place.items() if is_in_place else ():
-            if _is_uncopied({source: given[source]}, launched):
+            if is_uncopied({source: given[source]}, launched):
                 outputs[name], views[name] = given[source], launched[source]
-        is_kept = key is not None and _is_uncopied(given, launched)
+        is_kept = key is not None and is_uncopied(given, launched)
         generation = operation.plans.generation
         launch = _forward_launch(plan, {**launched, **views}, is_saving, is_shared=not is_kept)
         if is_kept:
@@ -190,7 +190,7 @@ def new_backward(
         if is_reused and not launch.reuses_dy:
             gradients[first] = _new_like(likes[first])
             every[first] = _as_rows(gradients[first])
-        if key is not None and plan.launch is not None and needs_rows and _is_uncopied(given, launched):
+        if key is not None and plan.launch is not None and needs_rows and is_uncopied(given, launched):
             plan.backward[needs_columns] = key, launch
         launch(*every.values())
         if gradients[first] is x:
@@ -266,10 +266,10 @@ def _inputs(
     return found
 
 
-def _is_uncopied(given: Mapping[str, Tensor | None], launched: Mapping[str, Tensor | None]) -> bool:
-    """Whether the kernels read the caller's own memory."""
+def is_uncopied(given: Mapping[str, Tensor | None], launched: Mapping[str, Tensor | None]) -> bool:
+    """Whether the kernels read the caller's own memory; not for what stands in for a missing tensor."""
     return all(
-        tensor is not None and tensor.data_ptr() == launched[name].data_ptr()  # type: ignore[union-attr]
+        launched[name] is tensor or (tensor is not None and tensor.data_ptr() == launched[name].data_ptr())  # type: ignore[union-attr]
         for name, tensor in given.items()
     )
 

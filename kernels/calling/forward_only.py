@@ -14,11 +14,9 @@ from torch import Tensor
 from normtune.kernels.calling.arguments import check, check_kind, number
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.eager import new_of
+from normtune.kernels.calling.library import define
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.ops import NAMESPACE
 from normtune.kernels.calling.written_out import call_of, forward_of
-
-_library = torch.library.Library(NAMESPACE, "FRAGMENT")
 
 
 class Member:
@@ -79,11 +77,7 @@ class Family:
         arguments = [f"Tensor {inputs[0]}", *(f"Tensor? {name}" for name in inputs[1:])]
         arguments += [*(f"float {name}" for name in scalars), *(f"str {name}" for name in choices)]
         schema = f"({', '.join(arguments)}, bool? batch_invariant) -> Tensor[]"
-        _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        for backend in ("CPU", "CUDA"):
-            _library.impl(name, self._launch, backend)
-        torch.library.register_fake(f"{NAMESPACE}::{name}", self._shapes, lib=_library)
-        self.operator = getattr(torch.ops.normtune, name)
+        self.operator = define(name, schema, self._launch, self._shapes)
 
         def outputs(*choices: str) -> tuple[str, ...]:
             return self._member(choices).operation.outputs

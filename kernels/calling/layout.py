@@ -34,8 +34,12 @@ def has_memory(tensor: Tensor) -> bool:
 
 def takes_kernels(operation: Operation, x: Tensor) -> bool:
     """Whether the kernels run on the device of a checked x, and take its dtype and rows."""
-    is_there = x.is_cuda or (INTERPRETED and x.device.type == "cpu")
-    return is_there and is_for_kernels(operation, x) and operation.is_for_target(target_of(x))
+    return has_kernels(x) and is_for_kernels(operation, x) and operation.is_for_target(target_of(x))
+
+
+def has_kernels(x: Tensor) -> bool:
+    """Whether kernels run on the device of x."""
+    return x.is_cuda or (INTERPRETED and x.device.type == "cpu")
 
 
 def shown(x: Tensor) -> str:

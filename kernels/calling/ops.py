@@ -15,12 +15,9 @@ from normtune.kernels.calling.arguments import check
 from normtune.kernels.calling.autograd import second_derivatives
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.eager import Plan, is_marked
+from normtune.kernels.calling.library import define
 from normtune.kernels.calling.operation import COLUMNS, FACTORS, Operation
 from normtune.kernels.calling.wide import wide_dtype
-
-NAMESPACE = "normtune"
-# Operators live as long as this fragment: as long as the module.
-_library = torch.library.Library(NAMESPACE, "DEF")
 
 
 class Ops:
@@ -49,28 +46,19 @@ class Ops:
         self._operation, self._forward, self._backward = operation, forward, backward
         self._inputs = len(operation.inputs)
         self._read = len(operation.incoming) + len(operation.saved)
-        names = [f"{operation.name}_{direction}" for direction in ("forward", "backward")]
-        for name, schema, calls, shapes, gradient, save in zip(
-            names,
-            self._schemas(),
-            (self._call_forward, self._call_backward),
-            (self._forward_shapes, self._backward_shapes),
-            (self._forward_gradient, self._backward_gradient),
-            (self._save_forward, self._save_backward),
-            strict=True,
-        ):
-            _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-            for backend in ("CPU", "CUDA"):
-                _library.impl(name, calls, backend)
-            qualified = f"{NAMESPACE}::{name}"
-            torch.library.register_fake(qualified, shapes, lib=_library)
-            torch.library.register_autograd(qualified, gradient, setup_context=save, lib=_library)
+        of_forward, of_backward = self._schemas()
+        self.forward = define(
+            *(f"{operation.name}_forward", of_forward, self._call_forward, self._forward_shapes),
+            *(self._forward_gradient, self._save_forward),
+        )
+        self.backward = define(
+            *(f"{operation.name}_backward", of_backward, self._call_backward, self._backward_shapes),
+            *(self._backward_gradient, self._save_backward),
+        )
         if operation.in_place:
-            self._define_in_place(f"{operation.name}_in_place", in_place)
-        found = torch.ops.normtune
-        self.forward, self.backward = (getattr(found, name) for name in names)
+            self.in_place = self._in_place(in_place)
 
-    def _define_in_place(self, name: str, call: Callable[..., None]) -> None:
+    def _in_place(self, call: Callable[..., None]) -> Any:
         operation = self._operation
         marks = {source: f"({letter}!)" for letter, source in zip("abcd", operation.in_place.values(), strict=False)}
         schema = f"{self._arguments(operation.inputs, (), marks)} -> ()"
@@ -82,11 +70,7 @@ class Ops:
         def nothing(*arguments: Any) -> None:
             check(operation, arguments[: self._inputs], arguments[self._inputs : -1])
 
-        _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        for backend in ("CPU", "CUDA"):
-            _library.impl(name, launch, backend)
-        torch.library.register_fake(f"{NAMESPACE}::{name}", nothing, lib=_library)
-        self.in_place = getattr(torch.ops.normtune, name)
+        return define(f"{operation.name}_in_place", schema, launch, nothing)
 
     def _schemas(self) -> tuple[str, str]:
         operation = self._operation

@@ -5,6 +5,7 @@ computed with torch's operations where the kernels take no such tensor (`compose
 binary depend makes a key, under which a launch is kept; no kept object holds a tensor.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -12,8 +13,9 @@ from torch import Tensor
 
 from normtune.kernels.calling.batch_invariant import settled
 from normtune.kernels.calling.dispatch import Cache, prepared
+from normtune.kernels.calling.eager import is_uncopied
 from normtune.kernels.calling.launcher import Prepared
-from normtune.kernels.calling.layout import INTERPRETED, columns_of, readable, rows_of, shown, traits
+from normtune.kernels.calling.layout import columns_of, has_kernels, readable, rows_of, shown, traits
 from normtune.kernels.calling.wide import keeps_subnormal
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
@@ -104,13 +106,8 @@ def _of_new(key: object, tensors: Tensors, asked: Asked) -> Tensor:
     out = None if is_in_place else _new(qkv)
     every = {**launched._asdict(), "out": None if out is None else out.view(rows.shape)}
     generation = _launches.generation
-    scalars = {"eps": asked.eps, "offset": asked.offset}
-    launch = prepared(spec, problem, every, scalars, asked.batch_invariant, keeps_subnormal(scalars))
-    is_uncopied = all(
-        given is None or (own is not None and given.data_ptr() == own.data_ptr())
-        for given, own in zip(tensors, launched, strict=True)
-    )
-    if key is not None and is_uncopied:
+    launch = _prepared(spec, problem, every, asked)
+    if key is not None and is_uncopied(tensors._asdict(), launched._asdict()):
         _launches.keep(key, launch, generation)
     launch(*every.values())
     if out is not None:
@@ -136,18 +133,20 @@ def gradients_of(dout: Tensor, tensors: Tensors, asked: Asked, needs_dweight: bo
         "dweights": dweights if needs_dweight else None,
     }
     key = (problem, asked, *map(traits, every.values()))
-    launch = _launches.get(key)
-    if launch is None:
-        generation = _launches.generation
-        scalars = {"eps": asked.eps, "offset": asked.offset}
-        launch = prepared(spec, problem, every, scalars, asked.batch_invariant, keeps_subnormal(scalars))
-        _launches.keep(key, launch, generation)
+    generation = _launches.generation
+    launch = _launches.get(key) or _launches.keep(key, _prepared(spec, problem, every, asked), generation)
     launch(*every.values())
     dweight_q, dweight_k = (
         dweight.to(weight.dtype, copy=True)
         for dweight, weight in zip(dweights, (tensors.weight_q, tensors.weight_k), strict=True)
     )
     return dqkv, dweight_q, dweight_k
+
+
+def _prepared(spec: OperatorSpec, problem: Problem, every: Mapping[str, Tensor | None], asked: Asked) -> Prepared:
+    """The launch on these tensors and their like."""
+    scalars = {"eps": asked.eps, "offset": asked.offset}
+    return prepared(spec, problem, every, scalars, asked.batch_invariant, keeps_subnormal(scalars))
 
 
 def _of_kernel(tensors: Tensors, asked: Asked) -> Tensors:
@@ -169,9 +168,8 @@ def _of_kernel(tensors: Tensors, asked: Asked) -> Tensors:
 
 def _takes_kernel(tensors: Tensors, problem: Problem) -> bool:
     """Whether the kernel runs on the device of qkv, and takes its dtype, tokens and heads."""
-    qkv = tensors.qkv
     return (
-        (qkv.is_cuda or (INTERPRETED and qkv.device.type == "cpu"))
+        has_kernels(tensors.qkv)
         and problem.dtype in qk_norm.dtypes
         and problem.hidden <= MAX_HIDDEN
         and problem.rows <= MAX_ROWS

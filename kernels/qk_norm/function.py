@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from normtune.kernels.calling.arguments import check_device, check_kind, check_tensor, number
+from normtune.kernels.calling.arguments import check_choice, check_device, check_kind, check_tensor, number
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.layout import PLAIN
 from normtune.kernels.calling.wide import machine_epsilon
@@ -114,10 +114,7 @@ def qk_norm(
             qk_norm, given, qkv, weight_q, weight_k, heads_q, heads_k, eps, offset, **options
         )
     for name, value in (("rotary_style", rotary_style), ("casting", casting), ("rotation", rotation)):
-        if not isinstance(value, str):
-            raise TypeError(f"{name} is {value!r}: expected one of {', '.join(_CHOICES[name])}")
-        if value not in _CHOICES[name]:
-            raise ValueError(f"{name} is {value!r}: expected one of {', '.join(_CHOICES[name])}")
+        check_choice(name, value, _CHOICES[name])
     if in_place is not True and in_place is not False:
         raise TypeError(f"in_place is {in_place!r}: expected True or False")
     if not (batch_invariant is None or isinstance(batch_invariant, bool)):

@@ -4,26 +4,21 @@ In: tensors. Out: `torch.ops.normtune.qk_norm`, which makes a new tensor and has
 `qk_norm_in_place`, which writes qkv and has none; and `qk_norm_backward`. Tables and positions have no gradients.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from normtune.kernels.calling.autograd import gradients_through
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
+from normtune.kernels.calling.library import define
 from normtune.kernels.qk_norm import composed
 from normtune.kernels.qk_norm.calls import Asked, gradients_of, result_of
 from normtune.kernels.qk_norm.composed import Tensors
 from normtune.kernels.qk_norm.variants import BACKWARD, FAMILY
 
-_library = torch.library.Library("normtune", "FRAGMENT")
 _TENSORS = "Tensor{} qkv, Tensor weight_q, Tensor weight_k, Tensor? cos, Tensor? sin, Tensor? positions, "
 _OTHERS = "int heads_q, int heads_k, int rotary_dim, float eps, float offset, str variant, bool? batch_invariant"
-_SCHEMAS = {
-    FAMILY: f"({_TENSORS.format('')}{_OTHERS}) -> Tensor",
-    f"{FAMILY}_in_place": f"({_TENSORS.format('(a!)')}{_OTHERS}) -> ()",
-    BACKWARD: f"(Tensor dout, {_TENSORS.format('')}{_OTHERS}, bool needs_dweight) -> (Tensor, Tensor, Tensor)",
-}
 _COUNT = len(Tensors._fields)
 
 
@@ -75,37 +70,24 @@ def _gradient(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
 
 def _second_gradient(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
     """Gradients of what the backward read, from those of what it wrote, by the formula."""
-    is_recorded = torch.is_grad_enabled()
-    with torch.enable_grad():
-        # New leaves of the same values: dependencies between them stay out of these gradients.
-        leaves = [
-            tensor.view_as(tensor) if tensor.requires_grad else tensor.detach().requires_grad_()
-            for tensor in ctx.saved_tensors[:4]
-        ]
+
+    def formula(leaves: Sequence[Tensor]) -> Sequence[Tensor]:
         dout, *read = leaves
         tensors, asked = _read((*read, *ctx.saved_tensors[4:], *ctx.others[:-1]))
-        outputs = composed.backward(asked.work(tensors), dout, tensors, asked.eps, asked.offset)
-        asked_for = [(out, grad) for out, grad in zip(outputs, gradients, strict=True) if grad is not None]
-    found = torch.autograd.grad(
-        *([out for out, _ in asked_for], leaves, [grad for _, grad in asked_for]),
-        create_graph=is_recorded,
-        allow_unused=True,
-    )
+        return composed.backward(asked.work(tensors), dout, tensors, asked.eps, asked.offset)
+
+    found = gradients_through(formula, ctx.saved_tensors[:4], gradients)
     return (*found, *[None] * (_COUNT - 3 + len(ctx.others)))
 
 
-def _define(name: str, calls: Any, shapes: Any) -> Any:
-    _library.define(name + _SCHEMAS[name], tags=(torch.Tag.pt2_compliant_tag,))
-    for backend in ("CPU", "CUDA"):
-        _library.impl(name, calls, backend)
-    torch.library.register_fake(f"normtune::{name}", shapes, lib=_library)
-    return getattr(torch.ops.normtune, name)
-
-
-forward = _define(FAMILY, _forward, _forward_shapes)
-in_place = _define(f"{FAMILY}_in_place", _in_place, _in_place_shapes)
-backward = _define(BACKWARD, _backward, _backward_shapes)
-torch.library.register_autograd(f"normtune::{FAMILY}", _gradient, setup_context=_saver(_COUNT), lib=_library)
-torch.library.register_autograd(
-    f"normtune::{BACKWARD}", _second_gradient, setup_context=_saver(1 + _COUNT), lib=_library
+_READ = _TENSORS.format("")
+forward = define(FAMILY, f"({_READ}{_OTHERS}) -> Tensor", _forward, _forward_shapes, _gradient, _saver(_COUNT))
+in_place = define(f"{FAMILY}_in_place", f"({_TENSORS.format('(a!)')}{_OTHERS}) -> ()", _in_place, _in_place_shapes)
+backward = define(
+    BACKWARD,
+    f"(Tensor dout, {_READ}{_OTHERS}, bool needs_dweight) -> (Tensor, Tensor, Tensor)",
+    _backward,
+    _backward_shapes,
+    _second_gradient,
+    _saver(1 + _COUNT),
 )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from normtune.kernels.calling.arguments import check_kind, number
+from normtune.kernels.calling.arguments import check_choice, check_kind, number
 from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
 from normtune.kernels.rms_norm_quantize_fp8.variants import LARGEST, SCALINGS, Work, blocks_of, padded_rows, variant_of
 
@@ -156,10 +156,7 @@ def _settled(
         ("rounding", rounding, tuple(ROUNDINGS)),
         ("layout", layout, LAYOUTS),
     ):
-        if not isinstance(value, str):
-            raise TypeError(f"{name} is {value!r}: expected one of {', '.join(known)}")
-        if value not in known:
-            raise ValueError(f"{name} is {value!r}: expected one of {', '.join(known)}")
+        check_choice(name, value, known)
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype is {dtype!r}: expected one of {', '.join(map(str, _DTYPES))}")
     if dtype not in _DTYPES:

@@ -9,7 +9,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, split_batch_invariant, split_key
 from normtune.kernels.target import TARGETS, target_for
 from normtune.kernels.tiles import trial
-from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import Candidate
 

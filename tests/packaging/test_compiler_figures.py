@@ -13,9 +13,9 @@ from normtune.benchmarks.resources import Line, configs_of, lines_of, of_space, 
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, operator, operators
 from normtune.kernels.target import TARGETS, Target
-from normtune.tuner.device.compiler import Compiled
-from normtune.tuner.device.compiling import compile_all
-from normtune.tuner.device.resources import Resources
+from normtune.tuner.compiling.compiler import Compiled
+from normtune.tuner.compiling.pool import compile_all
+from normtune.tuner.compiling.resources import Resources
 from normtune.tuner.plan.binaries import Job, jobs_of
 
 # Registers of 4 bytes: of a thread, and those that the threads of one scheduler or compute unit share.

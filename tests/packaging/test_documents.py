@@ -16,7 +16,7 @@ from normtune import __version__, cli
 from normtune.docs import api as python_reference
 from normtune.docs import blocks
 from normtune.docs import commands as reference
-from normtune.tuner.device.ahead import Ahead
+from normtune.tuner.compiling.ahead import Ahead
 from normtune.tuner.search.control import Control
 
 DOCUMENTS = (

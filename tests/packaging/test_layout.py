@@ -124,15 +124,19 @@ ROOMS = {
         "light heuristics/tablefile results results/database tuner/timing tuner/plan",
         "numpy optuna scipy",
     ),
+    "tuner/compiling": Room(
+        "tuner/compiling/", "light kernels results tuner/machine tuner/timing tuner/plan", "pebble triton"
+    ),
     "tuner/device": Room(
         "tuner/device/",
-        "light kernels kernels/calling results results/exchange results/database tuner/machine tuner/timing tuner/plan "
-        "tuner/search",
-        "pebble pynvml torch triton",
+        "light kernels/calling results results/exchange results/database tuner/machine tuner/timing tuner/plan "
+        "tuner/search tuner/compiling",
+        "pynvml torch triton",
     ),
     "tuner": Room(
         SWEEPS,
-        "light heuristics/tablefile results results/exchange results/database tuner/plan tuner/device tuner/search",
+        "light heuristics/tablefile results results/exchange results/database tuner/plan tuner/search tuner/compiling "
+        "tuner/device",
         "numpy rich",
     ),
     "tuner/doctor": Room(

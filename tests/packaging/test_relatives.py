@@ -6,18 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from normtune.benchmarks import relatives, relatives_report
-from normtune.benchmarks.relatives import CASES, Function, Side
+from normtune.benchmarks import relative_cases, relatives, relatives_report
+from normtune.benchmarks.relative_cases import CASES, Function
+from normtune.benchmarks.sides import Side
 from normtune.kernels.problem import ITEMSIZE
 
 # (formula that Inductor compiles) of each case.
 PLAIN = {
-    "fused_add": relatives._plain_fused_add,
-    "gated": relatives._plain_gated,
-    "fp8_static": relatives._plain_fp8_static,
-    "fp8_row": relatives._plain_fp8(None),
-    "fp8_block": relatives._plain_fp8(128),
-    "fp8_transpose": relatives._plain_fp8_transpose,
+    "fused_add": relative_cases._plain_fused_add,
+    "gated": relative_cases._plain_gated,
+    "fp8_static": relative_cases._plain_fp8_static,
+    "fp8_row": relative_cases._plain_fp8(None),
+    "fp8_block": relative_cases._plain_fp8(128),
+    "fp8_transpose": relative_cases._plain_fp8_transpose,
 }
 
 
@@ -30,15 +31,15 @@ def check(function: Function, name: str, dtype: str = "float32") -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("name", CASES)
 def test_normtune_and_the_formula_of_its_peers_pass_the_check(name: str, dtype: str) -> None:
-    check(relatives._ours(CASES[name]), name, dtype)
+    check(relative_cases.ours(CASES[name]), name, dtype)
     check(PLAIN[name.removesuffix("_backward")], name, dtype)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_wrong_result_is_told(name: str) -> None:
-    right = relatives._ours(CASES[name])
+    right = relative_cases.ours(CASES[name])
 
-    def wrong(given: relatives.Tensors) -> tuple[torch.Tensor, ...]:
+    def wrong(given: relative_cases.Tensors) -> tuple[torch.Tensor, ...]:
         return right({**given, "x": given["x"] * (1.0 + 0.2 * (given["weight"] > 0))})
 
     with pytest.raises(ValueError, match=r"result 0 is off by 0\."):
@@ -46,8 +47,8 @@ def test_a_wrong_result_is_told(name: str) -> None:
 
 
 def test_the_chain_of_torch_is_a_gated_norm() -> None:
-    check(relatives._chained_gate, "gated")
-    check(relatives._chained_gate, "gated_backward")
+    check(relative_cases._chained_gate, "gated")
+    check(relative_cases._chained_gate, "gated_backward")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -25,7 +25,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key
 from normtune.kernels.target import TARGETS, Target, target_for
-from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import compile_class, jobs_of
 from normtune.tuner.plan.grids import GRIDS, shapes
 from normtune.tuner.plan.plan import plan, problems

@@ -14,8 +14,8 @@ from normtune.results.database.reading import Coverage
 from normtune.results.database.store import Store
 from normtune.results.records import Outcome, TimedCode, launch_digest
 from normtune.tuner import api
+from normtune.tuner.compiling.pool import machines_of
 from normtune.tuner.device import recompiled as module
-from normtune.tuner.device.compiling import machines_of
 from normtune.tuner.device.identity import OTHER_CODE
 from normtune.tuner.progress import Silent
 from normtune.tuner.request import Request

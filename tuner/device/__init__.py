@@ -1,1 +1,1 @@
-"""Devices: the process that drives a GPU, compilation for it, and replay of a recording."""
+"""Devices: the process that drives a GPU, replay of a recording, and the identity of timings."""

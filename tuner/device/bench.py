@@ -15,9 +15,9 @@ from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch
 from normtune.kernels.problem import Problem
 from normtune.results.records import ROUNDS_PER_BLOCK, Outcome, TimedCode, launch_digest
-from normtune.tuner.device.binary_cache import BinaryCache
-from normtune.tuner.device.compiler import Compiled
-from normtune.tuner.device.compiling import (
+from normtune.tuner.compiling.binary_cache import BinaryCache
+from normtune.tuner.compiling.compiler import Compiled
+from normtune.tuner.compiling.pool import (
     BESIDE_A_GPU,
     COMPILE_SECONDS,
     CompilePool,

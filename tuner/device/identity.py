@@ -17,7 +17,7 @@ from normtune.kernels.target import Target
 from normtune.results.database.store import Coverage, Store
 from normtune.results.records import Device, launch_digest
 from normtune.results.regimes import COLD
-from normtune.tuner.device.compiling import codes_of
+from normtune.tuner.compiling.pool import codes_of
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.resume import Stored
 

@@ -11,7 +11,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.target import Target
 from normtune.results.records import Device, Outcome
 from normtune.results.regimes import COLD
-from normtune.tuner.device.binary_cache import BinaryCache
+from normtune.tuner.compiling.binary_cache import BinaryCache
 from normtune.tuner.device.engine import Engine
 from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Task

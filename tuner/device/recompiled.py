@@ -12,7 +12,7 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import AnyLaunch, operators
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
-from normtune.tuner.device.compiling import machines_of
+from normtune.tuner.compiling.pool import machines_of
 from normtune.tuner.device.identity import OTHER_CODE, named, triton_version
 from normtune.tuner.plan.resume import Stored
 

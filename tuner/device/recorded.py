@@ -22,7 +22,7 @@ from normtune.results.exchange.recorded_code import (
     launches_digest,
     pairs_of,
 )
-from normtune.tuner.device.compiling import codes_of
+from normtune.tuner.compiling.pool import codes_of
 from normtune.tuner.device.identity import triton_version
 
 

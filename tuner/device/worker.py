@@ -17,9 +17,9 @@ from typing import Any
 
 from normtune.errors import NormtuneError
 from normtune.kernels.load_file import load, loaded
-from normtune.tuner.device.binary_cache import Folder
+from normtune.tuner.compiling.binary_cache import Folder
 from normtune.tuner.device.engine import DeviceLostError, Engine, Identity, NoMemoryError
-from normtune.tuner.device.processes import SPAWN, belong_to_parent, start_tracker, told_exit
+from normtune.tuner.machine.processes import SPAWN, belong_to_parent, start_tracker, told_exit
 
 # Importing torch from a slow disk and opening the first CUDA context may take this long.
 START_SECONDS = 180.0

@@ -1,1 +1,1 @@
-"""State of this machine: torch, Triton, NVML, a GPU."""
+"""State of this machine: torch, Triton, NVML, a GPU; child processes."""

@@ -1,6 +1,6 @@
 """The binaries that a plan needs.
 
-In: problems and launches. Out: `Job`s, one per compile class. `device.compiling` compiles them.
+In: problems and launches. Out: `Job`s, one per compile class. `compiling.pool` compiles them.
 """
 
 from collections.abc import Iterable

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu import emit
@@ -16,6 +18,7 @@ from normtune.heuristics.any_gpu.joint import Joint, Part, between
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.any_gpu.pipeline import fit_all
 from normtune.heuristics.checking.offline import check
+from normtune.heuristics.commands.fit import register
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
@@ -23,13 +26,16 @@ from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.parse import normalised_trees
 from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM, Cut, choose_on
 from normtune.heuristics.tablefile.tree import Leaf
+from normtune.kernels import operator as door
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, split_key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS, Target
+from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
+from normtune.results.records import Measurement
 
 FEW, MANY = RMSNormConfig("row", 1, 16), RMSNormConfig("block_row", 4, 16)
 ROWS = [1 << power for power in range(0, 19)]
@@ -171,6 +177,47 @@ def test_what_is_for_one_gpu_is_refused(evidence: Evidence) -> None:
         fit_all(evidence.select(["other"]))
     with pytest.raises(UsageError, match="no measurements of operator 'other': measured are toy"):
         fit_all(evidence, FitOptions(operators=("other",)))
+
+
+@pytest.fixture
+def narrow(spec: OperatorSpec, measure, penalty, monkeypatch: pytest.MonkeyPatch) -> list[Measurement]:
+    """Measurements of an operator `narrow`, of a config that is illegal on long rows."""
+    monkeypatch.setitem(door._OPERATORS, "narrow", replace(spec, name="narrow"))
+    measured = measure(penalty, [(rows, 64) for rows in (1, 64, 4096)], configs=[RMSNormConfig("row", 1, 1)])
+    return [one._replace(problem=one.problem._replace(operator="narrow")) for one in measured]
+
+
+LEFT_OUT = "left out narrow bfloat16: no table of at most 24 leaves covers narrow bfloat16"
+
+
+def test_an_operator_without_a_function_costs_no_other_its_own(evidence: Evidence, narrow, run) -> None:
+    both = Evidence.from_measurements([*evidence.measurements(), *narrow], [run])
+    fit = fit_all(both)
+    assert [function.key for function in fit.functions] == ["toy"]
+    assert [note for note in fit.notes if "narrow" in note and note.startswith(LEFT_OUT)]
+    assert fit.functions == fit_all(evidence).functions
+    with pytest.raises(NormtuneError, match=f"there is no table: {LEFT_OUT}"):
+        fit_all(both, FitOptions(operators=("narrow",)))
+
+
+def test_an_operator_measured_at_one_problem_is_named(evidence: Evidence, narrow, run) -> None:
+    one_problem = [one for one in narrow if one.problem.rows == 64]
+    reason = "left out narrow bfloat16: a function needs comparable times of two problems on one device"
+    assert reason in fit_all(Evidence.from_measurements([*evidence.measurements(), *one_problem], [run])).notes
+    with pytest.raises(NormtuneError, match=f"there is no table: {reason}"):
+        fit_all(Evidence.from_measurements(one_problem, [run]))
+
+
+def test_the_command_names_what_it_leaves_out_on_stderr(store: str, narrow, tmp_path: Path) -> None:
+    with Store.open(store) as opened:
+        opened.add(narrow)
+    app = typer.Typer()
+    register(app)
+    result = CliRunner().invoke(app, ["fit", "--store", store, "--all-devices", "--out", "any.py"])
+    assert result.exit_code == 0, result.output or result.exception
+    (line,) = (line for line in result.stderr.splitlines() if "narrow" in line)
+    assert line.startswith(f"normtune: {LEFT_OUT}") and "narrow" not in result.stdout
+    assert [key for key, _ in normalised_trees((tmp_path / "any.py").read_text())] == ["toy"] * 3
 
 
 def test_a_table_and_its_data_pass_check_and_an_edit_does_not(evidence: Evidence, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.qk_norm.config import QKNormConfig
 from normtune.kernels.qk_norm.variants import BACKWARD, BACKWARD_FLAGS, FAMILY, FLAGS, ROUNDED_ROTATION, operator_name
 from normtune.kernels.target import TARGETS
-from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import candidates
 

@@ -14,7 +14,7 @@ from normtune.kernels.spec_faults import faults
 from normtune.kernels.stand_in import StandIn
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles.launch import reduce_tile
-from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.plan import SPACES, plan, problems
 from normtune.tuner.timing.gate import gate_launch
 

@@ -14,7 +14,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN, MAX_TILED_HIDDEN
 from normtune.kernels.stand_in import StandIn
 from normtune.kernels.target import TARGETS
-from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.plan import SPACES, candidates, plan, problems
 from normtune.tuner.timing.gate import gate_launch
 

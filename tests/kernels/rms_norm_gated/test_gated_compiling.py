@@ -3,7 +3,7 @@
 import pytest
 
 from normtune.kernels.target import TARGETS
-from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.plan import plan, problems
 
 MODES = ("", "gate_first", "no_gate")

@@ -5,7 +5,7 @@ import pytest
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.rms_norm_quantize_fp8.variants import FLAGS, operator_name, work_of
 from normtune.kernels.target import TARGETS
-from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import candidates
 

@@ -7,7 +7,7 @@ import pytest
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm_quantize_fp8.variants import TRANSPOSE, operator_name
 from normtune.kernels.target import TARGETS
-from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import candidates
 

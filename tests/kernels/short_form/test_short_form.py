@@ -24,7 +24,7 @@ from normtune.kernels.rms_norm.spec import rms_norm_forward
 from normtune.kernels.short_form.decorator import kernel_operator
 from normtune.kernels.target import TARGETS
 from normtune.results.exchange.parquet_csv import read_parquet
-from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import candidates, problems
 

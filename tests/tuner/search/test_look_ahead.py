@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from normtune.results.database.store import Store
+from normtune.tuner.compiling.code import Code
+from normtune.tuner.compiling.compiler import Compiled
 from normtune.tuner.device import bench as bench_module
 from normtune.tuner.device.bench import WorkerBench
-from normtune.tuner.device.code import Code
-from normtune.tuner.device.compiler import Compiled
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.plan import Plan
 from normtune.tuner.search.exhaustive import Exhaustive

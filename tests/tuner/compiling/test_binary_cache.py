@@ -12,10 +12,10 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tuner import api
-from normtune.tuner.device.ahead import compile_ahead
+from normtune.tuner.compiling.ahead import compile_ahead
+from normtune.tuner.compiling.binary_cache import BinaryCache, Folder, Toolchain, add, name_of
+from normtune.tuner.compiling.pool import CompilePool
 from normtune.tuner.device.bench import WorkerBench
-from normtune.tuner.device.binary_cache import BinaryCache, Folder, Toolchain, add, name_of
-from normtune.tuner.device.compiling import CompilePool
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import Plan, Task, candidates
 from normtune.tuner.search.adaptive import Adaptive

@@ -9,8 +9,8 @@ from normtune.errors import NormtuneError
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.tuner.device.compiling import compile_all
-from normtune.tuner.device.resources import of_assembly, of_usage
+from normtune.tuner.compiling.pool import compile_all
+from normtune.tuner.compiling.resources import of_assembly, of_usage
 from normtune.tuner.plan.binaries import jobs_of
 
 USAGE = """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from triton.runtime.cache import FileCacheManager
 
-from normtune.tuner.device.binary_cache import FOLDER
+from normtune.tuner.compiling.binary_cache import FOLDER
 
 
 class LayeredCacheManager(FileCacheManager):  # type: ignore[misc]  # triton has no types

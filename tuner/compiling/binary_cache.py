@@ -79,7 +79,7 @@ class Folder(NamedTuple):
             os.environ |= {"TRITON_CACHE_DIR": self.path, "TRITON_STORE_BINARY_ONLY": "1"}
             os.environ.pop(_MANAGER, None)
         else:
-            os.environ |= {_MANAGER: "normtune.tuner.device.layered_cache:LayeredCacheManager", FOLDER: self.path}
+            os.environ |= {_MANAGER: "normtune.tuner.compiling.layered_cache:LayeredCacheManager", FOLDER: self.path}
 
 
 class BinaryCache:

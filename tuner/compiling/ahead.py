@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
-from normtune.tuner.device.binary_cache import Folder, add, name_of
-from normtune.tuner.device.compiling import CompilePool
+from normtune.tuner.compiling.binary_cache import Folder, add, name_of
+from normtune.tuner.compiling.pool import CompilePool
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import Plan
 from normtune.tuner.timing.trial import gate_launch

@@ -14,9 +14,9 @@ from normtune.kernels.operator import operators
 from normtune.kernels.problem import ITEMSIZE
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles.launch import Launch
-from normtune.tuner.device import compiling
-from normtune.tuner.device.compiler import Compiled
-from normtune.tuner.device.compiling import CompilePool, compile_all
+from normtune.tuner.compiling import pool as module
+from normtune.tuner.compiling.compiler import Compiled
+from normtune.tuner.compiling.pool import CompilePool, compile_all
 from normtune.tuner.plan.binaries import Job, compile_class, jobs_of
 from normtune.tuner.plan.plan import plan, problems
 
@@ -84,7 +84,7 @@ def test_the_pool_ends_with_a_killed_parent(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(
         "from normtune.kernels.target import TARGETS\n"
-        "from normtune.tuner.device.compiling import compile_all\n"
+        "from normtune.tuner.compiling.pool import compile_all\n"
         "from normtune.tuner.plan.plan import plan, problems\n"
         "if __name__ == '__main__':\n"
         "    jobs = plan(problems([], ['bfloat16'], [(4096, 1024)]), 'full', TARGETS['sm_80']).jobs()\n"
@@ -137,7 +137,7 @@ def test_who_asks_just_before_a_binary_is_done_is_not_told_that_it_took_too_long
 TORCHLESS = """
 import sys, tempfile
 from normtune.kernels.target import TARGETS
-from normtune.tuner.device import compiler
+from normtune.tuner.compiling import compiler
 from normtune.tuner.plan.plan import plan, problems
 compiler.activate("sm_90", 0, tempfile.mkdtemp())
 for job in plan(problems([], ["bfloat16"], [(64, 256)]), "quick", TARGETS["sm_90"]).jobs()[::8]:
@@ -171,8 +171,7 @@ from pathlib import Path
 sys.path[:0] = [{tests!r}, {operator!r}, {folder!r}]
 import hostile_spec, hostile_sweep
 from normtune.kernels.target import TARGETS
-from normtune.tuner.device import compiling
-from normtune.tuner.device.compiling import CompilePool
+from normtune.tuner.compiling.pool import CompilePool
 from normtune.tuner.plan.plan import plan, problems
 if __name__ == "__main__":
     hostile_sweep.distribution(Path({folder!r}))
@@ -207,7 +206,7 @@ def test_a_compiler_that_hangs_or_dies_costs_its_binary(tmp_path):
 ONCE = """
 import os, signal, time
 from pathlib import Path
-from normtune.tuner.device.compiler import Compiled
+from normtune.tuner.compiling.compiler import Compiled
 
 def compile_job(job, keep_assembly, only_codes):
     attempts = Path({folder!r}) / str(job.problem.hidden)
@@ -231,7 +230,7 @@ def test_a_compiler_that_fails_once_is_tried_again_and_the_second_time_convicts(
     name = f"once_{status}_{faults}"
     (tmp_path / f"{name}.py").write_text(ONCE.format(folder=str(tmp_path), fault=fault, faults=faults))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(compiling, "compile_job", __import__(name).compile_job)
+    monkeypatch.setattr(module, "compile_job", __import__(name).compile_job)
     spec = next(iter(operators().values()))
     shapes = [spec.problem(8, hidden, "bfloat16") for hidden in (64, 256, 1024)]
     jobs = jobs_of(
@@ -250,7 +249,7 @@ def test_a_compiler_that_fails_once_is_tried_again_and_the_second_time_convicts(
 INTERRUPTED = """
 from normtune.errors import Terminated
 from normtune.kernels.target import TARGETS
-from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.interrupts import terminable
 from normtune.tuner.plan.plan import plan, problems
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The compiler's side of the pool: one job in one process that has triton, no torch and no CUDA context.
 
 In: a `Job` and the target of the process. Out: `Compiled`: the compiler's report or the reason of its failure, and the
-digest of the code of each pair that the job serves. `compiling` has the pool.
+digest of the code of each pair that the job serves. `pool` runs the jobs.
 """
 
 import base64
@@ -17,10 +17,10 @@ from normtune.kernels.load_file import load
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.stand_in import StandIn
-from normtune.tuner.device.binary_cache import Folder, Toolchain, python_version
-from normtune.tuner.device.code import Code, Frontend, digest_of_launch, machine_code
-from normtune.tuner.device.processes import belong_to_parent, use_scratch
-from normtune.tuner.device.resources import Resources, resources_of
+from normtune.tuner.compiling.binary_cache import Folder, Toolchain, python_version
+from normtune.tuner.compiling.code import Code, Frontend, digest_of_launch, machine_code
+from normtune.tuner.compiling.resources import Resources, resources_of
+from normtune.tuner.machine.processes import belong_to_parent, use_scratch
 from normtune.tuner.plan.binaries import Job
 
 # One per process of the pool: digests of code, and Triton's names of the kernels that it compiled.

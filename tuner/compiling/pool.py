@@ -18,10 +18,10 @@ from normtune.errors import NormtuneError
 from normtune.kernels.load_file import loaded
 from normtune.kernels.operator import AnyLaunch
 from normtune.kernels.problem import Problem
-from normtune.tuner.device.binary_cache import Folder
-from normtune.tuner.device.code import Code
-from normtune.tuner.device.compiler import Compiled, activate, compile_job
-from normtune.tuner.device.processes import SPAWN, Scratch, start_tracker, told_exit
+from normtune.tuner.compiling.binary_cache import Folder
+from normtune.tuner.compiling.code import Code
+from normtune.tuner.compiling.compiler import Compiled, activate, compile_job
+from normtune.tuner.machine.processes import SPAWN, Scratch, start_tracker, told_exit
 from normtune.tuner.plan.binaries import Job, compile_class, jobs_of
 
 # No binary of the full space took more than 6 s on a core of the H200's host.

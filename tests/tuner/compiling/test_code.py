@@ -10,8 +10,8 @@ import pytest
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.tuner.device.code import normalised
-from normtune.tuner.device.compiling import codes_of, compile_all, jobs_of
+from normtune.tuner.compiling.code import normalised
+from normtune.tuner.compiling.pool import codes_of, compile_all, jobs_of
 
 TARGET = TARGETS["sm_90"]
 
@@ -45,8 +45,8 @@ def calls(columns=100, grid=(4,), warps=4):
 
 DIGESTS = """
 import importlib.util, sys
-from normtune.tuner.device import compiler
-from normtune.tuner.device.code import Frontend
+from normtune.tuner.compiling import compiler
+from normtune.tuner.compiling.code import Frontend
 from triton.runtime.driver import driver
 
 driver.set_active(compiler._Driver(compiler.gpu_target(sys.argv[1])))

@@ -40,7 +40,7 @@ class Toy:
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.syspath_prepend(str(tmp_path))
     operator.operators()
     monkeypatch.setattr(operator, "_OPERATORS", dict(operator._OPERATORS))

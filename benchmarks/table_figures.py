@@ -1,0 +1,211 @@
+"""What the shipped tables lose: blocks of docs/results.md.
+
+In: recordings, held-out measurements, shipped tables and their headers. Out: lines of Markdown, and `function_losses`
+for the README. Needs no GPU and fits nothing.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterator
+from functools import cache
+from math import exp, log
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from normtune.benchmarks import against_copy
+from normtune.docs import blocks
+
+RECORDING = "nvidia-h200"
+HELD_OUT = blocks.ROOT / "tests" / "heuristics" / "fitting" / "nvidia_h200_held_out.parquet"
+OPERATORS = ("rms_norm_forward", "rms_norm_backward")
+# From so many bytes on memory determines the time.
+LARGE = 64 * 1000**2
+
+
+class Losses(NamedTuple):
+    """Losses of a function of the shipped table.
+
+    Attributes:
+        operator: of the function.
+        dtype: of the function.
+        function: its number of leaves, or the function that it shares.
+        recorded: its loss on the recording; None if not measured.
+        held_out: its loss at the held-out shapes; None if not measured.
+        gap: to the best tree with the same number of leaves, from the header; empty if it shares another function.
+        liger: mean loss of Liger-Kernel's rule on the recording, millionths.
+    """
+
+    operator: str
+    dtype: str
+    function: str
+    recorded: Any
+    held_out: Any
+    gap: str
+    liger: int | None
+
+
+def copy() -> list[str]:
+    """The shipped table against a plain copy, 16-bit and 32-bit."""
+    keys = [(operator, dtype) for operator in sorted(OPERATORS) for dtype in ("bfloat16", "float32")]
+    return ["", *against_copy.table(against_copy.ratios(_evidence(), shipped()[1]), keys), ""]
+
+
+def losses() -> list[str]:
+    """Losses of the shipped table's functions on the recording and at held-out shapes, beside Liger's rule."""
+    lines = [
+        "",
+        "| operator | dtype | function | shapes | plain mean | worst | gap | held out: mean | worst | Liger's rule |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for one in function_losses():
+        recorded, held_out = one.recorded, one.held_out
+        cells = [one.operator, one.dtype, one.function, str(recorded.problems if recorded else 0)]
+        cells += [percent(recorded and recorded.mean, 2), percent(recorded and recorded.worst, 1), one.gap]
+        cells += [percent(held_out and held_out.mean, 2), percent(held_out and held_out.worst, 1)]
+        lines.append(f"| {' | '.join([*cells, percent(one.liger, 2)])} |")
+    bias = max(loss.luck for one in function_losses() for loss in (one.recorded, one.held_out) if loss)
+    note = (
+        f"Means are low by at most {percent(bias, 2)} %: half of the rounds choose the best config of a shape and the "
+        "other half scores it. A mean below 0 means about 0."
+    )
+    return [*lines, "", *textwrap.wrap(note, 120), ""]
+
+
+@cache
+def function_losses() -> list[Losses]:
+    """Losses of the shipped table's functions."""
+    from normtune.heuristics.fitted import figures
+    from normtune.heuristics.regret.matrix import timing_matrix
+    from normtune.heuristics.rules import liger
+    from normtune.heuristics.tablefile import parse
+    from normtune.heuristics.tablefile.tree import leaves
+    from normtune.kernels.operator import operator
+    from normtune.kernels.target import target_for
+    from normtune.results.exchange.parquet_csv import read_parquet
+
+    (device,) = _evidence().devices()
+    target = target_for(device.target, device.sms)
+    header, source = shipped()
+    trees, known = parse.trees(source.read_text("utf-8")), header.known()
+    of_functions = []
+    for name in OPERATORS:
+        for dtype in operator(name).dtypes:
+            recorded, held_out = (
+                timing_matrix(evidence, operator(name), "", dtype, target)
+                for evidence in (_evidence(), read_parquet(HELD_OUT))
+            )
+            tree = trees[name, dtype]
+            line = _line_of(header, name, dtype)
+            costs, gap = (re.search(rf"{words} (-?[\d.]+) %", line) for words in ("sharing costs", "within"))
+            donor, rule = known[name, dtype].donor, figures.of_rule(recorded, liger.choose) if recorded else None
+            of_functions.append(
+                Losses(
+                    name,
+                    dtype,
+                    f"{donor[1]}'s, which costs {costs[1]}" if donor and costs else f"{leaves(tree)} leaves",
+                    figures.of_tree(recorded, tree) if recorded else None,
+                    figures.of_tree(held_out, tree) if held_out else None,
+                    gap[1] if gap else "",
+                    rule.mean if rule else None,
+                )
+            )
+    return of_functions
+
+
+def batch_invariant() -> list[str]:
+    """Cost of the shipped table's batch-invariant functions beside the usual ones, from its header."""
+    lines = ["", "| operator | dtype | mean | worst |", "|---|---|---:|---:|"]
+    for text in shipped()[0].regret:
+        match = re.match(r"(\S+)batch_invariant (\w+): .* costs (\S+) % \(worst (\S+) %\) beside", text)
+        if match:
+            lines.append(f"| {match[1].rstrip(':+')} | {match[2]} | {match[3]} | {match[4]} |")
+    return [*lines, ""]
+
+
+def relatives() -> list[str]:
+    """The shipped tables of the relatives of RMSNorm, each on its recording, which has its name."""
+    from normtune.results.exchange.recording import recordings
+
+    return [
+        "",
+        "| operator | shapes | leaves | mean | worst | cross-validated | default config | over the copy |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        *(line for name in recordings() if name != RECORDING for line in _of_recording(name)),
+        "",
+    ]
+
+
+def _of_recording(name: str) -> Iterator[str]:
+    from normtune.heuristics.fitted import figures
+    from normtune.heuristics.regret.matrix import timing_matrix
+    from normtune.heuristics.tablefile import locate, parse
+    from normtune.heuristics.tablefile.tree import leaves
+    from normtune.kernels.operator import operator
+    from normtune.kernels.target import target_for
+    from normtune.results.exchange.recording import load_recording
+
+    evidence, source = load_recording(name), locate.by_name()[name]
+    (device,) = evidence.devices()
+    target = target_for(device.target, device.sms)
+    trees, header = parse.trees(locate.read(source)), locate.header_of(source)
+    for key, variant, dtype in evidence.kinds():
+        spec, tree = operator(key), trees[key, dtype]
+        matrix = timing_matrix(evidence, spec, variant, dtype, target)
+        assert matrix is not None and not variant
+
+        def default(_: str, rows: int, hidden: int, spec: Any = spec, dtype: str = dtype) -> Any:
+            return spec.default_config(spec.problem(rows, hidden, dtype), target)
+
+        own, untuned = figures.of_tree(matrix, tree), figures.of_rule(matrix, default)
+        line = _line_of(header, key, dtype)
+        validated = re.search(r" cross-validated (-?[\d.]+) %", line)
+        over = [log(ours / copy) for ours, copy in _beside_the_copy(evidence.select([key]), tree)]
+        cells = [
+            *(key.partition(".")[0], str(own.problems), str(leaves(tree))),
+            *(f"{percent(own.plain, 1)} %", f"{percent(own.worst, 1)} %"),
+            *(f"{validated[1]} %" if validated else "", f"{percent(untuned.plain, 1)} %" if untuned else ""),
+            f"{exp(fmean(over)):.2f}, {exp(max(over)):.2f} at most ({len(over)} shapes)" if over else "",
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _beside_the_copy(evidence: Any, tree: Any) -> Iterator[tuple[float, float]]:
+    """Times of the table's config and of the copy at each shape where at least `LARGE` bytes move."""
+    from normtune.heuristics.tablefile.tree import choose
+    from normtune.kernels.config import COPY
+    from normtune.kernels.operator import operator
+
+    for problem, cells in against_copy.times_of(evidence).items():
+        config = choose(tree, problem.rows, problem.hidden)
+        if COPY in cells and config in cells and operator(problem.operator).bytes_moved(problem) >= LARGE:
+            yield cells[config], cells[COPY]
+
+
+def _line_of(header: Any, key: str, dtype: str) -> str:
+    """What a header says of a function."""
+    (line,) = (text for text in header.regret if text.startswith(f"{key} {dtype}: "))
+    return str(line)
+
+
+def percent(value: int | None, digits: int) -> str:
+    """A regret in millionths as percent; empty for None."""
+    from normtune.heuristics.regret import fixed_log
+
+    return "" if value is None else fixed_log.percent(value, digits).removesuffix(" %")
+
+
+@cache
+def _evidence() -> Any:
+    from normtune.results.exchange.recording import load_recording
+
+    return load_recording(RECORDING)
+
+
+def shipped() -> tuple[Any, Path]:
+    """Header and file of the shipped table of the recorded GPU."""
+    from normtune.heuristics.tablefile import locate
+
+    (device,) = _evidence().devices()
+    path = against_copy.shipped_for(device.name)
+    return locate.load(path).header, path

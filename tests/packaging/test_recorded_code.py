@@ -1,0 +1,39 @@
+"""`benchmarks/recorded_code.py --same`: what it writes of recordings whose code is equal."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from normtune.benchmarks import recorded_code
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import operator
+
+FORWARD, GATED = (fingerprint(operator(name)) for name in ("rms_norm_forward", "rms_norm_gated_forward"))
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What is written if the recordings have these pairs of fingerprints, and the file has those before."""
+    file = tmp_path / "same_code.json"
+
+    def write(pairs: dict[str, list[tuple[str, str]]], before: dict[str, list[str]], names: list[str]) -> object:
+        monkeypatch.setattr(recorded_code, "SAME_CODE", file)
+        monkeypatch.setattr(recorded_code, "same_code", lambda: before)
+        monkeypatch.setattr(recorded_code, "recordings", lambda: list(pairs))
+        monkeypatch.setattr(recorded_code, "compare", pairs.__getitem__)
+        recorded_code.main(names, True)
+        return json.loads(file.read_text())
+
+    return write
+
+
+def test_recordings_of_several_earlier_sources_of_the_same_kernels_are_all_kept(written) -> None:
+    pairs = {"one": [(FORWARD, "sha256:1")], "two": [(FORWARD, "sha256:0"), (GATED, GATED)]}
+    assert written(pairs, {}, []) == {FORWARD: ["sha256:0", "sha256:1"]}
+
+
+def test_one_recording_leaves_what_is_known_of_the_others(written) -> None:
+    before = {FORWARD: ["sha256:0"], GATED: ["sha256:2"], "sha256:gone": ["sha256:3"]}
+    found = written({"one": [(FORWARD, "sha256:1")], "two": []}, before, ["one"])
+    assert found == {FORWARD: ["sha256:0", "sha256:1"], GATED: ["sha256:2"]}
