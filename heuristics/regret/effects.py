@@ -3,19 +3,21 @@
 In: the samples of one problem. Out: a level for each config and half of the blocks, int64 millionths of a logarithm,
 and the rounds behind it. Only differences of levels have a meaning. Knows neither operators nor trees.
 
-Estimator. Within a run, a round times every config once, so a slow round slows all configs. The reference of a round is
-the median log-time of the anchors: the configs timed in the most rounds (all of them, unless some were dropped from the
-race). A config's level in a half is the median, over the rounds of that half, of its log-time minus the round's
+Estimator. Within a task, a round times every config once, so a slow round slows all of them. The reference of a round
+is the median log-time of the anchors: the configs timed in the most rounds (all of them, unless some were dropped from
+the race). A config's level in a half is the median, over the rounds of that half, of its log-time minus the round's
 reference. Halves are the even and the odd blocks, because noise is shared within a block.
 
-Times of different runs are never compared. A later run is aligned with the earlier ones by the median difference over
-the shared configs (each run times the incumbent again for this purpose), or by the copy's where no config is shared. A
-config in several runs gets the mean of its levels, weighted by rounds, and the rounds of all of them, aligned alike. A
-run that shares nothing is left out. The median of an even number of values is the floor of the mean of the middle two,
-so all arithmetic is in integers.
+Times of different tasks are never compared: a search may come back to a problem with other configs, in the same run or
+in another. A later task is aligned with the earlier ones by the median difference over the shared configs (each times
+the best so far again for this purpose), or by the copy's where no config is shared. A config in several tasks gets the
+mean of its levels, weighted by rounds, and the rounds of all of them, aligned alike. A task that shares nothing is left
+out. The median of an even number of values is the floor of the mean of the middle two, so all arithmetic is in
+integers.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -64,8 +66,8 @@ def levels(runs: Sequence[dict[Config, Samples]]) -> dict[Config, Level]:
     Args:
         runs: samples of each run, the earliest first.
     """
-    by_run = [_of_run(samples, number) for number, samples in enumerate(runs)]
-    # The run with the most configs leads, because it compares most of them directly.
+    by_run = [_of_task(task, number) for number, samples in enumerate(runs) for task in _tasks(samples)]
+    # The task with the most configs leads, because it compares most of them directly.
     order = sorted(range(len(by_run)), key=lambda index: (-len(by_run[index]), index))
     merged: dict[Config, Level] = {}
     waiting = [by_run[index] for index in order if by_run[index]]
@@ -91,7 +93,27 @@ def unused(runs: Sequence[dict[Config, Samples]], known: dict[Config, Level]) ->
     return sum(number not in used.get(config, ()) for config, numbers in measured.items() for number in numbers)
 
 
-def _of_run(samples: dict[Config, Samples], number: int) -> dict[Config, Level]:
+def _tasks(samples: dict[Config, Samples]) -> list[dict[Config, Samples]]:
+    """The samples of each task of a run: one begins where a config enters the rounds, as none does within a race."""
+    begins = {int(begin) for own in samples.values() for begin in _begins(own.rounds)}
+    if len(begins) < 2:
+        return [samples]
+    ends = np.array(sorted(begins)[1:])
+    tasks: list[dict[Config, Samples]] = [{} for _ in begins]
+    for config, own in samples.items():
+        places = [0, *np.searchsorted(own.rounds, ends).tolist(), len(own.rounds)]
+        for task, (first, last) in zip(tasks, pairwise(places), strict=True):
+            if first < last:
+                task[config] = Samples(own.rounds[first:last], own.logs[first:last])
+    return tasks
+
+
+def _begins(rounds: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The rounds that do not follow another one."""
+    return rounds[np.diff(rounds, prepend=rounds[:1] - 2) != 1]
+
+
+def _of_task(samples: dict[Config, Samples], number: int) -> dict[Config, Level]:
     groups: dict[bytes, list[Config]] = {}
     for config, own in sorted(samples.items()):
         groups.setdefault(own.rounds.tobytes(), []).append(config)

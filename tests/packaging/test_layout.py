@@ -122,7 +122,7 @@ ROOMS = {
     "tuner/search": Room(
         "tuner/search/",
         "light heuristics/tablefile results results/database tuner/timing tuner/plan",
-        "numpy optuna scipy",
+        "numpy optuna scipy threadpoolctl",
     ),
     "tuner/compiling": Room(
         "tuner/compiling/", "light kernels results tuner/machine tuner/timing tuner/plan", "pebble triton"

@@ -14,6 +14,7 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
@@ -23,7 +24,7 @@ from normtune.kernels.problem import Problem
 from normtune.results.database.store import Coverage
 from normtune.results.records import ROUNDS_PER_BLOCK, Outcome
 from normtune.tuner.plan.agenda import Agenda
-from normtune.tuner.plan.plan import Candidate, Task, spread
+from normtune.tuner.plan.plan import Task, spread
 from normtune.tuner.search.adaptive import CLOSE, FIRST_BLOCKS
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.protocol import Batch, Known, Race
@@ -32,17 +33,17 @@ from normtune.tuner.search.surrogate import Array, Axes, Cells, distance, draws
 from normtune.tuner.timing.protocol import ALL_BLOCKS
 
 # Expected log ratio of the best found to the best there is, below which a problem is left.
-GAIN = 0.005
+GAIN = 0.01
 # Most configs of a task, and tasks that look for the best of a problem.
-MOST, STEPS = 24, 4
+MOST, STEPS = 12, 6
 # Problems begun and not yet done.
-OPEN = 8
+OPEN = 16
 # Shapes whose best configs a problem is timed with.
 NEIGHBOURS = 6
 # Log ratio of configs of which one does as well as the other there.
 TIE = 0.005
-# A stored problem is done if so many of its configs were measured, and this share of them, the best in all rounds.
-LEAST, SHARE = 12, 0.05
+# So many configs of a problem are measured, and this share of them: fewer say too little of whether the model holds.
+LEAST, SHARE = 8, 0.02
 
 _Kind: TypeAlias = tuple[str, str, str]
 
@@ -67,22 +68,28 @@ class Plane:
         self._shapes = {
             task.problem: _Shape(task, known.get(task.problem, {}), axes[_kind(task.problem)]) for task in order
         }
+        for shape in self._shapes.values():
+            shape.others = [
+                other
+                for kind, other in zip(map(_kind, self._shapes), self._shapes.values(), strict=True)
+                if kind == _kind(shape.task.problem) and other is not shape
+            ]
+        self._waiting = [shape for shape in self._shapes.values() if not shape.is_found]
+        self._open: list[_Shape] = []
 
     def left(self) -> Sequence[Task]:
         """The problems that are not done, each with about as many configs as will be timed."""
-        looked_for = [Task(shape.task.problem, shape.some()) for shape in self._shapes.values() if not shape.is_found]
-        return looked_for or [task for shape in self._shapes.values() if (task := self._served(shape)) is not None]
+        looked_for = [shape.expected for shape in (*self._open, *self._waiting)]
+        return looked_for or [task for shape in self._shapes.values() if (task := shape.served()) is not None]
 
     def ask(self, seconds: float) -> Iterator[Task]:
         """The tasks of the open problems, the longest asked for first; when all are found, those of the neighbours."""
-        waiting = [shape for shape in self._shapes.values() if not shape.is_found]
-        if not waiting:
+        while self._waiting and len(self._open) < OPEN:
+            self._open.append(self._waiting.pop(0))
+        if not self._open:
             yield from self.left()
-            return
-        for shape in sorted(waiting, key=lambda shape: not shape.is_open)[:OPEN]:
-            shape.is_open = True
-        for shape in sorted((shape for shape in waiting if shape.is_open), key=lambda shape: shape.steps):
-            yield shape.next(self._near(shape))
+        for shape in self._open:
+            yield shape.next()
 
     def race(self, task: Task) -> Race:
         """As in `adaptive`."""
@@ -93,28 +100,11 @@ class Plane:
         """Learn the outcomes of a task; look for more to gain."""
         shape = self._shapes[task.problem]
         shape.learn(task, outcomes)
-        if not shape.is_found:
-            shape.look(self._near(shape))
-
-    def _near(self, shape: "_Shape") -> "list[_Shape]":
-        """Measured problems of the same kind, the nearest first."""
-        own = shape.task.problem
-        kind = _kind(own)
-        others = (
-            other
-            for problem, other in self._shapes.items()
-            if other is not shape and other.logs and _kind(problem) == kind
-        )
-        return sorted(others, key=lambda other: (distance(own, other.task.problem), other.task.problem))
-
-    def _served(self, shape: "_Shape") -> Task | None:
-        """The task of a problem with the best configs of the nearest ones; None if each, or a tie of it, was timed."""
-        lacking = dict.fromkeys(
-            other.best()
-            for other in self._near(shape)[:NEIGHBOURS]
-            if shape.is_free(other.best()) and not any(tie in shape.logs for tie in other.ties())
-        )
-        return shape.task_of([*lacking]) if lacking else None
+        if shape in self._open:
+            self._open.remove(shape)
+            shape.look()
+            if not shape.is_found:
+                self._open.append(shape)
 
 
 class _Shape:
@@ -123,9 +113,8 @@ class _Shape:
     Attributes:
         task: with all its candidates.
         logs: log times of measured configs, chained through the best of each task.
+        others: the other problems of the same operator, variant and dtype.
         is_found: whether its best config is expected to be known.
-        is_open: whether it is worked on.
-        steps: number of tasks that looked for its best.
     """
 
     def __init__(self, task: Task, known: Mapping[Config, Coverage], axes: Axes) -> None:
@@ -136,17 +125,19 @@ class _Shape:
         self._pending: Task | None = None
         self._random = np.random.default_rng(zlib.crc32(str(task.problem).encode()))
         self.logs: dict[Config, float] = {}
-        self.is_open = False
-        self.steps = 0
+        self.others: list[_Shape] = []
+        self._steps = 0
         for config, coverage in known.items():
             if config in self._index and coverage.median_ns is not None:
                 self.logs[config] = math.log(coverage.median_ns)
             elif config in self._index:
                 self._failed.add(config)
         measured = len(self.logs) + len(self._failed)
-        enough = measured >= min(len(task.candidates), max(LEAST, math.ceil(SHARE * len(task.candidates))))
+        self._least = max(LEAST, math.ceil(SHARE * len(task.candidates)))
         rounds = known[self.best()].samples if self.logs else 0
-        self.is_found = measured == len(task.candidates) or (enough and rounds >= ALL_BLOCKS * ROUNDS_PER_BLOCK)
+        self.is_found = measured == len(task.candidates) or (
+            measured >= self._least and rounds >= ALL_BLOCKS * ROUNDS_PER_BLOCK
+        )
 
     def best(self) -> Config:
         """The best measured config."""
@@ -161,28 +152,39 @@ class _Shape:
         """Whether a config is a candidate that was not measured."""
         return config in self._index and config not in self.logs and config not in self._failed
 
-    def some(self) -> tuple[Candidate, ...]:
+    @cached_property
+    def expected(self) -> Task:
         """About as many candidates as will be timed."""
         free = [candidate for candidate in self.task.candidates if self.is_free(candidate.config)]
-        return tuple(spread(free, max(LEAST, math.ceil(SHARE * len(free)))))
+        return Task(self.task.problem, tuple(spread(free, 2 * self._least)))
 
     def task_of(self, configs: Sequence[Config]) -> Task:
         """A task of these configs and the best measured one, to compare with."""
         chosen = {*configs, *([self.best()] if self.logs else [])}
         return Task(self.task.problem, tuple(c for c in self.task.candidates if c.config in chosen))
 
-    def next(self, near: "Sequence[_Shape]") -> Task:
+    def served(self) -> Task | None:
+        """The task of the best configs of the nearest problems; None if each, or a tie of it, was timed here."""
+        lacking = dict.fromkeys(
+            other.best()
+            for other in islice(self._near(), NEIGHBOURS)
+            if self.is_free(other.best()) and not any(tie in self.logs for tie in other.ties())
+        )
+        return self.task_of([*lacking]) if lacking else None
+
+    def next(self) -> Task:
         """The task that looks for the best config; the same one until it is measured."""
         if self._pending is None:
-            self.look(near)
-        return self._pending or self.task_of([next(config for config in self._index if self.is_free(config))])
+            self.look()
+        assert self._pending is not None
+        return self._pending
 
-    def look(self, near: "Sequence[_Shape]") -> None:
+    def look(self) -> None:
         """Choose the next task; without one the best is found."""
-        chosen = self._chosen(near) if self.steps < STEPS else []
+        chosen = self._chosen() if self._steps < STEPS and not self.is_found else []
         self._pending = self.task_of(chosen) if chosen else None
         self.is_found = not chosen
-        self.steps += 1
+        self._steps += 1
 
     def learn(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Take the outcomes of a task; empty ones end the problem."""
@@ -199,9 +201,18 @@ class _Shape:
     def _points(self) -> Array:
         return self._axes.points(self.task.problem, self.task.candidates)
 
-    def _chosen(self, near: "Sequence[_Shape]") -> list[Config]:
+    def _near(self) -> "Iterator[_Shape]":
+        """Measured problems of the same kind, the nearest first."""
+        return (other for other in self._nearest if other.logs)
+
+    @cached_property
+    def _nearest(self) -> "list[_Shape]":
+        own = self.task.problem
+        return sorted(self.others, key=lambda other: (distance(own, other.task.problem), other.task.problem))
+
+    def _chosen(self) -> list[Config]:
         """Configs that are worth measuring now: each lowers the expected least time most, after those before it."""
-        times = draws(self.cells(), self._points, [shape.cells() for shape in near], self._random)
+        times = draws(self.cells(), self._points, (shape.cells() for shape in self._near()), self._random)
         configs = self.task.configs
         for config, log in self.logs.items():
             times[:, self._index[config]] = log - self.logs[self.best()]
@@ -212,7 +223,7 @@ class _Shape:
         found = times[:, [self._index[config] for config in self.logs]].min(axis=1, initial=np.inf)
         chosen: list[Config] = []
         taken = [self._index[config] for config in (*self.logs, *self._failed)]
-        lacking = LEAST - len(self.logs)
+        lacking = self._least - len(self.logs)
         free = len(configs) - len(self.logs) - len(self._failed)
         while len(chosen) < min(MOST, free) and (len(chosen) < lacking or (found - least).mean() >= GAIN):
             expected = np.minimum(found[:, None], times).mean(axis=0)

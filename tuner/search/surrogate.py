@@ -30,9 +30,9 @@ _TEXT = 0.4
 # Programs that run at once, in order of magnitude: fewer take as long as one.
 _AT_ONCE = 128
 # Standard deviations of log times: of a config, of a problem's level, of what a time says of the next.
-_CONFIG, _LEVEL, _NOISE = 0.6, 3.0, 0.04
+_CONFIG, _LEVEL, _NOISE = 0.4, 3.0, 0.03
 # Log ratio to the best beyond which how slow a config is says nothing of good ones.
-_SLOW = 1.5
+_SLOW = 0.7
 # Measured cells that a prediction looks at, those of the nearest shapes.
 _MOST_CELLS = 240
 DRAWS = 128
@@ -86,7 +86,7 @@ def distance(one: Problem, other: Problem) -> float:
     return math.hypot(math.log2(one.rows / other.rows) / _ROWS, math.log2(one.hidden / other.hidden) / _HIDDEN)
 
 
-def draws(own: Cells, all_points: Array, others: Sequence[Cells], random: Generator) -> Array:
+def draws(own: Cells, all_points: Array, others: Iterable[Cells], random: Generator) -> Array:
     """Draws of the log times of all configs of a problem, less the least measured one, (`DRAWS`, configs).
 
     Configs that are most probably slower than others are not drawn: their times are infinite.
@@ -112,7 +112,7 @@ def draws(own: Cells, all_points: Array, others: Sequence[Cells], random: Genera
         return times
 
 
-def _known(own: Cells, others: Sequence[Cells]) -> list[Cells]:
+def _known(own: Cells, others: Iterable[Cells]) -> list[Cells]:
     """The problem's own times, if there are any, then those of the nearest."""
     known = [own] if len(own.logs) else []
     count = len(own.logs)

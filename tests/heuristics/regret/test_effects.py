@@ -4,7 +4,7 @@ from normtune.heuristics.regret.effects import Samples, block_of, levels
 from normtune.kernels.config import COPY
 from normtune.kernels.rms_norm.config import RMSNormConfig
 
-A, B, C = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
+A, B, C, D = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8))
 
 
 def samples(logs: list[int], first: int = 0) -> Samples:
@@ -50,6 +50,22 @@ def test_a_later_run_is_anchored_on_what_both_have() -> None:
     found = levels([first, second])
     assert found[C].even - found[A].even == 250
     assert found[C].odd - found[B].odd == 150
+
+
+def test_tasks_of_a_run_are_aligned_by_the_config_that_each_times_again() -> None:
+    """C and D were never timed beside A, nor D beside B; each task has another noise, and another best."""
+    slower = [4000] * 6
+    run = {
+        A: samples([100] * 6),
+        B: Samples(np.array([*range(6), *range(6, 12)], np.int32), np.array([60] * 6 + [4060] * 6, np.int64)),
+        C: Samples(np.array([*range(6, 12), *range(12, 18)], np.int32), np.array([4040] * 6 + [9040] * 6, np.int64)),
+        D: Samples(np.arange(12, 18, dtype=np.int32), np.array([9090] * 6, np.int64)),
+        COPY: samples([1] * 6 + slower + [9000] * 6),
+    }
+    found = levels([run])
+    assert {config: found[config].even - found[A].even for config in (B, C, D)} == {B: -40, C: -60, D: -10}
+    assert {config: found[config].odd - found[A].odd for config in (B, C, D)} == {B: -40, C: -60, D: -10}
+    assert len(found[B].labels) == len(found[C].labels) == 12
 
 
 def test_a_config_of_two_runs_keeps_the_mean_of_its_levels_by_rounds() -> None:
