@@ -194,6 +194,7 @@ def run(request: Request, face_of: Callable[[str], Silent], begun: float | None 
                 return _done(request, work, known, opened, face_of, begun)
         bench = open_device(request.device, request.regime, cache)
         stack.callback(bench.close)
+        bench.prepare(())
         opened = opened or stack.enter_context(Store.open(url))
         if work is None or not work.is_of(bench.device, bench.target):
             said = work.lines if work else []

@@ -79,6 +79,10 @@ class CompilePool:
         self._only_codes = only_codes
         self.add(jobs)
 
+    def start(self) -> None:
+        """Start the processes, which load Triton for seconds, before there are jobs."""
+        self._started().schedule(int)
+
     def add(self, jobs: Sequence[Job]) -> None:
         """Compile further jobs, behind the others.
 
@@ -89,11 +93,6 @@ class CompilePool:
             known = self._futures.get(compile_class(job.problem, job.launch))
             if known is not None and not new:
                 continue
-            if self._pool is None:
-                start_tracker()
-                self._scratch = Scratch()
-                initial = (*self._initial, self._scratch.path, loaded(), self._folder)
-                self._pool = ProcessPool(self._workers, initializer=activate, initargs=initial, context=SPAWN)
             future: Future[Compiled] = Future()
             self._of_launch.update(dict.fromkeys(new, future))
             if known is not None:
@@ -143,6 +142,14 @@ class CompilePool:
             finally:
                 self._scratch.remove()
 
+    def _started(self) -> ProcessPool:
+        if self._pool is None:
+            start_tracker()
+            self._scratch = Scratch()
+            initial = (*self._initial, self._scratch.path, loaded(), self._folder)
+            self._pool = ProcessPool(self._workers, initializer=activate, initargs=initial, context=SPAWN)
+        return self._pool
+
     def _count(self, _: object) -> None:
         self._done += 1
         if self._told:
@@ -162,8 +169,9 @@ class CompilePool:
             except BaseException as error:
                 future.set_exception(error)
 
-        assert self._pool is not None
-        attempt = self._pool.schedule(compile_job, args=(job, self._keep_assembly, only_codes), timeout=self._seconds)
+        attempt = self._started().schedule(
+            compile_job, args=(job, self._keep_assembly, only_codes), timeout=self._seconds
+        )
         attempt.add_done_callback(tried)
 
     def _result(self, future: Future[Compiled]) -> Compiled:

@@ -71,6 +71,7 @@ class WorkerBench:
         self.free_bytes, self.regime = identity.free_bytes, identity.regime
         self._identity = identity
         self._pool: CompilePool | None = None
+        self._told: Callable[[int], None] | None = None
         self._failed: dict[object, Outcome] = {}
         self._gated: set[object] = set()
         self._wanted: set[Task] = set()
@@ -99,9 +100,15 @@ class WorkerBench:
             return
         if self._pool is None:
             limits: dict[str, Any] = {"seconds": COMPILE_SECONDS, "nice": BESIDE_A_GPU}
-            self._pool = CompilePool([], self.target.name, told=told, folder=self._folder, **limits)
+            self._pool = CompilePool([], self.target.name, told=self._tell, folder=self._folder, **limits)
+            self._pool.start()
+        self._told = told or self._told
         for task in islice(tasks, LOOK_AHEAD):
             self._want(task)
+
+    def _tell(self, done: int) -> None:
+        if self._told:
+            self._told(done)
 
     def compiled(self, task: Task, seconds: float | None = None) -> bool:
         """Wait for the binaries of a task, at most `seconds`; whether they are compiled."""

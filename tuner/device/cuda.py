@@ -60,6 +60,7 @@ class CudaEngine:
             "python": platform.python_version(),
         }
         self._timer: Timer | None = None
+        self._speed: Speed | None = None
         self._session: CudaSession[Config] | None = None
         self._clocks = ClockWatch(self.device.uuid)
         self._clocks.start()
@@ -72,9 +73,10 @@ class CudaEngine:
 
     def speed(self) -> Speed:
         """Speed, measured with warm clocks; the number of cores is the caller's."""
-        with self._translated():
-            bytes_per_second, block_seconds = self.ready().speed()
-        return Speed(bytes_per_second, block_seconds, 1)
+        if self._speed is None:
+            with self._translated():
+                self._speed = Speed(*self.ready().speed(), 1)
+        return self._speed
 
     def gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
         """Check the binary of a candidate on a problem of the gate's own."""

@@ -58,7 +58,7 @@ class Engine(Protocol):
         ...
 
     def speed(self) -> Speed:
-        """Speed of the machine."""
+        """Speed of the machine; asked for once the engine is open, to be ready when it is needed."""
         ...
 
     def gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:

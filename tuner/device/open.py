@@ -65,6 +65,8 @@ class Bench(Protocol):
     def prepare(self, tasks: Iterable[Task], told: Callable[[int], None] | None = None) -> None:
         """Start compiling the binaries of the next tasks, in their order, as far ahead as is useful.
 
+        Without any, the compilers start, which takes them seconds.
+
         Args:
             tasks: the tasks wanted now; called again and again.
             told: receives the number of compiled binaries, from another thread.

@@ -184,6 +184,10 @@ def _serve(
 
     if not _reply(connection, opened, ()):
         return
+    assert engine is not None
+    # While the parent plans: kernels are compiled for it and clocks rise. What it raises is raised again when asked.
+    with suppress(Exception):
+        engine.speed()
     while True:
         try:
             step, arguments = connection.recv()
