@@ -22,6 +22,8 @@ class Heard(Silent):
 def test_a_sweep_finds_all_binaries_for_gate_and_timing(tmp_path, monkeypatch):
     import torch
 
+    from normtune.tuner.timing import memory
+
     own, out = tmp_path / "own", tmp_path / "out"
     monkeypatch.setenv("TRITON_CACHE_DIR", str(own))
     major, minor = torch.cuda.get_device_capability()
@@ -34,4 +36,6 @@ def test_a_sweep_finds_all_binaries_for_gate_and_timing(tmp_path, monkeypatch):
     binaries = found.outlook.binaries
     assert 0 < binaries <= ahead.binaries
     assert heard.lines[-1] == f"{binaries} of {binaries} binaries found in {out}; compiled here: none"
-    assert not list(own.rglob("*.cubin"))
+    # What moves and compares memory in a sweep is compiled where it runs.
+    own_kernels = {name for name in vars(memory) if name.endswith("_kernel")}
+    assert {file.stem for file in own.rglob("*.cubin")} <= own_kernels
