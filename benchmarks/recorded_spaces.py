@@ -33,20 +33,24 @@ _OVERHEAD = BINARY_SECONDS / (H200.cores - 1) + BINARY_GATE_SECONDS + CONFIG_GAT
 _UNKNOWN = ImplementationLaunch("")
 
 
-def recorded(dtype: str = "bfloat16") -> list[Space]:
-    """The problems of the plain operators in the recording, with more than three configs; costs as on an H200.
+def recorded(dtype: str = "bfloat16", recording: str = RECORDING) -> list[Space]:
+    """The problems of the plain operators in a recording of an H200, with more than three configs; costs as there.
 
-    A round of a config takes one untimed and the timed launches, and a read of twice the L2 before them.
+    A round of a config takes one untimed and the timed launches, and a read of twice the L2 before them. A config with
+    fewer rounds than others has its own again.
     """
-    evidence: Evidence = load_recording(RECORDING, None)
+    evidence: Evidence = load_recording(recording, None)
     frame = evidence.frame
     frame = frame[(frame.status == "ok") & (frame.variant == "") & (frame.dtype == dtype)]
     evict = 2 * evidence.devices()[0].l2_bytes / H200.bytes_per_second
     spaces = []
     for (name, rows, hidden), part in cast(Any, frame.groupby(["operator", "rows", "hidden"])):
-        configs = [read_config(name, text) for text in part["config"]]
-        pairs = zip(configs, part["samples"], strict=True)
-        blocks = {config: np.asarray(one).reshape(-1, ROUNDS_PER_BLOCK) for config, one in pairs if config != COPY}
+        times: dict[Config, list[int]] = {}
+        for text, samples in zip(part["config"], part["samples"], strict=True):
+            if (config := read_config(name, text)) != COPY:
+                times.setdefault(config, []).extend(samples)
+        rounds = max(map(len, times.values()), default=0) // ROUNDS_PER_BLOCK * ROUNDS_PER_BLOCK
+        blocks = {config: np.resize(one, rounds).reshape(-1, ROUNDS_PER_BLOCK) for config, one in times.items()}
         if len(blocks) > 3:
             problem = Problem(name, rows, hidden, dtype)
             launches = 1 + timed_launches(operator(name).bytes_moved(problem))

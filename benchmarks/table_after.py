@@ -32,9 +32,9 @@ SECONDS = (10, 20, 40, 80)
 LEAVES = 24
 
 
-def evidence(simulated: Simulated, seconds: float) -> Evidence:
+def evidence(simulated: Simulated, seconds: float, recording: str = RECORDING) -> Evidence:
     """The measurements of a simulation until a moment, as a sweep would have stored them."""
-    whole = load_recording(RECORDING, None)
+    whole = load_recording(recording, None)
     run = whole.runs[-1]
     fingerprints = whole.fingerprints()
     rows: dict[tuple[Problem, Config], list[Any]] = {}

@@ -4,8 +4,8 @@
 # Device:   any GPU
 # Fitted:   NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:9dff911a886cc9c5f7f1f4f131f3338ac67a3fa9f266f20cb83b1bb656743ca8
-#           (141973 measurements, 2026-11-22)
+# Data:     sha256:2d0a606db4a6181584b2c2165094d016b9022523b4208b8165e81c38f439937e
+#           (149190 measurements, 2026-11-23)
 # Kernels:  fused_add_rms_norm_backward
 #           sha256:77779da15564f63f998492d7537a512a50c6539f87a8c6bfdfe85c024fa01bbc
 # Kernels:  fused_add_rms_norm_forward
@@ -19,7 +19,7 @@
 # Kernels:  rms_norm_gated_forward
 #           sha256:3773442739fdd8de61aa5176155444ea3e47419fd9757648a6e8d9ef84f4db89
 # Measured: rows 1 to 1449144, hidden 64 to 32768
-# Regret:   fused_add_rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 7.70 %
+# Regret:   fused_add_rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 7.56 %
 #           worst 146.2 % (left out unknown)
 # Regret:   fused_add_rms_norm_forward bfloat16: 9 leaves, NVIDIA H200 mean 0.20 % worst
 #           4.1 % (left out unknown)
@@ -48,12 +48,10 @@
 #           (left out unknown)
 # Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, sharing costs
 #           0.64 %, NVIDIA H200 mean 0.84 % worst 18.9 % (left out unknown)
-# Regret:   rms_norm_gated_backward bfloat16: 8 leaves, NVIDIA H200 mean 4.66 % worst
-#           57.7 % (left out unknown)
-# Regret:   rms_norm_gated_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.38 % worst
-#           9.2 % (left out unknown)
+# Regret:   rms_norm_gated_forward bfloat16: 18 leaves, NVIDIA H200 mean 0.56 % worst
+#           16.1 % (left out unknown)
 # Format:   3
-# Body:     sha256:dc6d9364ec03ec92bab6018b97f8780ef99c16ec01f5906f8b8a9cd1201a3a68
+# Body:     sha256:c58e1838d7cfae6bc77358c75c39aef4ecad108f7d3511f240b9a4d2d68260be
 
 """Launch configs by operator, dtype, shape and GPU; `lookup` finds one."""
 
@@ -111,7 +109,6 @@ BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config("block_row", 16, 16, 1, 0, "columns", 
 BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config("block_row", 32, 8, 1, 0, "columns", 16)
 BLOCK_ROW_32_WARPS_8 = Config("block_row", 32, 8)
 BLOCK_ROW_32_WARPS_16_COLUMNS_16 = Config("block_row", 32, 16, 1, 0, "columns", 16)
-PERSISTENT_WARPS_1_PER_SM_1_DEPENDENT = Config("persistent", 1, 1, 1, 1, "dependent")
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config(
     "persistent",
     1,
@@ -120,6 +117,7 @@ PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config(
     1,
     "dependent",
 )
+PERSISTENT_WARPS_1_STAGES_3_PER_SM_16 = Config("persistent", 1, 1, 3, 16)
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     "persistent",
     1,
@@ -136,7 +134,6 @@ PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config(
     4,
     "dependent",
 )
-PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT = Config("persistent", 1, 4, 1, 1, "dependent")
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     "persistent",
     1,
@@ -145,7 +142,6 @@ PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     2,
     "dependent",
 )
-PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT = Config("persistent", 1, 8, 1, 1, "dependent")
 PERSISTENT_WARPS_8_PER_SM_1_REDUCE = Config("persistent", 1, 8, 1, 1, "reduce")
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     "persistent",
@@ -159,22 +155,6 @@ PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config("persistent", 1, 16, 1, 1, "reduce"
 PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     "persistent",
     2,
-    2,
-    3,
-    4,
-    "dependent",
-)
-PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    4,
-    2,
-    1,
-    2,
-    "dependent",
-)
-PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    4,
     2,
     3,
     4,
@@ -247,6 +227,7 @@ ROW_WARPS_8_COLUMNS_64 = Config("row", 1, 8, 1, 0, "columns", 64)
 ROW_WARPS_8 = Config("row", 1, 8)
 ROW_WARPS_16 = Config("row", 1, 16)
 ROW_WARPS_32 = Config("row", 1, 32)
+SPLIT_1024_WARPS_2 = Config("split", 1, 2, 1, 0, "none", 1024)
 SPLIT_1024_WARPS_4 = Config("split", 1, 4, 1, 0, "none", 1024)
 SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
 SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
@@ -303,10 +284,10 @@ def fused_add_rms_norm_backward_bfloat16(
     if hidden <= 256:
         if 64 * rows >= sms:
             if hidden <= 64:
-                if rows >= 4 * sms:
+                if 22 * rows >= 43 * sms:
                     return PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
                 return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-            if rows >= 4 * sms:
+            if 22 * rows >= 43 * sms:
                 if rows >= 16 * sms:
                     return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
                 return BLOCK_ROW_32_WARPS_16_COLUMNS_16
@@ -553,52 +534,43 @@ def rms_norm_forward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) ->
     return SPLIT_4096_WARPS_32
 
 
-def rms_norm_gated_backward_bfloat16(
-    rows: int,
-    hidden: int,
-    sms: int,
-    l2_bytes: int,
-) -> Config:
-    if hidden <= 256:
-        if 64 * rows >= sms:
-            if hidden <= 128:
-                if rows >= 16 * sms:
-                    return PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                return PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT
-            return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-        return PERSISTENT_WARPS_1_PER_SM_1_DEPENDENT
-    if hidden <= 2048:
-        if rows >= sms:
-            return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-        return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT
-    if hidden <= 8192:
-        return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
-    return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-
-
 def rms_norm_gated_forward_bfloat16(
     rows: int,
     hidden: int,
     sms: int,
     l2_bytes: int,
 ) -> Config:
-    if hidden <= 512:
-        if rows >= 16 * sms:
-            if hidden <= 64:
+    if hidden <= 64:
+        if 100 * rows >= sms:
+            if rows >= 40 * sms:
                 return BLOCK_ROW_8_WARPS_1
+            return BLOCK_ROW_16_WARPS_8
+        return ROW_WARPS_1
+    if hidden <= 256:
+        if rows >= 20 * sms:
             if hidden <= 128:
                 return BLOCK_ROW_4_WARPS_1
             return BLOCK_ROW_2_WARPS_1
         return ROW_WARPS_1
     if hidden <= 8192:
-        if rows >= 4 * sms:
-            if rows >= 64 * sms:
-                if hidden <= 1024:
-                    return BLOCK_ROW_2_WARPS_2
-                return SPLIT_1024_WARPS_4
+        if rows >= 3 * sms:
+            if hidden <= 1023:
+                if rows >= 40 * sms:
+                    return PERSISTENT_WARPS_1_STAGES_3_PER_SM_16
+                return ROW_WARPS_1
             if hidden <= 2048:
+                if rows >= 192 * sms:
+                    if hidden <= 1024:
+                        return BLOCK_ROW_2_WARPS_2
+                    return SPLIT_1024_WARPS_2
                 return ROW_WARPS_4
+            if hidden <= 4096:
+                if rows >= 20 * sms:
+                    return SPLIT_1024_WARPS_4
+                return SPLIT_2048_WARPS_8
             return SPLIT_2048_WARPS_8
+        if hidden <= 512:
+            return ROW_WARPS_4
         if hidden <= 1024:
             return ROW_WARPS_8
         return ROW_WARPS_16
@@ -621,9 +593,6 @@ TABLES: dict[tuple[str, str], Callable[[int, int, int, int], Config]] = {
     ("rms_norm_forward", "bfloat16"): rms_norm_forward_bfloat16,
     ("rms_norm_forward", "float16"): rms_norm_forward_bfloat16,
     ("rms_norm_forward", "float32"): rms_norm_forward_float32,
-    ("rms_norm_gated_backward", "bfloat16"): rms_norm_gated_backward_bfloat16,
-    ("rms_norm_gated_backward", "float16"): rms_norm_gated_backward_bfloat16,
-    ("rms_norm_gated_backward", "float32"): rms_norm_gated_backward_bfloat16,
     ("rms_norm_gated_forward", "bfloat16"): rms_norm_gated_forward_bfloat16,
     ("rms_norm_gated_forward", "float16"): rms_norm_gated_forward_bfloat16,
     ("rms_norm_gated_forward", "float32"): rms_norm_gated_forward_bfloat16,

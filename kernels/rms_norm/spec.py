@@ -48,6 +48,7 @@ rms_norm_forward = register(
     OperatorSpec(
         name="rms_norm_forward",
         flags=(Flag("store_rstd", "no_rstd"), *ROUNDING),
+        limiting=(),
         config=RMSNormConfig,
         dtypes=tuple(ITEMSIZE),
         max_hidden=MAX_HIDDEN,
@@ -76,6 +77,7 @@ rms_norm_backward = register(
     OperatorSpec(
         name="rms_norm_backward",
         flags=(Flag("needs_dweight", "no_dweight"), ROUNDING[0]),
+        limiting=("no_dweight",),
         config=RMSNormConfig,
         dtypes=tuple(ITEMSIZE),
         max_hidden=MAX_HIDDEN,

@@ -26,6 +26,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.spec import rms_norm_backward, rms_norm_forward
 from normtune.kernels.rms_norm_gated.launch import (
     MAX_ELEMENTS_PER_THREAD,
+    NO_DWEIGHT,
     NO_GATE,
     resolve_backward,
     resolve_forward,
@@ -185,6 +186,7 @@ rms_norm_gated_forward = register(
         rms_norm_forward,
         name="rms_norm_gated_forward",
         flags=(rms_norm_forward.flags[0], *_MODES, Flag("rounds_once", "hugging_face")),
+        limiting=(NO_GATE,),
         max_hidden=MAX_HIDDEN,
         buffers=partial(_with_gate, rms_norm_forward),
         space=_forward_space,
@@ -209,6 +211,7 @@ rms_norm_gated_backward = register(
         rms_norm_backward,
         name="rms_norm_gated_backward",
         flags=(rms_norm_backward.flags[0], *_MODES),
+        limiting=(NO_DWEIGHT, NO_GATE),
         max_hidden=MAX_HIDDEN,
         buffers=partial(_with_gate, rms_norm_backward),
         space=_backward_space,

@@ -1,5 +1,6 @@
 """Guarantees of a spec to planning, fit and dispatch."""
 
+import random
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
+from normtune.heuristics.regret.legality import all_variants
 from normtune.kernels.operator import IllegalConfigError, operator, operators, register
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -32,6 +34,21 @@ def any_config(draw, spec):
     problem = Problem(spec.name, 1, draw(lengths(spec)), "bfloat16")
     space = spec.space("full", problem, TARGETS["sm_90"]) + spec.space("default", problem, TARGETS["sm_90"])
     return draw(st.sampled_from(space))
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in operators().values() if spec.flags])
+def test_legality_depends_on_the_limiting_flags_alone(name):
+    spec, draw = operator(name), random.Random(0)
+    for target in ("sm_90", "gfx942"):
+        for rows, hidden, dtype in ((1, 64, "bfloat16"), (4096, 4096, "float16"), (1 << 20, 12288, "float32")):
+            problem = Problem(spec.name, rows, hidden, dtype)
+            space = spec.space("full", problem, TARGETS[target])
+            for config in draw.sample(space, min(8, len(space))):
+                legal = {}
+                every = all_variants(spec)
+                for variant in draw.sample(every, min(60, len(every))):
+                    found = spec.is_legal(config, problem._replace(variant=variant), TARGETS[target])
+                    assert legal.setdefault(spec.limiting_part(variant), found) == found
 
 
 @pytest.mark.long

@@ -1,12 +1,9 @@
 """The operators at the door: taken by name, honest about bytes, with FP8 in their buffers and not in their problems."""
 
-import random
-
 import pytest
 import torch
 
 from normtune.errors import UsageError
-from normtune.heuristics.regret.legality import all_variants
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, operator, operators, read_config
 from normtune.kernels.problem import BUFFER_ITEMSIZE, INDEX_ITEMSIZE, ITEMSIZE, Buffer
@@ -15,7 +12,6 @@ from normtune.kernels.rms_norm_quantize_fp8.launch import MAX_PARTIALS, resolve
 from normtune.kernels.rms_norm_quantize_fp8.variants import (
     FLAGS,
     SCALINGS,
-    TRANSPOSE,
     operator_name,
     variant_of,
     work_of,
@@ -112,18 +108,3 @@ def test_partial_maxima_stay_few_and_legality_never_returns():
     blocks = operator(NAMES[2])
     cut = QuantizeConfig("split", 1, 1, block_col=64)
     assert not blocks.is_legal(cut, blocks.problem(4, 256, "float32"), TARGET)
-
-
-@pytest.mark.parametrize("scaling", [*NAMES, operator_name(TRANSPOSE)])
-def test_legality_depends_on_the_limiting_flags_alone(scaling):
-    spec = operator(scaling)
-    draw = random.Random(0)
-    variants = all_variants(spec)
-    for target in ("sm_90", "gfx942"):
-        for rows, hidden, dtype in ((1, 64, "bfloat16"), (4096, 4096, "float16"), (1 << 20, 12288, "float32")):
-            problem = spec.problem(rows, hidden, dtype)
-            for config in draw.sample(spec.space("full", problem, TARGETS[target]), 8):
-                legal = {}
-                for variant in draw.sample(variants, 60):
-                    found = spec.is_legal(config, problem._replace(variant=variant), TARGETS[target])
-                    assert legal.setdefault(spec.limiting_part(variant), found) == found
