@@ -1,9 +1,8 @@
 """`--strategy plane` on recordings: what it times, and what its tables lose, beside a search that times every config.
 
 In: the H200 recordings, each operator's plain problems in bfloat16. Out: benchmarks/results/strategies/plane.json and
-.md. No GPU. Both searches run until they end; a table is fitted to what each has seen, and scored at every recorded
-problem. Launches that a recording lacks count as the search's loss where it looks for the best of a problem; a table's
-are left out.
+.md. No GPU. Only problems of which a sweep timed every config. Both searches run until they end; a table is fitted to
+what each has seen, and scored at these problems, those left out where its launch was not recorded.
 
     python benchmarks/plane.py [RECORDING ...]
 """

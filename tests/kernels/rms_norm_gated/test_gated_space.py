@@ -5,7 +5,7 @@ import pytest
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.tuner.device.compiling import compile_all
+from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import Job
 from normtune.tuner.plan.plan import candidates
 
