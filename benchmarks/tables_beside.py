@@ -1,6 +1,7 @@
 """What two tables choose, timed in the same rounds on this GPU, at shapes of a recording.
 
-    python benchmarks/tables_beside.py ONE.py OTHER.py [--recording nvidia-h200] [--shapes 60] [--json FILE]
+    python benchmarks/tables_beside.py ONE.py OTHER.py [--device cuda:0] [--recording nvidia-h200] [--shapes 60]
+                                       [--json FILE]
 
 In: the tables, of whose plain functions those that both have, in bfloat16, are compared. Out: what each loses against
 the fastest of both and of the recording's best config, mean and worst, by operator. Shapes are drawn with a fixed seed.
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from normtune import load_table
+from normtune.heuristics.tablefile.locate import Table
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import operator, operators, read_config
 from normtune.kernels.problem import Problem
@@ -71,6 +73,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs=2, metavar="TABLE", type=Path)
+    parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--recording", default="nvidia-h200")
     parser.add_argument("--shapes", type=int, default=60, help="of each operator")
     parser.add_argument("--json", type=Path, help="write the figures here too")
@@ -78,12 +81,12 @@ def main() -> None:
     tables = [load_table(path) for path in options.tables]
     names = [name for name in sorted(operators()) if all(table.function(name, DTYPE) for table in tables)]
     best = bests(options.recording, names)
-    bench = open_device("cuda:0")
+    bench = open_device(options.device)
     tasks, chosen = [], {}
     for name in names:
         problems = sorted(problem for problem in best if problem.operator == name)
         for problem in Random(0).sample(problems, min(options.shapes, len(problems))):
-            answers = [table.lookup(name, DTYPE, problem.rows, problem.hidden).config for table in tables]
+            answers = [answer(table, problem) for table in tables]
             kept, _ = candidates(operator(name), {*answers, best[problem]}, problem, bench.target)
             tasks.append(Task(problem, tuple(kept)))
             chosen[problem] = [_launch(config, problem, bench.target) for config in answers]
@@ -108,6 +111,13 @@ def main() -> None:
     print(json.dumps(document, indent=1))
     if options.json:
         options.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def answer(table: Table, problem: Problem) -> Config:
+    """The table's config for a problem."""
+    function = table.answer(problem.operator, problem.dtype)
+    assert function is not None
+    return function(problem.rows, problem.hidden)
 
 
 def _launch(config: Config, problem: Problem, target: Target) -> Any:

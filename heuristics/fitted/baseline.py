@@ -12,10 +12,12 @@ from pathlib import Path
 from normtune.errors import UsageError
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.rules.rule import Rule
+from normtune.heuristics.solver.simplify import replaced as with_parts
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.parse import trees
-from normtune.heuristics.tablefile.tree import Tree, choose
+from normtune.heuristics.tablefile.tree import Leaf, Tree, choose, configs_of
 from normtune.kernels.config import Config
+from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem, join_key, split_key
 from normtune.kernels.target import Target
 
@@ -69,7 +71,15 @@ def of_file(path: str | os.PathLike[str], replaced: bool = False) -> Incumbents:
     """
     if locate.load(path).header.is_for_any_gpu:
         raise UsageError(f"{locate.told(path)} is a table for any GPU: expected one of one GPU, or a rule")
-    return Incumbents(trees(locate.read(path)), replaced=replaced)
+    found = {
+        (key, dtype): _of_operator(split_key(key)[0], tree) for (key, dtype), tree in trees(locate.read(path)).items()
+    }
+    return Incumbents(found, replaced=replaced)
+
+
+def _of_operator(operator: str, tree: Tree) -> Tree:
+    """The tree with configs of the operator's class: a file names knobs, and two classes may have the same ones."""
+    return with_parts(tree, (Leaf(read_config(operator, config.to_json())) for config in configs_of(tree)))
 
 
 def baseline(name: str, folder: Path) -> Incumbents:

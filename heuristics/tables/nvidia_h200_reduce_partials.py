@@ -15,7 +15,7 @@
 # Shared:   reduce_partials float16: uses bfloat16, as it has no data of its own
 # Shared:   reduce_partials float32: uses bfloat16, as it has no data of its own
 # Format:   3
-# Body:     sha256:6361f626cce17ef656db976934a53c6dede85d486659fed5ed2b7fa71487f199
+# Body:     sha256:5348e685d9d4cb52e109daa26ba40b201dfff0949647872df352b9ebc86ebfa3
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -27,8 +27,8 @@ class Config(NamedTuple):
     """How a kernel is launched.
 
     Attributes:
-        block_row: rows of the tile that a program transposes.
-        block_col: columns of that tile.
+        block_row: rows of partial sums a program adds at a time.
+        block_col: columns a program.
         num_warps: warps a program.
     """
 

@@ -16,11 +16,14 @@ from normtune.heuristics.rules import RULES
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import NOWHERE_SLOWER, parse
 from normtune.heuristics.tablefile.parse import trees
-from normtune.heuristics.tablefile.tree import Leaf, Split, choose, distinct, leaves
+from normtune.heuristics.tablefile.tree import Leaf, Split, choose, configs_of, distinct, leaves
+from normtune.kernels import config as config_module
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
+from normtune.kernels.reduce_partials.config import ReduceConfig
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
+from normtune.kernels.transpose_fp8.config import TransposeConfig
 from normtune.results.evidence import Evidence
 
 TARGET = TARGETS["sm_90"]
@@ -191,3 +194,12 @@ def test_a_dtype_shares_no_function_that_is_slower_than_its_own_in_use(measure, 
     plain, other = fit(evidence, FitOptions(leaves=3), incumbents=beside).functions
     assert (plain.dtype, other.dtype) == ("bfloat16", "float32")
     assert choose(other.tree, 64, 256) == RMSNormConfig("row", 1, 8)
+
+
+def test_a_table_s_configs_are_of_its_operator_where_another_one_has_the_same_knobs(monkeypatch) -> None:
+    """Their class names the knobs in the new table."""
+    of_both = next(knobs for knobs, of in config_module._DECLARED.items() if of in (ReduceConfig, TransposeConfig))
+    monkeypatch.setitem(config_module._DECLARED, of_both, TransposeConfig)
+    found = baseline("nvidia_h200_reduce_partials", Path())
+    configs = [*configs_of(found.trees["reduce_partials", "bfloat16"])]
+    assert len(configs) > 2 and {type(config) for config in configs} == {ReduceConfig}
