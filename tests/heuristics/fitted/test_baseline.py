@@ -200,6 +200,6 @@ def test_a_table_s_configs_are_of_its_operator_where_another_one_has_the_same_kn
     """Their class names the knobs in the new table."""
     of_both = next(knobs for knobs, of in config_module._DECLARED.items() if of in (ReduceConfig, TransposeConfig))
     monkeypatch.setitem(config_module._DECLARED, of_both, TransposeConfig)
-    found = baseline("nvidia_h200_reduce_partials", Path())
+    found = of_file(locate.SHIPPED / "nvidia_h200_reduce_partials.py")
     configs = [*configs_of(found.trees["reduce_partials", "bfloat16"])]
     assert len(configs) > 2 and {type(config) for config in configs} == {ReduceConfig}
