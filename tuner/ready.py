@@ -17,6 +17,7 @@ from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, known, stale_plan
 from normtune.tuner.refining import Refining
 from normtune.tuner.request import Request, Wanted
+from normtune.tuner.search.advice import advice
 from normtune.tuner.search.control import ControlSample, WithControl
 from normtune.tuner.search.protocol import Known, Search, Strategy
 from normtune.tuner.search.refine import Refine
@@ -79,6 +80,8 @@ def ready(request: Request, wanted: Wanted, store: Store, device: Device, target
         plan, strategy = refined(request, wanted.refining, stored, device, target)
     else:
         plan = wanted.plan(request.chosen.space, target)
+    if request.takes_advice:
+        strategy = request.search(advice(plan.tasks, device, target))
     names = {task.problem.operator for task in plan.tasks}
     search = strategy(plan.tasks, known(stored, names, request.retry_failed))
     return Ready(device, target, lines, stored, plan, strategy, search, control)

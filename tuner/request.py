@@ -4,14 +4,15 @@ In: the options of `normtune sweep`. Out: `Request`: the problems, space, search
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from normtune.errors import UsageError
+from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.results.regimes import COLD, check_regime
@@ -150,10 +151,17 @@ class Request:
         name = str(self.target)
         return TARGETS[name] if name in TARGETS else target_for(name, TARGETS["sm_90"].sms)
 
-    def search(self) -> Strategy:
-        """What makes the search."""
+    @property
+    def takes_advice(self) -> bool:
+        """Whether its search begins with what a table answers."""
+        chosen = search(self.chosen.strategy)
+        return not self.stale and self.refine is None and getattr(chosen, "takes_advice", False)
+
+    def search(self, advice: Mapping[Problem, Config] | None = None) -> Strategy:
+        """What makes the search; `advice` is for one that takes it."""
         chosen: Callable[..., Search] = search(self.chosen.strategy)
-        return chosen if self.studies is None else partial(chosen, studies=Path(self.studies))
+        options: dict[str, Any] = {} if self.studies is None else {"studies": Path(self.studies)}
+        return partial(chosen, **options, **({"advice": advice} if advice else {}))
 
     def wanted(self) -> "Wanted":
         """The problems of the grid, of the sizes or of the shapes."""

@@ -95,7 +95,8 @@ def unused(runs: Sequence[dict[Config, Samples]], known: dict[Config, Level]) ->
 
 def _tasks(samples: dict[Config, Samples]) -> list[dict[Config, Samples]]:
     """The samples of each task of a run: one begins where a config enters the rounds, as none does within a race."""
-    begins = {int(begin) for own in samples.values() for begin in _begins(own.rounds)}
+    every = np.unique(np.concatenate([own.rounds for own in samples.values()]))
+    begins = {int(begin) for own in samples.values() for begin in _begins(own.rounds, every)}
     if len(begins) < 2:
         return [samples]
     ends = np.array(sorted(begins)[1:])
@@ -108,9 +109,9 @@ def _tasks(samples: dict[Config, Samples]) -> list[dict[Config, Samples]]:
     return tasks
 
 
-def _begins(rounds: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The rounds that do not follow another one."""
-    return rounds[np.diff(rounds, prepend=rounds[:1] - 2) != 1]
+def _begins(rounds: NDArray[np.int32], every: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The rounds of a config that it does not have the one before of, of all rounds of the run."""
+    return rounds[np.diff(np.searchsorted(every, rounds), prepend=-2) != 1]
 
 
 def _of_task(samples: dict[Config, Samples], number: int) -> dict[Config, Level]:

@@ -78,13 +78,15 @@ class Table(NamedTuple):
 
         Of an operator with named integers that the table does not have, those of the nearest ones.
         """
+        return next((self.tables[name, dtype] for name in self.names(key, dtype) if (name, dtype) in self.tables), None)
+
+    def names(self, key: str, dtype: str) -> list[str]:
+        """The keys by which `function` looks an operator up, in this order."""
         operator, variant = split_key(key)
-        found = self.tables.get((key, dtype)) or self.tables.get((operator, dtype))
-        if found is None and "=" in operator:
+        near = None
+        if "=" in operator and not {(key, dtype), (operator, dtype)} & self.tables.keys():
             near = nearest_sizes(operator, {split_key(name)[0] for name, of in self.tables if of == dtype})
-            if near is not None:
-                return self.tables.get((join_key(near, variant), dtype)) or self.tables.get((near, dtype))
-        return found
+        return [key, operator] if near is None else [join_key(near, variant), near]
 
     def batch_invariant(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
         """As `function`, for batch-invariant functions."""
@@ -331,13 +333,13 @@ def row_bounds(table: Table, key: str, dtype: str, hidden: int, target: Target) 
     bounds = {1}
     whole = Box(1, MAX_ROWS, 1, hidden)
     if table.header.is_for_any_gpu:
-        for name in (key, split_key(key)[0]):
+        for name in table.names(key, dtype):
             if any_gpu := normalised_trees(text).get((name, dtype)):
                 for _, box in boxes_on(any_gpu, target.sms, target.l2_bytes, whole):
                     elements = () if box.most_elements is None else (box.most_elements // hidden + 1,)
                     bounds |= {box.least_rows, box.most_rows + 1, *elements}
     else:
-        for name in (key, split_key(key)[0]):
+        for name in table.names(key, dtype):
             if tree := trees(text).get((name, dtype)):
                 bounds |= {box.least_rows for _, box in regions(tree, whole)}
     return sorted(bound for bound in bounds if 1 <= bound <= MAX_ROWS)

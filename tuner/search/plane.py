@@ -53,20 +53,25 @@ class Plane:
 
     Args:
         tasks, known: see `protocol.Search`.
+        advice: the first config to measure at a problem; see `advice`.
     """
 
     name = "plane"
+    takes_advice = True
     # Of the candidates that `left` names, which are about as many as are timed.
     expected_blocks = 6.0
 
-    def __init__(self, tasks: Sequence[Task], known: Known) -> None:
+    def __init__(self, tasks: Sequence[Task], known: Known, advice: Mapping[Problem, Config] | None = None) -> None:
         order = [task for task in Agenda(tasks).left() if task.candidates]
         configs: dict[_Kind, set[Config]] = {}
         for task in order:
             configs.setdefault(_kind(task.problem), set()).update(task.configs)
         axes = {kind: Axes(among) for kind, among in configs.items()}
         self._shapes = {
-            task.problem: _Shape(task, known.get(task.problem, {}), axes[_kind(task.problem)]) for task in order
+            task.problem: _Shape(
+                task, known.get(task.problem, {}), axes[_kind(task.problem)], (advice or {}).get(task.problem)
+            )
+            for task in order
         }
         for shape in self._shapes.values():
             shape.others = [
@@ -117,9 +122,10 @@ class _Shape:
         is_found: whether its best config is expected to be known.
     """
 
-    def __init__(self, task: Task, known: Mapping[Config, Coverage], axes: Axes) -> None:
+    def __init__(self, task: Task, known: Mapping[Config, Coverage], axes: Axes, advised: Config | None = None) -> None:
         self.task = task
         self._axes = axes
+        self._advised = advised
         self._index = {candidate.config: index for index, candidate in enumerate(task.candidates)}
         self._failed: set[Config] = set()
         self._pending: Task | None = None
@@ -222,7 +228,10 @@ class _Shape:
         least = times.min(axis=1)
         found = times[:, [self._index[config] for config in self.logs]].min(axis=1, initial=np.inf)
         chosen: list[Config] = []
-        taken = [self._index[config] for config in (*self.logs, *self._failed)]
+        if self._advised is not None and self.is_free(self._advised):
+            chosen.append(self._advised)
+            found = np.minimum(found, times[:, self._index[self._advised]])
+        taken = [self._index[config] for config in (*self.logs, *self._failed, *chosen)]
         lacking = self._least - len(self.logs)
         free = len(configs) - len(self.logs) - len(self._failed)
         while len(chosen) < min(MOST, free) and (len(chosen) < lacking or (found - least).mean() >= GAIN):

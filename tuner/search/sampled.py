@@ -64,6 +64,7 @@ class Sampled(ABC):
         seed: of sampler and ties.
         studies: SQLite file for the studies; None keeps them in memory.
         most: number of configs after which a problem is done; None for `SHARE` of its candidates.
+        advice: the first config to propose at a problem; see `advice`.
 
     Raises:
         UsageError: the file is no database of studies, or cannot be written.
@@ -72,10 +73,18 @@ class Sampled(ABC):
     name: str
     expected_blocks = 4.0
     makes_studies = True
+    takes_advice = True
 
     def __init__(
-        self, tasks: Sequence[Task], known: Known, seed: int = 0, studies: Path | None = None, most: int | None = None
+        self,
+        tasks: Sequence[Task],
+        known: Known,
+        seed: int = 0,
+        studies: Path | None = None,
+        most: int | None = None,
+        advice: Mapping[Problem, Config] | None = None,
     ) -> None:
+        self._advice = advice or {}
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._storage = None if studies is None else storage(studies)
         self._suffix = uuid.uuid4().hex[:8]
@@ -121,13 +130,15 @@ class Sampled(ABC):
         return study
 
     def _winners(self, space: "_Space") -> list[Config]:
-        """The best configs of the nearest measured shapes, the nearest first."""
+        """The advised config, then the best ones of the nearest measured shapes, the nearest first."""
         if not space.neighbours:
             own = space.task.problem
             alike = (p for p in self._spaces if p._replace(rows=own.rows, hidden=own.hidden) == own and p != own)
             space.neighbours = sorted(alike, key=lambda problem: (distance(own, problem), problem))
         bests = (self._spaces[problem].best for problem in space.neighbours)
-        return list(dict.fromkeys(islice((best for best in bests if best is not None), _NEIGHBOURS)))
+        near = islice((best for best in bests if best is not None), _NEIGHBOURS)
+        advised = self._advice.get(space.task.problem)
+        return list(dict.fromkeys([*([] if advised is None else [advised]), *near]))
 
 
 class _Space:

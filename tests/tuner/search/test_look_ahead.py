@@ -27,6 +27,9 @@ class Pool:
     def __init__(self, jobs, target, **options):
         self.told, self.classes, self.at = options["told"], [], []
 
+    def start(self):
+        """Nothing to start."""
+
     def add(self, jobs):
         new = [found for job in jobs if (found := compile_class(job.problem, job.launch)) not in self.classes]
         self.classes += new

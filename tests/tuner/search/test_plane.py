@@ -9,15 +9,20 @@ import pytest
 from typer.testing import CliRunner
 
 from normtune import cli
+from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import COPY, Config, Implementation
-from normtune.kernels.operator import ImplementationLaunch
+from normtune.kernels.operator import ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
+from normtune.kernels.target import target_for
 from normtune.results.database.store import Coverage
-from normtune.results.records import Outcome
-from normtune.tuner.plan.plan import Candidate, Task
+from normtune.results.records import Device, Outcome
+from normtune.tuner.plan.plan import Candidate, Task, plan
+from normtune.tuner.search.advice import advice
 from normtune.tuner.search.plane import LEAST, MOST, NEIGHBOURS, Plane
+from normtune.tuner.search.random_draw import RandomDraw
 from normtune.tuner.search.simulation import Space, simulate
 from normtune.tuner.search.surrogate import DRAWS, Axes, Cells, distance, draws
+from normtune.tuner.search.tpe import TPE
 
 
 class Tile(Config):
@@ -203,3 +208,33 @@ def test_a_replayed_sweep_ends_and_is_complete(tmp_path):
 
     assert "complete: " in run()
     assert "nothing to do: all 9 problems are measured" in run()
+
+
+@pytest.mark.parametrize("kind", [Plane, TPE, RandomDraw])
+def test_the_advised_config_is_measured_first(kind):
+    advised = {one.task.problem: TILES[40] for one in SPACES[:4]}
+    search = kind([one.task for one in SPACES[:8]], {}, advice=advised)
+    asked = {task.problem: task.configs for task in search.ask(math.inf)}
+    assert sum(problem in advised for problem in asked) >= 2
+    assert all((TILES[40] in configs) for problem, configs in asked.items() if problem in advised)
+
+
+@pytest.mark.parametrize(("gpu", "sms"), [("NVIDIA H200", 132), ("NVIDIA L40S", 142)])
+def test_a_gpu_s_tables_advise_what_a_call_would_launch(gpu, sms, monkeypatch, tmp_path):
+    monkeypatch.delenv("NORMTUNE_TABLE", raising=False)
+    device = Device(gpu, "sm_90", sms, 60 << 20, 1 << 37, "GPU-0", "1.0")
+    target = target_for("sm_90", sms)
+    problems = [operator("rms_norm_forward").problem(rows, 4096, "bfloat16") for rows in (1, 4096)]
+    tasks = plan(problems, "default", target).tasks
+    found = advice(tasks, device, target)
+    tables = locate.select(gpu, "sm_90", sms, 60 << 20)
+    for task in tasks:
+        expected = tables.serving("rms_norm_forward").answer("rms_norm_forward", "bfloat16")(task.problem.rows, 4096)
+        launches = {candidate.config: candidate.launch for candidate in task.candidates}
+        spec = operator("rms_norm_forward")
+        launch = spec.launch_of(expected, task.problem, target)
+        assert (launches[found[task.problem]] == launch) if task.problem in found else launch not in launches.values()
+    assert found
+    (tmp_path / "broken.py").write_text("no table")
+    monkeypatch.setenv("NORMTUNE_TABLE", str(tmp_path / "broken.py"))
+    assert advice(tasks, device, target) == {}
