@@ -39,6 +39,7 @@ def test_what_is_left_out_stays_legal_and_in_the_full_space(dtype):
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_threads_spill_where_they_hold_more():
     target = TARGETS["sm_90"]
     jobs = {}
