@@ -60,6 +60,7 @@ def test_sizes():
         (("--device", "tpu"), 2, "unknown device 'tpu': expected cuda:N or replay:NAME"),
     ],
 )
+@pytest.mark.one_in(2)
 def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, code, message, tmp_path):
     store = tmp_path / "store.db"
     done = normtune("sweep", "--store", str(store), *arguments)

@@ -54,6 +54,7 @@ def test_the_widest_of_each_kind_compiles_in_each_variant(target, hidden):
 @pytest.mark.long
 @pytest.mark.parametrize("hidden", SIZES)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.slow
 def test_gradients_compile(target, hidden):
     pairs = []
     for variant in ("", *(flag.off for flag in BACKWARD_FLAGS)):

@@ -139,6 +139,7 @@ def test_the_gate_tries_the_binary_that_is_timed(rows):
 @pytest.mark.one_in(3)
 @pytest.mark.long
 @pytest.mark.parametrize(("target", "hidden"), [("sm_90", 65537), ("sm_90", 1 << 17), ("gfx942", 100_000)])
+@pytest.mark.slow
 def test_the_space_compiles_within_the_limits(target, hidden):
     limits = TARGETS[target]
     wanted = problems(KEYS, ["bfloat16"], [(257, hidden)]) + problems(NAMES, ["float32"], [(257, hidden)])

@@ -62,6 +62,7 @@ def test_the_default_space_compiles(target, variant):
 
 @pytest.mark.long
 @pytest.mark.parametrize("scaling", FLAGS)
+@pytest.mark.one_in(3)
 def test_all_variants_compile(scaling):
     off = [flag.off for flag in FLAGS[scaling] if flag.off not in ("fnuz", "e5m2")]
     pairs = [

@@ -90,6 +90,7 @@ def test_a_sweep_finds_all_binaries_in_a_folder_of_another_machine_and_compiles_
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_what_the_gate_launches_is_compiled_as_well(tmp_path, own_cache):
     plan = plan_of("rms_norm_backward", *CONFIGS)
     spec = operator("rms_norm_backward")

@@ -152,6 +152,7 @@ def loss_of_table(evidence, matrices, measured, leaves):
         pytest.param(0.5, None, 6, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_a_table_fitted_on_a_beginning_loses_less_than_one_fitted_on_as_many_at_random(recording, share, leaves, draws):
     evidence, medians, matrices = recording
     tasks = plan(problems([], ["bfloat16"], shapes("default")), "default", TARGET).tasks
