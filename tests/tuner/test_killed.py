@@ -92,6 +92,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path, undis
     ("end", "code"),
     [("SIGINT", 130), *(pytest.param(*one, marks=pytest.mark.slow) for one in (("SIGTERM", 143), ("SIGKILL", -9)))],
 )
+@pytest.mark.one_in(2)
 def test_a_sweep_that_is_ended_goes_on_where_it_was(tmp_path, undisturbed, end, code):
     sweep = start(tmp_path)
     wait_for(lambda: stored(tmp_path) > 200)

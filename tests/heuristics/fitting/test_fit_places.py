@@ -284,6 +284,7 @@ def test_a_data_folder_that_is_none_is_told(store, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_old_table(store) -> None:
     store("NVIDIA A")
     fit("--out", "table.py")

@@ -64,6 +64,7 @@ def each_rank(rank, meeting):
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_shards_of_two_processes(tmp_path):
     ranks = [
         subprocess.Popen([sys.executable, __file__, str(rank), str(tmp_path / "ranks")], stderr=subprocess.PIPE)

@@ -88,6 +88,7 @@ def test_a_transposition_writes_16_bytes_at_once_where_rows_allow_it(target, wid
 @pytest.mark.parametrize(
     "target", ["sm_90", *(pytest.param(one, marks=pytest.mark.slow) for one in ("sm_80", "gfx942"))]
 )
+@pytest.mark.slow
 def test_the_transposition_compiles(target):
     chosen = [
         pair for rows, hidden in ((1024, 4096), (1023, 100)) for pair in pairs("transpose_fp8", target, rows, hidden)

@@ -162,6 +162,7 @@ def test_measurements_of_which_some_have_no_code_are_judged_by_their_sources(toy
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_what_a_change_of_arithmetic_touches_is_measured_again_and_nothing_else(toy, measured, bench):
     before, after = "b_square += rounded(b_x * b_x", "b_square += 1.0 + rounded(b_x * b_x"
     assert KERNELS.count(before) == 1  # in the kernel of split
