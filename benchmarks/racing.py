@@ -22,7 +22,7 @@ from normtune.results.exchange.t4 import RecordedSpace
 from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.tuner.plan.estimate import H200, SENTINEL_MOVED
 from normtune.tuner.search import paired
-from normtune.tuner.search.adaptive import Adaptive
+from normtune.tuner.search.adaptive import two_batches
 from normtune.tuner.search.paired import PRECISION
 from normtune.tuner.search.protocol import Batch, Race, Samples
 from normtune.tuner.search.race import LOOKS, race
@@ -77,15 +77,7 @@ def fixed(blocks: int) -> Callable[[Sequence[Config]], Race]:
 
 def adaptive(configs: Sequence[Config]) -> Race:
     """The default search."""
-    space = {config: None for config in configs}
-    return Adaptive((), {}).batches(_Configs(space))  # type: ignore[arg-type]
-
-
-class _Configs:
-    """As much of a task as a race looks at."""
-
-    def __init__(self, configs: dict[Config, None]) -> None:
-        self.configs = list(configs)
+    return two_batches(configs)
 
 
 def winner(samples: dict[Config, Samples]) -> tuple[Config, int]:

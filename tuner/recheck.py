@@ -17,7 +17,7 @@ from normtune.tuner.device.open import Bench, Outcome, SkippedError
 from normtune.tuner.plan.plan import Plan, Task, fitting
 from normtune.tuner.rescue import Keeper
 from normtune.tuner.run_record import begun_run, measurements
-from normtune.tuner.search.adaptive import Adaptive
+from normtune.tuner.search.adaptive import Adaptive, two_batches
 
 # Number of tasks that may be taken out of order, if their binaries are compiled first.
 _AHEAD = 6
@@ -83,8 +83,7 @@ def recheck(
     begun = clock()
     end = math.inf if budget_seconds is None else begun + budget_seconds
     counts = Recheck()
-    races = Adaptive((), {})  # 6 rounds for all configs, 16 for candidates for the best
-    run = begun_run(bench, races.name)
+    run = begun_run(bench, Adaptive.name)
     keeper = Keeper(store, run) if store else None
     try:
         plan = fitting(Plan(tuple(tasks), {}), bench.free_bytes)
@@ -102,7 +101,7 @@ def recheck(
             left.remove(task)
             start = clock()
             try:
-                outcomes = bench.measure(task, races.batches(task))
+                outcomes = bench.measure(task, two_batches(task.configs))
             except SkippedError as error:
                 counts.skipped[str(error)] += 1
                 continue

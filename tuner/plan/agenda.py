@@ -47,10 +47,10 @@ class Agenda:
     def __init__(self, tasks: Sequence[Task], known: Mapping[Problem, Medians] | None = None) -> None:
         groups: dict[tuple[str, str, str], list[Task]] = {}
         for task in tasks:
-            groups.setdefault(_group(task.problem), []).append(task)
+            groups.setdefault(group_of(task.problem), []).append(task)
         seeds: dict[tuple[str, str, str], dict[tuple[int, int], Medians]] = {}
         for problem, medians in (known or {}).items():
-            seeds.setdefault(_group(problem), {})[problem.rows, problem.hidden] = medians
+            seeds.setdefault(group_of(problem), {})[problem.rows, problem.hidden] = medians
         self._groups = {name: _Group(members, seeds.get(name, {})) for name, members in groups.items()}
         turns = _turns([group.tasks for group in self._groups.values()])
         self._left = {task.problem: task for turn in turns for task in turn}
@@ -73,11 +73,11 @@ class Agenda:
         """Remove a task, as its measurement begins."""
         del self._left[task.problem]
         self._taken += 1
-        self._groups[_group(task.problem)].take(task.problem)
+        self._groups[group_of(task.problem)].take(task.problem)
 
     def learn(self, problem: Problem, medians: Medians) -> None:
         """Add the median times (ns) of a measured problem."""
-        self._groups[_group(problem)].learn(problem, medians)
+        self._groups[group_of(problem)].learn(problem, medians)
 
     def _contested(self) -> Task | None:
         """The task of most worth; None if it is the turn of coverage, or if nothing is known."""
@@ -201,7 +201,8 @@ def _points(shapes: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
     return np.array(axes, np.float64).T.reshape(len(shapes), 2)
 
 
-def _group(problem: Problem) -> tuple[str, str, str]:
+def group_of(problem: Problem) -> tuple[str, str, str]:
+    """What shapes have in common whose times say something of each other."""
     return problem.operator, problem.variant, problem.dtype
 
 

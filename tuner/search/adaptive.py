@@ -3,6 +3,9 @@
 In: see `protocol`. Out: two batches per problem.
 """
 
+from collections.abc import Sequence
+
+from normtune.kernels.config import Config
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.by_problem import ByProblem
 from normtune.tuner.search.protocol import Batch, Race
@@ -24,5 +27,10 @@ class Adaptive(ByProblem):
 
     def batches(self, task: Task) -> Race:
         """The first blocks for all configs, the rest for those close to the best."""
-        samples = yield Batch(task.configs, FIRST_BLOCKS)
-        yield Batch(close_to_best(samples, CLOSE), ALL_BLOCKS - FIRST_BLOCKS)
+        return two_batches(task.configs)
+
+
+def two_batches(configs: Sequence[Config]) -> Race:
+    """The first blocks for all of these configs, the rest for those close to the best."""
+    samples = yield Batch(configs, FIRST_BLOCKS)
+    yield Batch(close_to_best(samples, CLOSE), ALL_BLOCKS - FIRST_BLOCKS)

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,12 +23,11 @@ from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Coverage
 from normtune.results.records import ROUNDS_PER_BLOCK, Outcome
-from normtune.tuner.plan.agenda import Agenda
+from normtune.tuner.plan.agenda import Agenda, group_of
 from normtune.tuner.plan.plan import Task, spread
-from normtune.tuner.search.adaptive import CLOSE, FIRST_BLOCKS
+from normtune.tuner.search.adaptive import two_batches
 from normtune.tuner.search.paired import chained
-from normtune.tuner.search.protocol import Batch, Known, Race
-from normtune.tuner.search.rounds import close_to_best
+from normtune.tuner.search.protocol import Known, Race
 from normtune.tuner.search.surrogate import Array, Axes, Cells, distance, draws
 from normtune.tuner.timing.protocol import ALL_BLOCKS
 
@@ -44,8 +43,6 @@ NEIGHBOURS = 6
 TIE = 0.005
 # So many configs of a problem are measured, and this share of them: fewer say too little of whether the model holds.
 LEAST, SHARE = 8, 0.02
-
-_Kind: TypeAlias = tuple[str, str, str]
 
 
 class Plane:
@@ -63,22 +60,16 @@ class Plane:
 
     def __init__(self, tasks: Sequence[Task], known: Known, advice: Mapping[Problem, Config] | None = None) -> None:
         order = [task for task in Agenda(tasks).left() if task.candidates]
-        configs: dict[_Kind, set[Config]] = {}
+        groups: dict[tuple[str, str, str], _Group] = {}
         for task in order:
-            configs.setdefault(_kind(task.problem), set()).update(task.configs)
-        axes = {kind: Axes(among) for kind, among in configs.items()}
-        self._shapes = {
-            task.problem: _Shape(
-                task, known.get(task.problem, {}), axes[_kind(task.problem)], (advice or {}).get(task.problem)
-            )
-            for task in order
-        }
-        for shape in self._shapes.values():
-            shape.others = [
-                other
-                for kind, other in zip(map(_kind, self._shapes), self._shapes.values(), strict=True)
-                if kind == _kind(shape.task.problem) and other is not shape
-            ]
+            groups.setdefault(group_of(task.problem), _Group([], set())).configs.update(task.configs)
+        axes = {name: Axes(group.configs) for name, group in groups.items()}
+        self._shapes: dict[Problem, _Shape] = {}
+        for task in order:
+            name, problem = group_of(task.problem), task.problem
+            shape = _Shape(task, known.get(problem, {}), axes[name], groups[name].shapes, (advice or {}).get(problem))
+            groups[name].shapes.append(shape)
+            self._shapes[problem] = shape
         self._waiting = [shape for shape in self._shapes.values() if not shape.is_found]
         self._open: list[_Shape] = []
 
@@ -98,8 +89,7 @@ class Plane:
 
     def race(self, task: Task) -> Race:
         """As in `adaptive`."""
-        samples = yield Batch(task.configs, FIRST_BLOCKS)
-        yield Batch(close_to_best(samples, CLOSE), ALL_BLOCKS - FIRST_BLOCKS)
+        return two_batches(task.configs)
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Learn the outcomes of a task; look for more to gain."""
@@ -112,26 +102,40 @@ class Plane:
                 self._open.append(shape)
 
 
+class _Group(NamedTuple):
+    """The problems of one operator, variant and dtype, and all their configs."""
+
+    shapes: "list[_Shape]"
+    configs: set[Config]
+
+
 class _Shape:
     """One problem.
 
     Attributes:
         task: with all its candidates.
         logs: log times of measured configs, chained through the best of each task.
-        others: the other problems of the same operator, variant and dtype.
+        best: the best measured config; None without one.
         is_found: whether its best config is expected to be known.
     """
 
-    def __init__(self, task: Task, known: Mapping[Config, Coverage], axes: Axes, advised: Config | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        known: Mapping[Config, Coverage],
+        axes: Axes,
+        group: "Sequence[_Shape]",
+        advised: Config | None = None,
+    ) -> None:
         self.task = task
         self._axes = axes
+        self._group = group
         self._advised = advised
         self._index = {candidate.config: index for index, candidate in enumerate(task.candidates)}
         self._failed: set[Config] = set()
         self._pending: Task | None = None
         self._random = np.random.default_rng(zlib.crc32(str(task.problem).encode()))
         self.logs: dict[Config, float] = {}
-        self.others: list[_Shape] = []
         self._steps = 0
         for config, coverage in known.items():
             if config in self._index and coverage.median_ns is not None:
@@ -140,18 +144,15 @@ class _Shape:
                 self._failed.add(config)
         measured = len(self.logs) + len(self._failed)
         self._least = max(LEAST, math.ceil(SHARE * len(task.candidates)))
-        rounds = known[self.best()].samples if self.logs else 0
+        self.best = self._fastest()
+        rounds = known[self.best].samples if self.best else 0
         self.is_found = measured == len(task.candidates) or (
             measured >= self._least and rounds >= ALL_BLOCKS * ROUNDS_PER_BLOCK
         )
 
-    def best(self) -> Config:
-        """The best measured config."""
-        return min(self.logs, key=lambda config: (self.logs[config], config))
-
     def ties(self) -> list[Config]:
         """Measured configs that are about as fast as the best."""
-        least = self.logs[self.best()]
+        least = min(self.logs.values(), default=math.inf)
         return [config for config, log in self.logs.items() if log <= least + TIE]
 
     def is_free(self, config: Config) -> bool:
@@ -166,15 +167,15 @@ class _Shape:
 
     def task_of(self, configs: Sequence[Config]) -> Task:
         """A task of these configs and the best measured one, to compare with."""
-        chosen = {*configs, *([self.best()] if self.logs else [])}
+        chosen = {*configs, self.best}
         return Task(self.task.problem, tuple(c for c in self.task.candidates if c.config in chosen))
 
     def served(self) -> Task | None:
         """The task of the best configs of the nearest problems; None if each, or a tie of it, was timed here."""
         lacking = dict.fromkeys(
-            other.best()
+            other.best
             for other in islice(self._near(), NEIGHBOURS)
-            if self.is_free(other.best()) and not any(tie in self.logs for tie in other.ties())
+            if other.best and self.is_free(other.best) and not any(tie in self.logs for tie in other.ties())
         )
         return self.task_of([*lacking]) if lacking else None
 
@@ -198,6 +199,10 @@ class _Shape:
         self.is_found = self.is_found or not outcomes
         self.logs |= chained(self.logs, {config: one for config, one in outcomes.items() if config != COPY})
         self._failed |= {config for config in task.configs if config not in self.logs}
+        self.best = self._fastest()
+
+    def _fastest(self) -> Config | None:
+        return min(self.logs, key=lambda config: (self.logs[config], config), default=None)
 
     def cells(self) -> Cells:
         """The measured configs."""
@@ -214,14 +219,15 @@ class _Shape:
     @cached_property
     def _nearest(self) -> "list[_Shape]":
         own = self.task.problem
-        return sorted(self.others, key=lambda other: (distance(own, other.task.problem), other.task.problem))
+        others = (other for other in self._group if other is not self)
+        return sorted(others, key=lambda other: (distance(own, other.task.problem), other.task.problem))
 
     def _chosen(self) -> list[Config]:
         """Configs that are worth measuring now: each lowers the expected least time most, after those before it."""
         times = draws(self.cells(), self._points, (shape.cells() for shape in self._near()), self._random)
-        configs = self.task.configs
+        configs, fastest = self.task.configs, min(self.logs.values(), default=0.0)
         for config, log in self.logs.items():
-            times[:, self._index[config]] = log - self.logs[self.best()]
+            times[:, self._index[config]] = log - fastest
         times[:, [self._index[config] for config in self._failed]] = np.inf
         if not np.isfinite(times).any():
             return []
@@ -241,7 +247,3 @@ class _Shape:
             found = np.minimum(found, times[:, taken[-1]])
             chosen.append(configs[taken[-1]])
         return chosen
-
-
-def _kind(problem: Problem) -> _Kind:
-    return problem.operator, problem.variant, problem.dtype
