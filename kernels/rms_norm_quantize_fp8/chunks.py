@@ -1,7 +1,7 @@
 """A row in chunks: normalized and quantized by one program.
 
-In: pointers. Out: as in `kernels`. A row scale takes a third pass over the chunks, out of the registers or the cache.
-Part of the kernels' fingerprint.
+In: pointers. Out: as in `kernels`. A row scale takes a third pass over the chunks: over the norm where that stays in
+registers, else over x. Part of the kernels' fingerprint.
 """
 
 import triton
@@ -91,6 +91,7 @@ def quantize_split_kernel(
     ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
     IS_HELD: tl.constexpr,
+    NORM_IS_HELD: tl.constexpr,
     SCALING: tl.constexpr,
     GROUP: tl.constexpr,
     LARGEST: tl.constexpr,
@@ -103,7 +104,11 @@ def quantize_split_kernel(
     HAS_AMAX: tl.constexpr,
     ATOMIC: tl.constexpr,
 ):
-    """One row a program; arguments as in `kernels`, IS_HELD: whether chunks stay in registers between their uses."""
+    """One row a program; arguments as in `kernels`.
+
+    IS_HELD: whether what is read stays in registers between its uses. NORM_IS_HELD: the same of a norm before its row
+    scale is known.
+    """
     DTYPE: tl.constexpr = x_ptr.dtype.element_ty
     Q_DTYPE: tl.constexpr = q_ptr.dtype.element_ty
     COUNT: tl.constexpr = BLOCK_COL // GROUP
@@ -126,21 +131,28 @@ def quantize_split_kernel(
         b_square += b_x * b_x
     b_rstd = tl.rsqrt(tl.sum(b_square, axis=0) / hidden + eps)
     b_most = tl.zeros([BLOCK_COL], dtype=tl.int32)
+    t_norm = ()
     if SCALING == "row":
         for i_chunk in tl.static_range(CHUNKS):
             o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
             b_weight = load_weight(weight_ptr, o_col, m_col, offset)
             b_x = _chunk(p_x, p_residual, o_col, m_col, t_x, i_chunk, IS_HELD, HAS_RESIDUAL, ROUNDS_SUM)
-            b_most = tl.maximum(b_most, magnitude(norm(b_x, b_rstd, b_weight, DTYPE, ROUNDS_PRODUCT, ROUNDS_NORM)))
+            b_norm = norm(b_x, b_rstd, b_weight, DTYPE, ROUNDS_PRODUCT, ROUNDS_NORM)
+            b_most = tl.maximum(b_most, magnitude(b_norm))
+            if NORM_IS_HELD:
+                t_norm = t_norm + (b_norm,)  # noqa: RUF005
         b_scale = scale_of(tl.max(b_most, axis=0), least_amax, LARGEST)
         tl.store(scale_ptr + i_row, b_scale)
     elif SCALING == "static":
         b_scale = tl.load(scale_ptr)
     for i_chunk in tl.static_range(CHUNKS):
         o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
-        b_weight = load_weight(weight_ptr, o_col, m_col, offset)
-        b_x = _chunk(p_x, p_residual, o_col, m_col, t_x, i_chunk, IS_HELD, HAS_RESIDUAL, ROUNDS_SUM)
-        b_norm = norm(b_x, b_rstd, b_weight, DTYPE, ROUNDS_PRODUCT, ROUNDS_NORM)
+        if NORM_IS_HELD:
+            b_norm = t_norm[i_chunk]
+        else:
+            b_weight = load_weight(weight_ptr, o_col, m_col, offset)
+            b_x = _chunk(p_x, p_residual, o_col, m_col, t_x, i_chunk, IS_HELD, HAS_RESIDUAL, ROUNDS_SUM)
+            b_norm = norm(b_x, b_rstd, b_weight, DTYPE, ROUNDS_PRODUCT, ROUNDS_NORM)
         if HAS_Y:
             tl.store(y_ptr + i_row * extent(y_stride, ALIGNMENT) + o_col, b_norm.to(DTYPE), mask=m_col)
         if HAS_AMAX:

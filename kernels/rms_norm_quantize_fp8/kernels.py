@@ -26,7 +26,7 @@ from normtune.kernels.rms_norm_quantize_fp8.fp8 import (
     store_blocks,
 )
 from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, padded_rows, work_of
-from normtune.kernels.tiles.launch import Launch
+from normtune.kernels.tiles.launch import MAX_HELD_BYTES, Launch
 from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, row_block, store_tile, tile_mask
 
 # As in RMSNorm's forward: a longer row in chunks stays in registers, a shorter one is read again out of the cache.
@@ -358,6 +358,7 @@ def _options(launch: Launch, problem: Problem, work: Work) -> dict[str, Any]:
         is_held = row * itemsize > _MAX_READ_AGAIN_BYTES
         if work.has_residual:
             is_held = row * (itemsize if work.rounds_sum else 4) <= _MAX_SUM_BYTES
-        return options | {"CHUNKS": launch.chunks, "IS_HELD": is_held}
+        holds_norm = work.scaling == "row" and 4 * row <= MAX_HELD_BYTES
+        return options | {"CHUNKS": launch.chunks, "IS_HELD": is_held or holds_norm, "NORM_IS_HELD": holds_norm}
     options["BLOCK_ROW"] = launch.block_row
     return options | {"NUM_STAGES": launch.num_stages} if launch.looped else options
