@@ -4,10 +4,11 @@ In: see `protocol`. Out: for each problem a few tasks of some of its configs, an
 nearest shapes, so that a table finds one config that was timed at all of them.
 
 A Gaussian process (`surrogate`) draws the times of all configs of a problem from what was measured there and at shapes
-nearby. Configs are taken, greedily, that lower the mean of the best time over the draws most, until what is left to
-gain is expected to be less than `GAIN`; they are timed as in `adaptive`, and the problem is asked for again if there is
-more to gain by then. Binaries are compiled only for what is taken. Problems come in the order of `agenda`, a few at a
-time, so that some are timed while others are compiled.
+nearby. Configs are taken, greedily, that lower the mean of the best time over the draws most for what they cost, until
+none is expected to gain as much as `WORTH`; they are timed as in `adaptive`, and the problem is asked for again if
+there is more to gain by then. A config costs more where no other problem had its binary compiled. Binaries are compiled
+only for what is taken. Problems come in the order of `agenda`, a few at a time, so that some are timed while others are
+compiled.
 """
 
 import math
@@ -15,7 +16,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,18 +32,21 @@ from normtune.tuner.search.protocol import Known, Race
 from normtune.tuner.search.surrogate import Array, Axes, Cells, distance, draws
 from normtune.tuner.timing.protocol import ALL_BLOCKS
 
-# Expected log ratio of the best found to the best there is, below which a problem is left.
-GAIN = 0.01
+# Log ratio by which a config has to lower the expected best time of a problem, for each config that could be timed in
+# its place; and how many are timed while a binary is compiled, on the 16 cores of an H200's host.
+WORTH, BINARY = 0.0014, 5.0
 # Most configs of a task, and tasks that look for the best of a problem.
 MOST, STEPS = 12, 6
 # Problems begun and not yet done.
 OPEN = 16
+# Log time, in place of the best one of a problem where none is known.
+_NEVER = 100.0
 # Shapes whose best configs a problem is timed with.
 NEIGHBOURS = 6
 # Log ratio of configs of which one does as well as the other there.
 TIE = 0.005
-# So many configs of a problem are measured, and this share of them: fewer say too little of whether the model holds.
-LEAST, SHARE = 8, 0.02
+# So many configs of a problem are measured at least: fewer say too little of whether the model holds.
+LEAST = 8
 
 
 class Plane:
@@ -62,12 +66,12 @@ class Plane:
         order = [task for task in Agenda(tasks).left() if task.candidates]
         groups: dict[tuple[str, str, str], _Group] = {}
         for task in order:
-            groups.setdefault(group_of(task.problem), _Group([], set())).configs.update(task.configs)
+            groups.setdefault(group_of(task.problem), _Group([], set(), set())).configs.update(task.configs)
         axes = {name: Axes(group.configs) for name, group in groups.items()}
         self._shapes: dict[Problem, _Shape] = {}
         for task in order:
             name, problem = group_of(task.problem), task.problem
-            shape = _Shape(task, known.get(problem, {}), axes[name], groups[name].shapes, (advice or {}).get(problem))
+            shape = _Shape(task, known.get(problem, {}), axes[name], groups[name], (advice or {}).get(problem))
             groups[name].shapes.append(shape)
             self._shapes[problem] = shape
         self._waiting = [shape for shape in self._shapes.values() if not shape.is_found]
@@ -103,10 +107,17 @@ class Plane:
 
 
 class _Group(NamedTuple):
-    """The problems of one operator, variant and dtype, and all their configs."""
+    """The problems of one operator, variant and dtype.
+
+    Attributes:
+        shapes: the problems.
+        configs: of all of them.
+        binaries: those that were asked for.
+    """
 
     shapes: "list[_Shape]"
     configs: set[Config]
+    binaries: set[Any]
 
 
 class _Shape:
@@ -124,7 +135,7 @@ class _Shape:
         task: Task,
         known: Mapping[Config, Coverage],
         axes: Axes,
-        group: "Sequence[_Shape]",
+        group: _Group,
         advised: Config | None = None,
     ) -> None:
         self.task = task
@@ -143,11 +154,10 @@ class _Shape:
             elif config in self._index:
                 self._failed.add(config)
         measured = len(self.logs) + len(self._failed)
-        self._least = max(LEAST, math.ceil(SHARE * len(task.candidates)))
         self.best = self._fastest()
         rounds = known[self.best].samples if self.best else 0
         self.is_found = measured == len(task.candidates) or (
-            measured >= self._least and rounds >= ALL_BLOCKS * ROUNDS_PER_BLOCK
+            measured >= LEAST and rounds >= ALL_BLOCKS * ROUNDS_PER_BLOCK
         )
 
     def ties(self) -> list[Config]:
@@ -163,7 +173,7 @@ class _Shape:
     def expected(self) -> Task:
         """About as many candidates as will be timed."""
         free = [candidate for candidate in self.task.candidates if self.is_free(candidate.config)]
-        return Task(self.task.problem, tuple(spread(free, 2 * self._least)))
+        return Task(self.task.problem, tuple(spread(free, 2 * LEAST)))
 
     def task_of(self, configs: Sequence[Config]) -> Task:
         """A task of these configs and the best measured one, to compare with."""
@@ -219,7 +229,7 @@ class _Shape:
     @cached_property
     def _nearest(self) -> "list[_Shape]":
         own = self.task.problem
-        others = (other for other in self._group if other is not self)
+        others = (other for other in self._group.shapes if other is not self)
         return sorted(others, key=lambda other: (distance(own, other.task.problem), other.task.problem))
 
     def _chosen(self) -> list[Config]:
@@ -229,21 +239,21 @@ class _Shape:
         for config, log in self.logs.items():
             times[:, self._index[config]] = log - fastest
         times[:, [self._index[config] for config in self._failed]] = np.inf
-        if not np.isfinite(times).any():
-            return []
-        least = times.min(axis=1)
-        found = times[:, [self._index[config] for config in self.logs]].min(axis=1, initial=np.inf)
-        chosen: list[Config] = []
-        if self._advised is not None and self.is_free(self._advised):
-            chosen.append(self._advised)
-            found = np.minimum(found, times[:, self._index[self._advised]])
-        taken = [self._index[config] for config in (*self.logs, *self._failed, *chosen)]
-        lacking = self._least - len(self.logs)
-        free = len(configs) - len(self.logs) - len(self._failed)
-        while len(chosen) < min(MOST, free) and (len(chosen) < lacking or (found - least).mean() >= GAIN):
-            expected = np.minimum(found[:, None], times).mean(axis=0)
-            expected[taken] = np.inf
-            taken.append(int(expected.argmin()))
-            found = np.minimum(found, times[:, taken[-1]])
-            chosen.append(configs[taken[-1]])
-        return chosen
+        index, free = self._index, np.array([self.is_free(config) for config in configs])
+        found = times[:, [index[config] for config in self.logs]].min(axis=1, initial=_NEVER)
+        binaries = [candidate.launch.binary for candidate in self.task.candidates]
+        chosen: list[int] = []
+        while free.any() and len(chosen) < MOST:
+            known = len(self.logs) + len(chosen)
+            gain = np.where(free, found.mean() - np.minimum(found[:, None], times).mean(axis=0), -np.inf)
+            if known:
+                gain /= [1.0 if binary in self._group.binaries else 1.0 + BINARY for binary in binaries]
+            best = int(gain.argmax())
+            if not chosen and self._advised is not None and self.is_free(self._advised):
+                best = index[self._advised]
+            elif known >= LEAST and gain[best] < WORTH:
+                break
+            found, free[best] = np.minimum(found, times[:, best]), False
+            self._group.binaries.add(binaries[best])
+            chosen.append(best)
+        return [configs[one] for one in chosen]
