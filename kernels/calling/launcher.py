@@ -144,6 +144,7 @@ def prepare(
     scalars: Mapping[str, float],
     options: Mapping[str, Any] | None = None,
     reuses_dy: bool = False,
+    workspace: Tensor | None = None,
 ) -> Prepared:
     """A launch of an operator, repeatable on tensors like these.
 
@@ -155,16 +156,17 @@ def prepare(
         scalars: a value for each of the operator's `scalars`.
         options: compiler options besides those of the calls.
         reuses_dy: as in `Prepared`.
+        workspace: for all launches, each of which is given it as the last tensor; None if each allocates its own.
     """
     there = apart(tensors)
     first = next(iter(there.values()))
-    workspace = None
-    if launch.workspace:
-        workspace = torch.empty(launch.workspace, dtype=torch.float32, device=first.device)
+    allocated = launch.workspace if workspace is None else 0
+    if allocated:
+        workspace = torch.empty(allocated, dtype=torch.float32, device=first.device)
     calls = calls_of(spec, launch, problem, there, workspace, scalars, options)
-    arguments = [*map(there.get, tensors), *([workspace] if launch.workspace else [])]
+    arguments = [*map(there.get, tensors), *([] if workspace is None else [workspace])]
     device = first.device.index if first.is_cuda else None
-    return Prepared(calls, arguments, launch.workspace, device, reuses_dy)
+    return Prepared(calls, arguments, allocated, device, reuses_dy)
 
 
 def calls_of(

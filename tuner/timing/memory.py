@@ -58,9 +58,9 @@ def _excess_kernel(found_ptr, value_ptr, allowed_ptr, mark_ptr, length, BLOCK: t
     tl.store(mark_ptr, outside, mask=outside != 0)
 
 
-def read(source: Tensor, sink: Tensor, programs: int) -> None:
-    """Read all of `source` (int32, zeros, a multiple of `READ_WORDS` long); `sink` is one int32."""
-    _read_kernel[(programs,)](source, sink, source.numel(), BLOCK=READ_WORDS, num_warps=8)
+def read_call(source: Tensor, sink: Tensor, programs: int) -> KernelCall:
+    """The call that reads `source` (int32, zeros, a multiple of `READ_WORDS` long); `sink` is one int32."""
+    return KernelCall(_read_kernel, (programs,), (source, sink, source.numel()), {"BLOCK": READ_WORDS, "num_warps": 8})
 
 
 def copy(source: Tensor, target: Tensor) -> None:

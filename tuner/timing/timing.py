@@ -125,7 +125,8 @@ class Timer:
         words = -(-2 * l2_bytes // (4 * memory.READ_WORDS)) * memory.READ_WORDS
         self._evicting = torch.zeros(words, dtype=torch.int32, device=device)
         self._sink = torch.zeros(1, dtype=torch.int32, device=device)
-        self._programs = 4 * sms
+        read = memory.read_call(self._evicting, self._sink, 4 * sms)
+        self._read = Prepared([read], [self._evicting, self._sink], 0, device.index)
         self._workspace = torch.empty(0, dtype=torch.float32, device=device)
         self._sentinels: deque[int] = deque(maxlen=SENTINEL_WINDOW)
         pair = torch.zeros(2, SENTINEL_BYTES // 4, dtype=torch.float32, device=device)
@@ -137,7 +138,7 @@ class Timer:
 
     def evict(self) -> None:
         """Read twice the L2 on the current stream."""
-        memory.read(self._evicting, self._sink, self._programs)
+        self._read(self._evicting, self._sink)
 
     def workspace(self, elements: int) -> Tensor:
         """Float32 workspace of at least that many elements, shared by all launches: they run one after another."""
@@ -219,7 +220,7 @@ class CudaSession(Generic[Label]):
         self._problem = problem
         self._launches = dict(launches)
         self._regime = regime
-        self._prepared: dict[Label, Prepared] = {}
+        self._prepared: dict[Label, Prepared | None] = {}
         self._slow: set[Label] = set()
         self._footprint = spec.bytes_moved(problem)
         words = (-(-self._footprint // 8),)  # half of the bytes are read, half are written
@@ -332,10 +333,8 @@ class CudaSession(Generic[Label]):
             label: of the launch.
             keeps: keep tensors that an implementation returns; else they are copied into the given ones.
         """
-        if self._regime == EAGER and not self._is_foreign(label):
-            return self._eager_launcher(label)
-        if label == COPY:
-            return _copy
+        if not self._is_foreign(label) and (prepared := self._prepared_launch(label)) is not None:
+            return partial(self._launch_prepared, prepared)
         resolved, workspace = self._launches[label], self._timer.workspace(0)
         # In eager mode an implementation's results are freed at once, as in a model.
         kept: deque[Any] | None = deque(maxlen=0 if self._regime == EAGER else None) if keeps else None
@@ -352,31 +351,41 @@ class CudaSession(Generic[Label]):
 
         return launch_once
 
-    def _eager_launcher(self, label: Label) -> Run:
-        """The launcher of users' calls: without Triton's binder, with a workspace allocated at each launch."""
-        prepared = self._prepared.get(label)
-        if prepared is None:
-            try:
-                prepared = self._prepared[label] = self._prepare(label)
-            except Exception as error:
-                raise failure(error) from None
+    @property
+    def _workspace(self) -> Tensor | None:
+        """That of all launches; None if each allocates its own, as those of users do."""
+        return None if self._regime == EAGER else self._timer.workspace(0)
 
-        def launch_once(tensors: Mapping[str, Tensor]) -> None:
-            try:
-                prepared(*tensors.values(), None)
-            except Exception as error:
-                raise failure(error) from None
+    def _launch_prepared(self, prepared: Prepared, tensors: Mapping[str, Tensor]) -> None:
+        """A launch without Triton's binder, which takes most of the time of a capture."""
+        shared = self._workspace
+        try:
+            prepared(*tensors.values(), None, *([] if shared is None else [shared]))
+        except Exception as error:
+            raise failure(error) from None
 
-        return launch_once
+    def _prepared_launch(self, label: Label) -> Prepared | None:
+        """The repeatable launch; None where the order of a kernel's arguments has none: a failure in `eager`."""
+        if label not in self._prepared:
+            try:
+                self._prepared[label] = self._prepare(label)
+            except Exception as error:
+                if self._regime == EAGER or not isinstance(error, ValueError):
+                    raise failure(error) from None
+                self._prepared[label] = None
+        return self._prepared[label]
 
     def _prepare(self, label: Label) -> Prepared:
         if label == COPY:
             pair = self._timer.arena.slices(self._copy_buffers, 1)[0]
             call = memory.copy_call(pair["source"], pair["target"])
-            return Prepared([call], [*pair.values(), None], 0, self._timer.device.index)
+            shared = self._workspace
+            arguments = [*pair.values(), None, *([] if shared is None else [shared])]
+            return Prepared([call], arguments, 0, self._timer.device.index)
         # A variant's kernels get None for a tensor that it leaves out.
         tensors = {**self._draw(1)[0], "left out": None}
-        return prepare(self._spec, self._launches[label], self._problem, tensors, self._spec.scalars)
+        resolved = self._launches[label]
+        return prepare(self._spec, resolved, self._problem, tensors, self._spec.scalars, workspace=self._workspace)
 
     def _draw(self, count: int) -> list[dict[str, Tensor]]:
         return self._timer.arena.slices(self._spec.buffers(self._problem), count)

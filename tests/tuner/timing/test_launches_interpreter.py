@@ -1,4 +1,4 @@
-"""Eager launches pass the gate, variants and the copy included."""
+"""Prepared launches, of `eager` and of the other regimes, pass the gate, variants and the copy included."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import split_key
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates
-from normtune.tuner.timing import memory
+from normtune.tuner.timing import memory, timing
 from normtune.tuner.timing.arena import Arena
 from normtune.tuner.timing.gate import LaunchFailedError
 from normtune.tuner.timing.timing import CudaSession
@@ -28,22 +28,35 @@ def timer():
     return SimpleNamespace(device=CPU, arena=Arena(CPU, 0), workspace=lambda elements: workspace)
 
 
-def session_of(timer, key, count=4):
+def session_of(timer, key, regime="eager", count=4):
     name, variant = split_key(key)
     spec = operator(name)
     problem = spec.problem(33, 96, "float32", variant)
     kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
     launches = {candidate.config: candidate.launch for candidate in kept[:: max(1, len(kept) // count)]}
-    return CudaSession(timer, spec, problem, launches, "eager"), list(launches)
+    return CudaSession(timer, spec, problem, launches, regime), list(launches)
 
 
+@pytest.mark.parametrize("regime", ["cold", "eager"])
 @pytest.mark.parametrize("key", KEYS)
-def test_eager_launches_are_right_on_every_slice(timer, key):
-    session, configs = session_of(timer, key)
+def test_launches_are_right_on_every_slice(timer, key, regime):
+    session, configs = session_of(timer, key, regime)
     assert len(configs) >= 3
     assert session.compare(configs, []) == {}
     # Prepared on other tensors than it is launched on now.
     assert session.compare(configs, []) == {}
+    assert all(session._prepared[config] for config in configs)
+
+
+def test_tensors_behind_other_arguments_are_launched_without_preparation(timer, monkeypatch):
+    session, (config, *_) = session_of(timer, "rms_norm_forward", "cold")
+
+    def prepared(*arguments, **options):
+        raise ValueError("its tensors do not come before its other arguments")
+
+    monkeypatch.setattr(timing, "prepare", prepared)
+    assert session.compare([config], []) == {}
+    assert session._prepared == {config: None}
 
 
 def test_a_wrong_result_is_seen_in_the_eager_launch(timer):
