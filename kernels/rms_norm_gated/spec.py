@@ -96,14 +96,12 @@ class _Product(NamedTuple):
 
     def held(self, hidden: int) -> list[Config]:
         """Blocks of rows in held chunks, where these have at most 7/8 of the columns of a whole tile."""
-        shortest, chunks = next_power_of_2(hidden) * 7 // 8 + 1, []
-        chunk = next_power_of_2(hidden) // 4
-        while chunk >= max(_LEAST_HELD_CHUNK, hidden / MAX_CHUNKS):
-            row = -(-hidden // chunk) * chunk
-            if row < shortest:  # smaller chunks are more, so they have to be shorter together
-                shortest = row
-                chunks.append(chunk)
-            chunk //= 2
+        tile = next_power_of_2(hidden)
+        largest: dict[int, int] = {}  # chunk of those with so many columns together
+        for chunk in (tile // 4, tile // 8, tile // MAX_CHUNKS):
+            if chunk >= _LEAST_HELD_CHUNK:
+                largest.setdefault(-(-hidden // chunk) * chunk, chunk)
+        chunks = [chunk for columns, chunk in largest.items() if 8 * columns <= 7 * tile]
         return [config._replace(block_col=chunk) for config, chunk in product(self.flat(), chunks)]
 
     def fits(self, config: Config, hidden: int, warp_size: int) -> bool:
