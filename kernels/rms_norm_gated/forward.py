@@ -20,13 +20,11 @@ import triton.language as tl
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_gated.forward_chunks import RUNTIME, rms_norm_gated_forward_chunks_kernel
 from normtune.kernels.rms_norm_gated.launch import NO_GATE, is_off, parts_of, rows_and_groups, strides
 from normtune.kernels.rms_norm_gated.tile import gated_input, gated_output, row_offsets
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, row_block, store_tile, tile_mask
-
-_STRIDES = [f"{name}_{of}" for name in "xz" for of in ("outer", "in", "group")]
-_RUNTIME = ["rows", "hidden", "groups", "inner", *_STRIDES]
 
 
 @triton.jit
@@ -77,7 +75,7 @@ def _normalize_block(
         tl.store(rstd_ptr + o_out, b_rstd, mask=m_row)
 
 
-@triton.jit(do_not_specialize=_RUNTIME)
+@triton.jit(do_not_specialize=RUNTIME)
 def _rms_norm_gated_forward_kernel(
     x_ptr,
     z_ptr,
@@ -127,7 +125,7 @@ def _rms_norm_gated_forward_kernel(
         )
 
 
-@triton.jit(do_not_specialize=_RUNTIME)
+@triton.jit(do_not_specialize=RUNTIME)
 def _rms_norm_gated_forward_split_kernel(
     x_ptr,
     z_ptr,
@@ -221,9 +219,12 @@ def calls(
         "STORE_RSTD": "rstd" in tensors,
         "num_warps": launch.num_warps,
     }
+    grid = parts_of(launch, rows, groups) * groups
+    if launch.held:
+        options |= {"BLOCK_ROW": launch.block_row, "CHUNKS": launch.chunks}
+        return (KernelCall(rms_norm_gated_forward_chunks_kernel, (grid,), args, options),)
     if launch.chunks:
         options["CHUNKS"] = launch.chunks
-        return (KernelCall(_rms_norm_gated_forward_split_kernel, (rows * groups,), args, options),)
+        return (KernelCall(_rms_norm_gated_forward_split_kernel, (grid,), args, options),)
     options |= {"BLOCK_ROW": launch.block_row, "IS_LOOPED": launch.looped, "NUM_STAGES": launch.num_stages}
-    grid = parts_of(launch, rows, groups) * groups
     return (KernelCall(_rms_norm_gated_forward_kernel, (grid,), args, options),)

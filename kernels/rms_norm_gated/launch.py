@@ -6,11 +6,12 @@ triton. Part of the kernels' fingerprint: a change here can change the time of a
 
 from typing import Any
 
+from normtune.kernels.alignment import alignment_of
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
-from normtune.kernels.tiles.launch import MAX_WORKSPACE_BYTES, Launch, split, tile
+from normtune.kernels.tiles.launch import MAX_CHUNKS, MAX_WORKSPACE_BYTES, Launch, split, tile
 
 NO_GATE = "no_gate"
 NO_DWEIGHT = "no_dweight"
@@ -29,7 +30,8 @@ def resolve_forward(config: Config, problem: Problem, target: Target, alignment:
     """The launch of `rms_norm_gated_forward`.
 
     Args:
-        config: schedule `row`, `block_row`, `persistent` or `split`.
+        config: schedule `row`, `block_row`, `persistent` or `split`; with `block_col`, `row` and `block_row` hold rows
+            that are longer in chunks of so many columns.
         problem: rows, hidden and dtype of x; each group of a row counts as a row.
         target: limits of the GPU.
         alignment: largest power of two up to 16 that divides hidden and all strides; None for contiguous tensors.
@@ -42,8 +44,24 @@ def resolve_forward(config: Config, problem: Problem, target: Target, alignment:
         return launch._replace(looped=False, grid=problem.rows, num_stages=1)
     if config.schedule not in ("row", "block_row", "persistent"):
         raise _unknown_schedule(config, problem)
+    if config.schedule != "persistent" and 0 < config.block_col < problem.hidden:
+        return _held(config, problem, target, alignment)
     streamed = 1 if is_off(problem, NO_GATE) else 2
     return tile(config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed)
+
+
+def _held(config: Config, problem: Problem, target: Target, alignment: int | None) -> Launch:
+    """Whole rows in chunks of columns, all of which a program holds: a tile of one chunk, so many times."""
+    chunks = -(-problem.hidden // config.block_col)
+    if chunks > MAX_CHUNKS:
+        raise IllegalConfigError(f"{chunks} chunks exceed {MAX_CHUNKS}")
+    chunk = problem._replace(hidden=config.block_col)
+    return tile(config, chunk, target, alignment, MAX_ELEMENTS_PER_THREAD // chunks, 1)._replace(
+        alignment=alignment_of(problem.hidden) if alignment is None else alignment,
+        column_mask=problem.hidden % config.block_col != 0,
+        chunks=chunks,
+        held=True,
+    )
 
 
 def resolve_backward(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> Launch:

@@ -32,7 +32,7 @@ from normtune.kernels.rms_norm_gated.launch import (
     resolve_forward,
 )
 from normtune.kernels.target import Target
-from normtune.kernels.tiles.launch import MAX_SPLIT_ELEMENTS_PER_THREAD, next_power_of_2
+from normtune.kernels.tiles.launch import MAX_CHUNKS, MAX_SPLIT_ELEMENTS_PER_THREAD, next_power_of_2
 from normtune.kernels.tiles.trial import trial
 
 MAX_HIDDEN = 65536
@@ -46,6 +46,11 @@ _MOST_SUMMED = 64
 _MOST_TILE = 8192
 # Longer rows also have programs of all threads: with fewer, a thread of the backward would hold more.
 _MOST_OF_512_THREADS = 16384
+# Elements that a program holds in chunks. With more, 512 threads spill: 8 to 200 bytes each from 40 elements in float32
+# on, and from 56 in bfloat16 (sm_90).
+_MOST_HELD = 16384
+# Columns of a held chunk, at least: 32 bytes in bfloat16, which is what the L2 reads at a time.
+_LEAST_HELD_CHUNK = 16
 
 
 class _Product(NamedTuple):
@@ -89,12 +94,26 @@ class _Product(NamedTuple):
             for count, per_sm, chunk in product(warps, programs, self.chunks)
         ]
 
+    def held(self, hidden: int) -> list[Config]:
+        """Blocks of rows in held chunks, where these have at most 7/8 of the columns of a whole tile."""
+        tile = next_power_of_2(hidden)
+        largest: dict[int, int] = {}  # chunk of those with so many columns together
+        for chunk in (tile // 4, tile // 8, tile // MAX_CHUNKS):
+            if chunk >= _LEAST_HELD_CHUNK:
+                largest.setdefault(-(-hidden // chunk) * chunk, chunk)
+        chunks = [chunk for columns, chunk in largest.items() if 8 * columns <= 7 * tile]
+        return [config._replace(block_col=chunk) for config, chunk in product(self.flat(), chunks)]
+
     def fits(self, config: Config, hidden: int, warp_size: int) -> bool:
-        """Whether a tile, or a chunk and its row, has enough elements for each thread, and not too many."""
+        """Whether a tile, or a chunk and its rows, has enough elements for each thread, and not too many."""
         threads = warp_size * config.num_warps
         if config.schedule == "split":
             row = -(-hidden // config.block_col) * config.block_col
             return hidden > config.block_col >= 4 * threads and row <= self.most_split * threads
+        if config.block_col:
+            chunk = config.block_row * config.block_col
+            held = -(-hidden // config.block_col) * chunk
+            return self.least * threads <= chunk and held <= min(MAX_ELEMENTS_PER_THREAD * threads, _MOST_HELD)
         tile = config.block_row * next_power_of_2(hidden)
         return self.least * threads <= tile <= min(self.most * threads, self.most_tile)
 
@@ -132,6 +151,7 @@ def _with_gate(of_norm: OperatorSpec, problem: Problem) -> tuple[Buffer, ...]:
 def _forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     space = _FORWARD[name]
     configs = space.flat() + space.looped("none") + space.split((0,), "none", problem.hidden, target)
+    configs += space.held(problem.hidden)
     return _chosen(configs, space, problem, target, _forward_default)
 
 
@@ -197,6 +217,7 @@ rms_norm_gated_forward = register(
         reference_module="normtune.kernels.rms_norm_gated.reference",
         sources=(
             "normtune.kernels.rms_norm_gated.forward",
+            "normtune.kernels.rms_norm_gated.forward_chunks",
             "normtune.kernels.rms_norm_gated.launch",
             "normtune.kernels.rms_norm_gated.tile",
             "normtune.kernels.tiles.launch",

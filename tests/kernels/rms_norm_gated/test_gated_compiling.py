@@ -12,10 +12,10 @@ KEYS += ["rms_norm_gated_forward:no_rstd+hugging_face", "rms_norm_gated_backward
 
 
 def widest(jobs):
-    """Of each schedule of each operator and variant, the binary whose tile holds most."""
+    """Of each kernel of each operator and variant, the binary whose tile holds most."""
     found = {}
     for job in sorted(jobs, key=lambda job: job.launch.block_row * job.launch.block_col):
-        found[job.problem.key, job.launch.looped, job.launch.chunks > 0] = job
+        found[job.problem.key, job.launch.looped, job.launch.chunks > 0, job.launch.held] = job
     return sorted(set(found.values()))
 
 
@@ -48,3 +48,20 @@ def test_heads_are_read_in_wide_accesses_whatever_their_strides():
     for compiled in compile_all(jobs, "sm_90", workers=1, keep_assembly=True):
         text = compiled.binaries[0][1]
         assert "ld.global.v4.b32" in text and "st.global.v4.b32" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("hidden", [192, 800, 1536])
+def test_rows_in_held_chunks_stay_in_registers(target, hidden):
+    keys = [key for key in KEYS if "forward" in key]
+    planned = plan(problems(keys, ["bfloat16"], [(1 << 14, hidden)]), "default", TARGETS[target]).jobs()
+    jobs = widest([job for job in planned if job.launch.held])
+    assert len(jobs) == len(keys)
+    for compiled in compile_all(jobs, target, workers=1, keep_assembly=True):
+        assert compiled.status == "ok", compiled
+        assert compiled.resources[0].spilled_bytes == 0, compiled.job
+        launch = compiled.job.launch
+        if target == "sm_90" and launch.block_row * launch.block_col >= 256 * launch.num_warps:
+            text = compiled.binaries[0][1]
+            assert "ld.global.v4.b32" in text and "st.global.v4.b32" in text

@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from normtune import rms_norm_gated
+from normtune.kernels.operator import operator
+from normtune.tuner.plan.plan import candidates
+from normtune.tuner.timing.gate import gate
 
 pytestmark = pytest.mark.gpu
 
@@ -84,3 +87,26 @@ def test_a_graph_replays_a_call():
     x.copy_(made(x.shape, x.dtype, 5))
     graph.replay()
     assert torch.equal(y, rms_norm_gated(x, weight, z))
+
+
+@pytest.mark.parametrize("mode", ["", "gate_first", "no_gate", "hugging_face"])
+@pytest.mark.parametrize(
+    ("rows", "hidden", "dtype"),
+    [
+        (4099, 192, "bfloat16"),
+        (33, 100, "bfloat16"),
+        (1001, 800, "float16"),
+        (77, 1536, "float32"),
+        (5, 7168, "bfloat16"),
+    ],
+)
+def test_rows_in_held_chunks_pass_the_gate(rows, hidden, dtype, mode):
+    from normtune.kernels.calling.device import describe
+
+    spec, target = operator("rms_norm_gated_forward"), describe(0)
+    problem = spec.problem(rows, hidden, dtype, mode)
+    kept, _ = candidates(spec, spec.space("default", problem, target), problem, target)
+    held = [candidate for candidate in kept if candidate.launch.held]
+    assert held
+    for candidate in held:
+        gate(spec, problem, candidate, target, torch.device("cuda", 0))

@@ -10,6 +10,7 @@ import triton.language as tl
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm_gated.tile import row_offsets
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates
@@ -40,10 +41,10 @@ def outputs_of(spec, problem):
 
 
 def launches_of(spec, problem):
-    """One legal config of each schedule of the full space, with its launch."""
+    """One legal config of each schedule of the full space, and of its rows in held chunks, with its launch."""
     kept, _ = candidates(spec, spec.space("full", problem, TARGET), problem, TARGET)
     random.Random(problem.hidden).shuffle(kept)
-    return {config.schedule: (config, launch) for config, launch in kept}.values()
+    return {(config.schedule, launch.held): (config, launch) for config, launch in kept}.values()
 
 
 @pytest.mark.parametrize(
@@ -109,6 +110,31 @@ def test_every_schedule_reads_groups_and_rows_of_two_strides(direction, mode):
                 compare({name: tensor.contiguous() for name, tensor in found.items()}, expected[group])
             except RuntimeError as error:
                 pytest.fail(f"{config}, group {group}: {error}")
+
+
+@pytest.mark.parametrize("mode", [*MODES, "no_rstd", "hugging_face", "gate_first+hugging_face"])
+@pytest.mark.parametrize(
+    ("hidden", "block_row", "block_col"),
+    [(48, 4, 16), (40, 1, 16), (36, 2, 8), (1000, 2, 128), (17, 8, 16), (33, 8, 4)],
+)
+def test_held_chunks_give_what_a_whole_tile_gives(hidden, block_row, block_col, mode):
+    """Up to the order of the sum; a last block of rows and a last chunk of columns are cut."""
+    spec = operator("rms_norm_gated_forward")
+    config = RMSNormConfig("block_row" if block_row > 1 else "row", block_row, 1)
+    for rows in (1, 5, 2 * block_row + 1):
+        problem = spec.problem(rows, hidden, "float16", mode)
+        inputs = spec.references().inputs(problem, torch.Generator().manual_seed(rows), torch.device("cpu"), True)
+        found = []
+        for columns in (0, block_col):
+            launch = spec.launch(config._replace(block_col=columns), problem, TARGET)
+            assert launch.chunks == (-(-hidden // block_col) if columns else 0)
+            found.append(outputs_of(spec, problem))
+            run(spec.kernels().calls(launch, problem, inputs | found[-1], None, 1e-6, 0.25))
+        whole, held = found
+        compare(held, spec.references().reference(problem, inputs, 1e-6, 0.25))
+        assert (whole["y"] != held["y"]).float().mean() <= 1e-2  # a last bit of the sum decides few roundings
+        if "rstd" in whole:
+            torch.testing.assert_close(held["rstd"], whole["rstd"], rtol=1e-6, atol=0)
 
 
 @triton.jit

@@ -1,15 +1,17 @@
-"""Bounds of the gated backward's space, and what the compiler spills on both sides of them."""
+"""Bounds of the gated spaces, what the compiler spills on both sides of them, and launches of held chunks."""
 
 import pytest
 
-from normtune.kernels.operator import operator
+from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
+from normtune.kernels.tiles.launch import next_power_of_2
 from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import Job
 from normtune.tuner.plan.plan import candidates
 
-BACKWARD = operator("rms_norm_gated_backward")
+FORWARD, BACKWARD = operator("rms_norm_gated_forward"), operator("rms_norm_gated_backward")
+H200 = TARGETS["sm_90"]
 
 
 def elements_of_a_row(launch, target):
@@ -52,3 +54,88 @@ def test_threads_spill_where_they_hold_more():
         for compiled in compile_all(list(jobs.values()), "sm_90", workers=1, keep_assembly=True)
     }
     assert spilled[2048] <= 160 and spilled[4096] >= 800, spilled
+
+
+def held_of(name, hidden, target=H200):
+    """The configs of a space that hold rows in chunks, with their launches."""
+    problem = FORWARD.problem(4096, hidden, "bfloat16")
+    configs = FORWARD.space(name, problem, target)
+    return {config: FORWARD.launch(config, problem, target) for config in configs if is_held(config)}
+
+
+def is_held(config):
+    return config.block_col > 0 and config.schedule != "split"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "chunks"),
+    [
+        *((96, {32}), (192, {64}), (384, {128}), (768, {256}), (1536, {512}), (2880, {1024}), (3072, {1024})),
+        *((160, {32, 64}), (800, {64, 128}), (7168, {1024}), (100, {16}), (6144, {2048}), (12288, {4096})),
+        *((1, set()), (24, set()), (128, set()), (240, set()), (1000, set()), (8192, set()), (65535, set())),
+    ],
+)
+def test_rows_that_leave_a_tile_part_empty_are_held_in_chunks_too(hidden, chunks):
+    for name, most in (("quick", 12), ("default", 30), ("full", 60)):
+        held = held_of(name, hidden)
+        assert {config.block_col for config in held} == chunks and len(held) <= most
+        for launch in held.values():
+            columns = launch.chunks * launch.block_col
+            assert launch.held and hidden <= columns <= next_power_of_2(hidden) * 7 / 8
+            assert launch.column_mask == (columns != hidden)
+            assert launch.block_row * columns <= min(16384, 64 * 32 * launch.num_warps)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_every_gpu_has_held_chunks_of_its_warps(target):
+    held = held_of("default", 192, target)
+    assert held
+    for launch in held.values():
+        assert launch.block_row * launch.block_col >= 4 * launch.num_warps * target.warp_size
+
+
+def test_a_row_that_a_chunk_holds_is_a_whole_tile():
+    for config in (RMSNormConfig("block_row", 8, 2, block_col=64), RMSNormConfig("row", 1, 2, block_col=64)):
+        for hidden in (1, 33, 64):
+            problem = FORWARD.problem(4096, hidden, "bfloat16")
+            whole = FORWARD.launch(config._replace(block_col=0), problem, H200)
+            assert FORWARD.launch(config, problem, H200) == whole and not whole.held
+        problem = FORWARD.problem(4096, 65, "bfloat16")
+        assert FORWARD.launch(config, problem, H200).chunks == 2
+
+
+def test_held_chunks_work_on_a_row_alike_at_all_numbers_of_rows():
+    config = RMSNormConfig("block_row", 8, 1, block_col=64)
+    launches = [FORWARD.launch(config, FORWARD.problem(rows, 192, "bfloat16"), H200) for rows in (1, 7, 8, 1 << 30)]
+    assert len({launch.of_a_row for launch in launches}) == 1
+    assert [launch.grid for launch in launches] == [1, 1, 1, 1 << 27]
+
+
+@pytest.mark.parametrize(
+    ("config", "hidden", "message"),
+    [
+        (RMSNormConfig("block_row", 4, 1, block_col=8), 129, "17 chunks exceed 16"),
+        (RMSNormConfig("row", 1, 1, block_col=1024), 3072, "32 elements a thread exceed 21"),
+        (RMSNormConfig("row", 1, 64, block_col=1024), 3072, "2048 threads exceed 1024"),
+    ],
+)
+def test_chunks_that_cannot_be_held_are_illegal(config, hidden, message):
+    with pytest.raises(IllegalConfigError, match=message):
+        FORWARD.launch(config, FORWARD.problem(4096, hidden, "bfloat16"), H200)
+
+
+@pytest.mark.parametrize("block_col", [1, 16, 64, 512, 4096])
+@pytest.mark.parametrize(("block_row", "warps"), [(1, 1), (4, 1), (16, 2), (32, 16)])
+def test_what_cannot_be_held_stays_illegal_as_rows_grow_longer(block_row, warps, block_col):
+    config = RMSNormConfig("block_row", block_row, warps, block_col=block_col)
+    legal = []
+    for hidden in [*range(1, 200), *range(200, 65536, 97)]:
+        try:
+            launch = FORWARD.launch(config, FORWARD.problem(64, hidden, "float32"), H200)
+        except IllegalConfigError:
+            legal.append(False)
+            continue
+        legal.append(True)
+        columns = max(1, launch.chunks) * launch.block_col
+        assert hidden <= columns and launch.block_row * columns <= 64 * 32 * warps
+    assert legal == sorted(legal, reverse=True) and legal[0] and not legal[-1]
