@@ -224,6 +224,10 @@ class _Shape:
     def _points(self) -> Array:
         return self._axes.points(self.task.problem, self.task.candidates)
 
+    @cached_property
+    def _binaries(self) -> list[Any]:
+        return [candidate.launch.binary for candidate in self.task.candidates]
+
     def _near(self) -> "Iterator[_Shape]":
         """Measured problems of the same kind, the nearest first."""
         return (other for other in self._nearest if other.logs)
@@ -243,19 +247,18 @@ class _Shape:
         times[:, [self._index[config] for config in self._failed]] = np.inf
         index, free = self._index, np.array([self.is_free(config) for config in configs])
         found = times[:, [index[config] for config in self.logs]].min(axis=1, initial=_NEVER)
-        binaries = [candidate.launch.binary for candidate in self.task.candidates]
         chosen: list[int] = []
         while free.any() and len(chosen) < MOST:
             known = len(self.logs) + len(chosen)
             gain = np.where(free, found.mean() - np.minimum(found[:, None], times).mean(axis=0), -np.inf)
             if known:
-                gain /= [1.0 if binary in self._group.binaries else 1.0 + BINARY for binary in binaries]
+                gain /= [1.0 if binary in self._group.binaries else 1.0 + BINARY for binary in self._binaries]
             best = int(gain.argmax())
             if not chosen and self._advised is not None and self.is_free(self._advised):
                 best = index[self._advised]
             elif known >= LEAST and gain[best] < WORTH:
                 break
             found, free[best] = np.minimum(found, times[:, best]), False
-            self._group.binaries.add(binaries[best])
+            self._group.binaries.add(self._binaries[best])
             chosen.append(best)
         return [configs[one] for one in chosen]

@@ -10,13 +10,14 @@ problems are compared only through the ratios of their configs.
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
@@ -97,7 +98,7 @@ def draws(own: Cells, all_points: Array, others: Iterable[Cells], random: Genera
         others: measured configs of other problems of the same operator, the nearest first.
         random: source of the draws.
     """
-    with threadpool_limits(1):  # the other cores compile, and waiting for them takes longer
+    with _libraries().limit(limits=1):  # the other cores compile, and waiting for them takes longer
         known = _known(own, others)
         mean, spread, root = _posterior(own, all_points, known)
         # A random order first: without a time all are equal.
@@ -110,6 +111,12 @@ def draws(own: Cells, all_points: Array, others: Iterable[Cells], random: Genera
         times = np.full((DRAWS, len(mean)), np.inf)
         times[:, kept] = mean[kept] + random.standard_normal((DRAWS, len(kept))) @ factor.T
         return times
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """The loaded BLAS; to look for it takes a fifth of the time of a call of `draws`."""
+    return ThreadpoolController()
 
 
 def _known(own: Cells, others: Iterable[Cells]) -> list[Cells]:
