@@ -8,12 +8,14 @@ nearby. Configs are taken, greedily, that lower the mean of the best time over t
 none is expected to gain as much as `WORTH`; they are timed as in `adaptive`, and the problem is asked for again if
 there is more to gain by then. A config costs more where no other problem had its binary compiled. Binaries are compiled
 only for what is taken. Problems come in the order of `agenda`, a few at a time, so that some are timed while others are
-compiled.
+compiled, and while a thread chooses for the next: what it knows is what was known when a problem's last task ended, so
+that its choice does not depend on how long it takes.
 """
 
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
@@ -29,12 +31,12 @@ from normtune.tuner.plan.plan import Task, spread
 from normtune.tuner.search.adaptive import two_batches
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.protocol import Known, Race
-from normtune.tuner.search.surrogate import Array, Axes, Cells, distance, draws
+from normtune.tuner.search.surrogate import MOST_CELLS, Array, Axes, Cells, distance, draws
 from normtune.tuner.timing.protocol import ALL_BLOCKS
 
 # Log ratio by which a config has to lower the expected best time of a problem, for each config that could be timed in
 # its place; and how many are timed while a binary is compiled, on the 16 cores of an H200's host.
-WORTH, BINARY = 0.0014, 5.0
+WORTH, BINARY = 0.0025, 5.0
 # Most configs of a task, and tasks that look for the best of a problem.
 MOST, STEPS = 12, 6
 # Problems begun and not yet done.
@@ -48,7 +50,7 @@ NEIGHBOURS = 6
 # Log ratio of configs of which one does as well as the other there.
 TIE = 0.005
 # So many configs of a problem are measured at least: fewer say too little of whether the model holds.
-LEAST = 8
+LEAST = 6
 
 
 class Plane:
@@ -78,20 +80,32 @@ class Plane:
             self._shapes[problem] = shape
         self._waiting = [shape for shape in self._shapes.values() if not shape.is_found]
         self._open: list[_Shape] = []
+        self._thread = ThreadPoolExecutor(1)
 
     def left(self) -> Sequence[Task]:
         """The problems that are not done, each with about as many configs as will be timed."""
+        self._settle()
         looked_for = [shape.expected for shape in (*self._open, *self._waiting)]
         return looked_for or [task for shape in self._shapes.values() if (task := shape.served()) is not None]
 
     def ask(self, seconds: float) -> Iterator[Task]:
         """The tasks of the open problems, the longest asked for first; when all are found, those of the neighbours."""
-        while self._waiting and len(self._open) < OPEN:
-            self._open.append(self._waiting.pop(0))
+        self._settle()
         if not self._open:
             yield from self.left()
-        for shape in self._open:
-            yield shape.next()
+        for place, shape in enumerate(self._open):
+            if (place == 0 or shape.has_chosen) and (task := shape.next()) is not None:
+                yield task
+
+    def _settle(self) -> None:
+        """Open problems as others are found; the first of them has a task then."""
+        while True:
+            while self._waiting and len(self._open) < OPEN:
+                self._open.append(self._waiting.pop(0))
+                self._open[-1].look(self._thread)
+            if not self._open or self._open[0].next() is not None:
+                return
+            del self._open[0]
 
     def race(self, task: Task) -> Race:
         """As in `adaptive`, with fewer candidates for the best: what is asked for is close to it already."""
@@ -103,9 +117,8 @@ class Plane:
         shape.learn(task, outcomes)
         if shape in self._open:
             self._open.remove(shape)
-            shape.look()
-            if not shape.is_found:
-                self._open.append(shape)
+            self._open.append(shape)
+            shape.look(self._thread)
 
 
 class _Group(NamedTuple):
@@ -147,6 +160,7 @@ class _Shape:
         self._index = {candidate.config: index for index, candidate in enumerate(task.candidates)}
         self._failed: set[Config] = set()
         self._pending: Task | None = None
+        self._choice: Future[list[Config]] | None = None
         self._random = np.random.default_rng(zlib.crc32(str(task.problem).encode()))
         self.logs: dict[Config, float] = {}
         self._steps = 0
@@ -191,19 +205,27 @@ class _Shape:
         )
         return self.task_of([*lacking]) if lacking else None
 
-    def next(self) -> Task:
-        """The task that looks for the best config; the same one until it is measured."""
-        if self._pending is None:
-            self.look()
-        assert self._pending is not None
-        return self._pending
-
-    def look(self) -> None:
-        """Choose the next task; without one the best is found."""
-        chosen = self._chosen() if self._steps < STEPS and not self.is_found else []
-        self._pending = self.task_of(chosen) if chosen else None
-        self.is_found = not chosen
+    def look(self, thread: Executor) -> None:
+        """Begin to choose the next task from what is known now."""
+        self._pending = None
+        if self.is_found or self._steps == STEPS:
+            self.is_found = True
+            return
         self._steps += 1
+        self._choice = thread.submit(self._chosen, self.cells(), [*self._known_near()])
+
+    @property
+    def has_chosen(self) -> bool:
+        """Whether `next` returns at once."""
+        return self._choice is None or self._choice.done()
+
+    def next(self) -> Task | None:
+        """The task that looks for the best config; the same one until it is measured; None if that is found."""
+        if self._choice is not None:
+            chosen = self._choice.result()
+            self._choice, self.is_found = None, not chosen
+            self._pending = self.task_of(chosen) if chosen else None
+        return self._pending
 
     def learn(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Take the outcomes of a task; empty ones end the problem."""
@@ -232,15 +254,24 @@ class _Shape:
         """Measured problems of the same kind, the nearest first."""
         return (other for other in self._nearest if other.logs)
 
+    def _known_near(self) -> Iterator[Cells]:
+        """The measured configs of the nearest problems, as many as a prediction looks at."""
+        count = len(self.logs)
+        for other in self._near():
+            if count >= MOST_CELLS:
+                return
+            count += len(other.logs)
+            yield other.cells()
+
     @cached_property
     def _nearest(self) -> "list[_Shape]":
         own = self.task.problem
         others = (other for other in self._group.shapes if other is not self)
         return sorted(others, key=lambda other: (distance(own, other.task.problem), other.task.problem))
 
-    def _chosen(self) -> list[Config]:
+    def _chosen(self, own: Cells, near: Sequence[Cells]) -> list[Config]:
         """Configs that are worth measuring now: each lowers the expected least time most, after those before it."""
-        times = draws(self.cells(), self._points, (shape.cells() for shape in self._near()), self._random)
+        times = draws(own, self._points, near, self._random)
         configs, fastest = self.task.configs, min(self.logs.values(), default=0.0)
         for config, log in self.logs.items():
             times[:, self._index[config]] = log - fastest

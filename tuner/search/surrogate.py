@@ -34,8 +34,8 @@ _AT_ONCE = 128
 _CONFIG, _LEVEL, _NOISE = 0.4, 3.0, 0.03
 # Log ratio to the best beyond which how slow a config is says nothing of good ones.
 _SLOW = 0.7
-# Measured cells that a prediction looks at, those of the nearest shapes.
-_MOST_CELLS = 240
+# Measured configs that a prediction looks at, those of the nearest shapes.
+MOST_CELLS = 240
 DRAWS = 128
 # Configs that are drawn, and the standard deviations below its mean by which a config is among them.
 _MOST_DRAWN, _UNLIKELY = 160, 2.5
@@ -95,11 +95,11 @@ def draws(own: Cells, all_points: Array, others: Iterable[Cells], random: Genera
     Args:
         own: the measured configs of the problem.
         all_points: features of all its configs.
-        others: measured configs of other problems of the same operator, the nearest first.
+        others: measured configs of other problems of the same operator, those of the nearest.
         random: source of the draws.
     """
     with _libraries().limit(limits=1):  # the other cores compile, and waiting for them takes longer
-        known = _known(own, others)
+        known = [cells for cells in (own, *others) if len(cells.logs)]
         mean, spread, root = _posterior(own, all_points, known)
         # A random order first: without a time all are equal.
         order = random.permutation(len(mean))
@@ -117,18 +117,6 @@ def draws(own: Cells, all_points: Array, others: Iterable[Cells], random: Genera
 def _libraries() -> ThreadpoolController:
     """The loaded BLAS; to look for it takes a fifth of the time of a call of `draws`."""
     return ThreadpoolController()
-
-
-def _known(own: Cells, others: Iterable[Cells]) -> list[Cells]:
-    """The problem's own times, if there are any, then those of the nearest."""
-    known = [own] if len(own.logs) else []
-    count = len(own.logs)
-    for cells in others:
-        if count >= _MOST_CELLS:
-            break
-        known.append(cells)
-        count += len(cells.logs)
-    return known
 
 
 def _posterior(own: Cells, all_points: Array, known: Sequence[Cells]) -> tuple[Array, Array, Array]:

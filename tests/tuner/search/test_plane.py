@@ -1,6 +1,8 @@
 """`--strategy plane`: what it times, what it learns from nearby shapes, and when it stops."""
 
+import itertools
 import math
+import time
 from collections import Counter
 from typing import Annotated
 
@@ -17,6 +19,7 @@ from normtune.kernels.target import target_for
 from normtune.results.database.store import Coverage
 from normtune.results.records import Device, Outcome
 from normtune.tuner.plan.plan import Candidate, Task, plan
+from normtune.tuner.search import plane
 from normtune.tuner.search.advice import advice
 from normtune.tuner.search.plane import LEAST, MOST, NEIGHBOURS, Plane
 from normtune.tuner.search.random_draw import RandomDraw
@@ -214,7 +217,10 @@ def test_a_replayed_sweep_ends_and_is_complete(tmp_path):
 def test_the_advised_config_is_measured_first(kind):
     advised = {one.task.problem: TILES[40] for one in SPACES[:4]}
     search = kind([one.task for one in SPACES[:8]], {}, advice=advised)
-    asked = {task.problem: task.configs for task in search.ask(math.inf)}
+    asked = {}
+    while (task := next(iter(search.ask(math.inf)), None)) is not None:
+        asked[task.problem] = task.configs
+        search.tell(task, {})
     assert sum(problem in advised for problem in asked) >= 2
     assert all((TILES[40] in configs) for problem, configs in asked.items() if problem in advised)
 
@@ -238,3 +244,18 @@ def test_a_gpu_s_tables_advise_what_a_call_would_launch(gpu, sms, monkeypatch, t
     (tmp_path / "broken.py").write_text("no table")
     monkeypatch.setenv("NORMTUNE_TABLE", str(tmp_path / "broken.py"))
     assert advice(tasks, device, target) == {}
+
+
+def test_what_is_asked_for_does_not_depend_on_how_long_a_choice_takes(monkeypatch):
+    pauses = itertools.cycle((0.0, 0.004, 0.001))
+
+    def slow(*arguments):
+        time.sleep(next(pauses))
+        return draws(*arguments)
+
+    def measured():
+        return [(task, task.configs) for task, _ in simulate(Plane, SPACES[:12], 0, math.inf).measured]
+
+    at_once = measured()
+    monkeypatch.setattr(plane, "draws", slow)
+    assert measured() == at_once
