@@ -4,9 +4,9 @@ Run it with the kernels' sources of the recording and the Triton of constraints.
 
     python benchmarks/recorded_code.py nvidia-h200
 
-With other sources, after a refactoring, compare the code of all that was recorded, which takes two minutes. If it is
-equal, kernels/same_code.json says so, beside what it says of other recordings and the present sources, and nothing is
-compared again until the sources change:
+With other sources, after a refactoring, compare the code of all that was recorded, which takes two minutes. Of the
+operators whose code is equal kernels/same_code.json says so, beside what it says of other recordings and the present
+sources, and nothing is compared again until the sources change. Ends with 1 if the code of an operator changed:
 
     python benchmarks/recorded_code.py nvidia-h200 --same
 """
@@ -15,6 +15,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 
 from normtune.kernels.fingerprint import SAME_CODE, fingerprint, same_code
 from normtune.kernels.operator import operators
@@ -27,12 +28,15 @@ def main(names: list[str], same: bool) -> None:
     """Write the digests of these recordings, or of all, beside them; or compare them with the present sources."""
     if same:
         equal = {now: {*same_code().get(now, ())} for now in map(fingerprint, operators().values())}
+        changes = []
         for name in names or recordings():
-            for now, then in compare(name):
+            pairs, changed = compare(name)
+            for now, then in pairs:
                 equal[now] |= {then} - {now}
+            changes += changed
         kept = {now: sorted(earlier) for now, earlier in sorted(equal.items()) if earlier}
         SAME_CODE.write_text(json.dumps(kept, indent=2) + "\n")
-        return
+        sys.exit("\n".join(changes) or None)
     for name in names or recordings():
         begun = time.monotonic()
         code = record(load_recording(name, None))
@@ -41,22 +45,20 @@ def main(names: list[str], same: bool) -> None:
         print(f"{path_of(name)}: {len(code.cells)} cells, {size} bytes, Triton {code.triton}, {seconds:.0f} s")
 
 
-def compare(name: str) -> list[tuple[str, str]]:
-    """The fingerprints of the present sources and of those that were recorded, if all cells have the same code."""
+def compare(name: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """Of the operators of equal code the fingerprints of the present sources and of the recorded ones; the others."""
     evidence = load_recording(name, None)
     cells = {cell_of(*pair) for pair in pairs_of(evidence)}
     found = difference(read(name, evidence), evidence, cells)
     if found.undecided:
         sys.exit(f"{name}: {found.undecided}")
-    if found.changed:
-        sys.exit(
-            f"{name}: the code of {len(found.changed)} of {len(cells)} cells changed, {found.changed[0]} among them"
-        )
-    compared = sum(cell.operator in found.suspects for cell in cells)
-    print(
-        f"{name}: the code of {compared} cells is the recorded one, the other {len(cells) - compared} have its sources"
-    )
-    return [(fingerprint(operators()[operator]), then) for operator, then in evidence.fingerprints().items()]
+    changes = Counter(cell.operator for cell in found.changed)
+    suspects = Counter(cell.operator for cell in cells if cell.operator in found.suspects)
+    equal = suspects.total() - sum(suspects[changed] for changed in changes)
+    print(f"{name}: the code of {equal} cells is the recorded one, {len(cells) - suspects.total()} have its sources")
+    fingerprints = evidence.fingerprints().items()
+    pairs = [(fingerprint(operators()[operator]), then) for operator, then in fingerprints if operator not in changes]
+    return pairs, [f"{name}: the code of {count} cells of {operator} changed" for operator, count in changes.items()]
 
 
 if __name__ == "__main__":

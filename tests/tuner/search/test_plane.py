@@ -2,8 +2,8 @@
 
 import itertools
 import math
-import time
 from collections import Counter
+from time import sleep
 from typing import Annotated
 
 import numpy as np
@@ -250,7 +250,7 @@ def test_what_is_asked_for_does_not_depend_on_how_long_a_choice_takes(monkeypatc
     pauses = itertools.cycle((0.0, 0.004, 0.001))
 
     def slow(*arguments):
-        time.sleep(next(pauses))
+        sleep(next(pauses))
         return draws(*arguments)
 
     def measured():
