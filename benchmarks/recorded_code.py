@@ -36,7 +36,9 @@ def main(names: list[str], same: bool) -> None:
             changes += changed
         kept = {now: sorted(earlier) for now, earlier in sorted(equal.items()) if earlier}
         SAME_CODE.write_text(json.dumps(kept, indent=2) + "\n")
-        sys.exit("\n".join(changes) or None)
+        if changes:
+            sys.exit("\n".join(changes))
+        return
     for name in names or recordings():
         begun = time.monotonic()
         code = record(load_recording(name, None))

@@ -15,13 +15,13 @@ FORWARD, GATED = (fingerprint(operator(name)) for name in ("rms_norm_forward", "
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """What is written if the recordings have these pairs of fingerprints, and the file has those before."""
-    file = tmp_path / "same_code.json"
+    file, changed = tmp_path / "same_code.json", {"broken": ["broken: the code of 2 cells of rms_norm_forward changed"]}
 
     def write(pairs: dict[str, list[tuple[str, str]]], before: dict[str, list[str]], names: list[str]) -> object:
         monkeypatch.setattr(recorded_code, "SAME_CODE", file)
         monkeypatch.setattr(recorded_code, "same_code", lambda: before)
         monkeypatch.setattr(recorded_code, "recordings", lambda: list(pairs))
-        monkeypatch.setattr(recorded_code, "compare", pairs.__getitem__)
+        monkeypatch.setattr(recorded_code, "compare", lambda name: (pairs[name], changed.get(name, [])))
         recorded_code.main(names, True)
         return json.loads(file.read_text())
 
@@ -37,3 +37,9 @@ def test_one_recording_leaves_what_is_known_of_the_others(written) -> None:
     before = {FORWARD: ["sha256:0"], GATED: ["sha256:2"], "sha256:gone": ["sha256:3"]}
     found = written({"one": [(FORWARD, "sha256:1")], "two": []}, before, ["one"])
     assert found == {FORWARD: ["sha256:0", "sha256:1"], GATED: ["sha256:2"]}
+
+
+def test_a_recording_of_which_one_operator_changed_keeps_the_others(written, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="the code of 2 cells of rms_norm_forward changed"):
+        written({"broken": [(GATED, "sha256:2")], "one": [(FORWARD, "sha256:1")]}, {}, [])
+    assert json.loads((tmp_path / "same_code.json").read_text()) == {FORWARD: ["sha256:1"], GATED: ["sha256:2"]}
