@@ -30,7 +30,9 @@ class RMSNormConfig(Config):
     finish: Annotated[
         str, "how sums over rows end, none, reduce, dependent (reduce, brought early) or columns (own programs)."
     ] = "none"
-    block_col: Annotated[int, "columns a chunk in split, columns a program with finish columns."] = 0
+    block_col: Annotated[
+        int, "columns a chunk in split, columns a program with finish columns, else the least columns of held chunks."
+    ] = 0
 
     def constant_name(self) -> str:
         """`BLOCK_ROW_16_WARPS_4`, `PERSISTENT_ROWS_2_WARPS_8_STAGES_3_REDUCE`.

@@ -11,7 +11,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
-from normtune.kernels.tiles.launch import MAX_CHUNKS, MAX_WORKSPACE_BYTES, Launch, split, tile
+from normtune.kernels.tiles.launch import MAX_WORKSPACE_BYTES, Launch, next_power_of_2, split, tile
 
 NO_GATE = "no_gate"
 NO_DWEIGHT = "no_dweight"
@@ -31,7 +31,7 @@ def resolve_forward(config: Config, problem: Problem, target: Target, alignment:
 
     Args:
         config: schedule `row`, `block_row`, `persistent` or `split`; with `block_col`, `row` and `block_row` hold rows
-            that are longer in chunks of so many columns.
+            in chunks of at least so many columns, see `held_chunk`.
         problem: rows, hidden and dtype of x; each group of a row counts as a row.
         target: limits of the GPU.
         alignment: largest power of two up to 16 that divides hidden and all strides; None for contiguous tensors.
@@ -44,21 +44,33 @@ def resolve_forward(config: Config, problem: Problem, target: Target, alignment:
         return launch._replace(looped=False, grid=problem.rows, num_stages=1)
     if config.schedule not in ("row", "block_row", "persistent"):
         raise _unknown_schedule(config, problem)
-    if config.schedule != "persistent" and 0 < config.block_col < problem.hidden:
-        return _held(config, problem, target, alignment)
+    if config.schedule != "persistent" and config.block_col:
+        chunk = held_chunk(problem.hidden, config.block_col)
+        if chunk < problem.hidden:
+            return _held(config, chunk, problem, target, alignment)
     streamed = 1 if is_off(problem, NO_GATE) else 2
     return tile(config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed)
 
 
-def _held(config: Config, problem: Problem, target: Target, alignment: int | None) -> Launch:
+def held_chunk(hidden: int, least: int) -> int:
+    """Columns of a chunk of rows that a program holds in equal chunks.
+
+    The largest power of two of which a multiple exceeds hidden by an eighth at most; the smallest one from `least` on
+    if there is none. So one config suits all hidden sizes: 192 are three chunks of 64, 256 are one.
+    """
+    chunk = next_power_of_2(hidden)
+    while chunk >= 2 * least and 8 * (-hidden % chunk) > hidden:
+        chunk //= 2
+    return chunk
+
+
+def _held(config: Config, chunk: int, problem: Problem, target: Target, alignment: int | None) -> Launch:
     """Whole rows in chunks of columns, all of which a program holds: a tile of one chunk, so many times."""
-    chunks = -(-problem.hidden // config.block_col)
-    if chunks > MAX_CHUNKS:
-        raise IllegalConfigError(f"{chunks} chunks exceed {MAX_CHUNKS}")
-    chunk = problem._replace(hidden=config.block_col)
-    return tile(config, chunk, target, alignment, MAX_ELEMENTS_PER_THREAD // chunks, 1)._replace(
+    chunks = -(-problem.hidden // chunk)
+    most = MAX_ELEMENTS_PER_THREAD // chunks
+    return tile(config, problem._replace(hidden=chunk), target, alignment, most, 1)._replace(
         alignment=alignment_of(problem.hidden) if alignment is None else alignment,
-        column_mask=problem.hidden % config.block_col != 0,
+        column_mask=problem.hidden % chunk != 0,
         chunks=chunks,
         held=True,
     )

@@ -28,11 +28,12 @@ from normtune.kernels.rms_norm_gated.launch import (
     MAX_ELEMENTS_PER_THREAD,
     NO_DWEIGHT,
     NO_GATE,
+    held_chunk,
     resolve_backward,
     resolve_forward,
 )
 from normtune.kernels.target import Target
-from normtune.kernels.tiles.launch import MAX_CHUNKS, MAX_SPLIT_ELEMENTS_PER_THREAD, next_power_of_2
+from normtune.kernels.tiles.launch import MAX_SPLIT_ELEMENTS_PER_THREAD, next_power_of_2
 from normtune.kernels.tiles.trial import trial
 
 MAX_HIDDEN = 65536
@@ -49,7 +50,7 @@ _MOST_OF_512_THREADS = 16384
 # Elements that a program holds in chunks. With more, 512 threads spill: 8 to 200 bytes each from 40 elements in float32
 # on, and from 56 in bfloat16 (sm_90).
 _MOST_HELD = 16384
-# Columns of a held chunk, at least: 32 bytes in bfloat16, which is what the L2 reads at a time.
+# Columns of a held chunk, at least: 32 bytes in bfloat16, as much as the L2 reads at a time.
 _LEAST_HELD_CHUNK = 16
 
 
@@ -94,15 +95,9 @@ class _Product(NamedTuple):
             for count, per_sm, chunk in product(warps, programs, self.chunks)
         ]
 
-    def held(self, hidden: int) -> list[Config]:
-        """Blocks of rows in held chunks, where these have at most 7/8 of the columns of a whole tile."""
-        tile = next_power_of_2(hidden)
-        largest: dict[int, int] = {}  # chunk of those with so many columns together
-        for chunk in (tile // 4, tile // 8, tile // MAX_CHUNKS):
-            if chunk >= _LEAST_HELD_CHUNK:
-                largest.setdefault(-(-hidden // chunk) * chunk, chunk)
-        chunks = [chunk for columns, chunk in largest.items() if 8 * columns <= 7 * tile]
-        return [config._replace(block_col=chunk) for config, chunk in product(self.flat(), chunks)]
+    def held(self) -> list[Config]:
+        """Blocks of rows in held chunks; where a row is one chunk, the launches of `flat`."""
+        return [config._replace(block_col=_LEAST_HELD_CHUNK) for config in self.flat()]
 
     def fits(self, config: Config, hidden: int, warp_size: int) -> bool:
         """Whether a tile, or a chunk and its rows, has enough elements for each thread, and not too many."""
@@ -111,9 +106,11 @@ class _Product(NamedTuple):
             row = -(-hidden // config.block_col) * config.block_col
             return hidden > config.block_col >= 4 * threads and row <= self.most_split * threads
         if config.block_col:
-            chunk = config.block_row * config.block_col
-            held = -(-hidden // config.block_col) * chunk
-            return self.least * threads <= chunk and held <= min(MAX_ELEMENTS_PER_THREAD * threads, _MOST_HELD)
+            chunk = held_chunk(hidden, config.block_col)
+            row = -(-hidden // chunk) * chunk
+            most = min(MAX_ELEMENTS_PER_THREAD * threads, _MOST_HELD)
+            is_narrower = 8 * row <= 7 * next_power_of_2(hidden)
+            return is_narrower and self.least * threads <= config.block_row * chunk and config.block_row * row <= most
         tile = config.block_row * next_power_of_2(hidden)
         return self.least * threads <= tile <= min(self.most * threads, self.most_tile)
 
@@ -151,7 +148,7 @@ def _with_gate(of_norm: OperatorSpec, problem: Problem) -> tuple[Buffer, ...]:
 def _forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     space = _FORWARD[name]
     configs = space.flat() + space.looped("none") + space.split((0,), "none", problem.hidden, target)
-    configs += space.held(problem.hidden)
+    configs += space.held()
     return _chosen(configs, space, problem, target, _forward_default)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm_gated.launch import held_chunk
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles.launch import next_power_of_2
 from normtune.tuner.compiling.pool import compile_all
@@ -68,22 +69,34 @@ def is_held(config):
 
 
 @pytest.mark.parametrize(
-    ("hidden", "chunks"),
+    ("hidden", "chunk"),
     [
-        *((96, {32}), (192, {64}), (384, {128}), (768, {256}), (1536, {512}), (2880, {1024}), (3072, {1024})),
-        *((160, {32, 64}), (800, {64, 128}), (7168, {1024}), (100, {16}), (6144, {2048}), (12288, {4096})),
-        *((1, set()), (24, set()), (128, set()), (240, set()), (1000, set()), (8192, set()), (65535, set())),
+        *((96, 32), (192, 64), (384, 128), (768, 256), (1536, 512), (2880, 1024), (3072, 1024), (5376, 512)),
+        *((160, 32), (800, 128), (7168, 1024), (80, 16), (6144, 2048), (12288, 4096)),
+        *((1, 0), (24, 0), (128, 0), (240, 0), (1000, 0), (8192, 0), (65535, 0)),
     ],
 )
-def test_rows_that_leave_a_tile_part_empty_are_held_in_chunks_too(hidden, chunks):
+def test_rows_that_leave_a_tile_part_empty_are_held_in_chunks_too(hidden, chunk):
     for name, most in (("quick", 12), ("default", 30), ("full", 60)):
         held = held_of(name, hidden)
-        assert {config.block_col for config in held} == chunks and len(held) <= most
+        assert {launch.block_col for launch in held.values()} == ({chunk} if chunk else set()) and len(held) <= most
         for launch in held.values():
             columns = launch.chunks * launch.block_col
             assert launch.held and hidden <= columns <= next_power_of_2(hidden) * 7 / 8
             assert launch.column_mask == (columns != hidden)
             assert launch.block_row * columns <= min(16384, 64 * 32 * launch.num_warps)
+
+
+@pytest.mark.parametrize("least", [1, 4, 16])
+def test_a_chunk_leaves_an_eighth_empty_at_most_unless_it_is_the_least(least):
+    before = 0
+    for hidden in [*range(1, 600), *range(600, 65536, 97)]:
+        chunk = held_chunk(hidden, least)
+        columns = -(-hidden // chunk) * chunk
+        assert chunk >= min(least, next_power_of_2(hidden)) and columns >= before  # legality never returns
+        assert 8 * columns <= 9 * hidden or chunk < 2 * least
+        assert 8 * (-(-hidden // (2 * chunk)) * 2 * chunk) > 9 * hidden or chunk == next_power_of_2(hidden)
+        before = columns
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
@@ -95,13 +108,13 @@ def test_every_gpu_has_held_chunks_of_its_warps(target):
 
 
 def test_a_row_that_a_chunk_holds_is_a_whole_tile():
-    for config in (RMSNormConfig("block_row", 8, 2, block_col=64), RMSNormConfig("row", 1, 2, block_col=64)):
-        for hidden in (1, 33, 64):
+    for config in (RMSNormConfig("block_row", 8, 2, block_col=16), RMSNormConfig("row", 1, 2, block_col=16)):
+        for hidden in (1, 16, 62, 64, 1000, 1024):
             problem = FORWARD.problem(4096, hidden, "bfloat16")
             whole = FORWARD.launch(config._replace(block_col=0), problem, H200)
             assert FORWARD.launch(config, problem, H200) == whole and not whole.held
         problem = FORWARD.problem(4096, 65, "bfloat16")
-        assert FORWARD.launch(config, problem, H200).chunks == 2
+        assert FORWARD.launch(config, problem, H200).chunks == 5
 
 
 def test_held_chunks_work_on_a_row_alike_at_all_numbers_of_rows():
@@ -114,8 +127,7 @@ def test_held_chunks_work_on_a_row_alike_at_all_numbers_of_rows():
 @pytest.mark.parametrize(
     ("config", "hidden", "message"),
     [
-        (RMSNormConfig("block_row", 4, 1, block_col=8), 129, "17 chunks exceed 16"),
-        (RMSNormConfig("row", 1, 1, block_col=1024), 3072, "32 elements a thread exceed 21"),
+        (RMSNormConfig("row", 1, 1, block_col=16), 3072, "32 elements a thread exceed 21"),
         (RMSNormConfig("row", 1, 64, block_col=1024), 3072, "2048 threads exceed 1024"),
     ],
 )
