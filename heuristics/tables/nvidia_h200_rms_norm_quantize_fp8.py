@@ -3,36 +3,37 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:41ace21cba3aca4561014714f39111784b7f39be89ea940e2f6cdaad67e9dd4a
-#           (24630 measurements, 2026-11-23)
+# Data:     sha256:4f8f4558f22bd9da71ac5cf8f5c1c1337b108a5a90db2258168e361bb93494f6
+#           (27404 measurements, 2026-11-23)
 # Kernels:  rms_norm_quantize_fp8_block
-#           sha256:436a0edc74d900101aa7605a76c745a99f9fa59c5e6a55a6f12321c51032d0fd
+#           sha256:b7103bf369d439b29afe8ac3d7f5e1f9eaa6ee944beb4a24d02b3bcd8a17ac8e
 # Kernels:  rms_norm_quantize_fp8_row
-#           sha256:436a0edc74d900101aa7605a76c745a99f9fa59c5e6a55a6f12321c51032d0fd
+#           sha256:b7103bf369d439b29afe8ac3d7f5e1f9eaa6ee944beb4a24d02b3bcd8a17ac8e
 # Kernels:  rms_norm_quantize_fp8_static
-#           sha256:436a0edc74d900101aa7605a76c745a99f9fa59c5e6a55a6f12321c51032d0fd
+#           sha256:b7103bf369d439b29afe8ac3d7f5e1f9eaa6ee944beb4a24d02b3bcd8a17ac8e
 # Kernels:  rms_norm_quantize_fp8_transpose
-#           sha256:9c79a20d3e3751f650c9906a397dab56e390d4f5cbe241dfd11dab0787436ee9
+#           sha256:420f4723e59dd5a0e42b9b73b5d8390e3b9352a3e5e5f90138af6a5a7b9b4a4b
+# Kernels:  transpose_fp8
+#           sha256:2a5fc11778576328b0d115fb8f66facf86607cdeaf65b1516eef942088e4da55
 # Measured: rows 1 to 262144, hidden 256 to 16384
-# Regret:   rms_norm_quantize_fp8_block bfloat16: 33 leaves (of 40, 1 kept), 20 configs,
-#           mean -0.07 %, plain mean -0.04 %, worst 4.2 %, means low by at most 0.20 %,
-#           the best 33-leaf tree on this grid, cross-validated 1.77 %, plain
-#           cross-validated 1.86 %, extrapolated 10.17 %
-# Regret:   rms_norm_quantize_fp8_block:batch_invariant bfloat16: 8 leaves, 8 configs,
-#           mean 8.10 %, plain mean 8.14 %, worst 50.7 %, means low by at most 0.20 %,
-#           the best 8-leaf tree of hidden alone on this grid, cross-validated 11.93 %,
-#           plain cross-validated 12.24 %, costs 8.18 % (worst 50.7 %) beside
-#           rms_norm_quantize_fp8_block, at most, as 7 of 117 shapes are bounds
-# Regret:   rms_norm_quantize_fp8_row bfloat16: 30 leaves (of 40, 1 kept), 18 configs,
-#           mean 0.07 %, plain mean 0.10 %, worst 14.5 %, means low by at most 0.16 %,
-#           within 0.02 % of the best 30-leaf tree on this grid, cross-validated 1.78 %,
-#           plain cross-validated 1.99 %, extrapolated 8.39 %
-# Regret:   rms_norm_quantize_fp8_row:batch_invariant bfloat16: 7 leaves, 6 configs,
-#           mean 5.25 %, plain mean 5.18 %, worst 103.1 %, means low by at most 0.16 %,
-#           within 0.08 % of the best 7-leaf tree of hidden alone on this grid,
-#           cross-validated 7.90 %, plain cross-validated 8.45 %, costs 5.17 % (worst
-#           103.1 %) beside rms_norm_quantize_fp8_row, at most, as 3 of 159 shapes are
-#           bounds
+# Regret:   rms_norm_quantize_fp8_block bfloat16: 40 leaves (of 40, 4 kept), 21 configs,
+#           mean -0.11 %, plain mean -0.07 %, worst 4.2 %, means low by at most 0.23 %,
+#           within 0.04 % of the best 40-leaf tree on this grid, cross-validated 1.53 %,
+#           plain cross-validated 1.61 %, extrapolated 7.08 %
+# Regret:   rms_norm_quantize_fp8_block:batch_invariant bfloat16: 12 leaves, 10 configs,
+#           mean 8.61 %, plain mean 8.32 %, worst 58.2 %, means low by at most 0.23 %,
+#           the best 12-leaf tree of hidden alone on this grid, cross-validated 13.25 %,
+#           plain cross-validated 13.38 %, costs 8.73 % (worst 58.2 %) beside
+#           rms_norm_quantize_fp8_block, at most, as 14 of 163 shapes are bounds
+# Regret:   rms_norm_quantize_fp8_row bfloat16: 26 leaves (of 40, 1 kept), 14 configs,
+#           mean -0.12 %, plain mean -0.01 %, worst 3.5 %, means low by at most 0.24 %,
+#           within 0.01 % of the best 26-leaf tree on this grid, cross-validated 0.73 %,
+#           plain cross-validated 0.83 %, extrapolated 4.24 %
+# Regret:   rms_norm_quantize_fp8_row:batch_invariant bfloat16: 9 leaves, 6 configs,
+#           mean 5.91 %, plain mean 5.31 %, worst 132.9 %, means low by at most 0.24 %,
+#           the best 9-leaf tree of hidden alone on this grid, cross-validated 6.41 %,
+#           plain cross-validated 5.85 %, costs 6.03 % (worst 132.9 %) beside
+#           rms_norm_quantize_fp8_row, at most, as 25 of 282 shapes are bounds
 # Regret:   rms_norm_quantize_fp8_static bfloat16: 29 leaves (of 40), 22 configs, mean
 #           0.00 %, plain mean 0.00 %, worst 3.6 %, means low by at most 0.16 %, within
 #           0.01 % of the best 29-leaf tree on this grid, cross-validated 1.19 %, plain
@@ -42,15 +43,24 @@
 #           the best 8-leaf tree of hidden alone on this grid, cross-validated 8.54 %,
 #           plain cross-validated 7.60 %, costs 5.76 % (worst 85.6 %) beside
 #           rms_norm_quantize_fp8_static, at most, as 23 of 159 shapes are bounds
-# Regret:   rms_norm_quantize_fp8_transpose bfloat16: 28 leaves (of 40), 18 configs,
-#           mean -0.07 %, plain mean -0.04 %, worst 2.5 %, means low by at most 0.23 %,
-#           within 0.02 % of the best 28-leaf tree on this grid, cross-validated 1.84 %,
-#           plain cross-validated 1.87 %, extrapolated 5.00 %
-# Regret:   rms_norm_quantize_fp8_transpose:batch_invariant bfloat16: 7 leaves, 7
-#           configs, mean 7.41 %, plain mean 7.48 %, worst 132.6 %, means low by at most
-#           0.23 %, the best 7-leaf tree of hidden alone on this grid, cross-validated
-#           11.37 %, plain cross-validated 11.63 %, costs 7.48 % (worst 133.0 %) beside
-#           rms_norm_quantize_fp8_transpose, at most, as 15 of 117 shapes are bounds
+# Regret:   rms_norm_quantize_fp8_transpose bfloat16: 33 leaves (of 40, 2 kept), 19
+#           configs, mean -0.02 %, plain mean 0.03 %, worst 2.5 %, means low by at most
+#           0.22 %, within 0.02 % of the best 33-leaf tree on this grid, cross-validated
+#           1.42 %, plain cross-validated 1.60 %, extrapolated 4.17 %
+# Regret:   rms_norm_quantize_fp8_transpose:batch_invariant bfloat16: 13 leaves, 11
+#           configs, mean 7.79 %, plain mean 7.60 %, worst 132.6 %, means low by at most
+#           0.22 %, the best 13-leaf tree of hidden alone on this grid, cross-validated
+#           14.43 %, plain cross-validated 15.44 %, costs 7.82 % (worst 133.0 %) beside
+#           rms_norm_quantize_fp8_transpose, at most, as 25 of 163 shapes are bounds
+# Regret:   transpose_fp8 bfloat16: 22 leaves (of 40), 7 configs, mean -0.44 %, plain
+#           mean -0.44 %, worst 2.2 %, means low by at most 0.55 %, within 0.01 % of the
+#           best 22-leaf tree on this grid, cross-validated 0.94 %, plain
+#           cross-validated 0.93 %, extrapolated 0.48 %
+# Regret:   transpose_fp8:batch_invariant bfloat16: 1 leaf, 1 config, mean 1.80 %, plain
+#           mean 1.38 %, worst 13.0 %, means low by at most 0.55 %, the best 1-leaf tree
+#           of hidden alone on this grid, cross-validated 1.57 %, plain cross-validated
+#           1.21 %, costs 2.25 % (worst 15.3 %) beside transpose_fp8, at most, as 5 of
+#           91 shapes are bounds
 # Shared:   rms_norm_quantize_fp8_block float16: uses bfloat16, as it has no data of its
 #           own
 # Shared:   rms_norm_quantize_fp8_block float32: uses bfloat16, as it has no data of its
@@ -86,7 +96,7 @@
 # Replaced: brought near to the table before it, within the tie; no leaf is slower than
 #           that
 # Format:   3
-# Body:     sha256:7e0c78080eb7e985dd7124e11f4c8709f85580c2e6209c14e83f0b56045612b9
+# Body:     sha256:c6f970e71141366bb7b0172f29990fb8a911ceb37acfc40df35442dd15fc9c9a
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -153,6 +163,20 @@ class TransposingConfig(NamedTuple):
     transpose_warps: int = 0
 
 
+class TransposeConfig(NamedTuple):
+    """How a kernel is launched.
+
+    Attributes:
+        block_row: rows of the tile that a program transposes.
+        block_col: columns of that tile.
+        num_warps: warps a program.
+    """
+
+    block_row: int
+    block_col: int
+    num_warps: int = 4
+
+
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC = QuantizeConfig(
     "block_row",
     2,
@@ -174,6 +198,7 @@ QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC = QuantizeConfig(
     "atomic",
 )
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4 = QuantizeConfig("block_row", 2, 4)
+QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_8 = QuantizeConfig("block_row", 2, 8)
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1 = QuantizeConfig("block_row", 4, 1)
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_4_ATOMIC = QuantizeConfig(
     "block_row",
@@ -270,14 +295,6 @@ QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
     0,
     "atomic",
 )
-QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8 = QuantizeConfig(
-    "persistent",
-    1,
-    4,
-    4,
-    8,
-)
-QUANTIZE_PERSISTENT_WARPS_8_PROGRAMS_PER_SM_8 = QuantizeConfig("persistent", 1, 8, 1, 8)
 QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
     "persistent",
     2,
@@ -303,13 +320,6 @@ QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfi
     0,
     "atomic",
 )
-QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_4 = QuantizeConfig(
-    "persistent",
-    2,
-    2,
-    3,
-    4,
-)
 QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_ATOMIC = QuantizeConfig(
     "persistent",
     2,
@@ -327,13 +337,6 @@ QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfi
     8,
     0,
     "atomic",
-)
-QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8 = QuantizeConfig(
-    "persistent",
-    2,
-    4,
-    1,
-    8,
 )
 QUANTIZE_PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
     "persistent",
@@ -409,10 +412,34 @@ TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_
     64,
     4,
 )
+TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_2_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+    "block_row",
+    2,
+    2,
+    1,
+    0,
+    0,
+    "atomic",
+    64,
+    64,
+    4,
+)
 TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
     "block_row",
     2,
     4,
+    1,
+    0,
+    0,
+    "atomic",
+    64,
+    64,
+    4,
+)
+TRANSPOSING_BLOCK_ROW_BLOCK_ROW_16_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+    "block_row",
+    16,
+    8,
     1,
     0,
     0,
@@ -481,6 +508,18 @@ TRANSPOSING_ROW_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS
     64,
     4,
 )
+TRANSPOSING_ROW_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+    "row",
+    1,
+    4,
+    1,
+    0,
+    0,
+    "atomic",
+    64,
+    64,
+    4,
+)
 TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4 = TransposingConfig(
     "row",
     1,
@@ -502,6 +541,18 @@ TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARP
     0,
     "atomic",
     32,
+    128,
+    8,
+)
+TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = TransposingConfig(
+    "row",
+    1,
+    8,
+    1,
+    0,
+    0,
+    "atomic",
+    64,
     128,
     8,
 )
@@ -607,6 +658,15 @@ TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_STAGES_3_BLOCK_COL_256_ATOMIC = Transposin
     256,
     "atomic",
 )
+TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_8_BLOCK_COL_128_ATOMIC = TransposingConfig(
+    "tile",
+    32,
+    8,
+    1,
+    0,
+    128,
+    "atomic",
+)
 TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC = TransposingConfig(
     "tile",
     32,
@@ -616,6 +676,13 @@ TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC = TransposingConfig(
     256,
     "atomic",
 )
+TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4 = TransposeConfig(32, 32, 4)
+TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8 = TransposeConfig(32, 64, 8)
+TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_4 = TransposeConfig(32, 128, 4)
+TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8 = TransposeConfig(32, 128, 8)
+TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_256_WARPS_8 = TransposeConfig(32, 256, 8)
+TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8 = TransposeConfig(64, 128, 8)
+TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8 = TransposeConfig(64, 256, 8)
 
 
 def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConfig:
@@ -644,14 +711,20 @@ def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConf
                     return QUANTIZE_ROW_WARPS_1
                 return QUANTIZE_ROW_WARPS_1
             if rows >= 2048:
-                if hidden <= 2047:
-                    if rows >= 8192:
+                if rows >= 8192:
+                    if hidden <= 1536:
                         if rows >= 32768:
+                            if hidden <= 1280:
+                                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
                             return QUANTIZE_SPLIT_WARPS_1_BLOCK_COL_512
                         return QUANTIZE_PERSISTENT_WARPS_2_STAGES_4_PROGRAMS_PER_SM_8
+                    if hidden <= 2047:
+                        if rows >= 32768:
+                            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
+                        return QUANTIZE_PERSISTENT_WARPS_2_STAGES_4_PROGRAMS_PER_SM_8
+                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
+                if hidden <= 2047:
                     return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
-                if rows >= 32768:
-                    return QUANTIZE_SPLIT_WARPS_2_BLOCK_COL_1024
                 return QUANTIZE_ROW_WARPS_2
             return QUANTIZE_PERSISTENT_WARPS_4_PROGRAMS_PER_SM_8
         return QUANTIZE_ROW_WARPS_8
@@ -660,7 +733,7 @@ def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConf
             if rows >= 2048:
                 if hidden <= 2944:
                     return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
-                if hidden <= 4095:
+                if hidden <= 3072:
                     if rows >= 8192:
                         return QUANTIZE_SPLIT_WARPS_2_BLOCK_COL_1024
                     return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
@@ -669,7 +742,7 @@ def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConf
         return QUANTIZE_ROW_WARPS_16
     if hidden <= 8192:
         if rows >= 128:
-            if hidden <= 8191:
+            if hidden <= 6144:
                 if rows >= 512:
                     if hidden <= 5632:
                         return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
@@ -678,9 +751,17 @@ def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConf
                     return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_2048
                 return QUANTIZE_ROW_WARPS_8
             if rows >= 8192:
+                if hidden <= 8191:
+                    return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
                 return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_4096
             return QUANTIZE_ROW_WARPS_8
         return QUANTIZE_ROW_WARPS_32
+    if hidden <= 14336:
+        if rows >= 512:
+            if rows >= 2048:
+                return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+            return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
+        return QUANTIZE_ROW_WARPS_16
     if rows >= 2048:
         return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
     return QUANTIZE_ROW_WARPS_16
@@ -698,12 +779,20 @@ def rms_norm_quantize_fp8_block_batch_invariant_bfloat16(
         return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
     if hidden <= 1024:
         return QUANTIZE_ROW_WARPS_1
-    if hidden <= 4095:
+    if hidden <= 3072:
         return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
+    if hidden <= 4095:
+        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_8
     if hidden <= 5632:
+        return QUANTIZE_ROW_WARPS_4
+    if hidden <= 6144:
+        return QUANTIZE_ROW_WARPS_8
+    if hidden <= 8191:
         return QUANTIZE_ROW_WARPS_4
     if hidden <= 8192:
         return QUANTIZE_ROW_WARPS_8
+    if hidden <= 14336:
+        return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
     return QUANTIZE_ROW_WARPS_16
 
 
@@ -711,62 +800,56 @@ def rms_norm_quantize_fp8_row_bfloat16(rows: int, hidden: int) -> QuantizeConfig
     if hidden <= 512:
         if rows >= 1536:
             if hidden <= 256:
-                if rows >= 131072:
-                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_1
-                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
-            if rows >= 46080:
+                if rows >= 11264:
+                    if rows >= 131072:
+                        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_1
+                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
+                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16
+            if rows >= 23552:
                 return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
             return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
         return QUANTIZE_ROW_WARPS_1
-    if hidden <= 1024:
-        if rows >= 384:
-            if hidden <= 1023:
-                if rows >= 6144:
-                    return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
-                return QUANTIZE_ROW_WARPS_1
-            if rows >= 131072:
-                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
+    if hidden <= 1023:
+        if rows >= 768:
+            if rows >= 11264:
+                return (
+                    QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+                )
             return QUANTIZE_ROW_WARPS_1
         return QUANTIZE_ROW_WARPS_4
     if hidden <= 2048:
-        if rows >= 384:
+        if rows >= 192:
+            if hidden <= 1024:
+                if rows >= 131072:
+                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
+                return QUANTIZE_ROW_WARPS_1
             if rows >= 1536:
                 if hidden <= 2047:
-                    return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+                    if rows >= 3072:
+                        return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+                    return QUANTIZE_ROW_WARPS_1
                 return QUANTIZE_ROW_WARPS_2
-            return QUANTIZE_ROW_WARPS_1
+            return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
         return QUANTIZE_ROW_WARPS_8
-    if hidden <= 4096:
+    if hidden <= 6144:
         if rows >= 384:
-            if rows >= 3072:
-                if hidden <= 4095:
-                    if rows >= 46080:
-                        return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8
-                    if hidden <= 2944:
-                        return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8
-                    if rows >= 6144:
-                        return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_4
-                    return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
-                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
-            return QUANTIZE_ROW_WARPS_4
-        return QUANTIZE_ROW_WARPS_16
+            return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
+        if hidden <= 2944:
+            return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+        if hidden <= 3072:
+            return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
+        return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+    if hidden <= 8191:
+        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
     if hidden <= 8192:
-        if rows >= 192:
-            if rows >= 768:
-                if hidden <= 8191:
-                    if rows >= 1536:
-                        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
-                    return QUANTIZE_ROW_WARPS_4
-                if rows >= 3072:
-                    return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2
-                return QUANTIZE_ROW_WARPS_4
-            return QUANTIZE_ROW_WARPS_8
-        return QUANTIZE_ROW_WARPS_32
-    if hidden <= 16384:
-        if rows >= 8:
-            return QUANTIZE_ROW_WARPS_8
-        return QUANTIZE_PERSISTENT_WARPS_8_PROGRAMS_PER_SM_8
-    return QUANTIZE_ROW_WARPS_16
+        if rows >= 3072:
+            return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2
+        return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+    if hidden <= 14336:
+        if rows >= 768:
+            return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+        return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
+    return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
 
 
 def rms_norm_quantize_fp8_row_batch_invariant_bfloat16(
@@ -774,18 +857,22 @@ def rms_norm_quantize_fp8_row_batch_invariant_bfloat16(
     hidden: int,
 ) -> QuantizeConfig:
     if hidden <= 256:
-        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16
+        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
+    if hidden <= 511:
+        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
     if hidden <= 512:
         return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
-    if hidden <= 2048:
+    if hidden <= 2047:
         return QUANTIZE_ROW_WARPS_1
-    if hidden <= 5632:
-        return QUANTIZE_ROW_WARPS_4
-    if hidden <= 8191:
+    if hidden <= 4096:
+        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
+    if hidden <= 6144:
         return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
-    if hidden <= 8192:
-        return QUANTIZE_ROW_WARPS_4
-    return QUANTIZE_ROW_WARPS_16
+    if hidden <= 8191:
+        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
+    if hidden <= 14336:
+        return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+    return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
 
 
 def rms_norm_quantize_fp8_static_bfloat16(rows: int, hidden: int) -> QuantizeConfig:
@@ -875,62 +962,68 @@ def rms_norm_quantize_fp8_transpose_bfloat16(
     rows: int,
     hidden: int,
 ) -> TransposingConfig:
+    if hidden <= 256:
+        if rows >= 32:
+            if rows >= 8192:
+                if rows >= 32768:
+                    return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_STAGES_3_BLOCK_COL_256_ATOMIC
+                return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC
+            return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_STAGES_3_BLOCK_COL_256_ATOMIC
+        return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC
     if hidden <= 2048:
-        if rows >= 8192:
+        if rows >= 512:
+            if hidden <= 1023:
+                if rows >= 2048:
+                    if rows >= 8192:
+                        if hidden <= 511:
+                            return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_8_BLOCK_COL_128_ATOMIC
+                        if rows >= 32768:
+                            return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_BLOCK_COL_256_ATOMIC
+                        return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                    return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC
+                return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
             if hidden <= 1024:
                 if rows >= 32768:
-                    if hidden <= 1023:
-                        return (
-                            TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_BLOCK_COL_256_ATOMIC
-                        )
                     return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_STAGES_3_BLOCK_COL_256_ATOMIC
-                if hidden <= 256:
-                    return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC
                 return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-        if hidden <= 256:
-            if rows >= 32:
-                return (
-                    TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_STAGES_3_BLOCK_COL_256_ATOMIC
-                )
-            return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC
-        if rows >= 128:
-            if hidden <= 1024:
-                if rows >= 512:
-                    if hidden <= 1023:
-                        if rows >= 2048:
-                            return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC
-                        return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                    return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                return TRANSPOSING_ROW_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            if rows >= 512:
-                return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4
+            if rows >= 8192:
+                return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
         if hidden <= 512:
             return TRANSPOSING_ROW_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
         return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4
-    if hidden <= 8192:
-        if rows >= 512:
-            if hidden <= 5632:
+    if hidden <= 14336:
+        if rows >= 2048:
+            if hidden <= 3072:
                 if rows >= 32768:
                     if hidden <= 2944:
                         return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                    if hidden <= 4095:
-                        return TRANSPOSING_PERSISTENT_BLOCK_ROW_4_WARPS_2_STAGES_4_PROGRAMS_PER_SM_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                    return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
+                    return TRANSPOSING_PERSISTENT_BLOCK_ROW_4_WARPS_2_STAGES_4_PROGRAMS_PER_SM_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
                 return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            if rows >= 2048:
-                return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            if hidden <= 4095:
+                return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
             if hidden <= 8191:
+                if rows >= 32768:
+                    return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
+                if hidden <= 5632:
+                    return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                if hidden <= 6144:
+                    return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
                 return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
-        if hidden <= 4096:
-            return TRANSPOSING_ROW_WARPS_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-        if hidden <= 8191:
-            if rows >= 128:
-                return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-        return TRANSPOSING_ROW_WARPS_32_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+        if hidden <= 8192:
+            if rows >= 512:
+                if hidden <= 8191:
+                    return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
+            if hidden <= 4096:
+                return TRANSPOSING_ROW_WARPS_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            if hidden <= 6144:
+                if rows >= 128:
+                    return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            return TRANSPOSING_ROW_WARPS_32_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+        return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
     if rows >= 128:
         return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
     return TRANSPOSING_SPLIT_WARPS_32_BLOCK_COL_8192_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
@@ -942,17 +1035,79 @@ def rms_norm_quantize_fp8_transpose_batch_invariant_bfloat16(
 ) -> TransposingConfig:
     if hidden <= 256:
         return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_BLOCK_COL_256_ATOMIC
+    if hidden <= 511:
+        return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_16_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
     if hidden <= 512:
         return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC
     if hidden <= 1024:
         return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-    if hidden <= 2047:
+    if hidden <= 1280:
+        return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_2_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+    if hidden <= 1536:
         return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
-    if hidden <= 4095:
+    if hidden <= 2047:
+        return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_2_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+    if hidden <= 3072:
         return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+    if hidden <= 4096:
+        return TRANSPOSING_ROW_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+    if hidden <= 6144:
+        return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+    if hidden <= 8191:
+        return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
     if hidden <= 8192:
         return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
     return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+
+
+def transpose_fp8_bfloat16(rows: int, hidden: int) -> TransposeConfig:
+    if rows >= 2048:
+        if rows >= 8192:
+            if rows >= 32768:
+                if rows >= 131072:
+                    return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+                return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
+            if hidden <= 512:
+                return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+            return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
+        if hidden <= 256:
+            return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_4
+        if hidden <= 2048:
+            return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+        if hidden <= 4096:
+            return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
+        return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+    if hidden <= 512:
+        if rows >= 32:
+            return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4
+        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8
+    if rows >= 512:
+        if hidden <= 8192:
+            return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+        return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
+    if hidden <= 1024:
+        if rows >= 128:
+            return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8
+        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4
+    if hidden <= 2047:
+        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8
+    if rows >= 32:
+        if rows >= 128:
+            return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+        if hidden <= 4095:
+            return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8
+        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8
+    if hidden <= 2048:
+        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4
+    if hidden <= 2944:
+        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_4
+    if hidden <= 8192:
+        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8
+    return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_256_WARPS_8
+
+
+def transpose_fp8_batch_invariant_bfloat16(rows: int, hidden: int) -> TransposeConfig:
+    return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
 
 
 TABLES: dict[tuple[str, str], Callable[[int, int], tuple[int | str, ...]]] = {
@@ -1025,6 +1180,11 @@ TABLES: dict[tuple[str, str], Callable[[int, int], tuple[int | str, ...]]] = {
         "rms_norm_quantize_fp8_transpose:batch_invariant",
         "float32",
     ): rms_norm_quantize_fp8_transpose_batch_invariant_bfloat16,
+    ("transpose_fp8", "bfloat16"): transpose_fp8_bfloat16,
+    (
+        "transpose_fp8:batch_invariant",
+        "bfloat16",
+    ): transpose_fp8_batch_invariant_bfloat16,
 }
 
 
