@@ -81,6 +81,7 @@ class OperatorSpec:
         config: the class of its configs, which declares its knobs.
         dtypes: dtypes of the inputs that it takes.
         max_hidden: longest row that it takes.
+        hidden_sizes: those that a sweep takes where none are given; empty for those of its grid, up to `max_hidden`.
         buffers: tensors of a problem, in the order of the launch.
         scalars: the other arguments of kernels and reference, by name, with the values of gate and timing.
         space: (space name, problem, target) to candidate configs, before legality. `default` and `full` exist, and so
@@ -128,6 +129,7 @@ class OperatorSpec:
     trial: Callable[[Config, Any, Problem, Target], tuple[Problem, AnyLaunch]] | None = None
     implementations: Mapping[str, str | Callable[..., Any]] = field(default_factory=dict, hash=False)
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
+    hidden_sizes: tuple[int, ...] = ()
     is_default: bool = True
     limiting: tuple[str, ...] | None = None
     may_reuse_dy: Callable[[Any, Target], bool] | None = None

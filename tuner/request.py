@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from normtune.errors import UsageError
 from normtune.kernels.config import Config
+from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.results.regimes import COLD, check_regime
@@ -174,11 +175,15 @@ class Request:
             pairs, larger = grids.shapes_of(Path(given) if isinstance(given, str | os.PathLike) else given)
             found = problems(keys, dtypes, pairs)
             return Wanted(found, beyond=len(larger) * (len(found) // len(pairs)))
-        sizes = self.rows, self.hidden
-        found = problems(keys, dtypes, grids.shapes(grid, *sizes))
+        found = problems(keys, dtypes, partial(self._of_grid, grid))
         if grid != "quick":
             return Wanted(found)
-        return Wanted(found, len(problems(keys, dtypes, grids.shapes("default", *sizes))) - len(found))
+        return Wanted(found, len(problems(keys, dtypes, partial(self._of_grid, "default"))) - len(found))
+
+    def _of_grid(self, grid: str, spec: OperatorSpec) -> list[tuple[int, int]]:
+        """The shapes of a grid that an operator takes, or those of the sizes that are given."""
+        pairs = grids.shapes(grid, self.rows, spec.hidden_sizes or None if self.hidden is None else self.hidden)
+        return [pair for pair in pairs if self.hidden is not None or pair[1] <= spec.max_hidden]
 
 
 class Wanted(NamedTuple):

@@ -29,6 +29,8 @@ from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
 
 MAX_HIDDEN = 16384
+# Of models.
+HEAD_SIZES = (64, 80, 96, 112, 128, 160, 192, 256)
 # Values of block_row, num_warps, num_stages and programs_per_sm, least and most elements per thread.
 _SPACES = {
     "quick": ((1, 4, 16), (1, 4), (2,), (8,), (2, 32)),
@@ -122,6 +124,7 @@ qk_norm = register(
         wide_buffers=("weight_q", "weight_k", "cos", "sin"),
         scalars={"eps": 1e-6, "offset": 0.25},
         sizes=SIZES,
+        hidden_sizes=HEAD_SIZES,
         is_default=False,
     )
 )

@@ -50,6 +50,8 @@ _MOST_OF_512_THREADS = 16384
 # Elements that a program holds in chunks. With more, 512 threads spill: 8 to 200 bytes each from 40 elements in float32
 # on, and from 56 in bfloat16 (sm_90).
 _MOST_HELD = 16384
+# Elements of a held chunk per thread: chunks differ from one hidden size to the next, and a config should suit several.
+_LEAST_HELD_ELEMENTS = 2
 # Columns of a held chunk, at least: 32 bytes in bfloat16, as much as the L2 reads at a time.
 _LEAST_HELD_CHUNK = 16
 
@@ -110,7 +112,8 @@ class _Product(NamedTuple):
             row = -(-hidden // chunk) * chunk
             most = min(MAX_ELEMENTS_PER_THREAD * threads, _MOST_HELD)
             is_narrower = 8 * row <= 7 * next_power_of_2(hidden)
-            return is_narrower and self.least * threads <= config.block_row * chunk and config.block_row * row <= most
+            least = min(self.least, _LEAST_HELD_ELEMENTS) * threads
+            return is_narrower and least <= config.block_row * chunk and config.block_row * row <= most
         tile = config.block_row * next_power_of_2(hidden)
         return self.least * threads <= tile <= min(self.most * threads, self.most_tile)
 

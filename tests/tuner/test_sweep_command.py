@@ -4,14 +4,17 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from normtune import cli
 from normtune.errors import UsageError
+from normtune.kernels.operator import _OPERATORS, operator
 from normtune.results.database.store import Store
 from normtune.tuner.commands import parse_budget, parse_sizes
+from normtune.tuner.plan.grids import GRIDS
 from normtune.tuner.request import Effort, Request
 
 REPLAY = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512,4096", "--hidden", "256,4096")
@@ -199,3 +202,17 @@ def test_a_reader_that_leaves_gets_no_traceback(tmp_path):
     os.close(writing)
     assert done.stderr == ""
     assert invoke(*REPLAY, "--store", f"{tmp_path}/store.db").exit_code == 0
+
+
+def test_a_grid_has_the_hidden_sizes_that_an_operator_takes(monkeypatch):
+    def sizes(name, **asked):
+        return {problem.hidden for problem in Request(operators=(name,), **asked).wanted().problems}
+
+    default = {hidden for _, hidden in GRIDS["default"]}
+    assert sizes("qk_norm") == sizes("qk_norm_backward", grid="quick") == {64, 80, 96, 112, 128, 160, 192, 256}
+    assert sizes("qk_norm", hidden=(512,)) == {512}
+    assert sizes("reduce_partials") == default
+    monkeypatch.setitem(_OPERATORS, "reduce_partials", replace(operator("reduce_partials"), max_hidden=4096))
+    assert sizes("reduce_partials") == {hidden for hidden in default if hidden <= 4096}
+    with pytest.raises(UsageError, match="hidden is 5120: reduce_partials takes 1 to 4096"):
+        sizes("reduce_partials", hidden=(64, 5120))

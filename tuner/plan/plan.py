@@ -5,7 +5,7 @@ launches, and the number of those left out, by reason. Pure; needs neither a GPU
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
@@ -106,13 +106,17 @@ def spread(kept: list[Candidate], most: int) -> list[Candidate]:
     return [kept[round(index * last / (most - 1))] for index in range(most)]
 
 
-def problems(keys: Sequence[str], dtypes: Sequence[str], shapes: Sequence[tuple[int, int]]) -> list[Problem]:
+def problems(
+    keys: Sequence[str],
+    dtypes: Sequence[str],
+    shapes: Sequence[tuple[int, int]] | Callable[[OperatorSpec], Sequence[tuple[int, int]]],
+) -> list[Problem]:
     """All problems of these operator keys, dtypes and shapes.
 
     Args:
         keys: `rms_norm_forward`, `rms_norm_forward:no_rstd`, ...; empty means the plain default operators.
         dtypes: names of dtypes.
-        shapes: (rows, hidden) pairs.
+        shapes: (rows, hidden) pairs, or those of each operator.
 
     Raises:
         UsageError: a key, dtype or shape is unknown or out of range.
@@ -122,7 +126,8 @@ def problems(keys: Sequence[str], dtypes: Sequence[str], shapes: Sequence[tuple[
         for key in keys or [name for name, spec in operators().items() if spec.is_default]:
             name, variant = split_key(key)
             for spec in map(operator, members(name)):
-                result += [spec.problem(rows, hidden, dtype, variant) for dtype in dtypes for rows, hidden in shapes]
+                pairs = shapes(spec) if callable(shapes) else shapes
+                result += [spec.problem(rows, hidden, dtype, variant) for dtype in dtypes for rows, hidden in pairs]
     except ValueError as error:
         raise UsageError(str(error)) from None
     return result

@@ -104,7 +104,7 @@ def test_every_gpu_has_held_chunks_of_its_warps(target):
     held = held_of("default", 192, target)
     assert held
     for launch in held.values():
-        assert launch.block_row * launch.block_col >= 4 * launch.num_warps * target.warp_size
+        assert launch.block_row * launch.block_col >= 2 * launch.num_warps * target.warp_size
 
 
 def test_a_row_that_a_chunk_holds_is_a_whole_tile():
