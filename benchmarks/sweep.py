@@ -1,9 +1,9 @@
 """Duration of the default sweep, compilation included: wall time, and the share of timing.
 
-    python benchmarks/sweep.py [--device cuda:0] [--json FILE]
+    python benchmarks/sweep.py [--device cuda:0] [--json FILE] [--store FILE] [OPTIONS OF normtune sweep]
 
-Runs `normtune sweep` on the default grid and space in bfloat16, forward and backward, with an empty store and an empty
-compiler cache.
+Runs `normtune sweep` on the default grid in bfloat16, forward and backward, with an empty store and an empty compiler
+cache: the default search of the default space, or what the options say, as `--strategy plane --space full`.
 """
 
 import argparse
@@ -21,14 +21,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--json", type=Path, help="write the figures here too")
-    options = parser.parse_args()
+    parser.add_argument("--store", type=Path, help="keep the measurements in this new file")
+    options, more = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
-        url = f"sqlite:///{folder}/sweep.db"
-        command = [sys.executable, "-m", "normtune", "sweep", "--device", options.device, "--store", url]
+        url = f"sqlite:///{options.store or folder + '/sweep.db'}"
+        command = [sys.executable, "-m", "normtune", "sweep", "--device", options.device, "--store", url, *more]
         start = time.perf_counter()
         subprocess.run(command, check=True, env={**os.environ, "TRITON_CACHE_DIR": f"{folder}/triton"})
         wall = time.perf_counter() - start
-        figures = read(url) | {"wall_s": round(wall, 1)}
+        figures = {"options": more} | read(url) | {"wall_s": round(wall, 1)}
     figures["timing_share"] = round(figures["seconds"]["timing"] / wall, 3)
     print(
         f"{figures['device']}: {figures['problems']} problems, {figures['measurements']} measurements, "
