@@ -16,7 +16,7 @@ SHAPES = {
     "gated": ((24, 128), (1536, 128), (65536, 64), (4096, 4096), (262144, 192), (1449144, 128)),
     "fp8": ((1, 4096), (64, 4096), (4096, 4096), (8192, 2880), (8192, 8192), (32768, 4096)),
 }
-# Largest error over the largest value: e4m3 has eight steps from one power of two to the next, and rounds by half of one.
+# Largest error over the largest value: e4m3 has eight steps between two powers of two, and rounds by half of one.
 FP8_TOLERANCE = 1 / 16
 
 Tensors = Mapping[str, Any]

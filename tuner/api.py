@@ -112,8 +112,10 @@ def sweep(
         rows: numbers of rows in place of the grid's.
         hidden: hidden sizes in place of the grid's.
         shapes: pairs (rows, hidden), or a CSV file with these columns, in place of a grid.
-        space: of configs: `default`, `full` or `quick`; None for that of the effort.
-        strategy: `adaptive`, `exhaustive`, `race`, `plane`, `tpe`, `gp` or `random`; None for that of the effort.
+        space: of configs: `default`, `full` or `quick`; None for `full` with `plane`, `quick` for little effort, else
+            `default`.
+        strategy: `plane`, `adaptive`, `exhaustive`, `race`, `tpe`, `gp` or `random`; None for `plane`, or `adaptive`
+            for a replay, little effort, `stale`, `refine` and `compile_only`.
         studies: SQLite file for the studies of `tpe`, `gp` and `random`; None keeps none.
         regime: `cold`, `warm` or `eager`.
         budget_seconds: that it may take; None for no limit, or that of the effort.

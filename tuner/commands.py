@@ -71,17 +71,18 @@ def sweep(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Configs: default, those that win somewhere; full, all; quick, at most 12, that of Liger-Kernel's "
-            "rule included. Default: that of --effort.",
+            help="Configs: full, all; default, those that won somewhere on an H200; quick, at most 12, that of "
+            "Liger-Kernel's rule included. Default: full with plane, quick with --effort quick, else default.",
         ),
     ] = None,
     strategy: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="adaptive: 6 rounds, 16 for configs within 10 % of the best; exhaustive: 16 for all; race: 6 to 64, "
-            "until the best is known to 0.5 %; plane: those that times at nearby shapes make likely, for large spaces; "
-            "tpe, gp, random: some of the configs of each shape by itself. Default: adaptive.",
+            help="plane: the configs that times at nearby shapes make likely to be the best; adaptive: 6 rounds for "
+            "all, 16 for those within 10 % of the best; exhaustive: 16 for all; race: 6 to 64, until the best is known "
+            "to 0.5 %; tpe, gp, random: some of the configs of each shape by itself. Default: plane; adaptive for a "
+            "replay and with --effort quick, --stale, --refine and --compile-only.",
         ),
     ] = None,
     studies: Annotated[

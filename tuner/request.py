@@ -16,6 +16,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS, Target, target_for
+from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import COLD, check_regime
 from normtune.tuner.plan import grids
 from normtune.tuner.plan.plan import SPACES, Plan, plan, problems
@@ -30,8 +31,12 @@ Shapes = Sequence[tuple[int, int]] | str | os.PathLike[str]
 UNTIL_PERCENT, MOST_UNTIL = 0.2, 10.0
 
 
+# The search where what is measured is given: a recording, stored measurements, disputed shapes, binaries for elsewhere.
+OF_GIVEN = "adaptive"
+
+
 class Effort(NamedTuple):
-    """Grid, space, strategy and budget where they are not given."""
+    """Grid, space, strategy and budget where they are not given; the space is that of the given strategy, if any."""
 
     grid: str
     space: str
@@ -40,7 +45,7 @@ class Effort(NamedTuple):
 
 
 EFFORTS = {
-    "default": Effort("default", "default", "adaptive", None),
+    "default": Effort("default", "full", "plane", None),
     "quick": Effort("quick", "quick", "adaptive", 60.0),
 }
 
@@ -105,10 +110,13 @@ class Request:
         if self.effort not in EFFORTS:
             raise UsageError(f"unknown effort {self.effort!r}: expected one of {', '.join(EFFORTS)}")
         implied, budget = EFFORTS[self.effort], self.budget_seconds
+        is_replay = str(self.device or "").startswith(REPLAY_PREFIX)
+        is_given = is_replay or self.stale or self.compile_only or self.cache is not None or self.refine is not None
+        strategy = self.strategy or (OF_GIVEN if is_given else implied.strategy)
         return Effort(
             self.grid or implied.grid,
-            self.space or implied.space,
-            self.strategy or implied.strategy,
+            self.space or (implied.space if strategy == implied.strategy or implied.space == "quick" else "default"),
+            strategy,
             implied.budget_seconds if budget is None else budget,
         )
 

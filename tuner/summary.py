@@ -57,6 +57,7 @@ class Summary:
         phases: seconds in compile, gate and timing, and the run's protocol.
         seconds: wall time, from the plan to the end.
         starting_seconds: wall time before the plan.
+        copies: median times of the copy by problem; not all tasks of a problem time it.
     """
 
     measured: dict[Problem, float | None] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Summary:
     phases: Phases | None = None
     seconds: float = 0.0
     starting_seconds: float = 0.0
+    copies: dict[Problem, float] = field(default_factory=dict)
 
     @property
     def problems(self) -> int:
@@ -91,7 +93,9 @@ class Summary:
                 self.failures[outcome.status, outcome.reason] += 1
             elif config != COPY:
                 self.configs += 1
-        best = best_of(outcomes)
+        if (copy := outcomes.get(COPY)) and copy.nanoseconds:
+            self.copies[problem] = median(copy.nanoseconds)
+        best = best_of(outcomes, self.copies.get(problem))
         fractions = [self.measured.get(problem), best and best.of_copy]
         self.measured[problem] = max((value for value in fractions if value is not None), default=None)
         return best
@@ -141,10 +145,10 @@ def _moved(problem: Problem) -> int:
     return operator(problem.operator).bytes_moved(problem)
 
 
-def best_of(outcomes: Mapping[Config, Outcome]) -> Best | None:
-    """The config of a problem with the least median time; None if none was timed."""
+def best_of(outcomes: Mapping[Config, Outcome], copy: float | None) -> Best | None:
+    """The config of a problem with the least median time, beside that of the copy; None if none was timed."""
     medians = {config: median(outcome.nanoseconds) for config, outcome in outcomes.items() if outcome.status == "ok"}
-    copy = medians.pop(COPY, None)
+    medians.pop(COPY, None)
     if not medians:
         return None
     config = min(medians, key=lambda config: (medians[config], config))

@@ -4,8 +4,8 @@
 # Device:   any GPU
 # Fitted:   NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:2d0a606db4a6181584b2c2165094d016b9022523b4208b8165e81c38f439937e
-#           (149190 measurements, 2026-11-23)
+# Data:     sha256:326681596b9e486afce49a61d0613c323915e4208722297e87302f222d259eb9
+#           (147441 measurements, 2026-11-23)
 # Kernels:  fused_add_rms_norm_backward
 #           sha256:77779da15564f63f998492d7537a512a50c6539f87a8c6bfdfe85c024fa01bbc
 # Kernels:  fused_add_rms_norm_forward
@@ -15,9 +15,9 @@
 # Kernels:  rms_norm_forward
 #           sha256:8a4467d24df263971a707cf269e523aefeb9e8706bdedb9d6e037cb926d6173d
 # Kernels:  rms_norm_gated_backward
-#           sha256:74ef352e1bb2e9494768036a2e51668db7eab7fdcd3d0ea62620c79e14eea39d
+#           sha256:1699359d0a160d9348084fe56fe7f23ccc55857fe1d3d2e4df45d479ceb88ed2
 # Kernels:  rms_norm_gated_forward
-#           sha256:3773442739fdd8de61aa5176155444ea3e47419fd9757648a6e8d9ef84f4db89
+#           sha256:38cd6bf5ef8dd7256ec322934c333a34a9c0888949de147ed0707f75644049cb
 # Measured: rows 1 to 1449144, hidden 64 to 32768
 # Regret:   fused_add_rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 7.56 %
 #           worst 146.2 % (left out unknown)
@@ -48,10 +48,10 @@
 #           (left out unknown)
 # Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, sharing costs
 #           0.64 %, NVIDIA H200 mean 0.84 % worst 18.9 % (left out unknown)
-# Regret:   rms_norm_gated_forward bfloat16: 18 leaves, NVIDIA H200 mean 0.56 % worst
-#           16.1 % (left out unknown)
+# Regret:   rms_norm_gated_forward bfloat16: 20 leaves, NVIDIA H200 mean 1.26 % worst
+#           29.1 % (left out unknown)
 # Format:   3
-# Body:     sha256:c58e1838d7cfae6bc77358c75c39aef4ecad108f7d3511f240b9a4d2d68260be
+# Body:     sha256:eb5f18cbafafa0325a27e5e639bbe9b12b8c6901d409f7784714281ba6b7f466
 
 """Launch configs by operator, dtype, shape and GPU; `lookup` finds one."""
 
@@ -73,7 +73,8 @@ class Config(NamedTuple):
             grid follows the rows.
         finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
             or columns (own programs).
-        block_col: columns a chunk in split, columns a program with finish columns.
+        block_col: columns a chunk in split, columns a program with finish columns, else
+            the least columns of held chunks.
     """
 
     schedule: str
@@ -86,7 +87,9 @@ class Config(NamedTuple):
 
 
 BLOCK_ROW_2_WARPS_1 = Config("block_row", 2, 1)
+BLOCK_ROW_2_WARPS_1_CHUNKS_16 = Config("block_row", 2, 1, 1, 0, "none", 16)
 BLOCK_ROW_2_WARPS_2 = Config("block_row", 2, 2)
+BLOCK_ROW_2_WARPS_2_CHUNKS_16 = Config("block_row", 2, 2, 1, 0, "none", 16)
 BLOCK_ROW_2_WARPS_4_COLUMNS_16 = Config("block_row", 2, 4, 1, 0, "columns", 16)
 BLOCK_ROW_2_WARPS_4 = Config("block_row", 2, 4)
 BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config("block_row", 2, 4, 3, 0, "columns", 16)
@@ -96,7 +99,7 @@ BLOCK_ROW_4_WARPS_1 = Config("block_row", 4, 1)
 BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config("block_row", 4, 4, 1, 0, "columns", 16)
 BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config("block_row", 4, 4, 1, 0, "columns", 32)
 BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config("block_row", 4, 8, 1, 0, "columns", 16)
-BLOCK_ROW_8_WARPS_1 = Config("block_row", 8, 1)
+BLOCK_ROW_8_WARPS_1_CHUNKS_16 = Config("block_row", 8, 1, 1, 0, "none", 16)
 BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config("block_row", 8, 4, 1, 0, "columns", 16)
 BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
 BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config("block_row", 8, 8, 1, 0, "columns", 16)
@@ -109,6 +112,7 @@ BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config("block_row", 16, 16, 1, 0, "columns", 
 BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config("block_row", 32, 8, 1, 0, "columns", 16)
 BLOCK_ROW_32_WARPS_8 = Config("block_row", 32, 8)
 BLOCK_ROW_32_WARPS_16_COLUMNS_16 = Config("block_row", 32, 16, 1, 0, "columns", 16)
+BLOCK_ROW_64_WARPS_8_CHUNKS_16 = Config("block_row", 64, 8, 1, 0, "none", 16)
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config(
     "persistent",
     1,
@@ -117,7 +121,6 @@ PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config(
     1,
     "dependent",
 )
-PERSISTENT_WARPS_1_STAGES_3_PER_SM_16 = Config("persistent", 1, 1, 3, 16)
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     "persistent",
     1,
@@ -218,16 +221,20 @@ PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     "dependent",
 )
 ROW_WARPS_1 = Config("row", 1, 1)
+ROW_WARPS_1_CHUNKS_16 = Config("row", 1, 1, 1, 0, "none", 16)
+ROW_WARPS_2 = Config("row", 1, 2)
 ROW_WARPS_4_COLUMNS_16 = Config("row", 1, 4, 1, 0, "columns", 16)
 ROW_WARPS_4 = Config("row", 1, 4)
+ROW_WARPS_4_CHUNKS_16 = Config("row", 1, 4, 1, 0, "none", 16)
 ROW_WARPS_4_STAGES_3_COLUMNS_16 = Config("row", 1, 4, 3, 0, "columns", 16)
 ROW_WARPS_8_COLUMNS_16 = Config("row", 1, 8, 1, 0, "columns", 16)
 ROW_WARPS_8_COLUMNS_32 = Config("row", 1, 8, 1, 0, "columns", 32)
 ROW_WARPS_8_COLUMNS_64 = Config("row", 1, 8, 1, 0, "columns", 64)
 ROW_WARPS_8 = Config("row", 1, 8)
+ROW_WARPS_8_CHUNKS_16 = Config("row", 1, 8, 1, 0, "none", 16)
 ROW_WARPS_16 = Config("row", 1, 16)
+ROW_WARPS_16_CHUNKS_16 = Config("row", 1, 16, 1, 0, "none", 16)
 ROW_WARPS_32 = Config("row", 1, 32)
-SPLIT_1024_WARPS_2 = Config("split", 1, 2, 1, 0, "none", 1024)
 SPLIT_1024_WARPS_4 = Config("split", 1, 4, 1, 0, "none", 1024)
 SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
 SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
@@ -540,40 +547,44 @@ def rms_norm_gated_forward_bfloat16(
     sms: int,
     l2_bytes: int,
 ) -> Config:
-    if hidden <= 64:
-        if 100 * rows >= sms:
-            if rows >= 40 * sms:
-                return BLOCK_ROW_8_WARPS_1
-            return BLOCK_ROW_16_WARPS_8
-        return ROW_WARPS_1
-    if hidden <= 256:
+    if hidden <= 128:
         if rows >= 20 * sms:
-            if hidden <= 128:
-                return BLOCK_ROW_4_WARPS_1
-            return BLOCK_ROW_2_WARPS_1
+            if hidden <= 127:
+                return BLOCK_ROW_8_WARPS_1_CHUNKS_16
+            return BLOCK_ROW_4_WARPS_1
         return ROW_WARPS_1
+    if hidden <= 1280:
+        if rows >= 192 * sms:
+            if hidden <= 180:
+                return BLOCK_ROW_64_WARPS_8_CHUNKS_16
+            if hidden <= 1023:
+                return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+            return BLOCK_ROW_2_WARPS_2_CHUNKS_16
+        if hidden <= 1024:
+            if rows >= 5 * sms:
+                if hidden <= 320:
+                    return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+                if hidden <= 768:
+                    return ROW_WARPS_1_CHUNKS_16
+                return ROW_WARPS_2
+            if hidden <= 256:
+                return ROW_WARPS_2
+            if hidden <= 512:
+                return ROW_WARPS_4
+            return ROW_WARPS_8
+        return ROW_WARPS_4_CHUNKS_16
+    if hidden <= 4096:
+        if 2 * rows >= 3 * sms:
+            if hidden <= 2047:
+                return ROW_WARPS_4_CHUNKS_16
+            if rows >= 10 * sms:
+                return SPLIT_1024_WARPS_4
+            return ROW_WARPS_8_CHUNKS_16
+        return ROW_WARPS_16
     if hidden <= 8192:
         if rows >= 3 * sms:
-            if hidden <= 1023:
-                if rows >= 40 * sms:
-                    return PERSISTENT_WARPS_1_STAGES_3_PER_SM_16
-                return ROW_WARPS_1
-            if hidden <= 2048:
-                if rows >= 192 * sms:
-                    if hidden <= 1024:
-                        return BLOCK_ROW_2_WARPS_2
-                    return SPLIT_1024_WARPS_2
-                return ROW_WARPS_4
-            if hidden <= 4096:
-                if rows >= 20 * sms:
-                    return SPLIT_1024_WARPS_4
-                return SPLIT_2048_WARPS_8
             return SPLIT_2048_WARPS_8
-        if hidden <= 512:
-            return ROW_WARPS_4
-        if hidden <= 1024:
-            return ROW_WARPS_8
-        return ROW_WARPS_16
+        return ROW_WARPS_16_CHUNKS_16
     return SPLIT_4096_WARPS_16
 
 

@@ -114,7 +114,7 @@
 #           cross-validated 2.02 %, costs 0.83 % (worst 13.7 %) beside
 #           rms_norm_forward:no_rstd
 # Format:   3
-# Body:     sha256:f6ed7d350cb4d9d0c9d3ae0ee45647cda95765709a3775f7a48fce23ab56442e
+# Body:     sha256:c4c87a2b6063637d66056f43af4787c5322317acc7937a3dda2ea76980b94db4
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -136,7 +136,8 @@ class Config(NamedTuple):
             grid follows the rows.
         finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
             or columns (own programs).
-        block_col: columns a chunk in split, columns a program with finish columns.
+        block_col: columns a chunk in split, columns a program with finish columns, else
+            the least columns of held chunks.
     """
 
     schedule: str

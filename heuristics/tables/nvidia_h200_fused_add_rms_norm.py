@@ -47,7 +47,7 @@
 # Replaced: brought near to the table before it, within the tie; no leaf is slower than
 #           that
 # Format:   3
-# Body:     sha256:184373d9b28653819b85a3bbe96df4c362aa69e31ee315dbfbdf92fc6e10bcbb
+# Body:     sha256:7dfa5457bfb86db2daddb1dabc25acc315efb48500d7041b1d679cd66f09fd3f
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -69,7 +69,8 @@ class Config(NamedTuple):
             grid follows the rows.
         finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
             or columns (own programs).
-        block_col: columns a chunk in split, columns a program with finish columns.
+        block_col: columns a chunk in split, columns a program with finish columns, else
+            the least columns of held chunks.
     """
 
     schedule: str

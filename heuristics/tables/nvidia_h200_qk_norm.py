@@ -3,38 +3,39 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:f486c1a503ef83ea8dbad09309d779dbc0dc1300f135e9771a9358cdcb4ade5a
-#           (3096 measurements, 2026-11-23)
+# Data:     sha256:7512181e1f7604cf0c480b76e60e372b404f566e2ce39e528840b0a2566733f3
+#           (3748 measurements, 2026-11-23)
 # Kernels:  qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128
 #           sha256:823da41f8018245b207f51fd7876dbcd88251ba7a0ede20d7d7cf6d9635e225b
 # Kernels:  qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128
 #           sha256:5f6c2bae5e234dfaec1145777d9699699b4e7f1173537ba59799625104d481fd
 # Measured: rows 1 to 65536, hidden 64 to 256
-# Regret:   qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16: 25 leaves (of
-#           40), 16 configs, mean -0.11 %, plain mean -0.07 %, worst 2.0 %, means low by
-#           at most 0.21 %, within 0.01 % of the best 25-leaf tree on this grid,
-#           cross-validated 1.93 %, plain cross-validated 1.93 %, extrapolated 5.34 %, 1
+# Regret:   qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16: 24 leaves (of
+#           40), 15 configs, mean -0.07 %, plain mean -0.05 %, worst 2.0 %, means low by
+#           at most 0.20 %, within 0.02 % of the best 24-leaf tree on this grid,
+#           cross-validated 1.14 %, plain cross-validated 1.04 %, extrapolated 5.39 %, 1
 #           leaf of the default config, where none that was measured is legal
 # Regret:   qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant
-#           bfloat16: 4 leaves, 4 configs, mean 10.17 %, plain mean 9.68 %, worst 99.0
-#           %, means low by at most 0.21 %, the best 4-leaf tree of hidden alone on this
-#           grid, cross-validated 14.22 %, plain cross-validated 14.36 %, 1 leaf of the
-#           default config, where none that was measured is legal, costs 10.29 % (worst
+#           bfloat16: 6 leaves, 4 configs, mean 8.11 %, plain mean 7.81 %, worst 99.0 %,
+#           means low by at most 0.20 %, the best 6-leaf tree of hidden alone on this
+#           grid, cross-validated 15.66 %, plain cross-validated 15.62 %, 1 leaf of the
+#           default config, where none that was measured is legal, costs 8.19 % (worst
 #           99.0 %) beside qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128, at
-#           most, as 27 of 96 shapes are bounds
-# Regret:   qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16: 20
-#           leaves (of 29), 14 configs, mean 0.08 %, plain mean 0.09 %, worst 3.7 %,
-#           means low by at most 0.02 %, the best 20-leaf tree on this grid,
-#           cross-validated 4.89 %, plain cross-validated 4.76 %, extrapolated 8.88 %, 1
-#           leaf of the default config, where none that was measured is legal
+#           most, as 35 of 128 shapes are bounds
+# Regret:   qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16: 21
+#           leaves (of 29, 1 kept), 14 configs, mean 0.06 %, plain mean 0.07 %, worst
+#           3.7 %, means low by at most 0.01 %, within 0.02 % of the best 21-leaf tree
+#           on this grid, cross-validated 3.19 %, plain cross-validated 3.08 %,
+#           extrapolated 9.02 %, 1 leaf of the default config, where none that was
+#           measured is legal
 # Regret:   qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant
-#           bfloat16: 5 leaves, 5 configs, mean 18.07 %, plain mean 16.66 %, worst 171.8
-#           %, means low by at most 0.02 %, the best 5-leaf tree of hidden alone on this
-#           grid, cross-validated 21.33 %, plain cross-validated 20.04 %, 1 leaf of the
-#           default config, where none that was measured is legal, costs 17.98 % (worst
+#           bfloat16: 7 leaves, 6 configs, mean 20.50 %, plain mean 18.49 %, worst 171.8
+#           %, means low by at most 0.01 %, the best 7-leaf tree of hidden alone on this
+#           grid, cross-validated 49.89 %, plain cross-validated 46.73 %, 1 leaf of the
+#           default config, where none that was measured is legal, costs 20.43 % (worst
 #           171.8 %) beside
 #           qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128, at most, as
-#           26 of 96 shapes are bounds
+#           39 of 128 shapes are bounds
 # Shared:   qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128 float16: uses bfloat16,
 #           as it has no data of its own
 # Shared:   qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128 float32: uses bfloat16,
@@ -54,7 +55,7 @@
 # Replaced: brought near to the table before it, within the tie; no leaf is slower than
 #           that
 # Format:   3
-# Body:     sha256:35bfb7fbe3c864b52ef2fa0f8de4842f071ba5bf4c3afccae52d69632bd18265
+# Body:     sha256:9c7e3dfe7aa9835ab349d364fcac556327234a1cda6b84d0fa74a30c416bd5ca
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -80,7 +81,6 @@ class Config(NamedTuple):
 
 
 WARPS_1_PROGRAMS_PER_SM_4 = Config(1, 1, 1, 4)
-WARPS_1_PROGRAMS_PER_SM_16 = Config(1, 1, 1, 16)
 WARPS_32 = Config(1, 32)
 WARPS_32_PROGRAMS_PER_SM_4 = Config(1, 32, 1, 4)
 BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_4 = Config(2, 1, 1, 4)
@@ -96,6 +96,7 @@ BLOCK_ROW_8_WARPS_4 = Config(8, 4)
 BLOCK_ROW_8_WARPS_4_PROGRAMS_PER_SM_4 = Config(8, 4, 1, 4)
 BLOCK_ROW_8_WARPS_8 = Config(8, 8)
 BLOCK_ROW_16_WARPS_1_PROGRAMS_PER_SM_16 = Config(16, 1, 1, 16)
+BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_4 = Config(16, 2, 1, 4)
 BLOCK_ROW_16_WARPS_4 = Config(16, 4)
 BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4 = Config(16, 4, 1, 4)
 BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_16 = Config(16, 4, 1, 16)
@@ -114,23 +115,25 @@ def qk_norm_heads_q_32_heads_k_8_heads_48_rotary_dim_128_bfloat16(
     rows: int,
     hidden: int,
 ) -> Config:
-    if hidden <= 256:
+    if hidden <= 180:
         if rows >= 2:
-            if hidden <= 128:
-                if rows >= 20:
-                    if hidden <= 64:
-                        if rows >= 384:
-                            if rows >= 6144:
-                                return BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_16
-                            return BLOCK_ROW_32_WARPS_4
-                        return BLOCK_ROW_16_WARPS_4
-                    if rows >= 50:
+            if rows >= 20:
+                if rows >= 50:
+                    if hidden <= 128:
                         if rows >= 192:
                             if hidden <= 127:
                                 if rows >= 384:
-                                    if rows >= 1536:
-                                        if rows >= 11264:
-                                            return BLOCK_ROW_8_WARPS_1
+                                    if hidden <= 64:
+                                        if rows >= 6144:
+                                            return (
+                                                BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_16
+                                            )
+                                        return BLOCK_ROW_32_WARPS_4
+                                    if rows >= 768:
+                                        if hidden <= 100:
+                                            if rows >= 11264:
+                                                return BLOCK_ROW_8_WARPS_1
+                                            return BLOCK_ROW_16_WARPS_4
                                         return BLOCK_ROW_16_WARPS_4
                                     return BLOCK_ROW_32_WARPS_8
                                 return BLOCK_ROW_16_WARPS_4
@@ -139,29 +142,27 @@ def qk_norm_heads_q_32_heads_k_8_heads_48_rotary_dim_128_bfloat16(
                                     return BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_16
                                 return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_16
                             return BLOCK_ROW_16_WARPS_4
+                        if hidden <= 64:
+                            return BLOCK_ROW_16_WARPS_4
                         return BLOCK_ROW_8_WARPS_4
-                    return BLOCK_ROW_16_WARPS_8
-                return BLOCK_ROW_8_WARPS_4
-            if hidden <= 180:
-                if rows >= 100:
                     if rows >= 6144:
                         return BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_4
                     return BLOCK_ROW_16_WARPS_4
-                return BLOCK_ROW_8_WARPS_4
-            if rows >= 6:
-                if rows >= 100:
-                    if hidden <= 255:
-                        return BLOCK_ROW_16_WARPS_4
-                    if rows >= 23552:
-                        return BLOCK_ROW_16_WARPS_8_PROGRAMS_PER_SM_16
-                    return BLOCK_ROW_16_WARPS_8
-                return BLOCK_ROW_8_WARPS_8
-            return BLOCK_ROW_4_WARPS_4
+                return BLOCK_ROW_16_WARPS_8
+            return BLOCK_ROW_8_WARPS_4
         if hidden <= 127:
             return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_4
-        if hidden <= 255:
-            return BLOCK_ROW_4_WARPS_4
-        return WARPS_1_PROGRAMS_PER_SM_16
+        return BLOCK_ROW_4_WARPS_4
+    if hidden <= 256:
+        if rows >= 10:
+            if rows >= 100:
+                if hidden <= 255:
+                    return BLOCK_ROW_16_WARPS_4
+                if rows >= 23552:
+                    return BLOCK_ROW_16_WARPS_8_PROGRAMS_PER_SM_16
+                return BLOCK_ROW_16_WARPS_8
+            return BLOCK_ROW_8_WARPS_8
+        return BLOCK_ROW_4_WARPS_4
     return WARPS_32
 
 
@@ -169,7 +170,11 @@ def qk_norm_heads_q_32_heads_k_8_heads_48_rotary_dim_128_batch_invariant_bfloat1
     rows: int,
     hidden: int,
 ) -> Config:
-    if hidden <= 127:
+    if hidden <= 64:
+        return BLOCK_ROW_32_WARPS_4
+    if hidden <= 90:
+        return BLOCK_ROW_16_WARPS_4
+    if hidden <= 100:
         return BLOCK_ROW_32_WARPS_4
     if hidden <= 255:
         return BLOCK_ROW_16_WARPS_4
@@ -183,41 +188,43 @@ def qk_norm_backward_heads_q_32_heads_k_8_heads_48_rotary_dim_128_bfloat16(
     hidden: int,
 ) -> Config:
     if hidden <= 256:
-        if rows >= 20:
+        if rows >= 50:
             if hidden <= 255:
-                if rows >= 50:
-                    if rows >= 100:
-                        if hidden <= 128:
-                            if rows >= 1536:
-                                if hidden <= 64:
-                                    return BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_4
-                                return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4
-                            return BLOCK_ROW_32_WARPS_2_PROGRAMS_PER_SM_4
-                        if rows >= 192:
-                            if hidden <= 180:
-                                if rows >= 23552:
-                                    return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_16
-                                return BLOCK_ROW_8_WARPS_4_PROGRAMS_PER_SM_4
-                            if rows >= 768:
-                                return BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_16
-                            return BLOCK_ROW_4_WARPS_2_STAGES_3_PROGRAMS_PER_SM_4
-                        return BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4
-                    return BLOCK_ROW_16_WARPS_1_PROGRAMS_PER_SM_16
-                return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
-            if rows >= 50:
-                if rows >= 192:
-                    return BLOCK_ROW_4_WARPS_2_STAGES_3_PROGRAMS_PER_SM_4
-                return BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4
-            return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16
-        if hidden <= 64:
-            return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16
-        if hidden <= 128:
-            if rows >= 6:
-                return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
-            return WARPS_1_PROGRAMS_PER_SM_4
+                if rows >= 100:
+                    if hidden <= 128:
+                        if rows >= 1536:
+                            if hidden <= 64:
+                                return BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_4
+                            return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4
+                        return BLOCK_ROW_32_WARPS_2_PROGRAMS_PER_SM_4
+                    if rows >= 192:
+                        if hidden <= 180:
+                            if rows >= 23552:
+                                return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_16
+                            return BLOCK_ROW_8_WARPS_4_PROGRAMS_PER_SM_4
+                        if rows >= 768:
+                            return BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_16
+                        return BLOCK_ROW_4_WARPS_2_STAGES_3_PROGRAMS_PER_SM_4
+                    return BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4
+                return BLOCK_ROW_16_WARPS_1_PROGRAMS_PER_SM_16
+            if rows >= 192:
+                return BLOCK_ROW_4_WARPS_2_STAGES_3_PROGRAMS_PER_SM_4
+            return BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4
         if hidden <= 180:
+            if rows >= 20:
+                return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
+            if hidden <= 64:
+                return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16
+            if hidden <= 128:
+                if rows >= 6:
+                    return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
+                return WARPS_1_PROGRAMS_PER_SM_4
             return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16
         if rows >= 2:
+            if hidden <= 255:
+                if rows >= 20:
+                    return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
+                return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16
             return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16
         return WARPS_1_PROGRAMS_PER_SM_4
     return WARPS_32_PROGRAMS_PER_SM_4
@@ -229,6 +236,10 @@ def qk_norm_backward_heads_q_32_heads_k_8_heads_48_rotary_dim_128_batch_invarian
 ) -> Config:
     if hidden <= 64:
         return BLOCK_ROW_32_WARPS_2_PROGRAMS_PER_SM_4
+    if hidden <= 100:
+        return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4
+    if hidden <= 127:
+        return BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_4
     if hidden <= 128:
         return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4
     if hidden <= 255:

@@ -3,12 +3,12 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:8a4a184e07efd78adc644fae246192c0c5f519de4d7d1ed849eaf2a7f9d81968
-#           (12510 measurements, 2026-11-23)
+# Data:     sha256:dad0f2b38482f8f027a425a9b8f455be48e3cf046183d97dd881bd823d21a500
+#           (10761 measurements, 2026-11-23)
 # Kernels:  rms_norm_gated_backward
-#           sha256:74ef352e1bb2e9494768036a2e51668db7eab7fdcd3d0ea62620c79e14eea39d
+#           sha256:1699359d0a160d9348084fe56fe7f23ccc55857fe1d3d2e4df45d479ceb88ed2
 # Kernels:  rms_norm_gated_forward
-#           sha256:3773442739fdd8de61aa5176155444ea3e47419fd9757648a6e8d9ef84f4db89
+#           sha256:38cd6bf5ef8dd7256ec322934c333a34a9c0888949de147ed0707f75644049cb
 # Measured: rows 1 to 1449144, hidden 64 to 8192
 # Regret:   rms_norm_gated_backward bfloat16: 44 leaves (of 40, 5 kept), 28 configs,
 #           mean 0.15 %, plain mean 0.52 %, worst 8.6 %, means low by at most 0.38 %,
@@ -20,15 +20,16 @@
 #           cross-validated 13.14 %, plain cross-validated 12.81 %, costs 11.18 % (worst
 #           147.1 %) beside rms_norm_gated_backward, at most, as 53 of 215 shapes are
 #           bounds
-# Regret:   rms_norm_gated_forward bfloat16: 38 leaves (of 40, 3 kept), 22 configs, mean
-#           -0.16 %, plain mean 0.03 %, worst 4.2 %, means low by at most 0.37 %, within
-#           0.04 % of the best 38-leaf tree on this grid, cross-validated 2.85 %, plain
-#           cross-validated 2.80 %, extrapolated 2.85 %
-# Regret:   rms_norm_gated_forward:batch_invariant bfloat16: 13 leaves, 13 configs, mean
-#           8.12 %, plain mean 9.28 %, worst 182.8 %, means low by at most 0.37 %, the
-#           best 13-leaf tree of hidden alone on this grid, cross-validated 16.51 %,
-#           plain cross-validated 18.33 %, costs 8.29 % (worst 182.8 %) beside
-#           rms_norm_gated_forward, at most, as 26 of 215 shapes are bounds
+# Regret:   rms_norm_gated_forward bfloat16: 43 leaves (of 40, 3 kept), 25 configs, mean
+#           0.18 %, plain mean 0.34 %, worst 10.5 %, means low by at most 0.18 %, within
+#           0.14 % of the best 43-leaf tree on this grid, cross-validated 2.46 %, plain
+#           cross-validated 2.44 %, extrapolated 3.80 %
+# Regret:   rms_norm_gated_forward:batch_invariant bfloat16: 17 leaves, 13 configs, mean
+#           11.57 %, plain mean 9.78 %, worst 98.9 %, means low by at most 0.18 %,
+#           within 0.05 % of the best 17-leaf tree of hidden alone on this grid,
+#           cross-validated 29.24 %, plain cross-validated 29.15 %, costs 11.38 % (worst
+#           98.9 %) beside rms_norm_gated_forward, at most, as 82 of 338 shapes are
+#           bounds
 # Shared:   rms_norm_gated_backward float16: uses bfloat16, as it has no data of its own
 # Shared:   rms_norm_gated_backward float32: uses bfloat16, as it has no data of its own
 # Shared:   rms_norm_gated_backward:batch_invariant float16: uses bfloat16, as it has no
@@ -44,7 +45,7 @@
 # Replaced: brought near to the table before it, within the tie; no leaf is slower than
 #           that
 # Format:   3
-# Body:     sha256:2a54238962a753396e6fb5e92989aa6ea61992430e9d22a8d1c6591dde887a06
+# Body:     sha256:6d22188334ccbb735d3110a099a060d121e66840b3a0bc066b7e2c6a80133725
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -66,7 +67,8 @@ class Config(NamedTuple):
             grid follows the rows.
         finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
             or columns (own programs).
-        block_col: columns a chunk in split, columns a program with finish columns.
+        block_col: columns a chunk in split, columns a program with finish columns, else
+            the least columns of held chunks.
     """
 
     schedule: str
@@ -78,12 +80,17 @@ class Config(NamedTuple):
     block_col: int = 0
 
 
-BLOCK_ROW_2_WARPS_1 = Config("block_row", 2, 1)
-BLOCK_ROW_2_WARPS_2 = Config("block_row", 2, 2)
+BLOCK_ROW_2_WARPS_1_CHUNKS_16 = Config("block_row", 2, 1, 1, 0, "none", 16)
+BLOCK_ROW_2_WARPS_2_CHUNKS_16 = Config("block_row", 2, 2, 1, 0, "none", 16)
 BLOCK_ROW_4_WARPS_1 = Config("block_row", 4, 1)
+BLOCK_ROW_4_WARPS_2_CHUNKS_16 = Config("block_row", 4, 2, 1, 0, "none", 16)
 BLOCK_ROW_8_WARPS_1 = Config("block_row", 8, 1)
+BLOCK_ROW_8_WARPS_1_CHUNKS_16 = Config("block_row", 8, 1, 1, 0, "none", 16)
+BLOCK_ROW_8_WARPS_2_CHUNKS_16 = Config("block_row", 8, 2, 1, 0, "none", 16)
 BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
-BLOCK_ROW_16_WARPS_8 = Config("block_row", 16, 8)
+BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
+BLOCK_ROW_16_WARPS_4_CHUNKS_16 = Config("block_row", 16, 4, 1, 0, "none", 16)
+BLOCK_ROW_64_WARPS_8_CHUNKS_16 = Config("block_row", 64, 8, 1, 0, "none", 16)
 PERSISTENT_WARPS_1_PER_SM_4_DEPENDENT = Config("persistent", 1, 1, 1, 4, "dependent")
 PERSISTENT_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT = Config(
     "persistent",
@@ -156,6 +163,7 @@ PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     "dependent",
 )
 PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4 = Config("persistent", 2, 2, 3, 4)
+PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_16 = Config("persistent", 2, 2, 3, 16)
 PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT = Config(
     "persistent",
     2,
@@ -252,7 +260,6 @@ PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     2,
     "dependent",
 )
-PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_16 = Config("persistent", 16, 4, 3, 16)
 PERSISTENT_ROWS_32_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     "persistent",
     32,
@@ -277,17 +284,18 @@ PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT = Config(
     1,
     "dependent",
 )
-PERSISTENT_ROWS_128_WARPS_16_STAGES_3_PER_SM_1 = Config("persistent", 128, 16, 3, 1)
 ROW_WARPS_1 = Config("row", 1, 1)
+ROW_WARPS_1_CHUNKS_16 = Config("row", 1, 1, 1, 0, "none", 16)
 ROW_WARPS_2 = Config("row", 1, 2)
 ROW_WARPS_4 = Config("row", 1, 4)
+ROW_WARPS_4_CHUNKS_16 = Config("row", 1, 4, 1, 0, "none", 16)
 ROW_WARPS_8 = Config("row", 1, 8)
+ROW_WARPS_8_CHUNKS_16 = Config("row", 1, 8, 1, 0, "none", 16)
 ROW_WARPS_16 = Config("row", 1, 16)
+ROW_WARPS_16_CHUNKS_16 = Config("row", 1, 16, 1, 0, "none", 16)
 SPLIT_1024_WARPS_2 = Config("split", 1, 2, 1, 0, "none", 1024)
 SPLIT_1024_WARPS_4 = Config("split", 1, 4, 1, 0, "none", 1024)
-SPLIT_1024_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 1024)
 SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
-SPLIT_4096_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 4096)
 SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
 SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent", 4096)
 SPLIT_4096_WARPS_32_PER_SM_1_REDUCE = Config("split", 1, 32, 1, 1, "reduce", 4096)
@@ -402,108 +410,126 @@ def rms_norm_gated_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> 
 
 
 def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 256:
-        if rows >= 2:
-            if hidden <= 64:
-                if rows >= 3:
+    if hidden <= 64:
+        if rows >= 6144:
+            return BLOCK_ROW_8_WARPS_1
+        return BLOCK_ROW_8_WARPS_4
+    if hidden <= 128:
+        if rows >= 1536:
+            if rows >= 3072:
+                if hidden <= 127:
                     if rows >= 6144:
-                        return BLOCK_ROW_8_WARPS_1
-                    return BLOCK_ROW_8_WARPS_4
-                return BLOCK_ROW_16_WARPS_8
+                        return BLOCK_ROW_8_WARPS_2_CHUNKS_16
+                    return BLOCK_ROW_4_WARPS_1
+                return BLOCK_ROW_4_WARPS_1
+            return BLOCK_ROW_8_WARPS_8
+        return ROW_WARPS_1
+    if hidden <= 256:
+        if rows >= 100:
             if rows >= 1536:
-                if hidden <= 128:
-                    if rows >= 3072:
-                        if rows >= 185344:
-                            if rows >= 524288:
-                                return PERSISTENT_ROWS_128_WARPS_16_STAGES_3_PER_SM_1
-                            if hidden <= 127:
-                                return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_16
-                            return BLOCK_ROW_4_WARPS_1
-                        return BLOCK_ROW_4_WARPS_1
-                    return BLOCK_ROW_2_WARPS_1
-                return BLOCK_ROW_2_WARPS_1
+                if hidden <= 180:
+                    if rows >= 93184:
+                        return BLOCK_ROW_64_WARPS_8_CHUNKS_16
+                    return BLOCK_ROW_4_WARPS_2_CHUNKS_16
+                return BLOCK_ROW_2_WARPS_1_CHUNKS_16
             return ROW_WARPS_1
-        if hidden <= 128:
-            return ROW_WARPS_1
-        return ROW_WARPS_4
+        return ROW_WARPS_2
     if hidden <= 512:
         if rows >= 384:
             if rows >= 6144:
+                if hidden <= 320:
+                    return BLOCK_ROW_2_WARPS_1_CHUNKS_16
                 if hidden <= 511:
                     return PERSISTENT_WARPS_1_STAGES_3_PER_SM_16
-                return BLOCK_ROW_2_WARPS_1
-            return ROW_WARPS_1
+                return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+            return ROW_WARPS_1_CHUNKS_16
         return ROW_WARPS_4
-    if hidden <= 8192:
-        if rows >= 768:
-            if hidden <= 2048:
-                if rows >= 1536:
-                    if hidden <= 1023:
-                        if rows >= 23552:
-                            return PERSISTENT_WARPS_1_STAGES_3_PER_SM_16
-                        return ROW_WARPS_2
+    if hidden <= 2048:
+        if rows >= 384:
+            if hidden <= 768:
+                return ROW_WARPS_1_CHUNKS_16
+            if hidden <= 1023:
+                return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+            if hidden <= 1536:
+                if rows >= 6144:
+                    if rows >= 93184:
+                        return BLOCK_ROW_2_WARPS_2_CHUNKS_16
                     if hidden <= 1024:
-                        if rows >= 11264:
-                            if rows >= 23552:
-                                return BLOCK_ROW_2_WARPS_2
-                            return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4
-                        return ROW_WARPS_4
-                    if rows >= 11264:
-                        if hidden <= 2047:
-                            return ROW_WARPS_4
-                        if rows >= 46080:
-                            return SPLIT_1024_WARPS_2
-                        return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4
-                    return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4
-                return ROW_WARPS_4
-            if hidden <= 4096:
-                if rows >= 3072:
-                    if hidden <= 4095:
-                        return SPLIT_1024_WARPS_4
-                    if rows >= 11264:
-                        return SPLIT_1024_WARPS_4
-                    return PERSISTENT_WARPS_4_STAGES_3_PER_SM_16
-                if hidden <= 4095:
-                    return SPLIT_1024_WARPS_8
-                return SPLIT_2048_WARPS_8
-            return SPLIT_2048_WARPS_8
+                        return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4
+                    if hidden <= 1280:
+                        return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+                    return ROW_WARPS_4_CHUNKS_16
+                return ROW_WARPS_4_CHUNKS_16
+            if rows >= 1536:
+                if hidden <= 2047:
+                    return ROW_WARPS_4
+                if rows >= 46080:
+                    return SPLIT_1024_WARPS_2
+                return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4
+            return ROW_WARPS_4_CHUNKS_16
         if hidden <= 1024:
             return ROW_WARPS_8
+        if hidden <= 1280:
+            return ROW_WARPS_4_CHUNKS_16
+        return ROW_WARPS_16
+    if hidden <= 2560:
+        if rows >= 3072:
+            return ROW_WARPS_4_CHUNKS_16
+        return ROW_WARPS_8_CHUNKS_16
+    if hidden <= 8192:
         if rows >= 384:
-            return ROW_WARPS_4
-        if hidden <= 2048:
-            return ROW_WARPS_16
+            if hidden <= 5120:
+                if rows >= 1536:
+                    if hidden <= 3072:
+                        return SPLIT_1024_WARPS_4
+                    if rows >= 3072:
+                        return SPLIT_1024_WARPS_4
+                    return SPLIT_2048_WARPS_8
+                if hidden <= 3072:
+                    return ROW_WARPS_8_CHUNKS_16
+                if rows >= 768:
+                    return ROW_WARPS_8_CHUNKS_16
+                return ROW_WARPS_4
+            return SPLIT_2048_WARPS_8
         if hidden <= 4095:
             return ROW_WARPS_8
-        return ROW_WARPS_16
+        return ROW_WARPS_16_CHUNKS_16
     return SPLIT_4096_WARPS_16
 
 
 def rms_norm_gated_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 64:
-        return BLOCK_ROW_16_WARPS_8
+    if hidden <= 90:
+        return BLOCK_ROW_8_WARPS_1_CHUNKS_16
+    if hidden <= 127:
+        return BLOCK_ROW_16_WARPS_4_CHUNKS_16
     if hidden <= 128:
         return BLOCK_ROW_4_WARPS_1
-    if hidden <= 256:
-        return BLOCK_ROW_2_WARPS_1
-    if hidden <= 511:
-        return PERSISTENT_WARPS_1_STAGES_3_PER_SM_16
-    if hidden <= 512:
-        return ROW_WARPS_1
+    if hidden <= 180:
+        return BLOCK_ROW_4_WARPS_2_CHUNKS_16
+    if hidden <= 320:
+        return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+    if hidden <= 768:
+        return ROW_WARPS_1_CHUNKS_16
     if hidden <= 1023:
-        return ROW_WARPS_2
-    if hidden <= 2047:
+        return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+    if hidden <= 1024:
+        return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_16
+    if hidden <= 1280:
         return ROW_WARPS_4
+    if hidden <= 2047:
+        return ROW_WARPS_4_CHUNKS_16
     if hidden <= 2048:
         return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4
+    if hidden <= 2560:
+        return ROW_WARPS_4_CHUNKS_16
+    if hidden <= 3072:
+        return ROW_WARPS_8_CHUNKS_16
     if hidden <= 4095:
-        return SPLIT_1024_WARPS_4
+        return ROW_WARPS_4_CHUNKS_16
     if hidden <= 4096:
         return PERSISTENT_WARPS_4_STAGES_3_PER_SM_16
     if hidden <= 8191:
-        return SPLIT_4096_WARPS_8
-    if hidden <= 8192:
-        return ROW_WARPS_16
+        return ROW_WARPS_8_CHUNKS_16
     return SPLIT_4096_WARPS_16
 
 

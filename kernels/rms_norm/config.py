@@ -38,7 +38,7 @@ class RMSNormConfig(Config):
         """`BLOCK_ROW_16_WARPS_4`, `PERSISTENT_ROWS_2_WARPS_8_STAGES_3_REDUCE`.
 
         The columns of a chunk or slice follow the word that they belong to: `SPLIT_4096_WARPS_16`,
-        `ROW_WARPS_4_COLUMNS_32`.
+        `ROW_WARPS_4_COLUMNS_32`, `ROW_WARPS_4_CHUNKS_16`.
         """
         of_chunks = self.schedule == "split"
         parts = [_identifier(self.schedule)]
@@ -56,7 +56,7 @@ class RMSNormConfig(Config):
         if self.finish != "none":
             parts.append(_identifier(self.finish))
         if self.block_col and not of_chunks:
-            parts.append(str(self.block_col) if self.finish == "columns" else f"columns_{self.block_col}")
+            parts.append(str(self.block_col) if self.finish == "columns" else f"chunks_{self.block_col}")
         return "_".join(parts).upper()
 
 

@@ -59,8 +59,15 @@ def test_a_summary_counts_and_compares_with_the_copy(summary):
 
 
 def test_the_best_of_a_problem_needs_a_time():
-    assert best_of({FAST: ok(30), SLOW: ok(20, 50)}) == Best(FAST, 30, None)
-    assert best_of({BROKEN: Outcome("crashed", "gone"), COPY: ok(5)}) is None
+    assert best_of({FAST: ok(30), SLOW: ok(20, 50)}, None) == Best(FAST, 30, None)
+    assert best_of({BROKEN: Outcome("crashed", "gone"), COPY: ok(5)}, 5) is None
+
+
+def test_a_later_task_is_compared_with_the_copy_of_the_first():
+    summary = Summary()
+    assert summary.add(SMALL, {SLOW: ok(20), COPY: ok(9)}) == Best(SLOW, 20, 9 / 20)
+    assert summary.add(SMALL, {SLOW: ok(20), FAST: ok(10)}) == Best(FAST, 10, 9 / 10)
+    assert summary.measured == {SMALL: 9 / 10}
 
 
 def test_the_end_tells_counts_seconds_failures_and_the_copy(summary):

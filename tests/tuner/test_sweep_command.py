@@ -117,8 +117,14 @@ def test_dry_run_says_what_would_be_done():
 
 
 def test_what_is_given_wins_over_what_effort_implies():
-    assert Request().chosen == Effort("default", "default", "adaptive", None)
+    assert Request().chosen == Effort("default", "full", "plane", None)
     assert Request(effort="quick").chosen == Effort("quick", "quick", "adaptive", 60.0)
+    for strategy, space in (("plane", "full"), ("race", "default"), ("tpe", "default")):
+        assert Request(strategy=strategy).chosen == Effort("default", space, strategy, None)
+    assert Request(effort="quick", strategy="plane").chosen == Effort("quick", "quick", "plane", 60.0)
+    assert Request(space="default").chosen == Effort("default", "default", "plane", None)
+    for of_given in ({"device": "replay:nvidia-h200"}, {"stale": True}, {"refine": "nvidia_h200"}):
+        assert Request(**of_given).chosen == Effort("default", "default", "adaptive", None)
     given = Request(effort="quick", grid="probe", space="full", strategy="exhaustive", budget_seconds=120.0)
     assert given.chosen == Effort("probe", "full", "exhaustive", 120.0)
 

@@ -109,7 +109,8 @@ class Plane:
 
     def race(self, task: Task) -> Race:
         """As in `adaptive`, with fewer candidates for the best: what is asked for is close to it already."""
-        return two_batches(task.configs, CLOSE)
+        is_first = not self._shapes[task.problem].logs  # later tasks are compared through the best config
+        return two_batches(task.configs, CLOSE, with_copy=is_first)
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Learn the outcomes of a task; look for more to gain."""

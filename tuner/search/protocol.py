@@ -48,10 +48,11 @@ if TYPE_CHECKING:
 
 
 class Batch(NamedTuple):
-    """Configs timed together, in `blocks` blocks of rounds."""
+    """Configs timed together, in `blocks` blocks of rounds, with the copy beside them unless it is known."""
 
     configs: Sequence[Config]
     blocks: int
+    with_copy: bool = True
 
 
 class Samples(NamedTuple):

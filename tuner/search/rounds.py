@@ -26,7 +26,7 @@ class Session(Protocol):
 
 
 def timed(session: Session, configs: Sequence[Config], race: Race, first_block: int = 0) -> dict[Config, Samples]:
-    """Time the batches of a race, with the copy beside each.
+    """Time the batches of a race, with the copy beside them.
 
     Args:
         session: of the problem.
@@ -41,7 +41,7 @@ def timed(session: Session, configs: Sequence[Config], race: Race, first_block: 
         while True:
             alive = [config for config in batch.configs if config in samples]
             for _ in range(batch.blocks):
-                for config, times in session.block([*alive, COPY]).items():
+                for config, times in session.block([*alive, COPY] if batch.with_copy else alive).items():
                     first = block * ROUNDS_PER_BLOCK
                     samples[config].rounds.extend(range(first, first + len(times)))
                     samples[config].nanoseconds.extend(times)

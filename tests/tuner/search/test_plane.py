@@ -259,3 +259,15 @@ def test_what_is_asked_for_does_not_depend_on_how_long_a_choice_takes(monkeypatc
     at_once = measured()
     monkeypatch.setattr(plane, "draws", slow)
     assert measured() == at_once
+
+
+def test_the_copy_is_timed_with_the_first_task_of_a_problem():
+    tasks = simulate(Plane, SPACES[:6], 0, math.inf).measured
+    first = {task.problem: outcomes for task, outcomes in reversed(tasks)}
+    assert len(tasks) > len(first)
+    search = Plane([one.task for one in SPACES[:6]], {})
+    while (task := next(iter(search.ask(math.inf)), None)) is not None:
+        batch = next(search.race(task))
+        outcomes = next(found for of, found in tasks if of == task)
+        assert batch.with_copy == (outcomes is first[task.problem])
+        search.tell(task, outcomes)
