@@ -78,6 +78,10 @@ def ready(request: Request, wanted: Wanted, store: Store, device: Device, target
             strategy = partial(WithControl, strategy=strategy, sample=control)
     elif wanted.refining:
         plan, strategy = refined(request, wanted.refining, stored, device, target)
+    elif not store.damage and _is_finished(request.key(wanted), store.runs(), device, request.regime):
+        # Nothing is planned: of a large space that takes seconds.
+        plan = Plan(tuple(Task(problem, ()) for problem in wanted.problems), {})
+        return Ready(device, target, lines, stored, plan, strategy, strategy((), {}))
     else:
         plan = wanted.plan(request.chosen.space, target)
     if request.takes_advice:
@@ -109,6 +113,12 @@ def refined(request: Request, part: Refining, stored: Stored, device: Device, ta
         return Refine([task for task in plan.tasks if task not in too_large], before, refinement)
 
     return plan._replace(tasks=wanted), strategy
+
+
+def _is_finished(key: str | None, runs: Iterable[Run], device: Device, regime: str) -> bool:
+    """Whether a run of the same request on a device of this kind left nothing."""
+    same_kind = (run.protocol for run in runs if run.device.kind == device.kind and run.regime == regime)
+    return key is not None and any(protocol.get("finished") == key for protocol in same_kind)
 
 
 def _is_new(runs: Iterable[Run], device: Device, regime: str, other: Recompiled) -> bool:

@@ -20,6 +20,7 @@ from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import COLD, check_regime
 from normtune.tuner.plan import grids
 from normtune.tuner.plan.plan import SPACES, Plan, plan, problems
+from normtune.tuner.plan.resume import key_of
 from normtune.tuner.refining import Refining, refining
 from normtune.tuner.search.protocol import Search, Strategy
 from normtune.tuner.search.registry import search
@@ -171,6 +172,12 @@ class Request:
         chosen: Callable[..., Search] = search(self.chosen.strategy)
         options: dict[str, Any] = {} if self.studies is None else {"studies": Path(self.studies)}
         return partial(chosen, **options, **({"advice": advice} if advice else {}))
+
+    def key(self, wanted: "Wanted") -> str | None:
+        """By which the request is known again, see `resume.key_of`; None where the store tells what is left of it."""
+        if not self.takes_advice or self.retry_failed:
+            return None
+        return key_of(wanted.problems, self.chosen.space, self.chosen.strategy)
 
     def wanted(self) -> "Wanted":
         """The problems of the grid, of the sizes or of the shapes."""

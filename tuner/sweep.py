@@ -80,6 +80,7 @@ def sweep(
     clock: Callable[[], float] = time.monotonic,
     retry_failed: bool = False,
     stored: Stored | None = None,
+    key: str | None = None,
 ) -> Summary:
     """Measure the part of the plan that the store lacks; closes the bench at the end.
 
@@ -93,6 +94,7 @@ def sweep(
         clock: seconds, for the budget.
         retry_failed: measure configs again that are stored as crashed or timed out.
         stored: coverage of the store; None to load it.
+        key: of the request, for the protocol of a run that leaves nothing; see `resume.key_of`.
 
     Raises:
         NormtuneError: the device or the store failed, or the store lacks measurements that it was given. All
@@ -135,7 +137,9 @@ def sweep(
                 progress.measured(task.problem, best, summary, summary.left, summary.left_seconds)
     finally:
         summary.phases = bench.phases()
-        keeper.end(_protocol(search.name, summary.phases, machine, going.estimated) | bench.close())
+        is_done = key is not None and not summary.left and not summary.skipped
+        ended = {"finished": key} if is_done else {}
+        keeper.end(_protocol(search.name, summary.phases, machine, going.estimated) | ended | bench.close())
         summary.seconds = clock() - planned
     return summary
 

@@ -9,7 +9,7 @@ import pytest
 from normtune.results.database.store import Store
 from normtune.tuner import api
 from normtune.tuner.progress import Silent
-from normtune.tuner.request import Request
+from normtune.tuner.request import Request, Wanted
 
 SMALL = {"device": "replay:nvidia-h200", "rows": [1, 512], "hidden": [256, 4096]}
 HEAVY = ("torch", "triton", "pandas", "pyarrow", "optuna", "scipy", "rich")
@@ -82,3 +82,24 @@ def test_nothing_to_do_is_found_without_heavy_libraries(store):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     code, text, loaded = json.loads(done.stdout)
     assert (code, "nothing to do: all 8 problems" in text, loaded) == (0, True, [])
+
+
+@pytest.mark.long
+def test_a_search_that_leaves_configs_out_ends_once(tmp_path, monkeypatch):
+    asked = {"store": tmp_path / "store.db", "strategy": "plane", "space": "default"}
+    done, _ = swept(**asked)
+    assert done.summary.problems == 8
+    monkeypatch.setattr(Wanted, "plan", None)  # of a large space it takes seconds
+    assert swept(**asked)[1][-1].startswith("nothing to do: all 8 problems are measured")
+    for other in ({"rows": [1, 8, 512]}, {"space": "full"}, {"retry_failed": True}, {"strategy": "race"}):
+        with pytest.raises(TypeError, match="not callable"):
+            swept(**asked | other)
+
+
+@pytest.mark.long
+def test_a_search_that_was_cut_goes_on(tmp_path):
+    asked = {"store": tmp_path / "store.db", "strategy": "plane", "space": "default"}
+    cut, _ = swept(**asked, budget_seconds=2.5)
+    done, _ = swept(**asked)
+    assert cut.summary.problems + done.summary.problems >= 8 and done.summary.left == 0
+    assert swept(**asked)[1][-1].startswith("nothing to do: all 8 problems are measured")

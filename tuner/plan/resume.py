@@ -1,10 +1,13 @@
 """Stored measurements of the problems of a plan, under the present kernels and stale ones.
 
-In: the coverage of a store. Out: the part of it under the present kernels, and a plan of the stale part. Pure. The
-search decides when a problem is done.
+In: the coverage of a store. Out: the part of it under the present kernels, a plan of the stale part, and the key by
+which a request is known again whose search came to its end. The search decides when a problem is done.
 """
 
-from collections.abc import Collection, Mapping
+import hashlib
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.fingerprint import fingerprint
@@ -33,6 +36,20 @@ def known(stored: Stored, names: Collection[str], retry_failed: bool = False) ->
         ):
             result.setdefault(problem, {})[config] = coverage
     return result
+
+
+def key_of(problems: Iterable[Problem], space: str, search: str) -> str:
+    """What a run of a search says in its protocol that found all there is to find: equal for an equal request.
+
+    A search that does not measure every config cannot tell from what is stored whether it would go on. The key changes
+    with the kernels and with the modules of their spaces.
+    """
+    wanted = sorted(map(str, problems))
+    specs = {operator(problem.operator) for problem in problems}
+    modules = {str(sys.modules[spec.space.__module__].__file__) for spec in specs if hasattr(spec.space, "__module__")}
+    sources = [hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in sorted(modules)]
+    parts = [space, search, *sorted(map(fingerprint, specs)), *sources, *wanted]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def stale_plan(stored: Stored, target: Target) -> Plan:
