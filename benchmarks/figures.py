@@ -191,12 +191,9 @@ def tool() -> list[str]:
     peak = max(case["peak_mb"] for case in fit["cases"])
     means = [function["mean_ns"] for function in lookup["functions"]]
     rows = [
-        (
-            f"default sweep, {sweep['problems']} problems, compiling included{_of_other_spaces(sweep['measurements'])}",
-            "sweep.py",
-            sweep["device"],
-            f"{sweep['wall_s']:.0f} s, {100 * sweep['timing_share']:.0f} % of it timing",
-        ),
+        _sweep_row("default sweep, compiling included", sweep),
+        _sweep_row("the same within a budget", _json("sweep_60_seconds")),
+        _sweep_row("the same of the default space by `adaptive`", _json("sweep_adaptive")),
         (
             f"fit of {count[1] if count else 'the'} measurements",
             "fit.py",
@@ -220,15 +217,13 @@ def tool() -> list[str]:
     return [*lines, *(f"| {a} | `python benchmarks/{b}` | {c} | {d} |" for a, b, c, d in rows), ""]
 
 
-def _of_other_spaces(measurements: int) -> str:
-    """Note on a sweep whose plan differs from today's; a copy is measured at each problem."""
-    from normtune.kernels.target import TARGETS
-    from normtune.tuner.plan.grids import shapes
-    from normtune.tuner.plan.plan import plan, problems
-
-    today = plan(problems([], ["bfloat16"], shapes("default")), "default", TARGETS["sm_90"])
-    count = today.cells() + len(today.tasks)
-    return "" if count == measurements else f" (its plan had {measurements} measurements, today's has {count})"
+def _sweep_row(what: str, sweep: dict[str, Any]) -> tuple[str, str, str, str]:
+    """A sweep of `benchmarks/sweep.py`, with its options."""
+    seconds = sweep["seconds"]
+    gpu = f"compiler {seconds['compile']:.0f}, gate {seconds['gate']:.0f}, timing {seconds['timing']:.0f}"
+    measured = f"{sweep['problems']} problems, {sweep['measurements']} measurements"
+    command = " ".join(["sweep.py", *sweep["options"]])
+    return f"{what}: {measured}", command, sweep["device"], f"{sweep['wall_s']:.0f} s ({gpu})"
 
 
 _VERDICTS = ("OK", "AMBIGUOUS", "STALE")

@@ -5,7 +5,7 @@ nearest shapes, so that a table finds one config that was timed at all of them.
 
 A Gaussian process (`surrogate`) draws the times of all configs of a problem from what was measured there and at shapes
 nearby. Configs are taken, greedily, that lower the mean of the best time over the draws most for what they cost, until
-none is expected to gain as much as `WORTH`; they are timed as in `adaptive`, and the problem is asked for again if
+none is expected to gain enough; they are timed as in `adaptive`, and the problem is asked for again if
 there is more to gain by then. A config costs more where no other problem had its binary compiled. Binaries are compiled
 only for what is taken. Problems come in the order of `agenda`, a few at a time, so that some are timed while others are
 compiled, and while a thread chooses for the next: what it knows is what was known when a problem's last task ended, so
@@ -37,6 +37,8 @@ from normtune.tuner.timing.protocol import ALL_BLOCKS
 # Log ratio by which a config has to lower the expected best time of a problem, for each config that could be timed in
 # its place; and how many are timed while a binary is compiled, on the 16 cores of an H200's host.
 WORTH, BINARY = 0.0025, 5.0
+# Problems of an operator, below which a config is worth timing for less: a short sweep may take longer at each of them.
+MANY = 150
 # Most configs of a task, and tasks that look for the best of a problem.
 MOST, STEPS = 12, 6
 # Problems begun and not yet done.
@@ -134,6 +136,11 @@ class _Group(NamedTuple):
     shapes: "list[_Shape]"
     configs: set[Config]
     binaries: set[Any]
+
+    @property
+    def worth(self) -> float:
+        """The log ratio that a config has to gain here."""
+        return WORTH * min(1.0, len(self.shapes) / MANY)
 
 
 class _Shape:
@@ -288,7 +295,7 @@ class _Shape:
             best = int(gain.argmax())
             if not chosen and self._advised is not None and self.is_free(self._advised):
                 best = index[self._advised]
-            elif known >= LEAST and gain[best] < WORTH:
+            elif known >= LEAST and gain[best] < self._group.worth:
                 break
             found, free[best] = np.minimum(found, times[:, best]), False
             self._group.binaries.add(self._binaries[best])
