@@ -96,6 +96,7 @@ def test_frozen_weights_and_missing_ones(device, case):
             assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", ["rms_norm", "fused", "gated", "groups"])
 def test_a_gradient_that_no_new_tensor_looks_like_is_kept(device, case):

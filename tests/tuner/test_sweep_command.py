@@ -160,7 +160,7 @@ def test_the_shapes_of_a_file_are_measured_and_what_is_too_large_is_told(tmp_pat
     assert {*zip(frame["rows"], frame["hidden"], strict=True)} == {(4096, 256), (512, 4096)}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_dry_run_counts_what_is_stored_and_makes_no_store(tmp_path):
     store = ("--store", f"{tmp_path}/store.db")
     assert invoke(*REPLAY, *store, "--dry-run").exit_code == 0
@@ -173,7 +173,7 @@ def test_a_dry_run_counts_what_is_stored_and_makes_no_store(tmp_path):
     assert not any(line.startswith("expected") for line in whole)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_quiet_prints_nothing_but_errors(tmp_path):
     done = normtune(*REPLAY, "--store", f"{tmp_path}/store.db", "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -199,7 +199,7 @@ def test_a_budget_shorter_than_the_start_says_so_and_leaves_an_empty_store(tmp_p
     assert (rest["plan"]["problems_known"], rest["sweep"]["problems_measured"]) == (0, 12)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_reader_that_leaves_gets_no_traceback(tmp_path):
     command = [sys.executable, "-m", "normtune", *REPLAY, "--store", f"{tmp_path}/store.db"]
     reading, writing = os.pipe()

@@ -157,6 +157,7 @@ def test_shapes_are_free(by_hugging_face, made, data, leading, heads, head, styl
     assert torch.equal(out[..., end:], before[..., end:])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("only_kernels")
 def test_value_heads_keep_any_bits(made):
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int16)

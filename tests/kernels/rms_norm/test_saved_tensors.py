@@ -74,6 +74,7 @@ def test_gradients_of_whatever_comes_back(device, hooks, inputs, batch_invariant
         assert all(torch.equal(one, other) for one, other in zip(found, first, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointing_inside_of_the_batch_invariant_mode(device, reentrant):
     generator = torch.Generator(device).manual_seed(0)

@@ -214,7 +214,7 @@ def test_options_that_contradict_each_other_are_refused_before_anything_is_writt
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_command_fills_a_folder_that_a_sweep_is_given(tmp_path):
     done = api.sweep(compile_only=True, target="sm_90", out=tmp_path / "new" / "out", rows=[64], hidden=[256])
     assert done.compiled and done.compiled.binaries == done.compiled.compiled > 0

@@ -93,7 +93,7 @@ def digests(folder: Path, sources: dict[str, str], target: str = "sm_90", seed: 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("target", ["sm_90", pytest.param("gfx942", marks=pytest.mark.slow)])
 def test_names_and_places_do_not_count_and_all_that_is_compiled_does(tmp_path, target):
     plain, *found = digests(tmp_path, {"plain": KERNEL, **SAME, **OTHER}, target)
     assert len(set(plain)) == len(plain)

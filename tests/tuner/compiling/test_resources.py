@@ -69,7 +69,7 @@ def test_figures_of_an_nvidia_kernel_are_those_of_its_assembler(tmp_path):
         assert f"Used {one.registers} registers" in printed and f"{one.spilled_bytes} bytes stack frame" in printed
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_figures_of_an_amd_kernel_count_its_accumulation_registers():
     found = compiled("gfx942", RMSNormConfig("persistent", 1, 4, 1, 1, "reduce"))
     assert [one.kernel for one in found.resources] == [name for name, _ in found.binaries]

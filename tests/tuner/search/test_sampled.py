@@ -159,7 +159,7 @@ def opened(monkeypatch):
     return lambda: WorkerBench(("made_up_recording", "engine", ()))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_studies_are_kept_beside_each_other_in_a_file_of_optuna(opened, tmp_path):
     path, plan = tmp_path / "studies.db", recorded_plan()
     plan = plan._replace(tasks=tuple(task._replace(candidates=task.candidates[:8]) for task in plan.tasks[:2]))
