@@ -31,7 +31,7 @@ def example(root: Path) -> str:
     return found
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_example_of_the_document_runs_and_prints_nothing_but_what_it_says(root: Path, tmp_path: Path, run) -> None:
     (tmp_path / "normtune").symlink_to(root)
     (tmp_path / "example.py").write_text(example(root))

@@ -87,7 +87,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path, undis
     assert found.equals(expected)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "code"),
     [("SIGINT", 130), *(pytest.param(*one, marks=pytest.mark.slow) for one in (("SIGTERM", 143), ("SIGKILL", -9)))],

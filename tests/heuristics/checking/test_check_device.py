@@ -137,7 +137,7 @@ def test_variants_that_were_not_measured_do_not_matter_and_stale_ones_do(
     assert "STALE, because of rms_norm_backward:no_dweight bfloat16" in failing.stdout
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_no_time_is_ambiguous_and_says_so(table: Path) -> None:
     result = check("--device", REPLAY, "heuristics.py", "--budget", "0.1s")
     assert (result.exit_code, verdict(result)) == (3, "AMBIGUOUS")

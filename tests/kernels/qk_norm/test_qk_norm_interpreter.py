@@ -131,6 +131,7 @@ def test_tables_of_other_forms_give_the_same_bits(made):
     assert torch.equal(*(normtune.qk_norm(qkv, *weights, 2, 1, rotary_dim=12, **form) for form in (same, repeated)))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     data=st.data(),

@@ -35,7 +35,7 @@ configs = st.builds(
 )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=2000, deadline=None)
 @given(
     spec=st.sampled_from(SPECS),

@@ -150,6 +150,7 @@ def test_no_rows_and_other_strides():
     assert torch.equal(bits(found.q_t), bits(same.q_t))
 
 
+@pytest.mark.slow
 def test_the_operator_of_the_dispatcher_gives_it_too():
     arguments = (torch.randn(3, 160), None, None, torch.ones(1), 1e-6, 0.0, 1e-10, TRANSPOSE, "", None)
     torch.library.opcheck(torch.ops.normtune.rms_norm_quantize_fp8.default, arguments)
