@@ -288,6 +288,7 @@ def test_import_does_not_load_the_compiler():
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize("batch_invariant", [False, True])
+@pytest.mark.one_in(2)
 def test_nothing_that_is_kept_holds_a_tensor_of_a_call(batch_invariant):
     def call(rows):
         x, weight, dy = torch.randn(rows, 8), torch.randn(8), torch.randn(rows, 8)
