@@ -115,7 +115,7 @@ def sweep(
         space: of configs: `default`, `full` or `quick`; None for `full` with `plane`, `quick` for little effort, else
             `default`.
         strategy: `plane`, `adaptive`, `exhaustive`, `race`, `tpe`, `gp` or `random`; None for `plane`, or `adaptive`
-            for a replay, little effort, `stale`, `refine` and `compile_only`.
+            for a replay, little effort, `stale`, `refine`, `compile_only` and `cache`.
         studies: SQLite file for the studies of `tpe`, `gp` and `random`; None keeps none.
         regime: `cold`, `warm` or `eager`.
         budget_seconds: that it may take; None for no limit, or that of the effort.
@@ -202,7 +202,7 @@ def run(request: Request, face_of: Callable[[str], Silent], begun: float | None 
             said = work.lines if work else []
             work = ready(request, wanted, opened, bench.device, bench.target)
             work = work._replace(lines=list(dict.fromkeys([*said, *work.lines])))
-        return _swept(request, wanted, work, opened, bench, cache, face_of, begun)
+        return _swept(request, work, opened, bench, cache, face_of, begun)
 
 
 def _compiled(request: Request, wanted: Wanted, face_of: Callable[[str], Silent]) -> Sweep:
@@ -238,7 +238,6 @@ def _done(
 
 def _swept(
     request: Request,
-    wanted: Wanted,
     work: Ready,
     opened: Store,
     bench: Bench,
@@ -257,12 +256,11 @@ def _swept(
         starting = time.monotonic() - begun
         left = None if budget is None else budget - starting
         strategy = work.strategy_of(chosen)
-        key = request.key(wanted) if chosen.tasks == work.plan.tasks else None
         summary = measure(
             *(bench, opened, chosen, strategy, left, face),
             retry_failed=request.retry_failed,
             stored=work.stored,
-            key=key,
+            key=work.key if chosen.tasks == work.plan.tasks else None,
         )
         summary.starting_seconds += starting
     control = work.control.result() if work.control else None

@@ -82,7 +82,7 @@ def sweep(
             help="plane: the configs that times at nearby shapes make likely to be the best; adaptive: 6 rounds for "
             "all, 16 for those within 10 % of the best; exhaustive: 16 for all; race: 6 to 64, until the best is known "
             "to 0.5 %; tpe, gp, random: some of the configs of each shape by itself. Default: plane; adaptive for a "
-            "replay and with --effort quick, --stale, --refine and --compile-only.",
+            "replay and with --effort quick, --stale, --refine, --compile-only and --cache.",
         ),
     ] = None,
     studies: Annotated[

@@ -35,6 +35,7 @@ class Ready(NamedTuple):
         strategy: makes the search.
         search: over the plan, with what is stored.
         control: sample of unchanged code beside what is stale; None without one.
+        key: of the request, see `Request.key`.
     """
 
     device: Device
@@ -45,6 +46,7 @@ class Ready(NamedTuple):
     strategy: Strategy
     search: Search
     control: ControlSample | None = None
+    key: str | None = None
 
     def is_of(self, device: Device, target: Target) -> bool:
         """Whether it holds for a device."""
@@ -65,7 +67,7 @@ def ready(request: Request, wanted: Wanted, store: Store, device: Device, target
     comparison = renew(store, device, target, request.regime, held)
     stored = comparison.applied(held)
     lines, control = comparison.lines(), None
-    strategy = request.search()
+    strategy, key = request.search(), request.key(wanted)
     if request.stale:
         other = recompiled(stored, target)
         store.set_fingerprints(device, other.fingerprints(stored))
@@ -78,7 +80,7 @@ def ready(request: Request, wanted: Wanted, store: Store, device: Device, target
             strategy = partial(WithControl, strategy=strategy, sample=control)
     elif wanted.refining:
         plan, strategy = refined(request, wanted.refining, stored, device, target)
-    elif not store.damage and _is_finished(request.key(wanted), store.runs(), device, request.regime):
+    elif not store.damage and _is_finished(key, store.runs(), device, request.regime):
         # Nothing is planned: of a large space that takes seconds.
         plan = Plan(tuple(Task(problem, ()) for problem in wanted.problems), {})
         return Ready(device, target, lines, stored, plan, strategy, strategy((), {}))
@@ -88,7 +90,7 @@ def ready(request: Request, wanted: Wanted, store: Store, device: Device, target
         strategy = request.search(advice(plan.tasks, device, target))
     names = {task.problem.operator for task in plan.tasks}
     search = strategy(plan.tasks, known(stored, names, request.retry_failed))
-    return Ready(device, target, lines, stored, plan, strategy, search, control)
+    return Ready(device, target, lines, stored, plan, strategy, search, control, key)
 
 
 def refined_lines(search: Search) -> list[str]:

@@ -3,9 +3,12 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from normtune.kernels.operator import _OPERATORS, operator
 from normtune.results.database.store import Store
 from normtune.tuner import api
 from normtune.tuner.progress import Silent
@@ -103,3 +106,16 @@ def test_a_search_that_was_cut_goes_on(tmp_path):
     done, _ = swept(**asked)
     assert cut.summary.problems + done.summary.problems >= 8 and done.summary.left == 0
     assert swept(**asked)[1][-1].startswith("nothing to do: all 8 problems are measured")
+
+
+def test_an_operator_of_a_notebook_has_no_key_as_its_space_is_in_no_file(monkeypatch):
+    def space(name, problem, target):
+        raise AssertionError
+
+    request = Request(operators=("reduce_partials",), strategy="plane")
+    spec = operator("reduce_partials")
+    for of_space in (partial(spec.space), space):
+        monkeypatch.setitem(_OPERATORS, "reduce_partials", replace(spec, space=of_space))
+        assert request.key(request.wanted())
+    monkeypatch.setattr(space, "__module__", "__nowhere__")
+    assert request.key(request.wanted()) is None

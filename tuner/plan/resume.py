@@ -6,7 +6,7 @@ which a request is known again whose search came to its end. The search decides 
 
 import hashlib
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from normtune.kernels.config import COPY, Config
@@ -38,17 +38,19 @@ def known(stored: Stored, names: Collection[str], retry_failed: bool = False) ->
     return result
 
 
-def key_of(problems: Iterable[Problem], space: str, search: str) -> str:
+def key_of(problems: Collection[Problem], space: str, search: str) -> str | None:
     """What a run of a search says in its protocol that found all there is to find: equal for an equal request.
 
     A search that does not measure every config cannot tell from what is stored whether it would go on. The key changes
-    with the kernels and with the modules of their spaces.
+    with the kernels and with the modules of their spaces; None where one of these has no file, as in a notebook.
     """
-    wanted = sorted(map(str, problems))
     specs = {operator(problem.operator) for problem in problems}
-    modules = {str(sys.modules[spec.space.__module__].__file__) for spec in specs if hasattr(spec.space, "__module__")}
-    sources = [hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in sorted(modules)]
-    parts = [space, search, *sorted(map(fingerprint, specs)), *sources, *wanted]
+    spaces = [getattr(spec.space, "func", spec.space) for spec in specs]  # of a `partial` what it calls
+    files = {getattr(sys.modules.get(of_space.__module__), "__file__", None) for of_space in spaces}
+    if None in files:
+        return None
+    sources = sorted(hashlib.sha256(Path(str(file)).read_bytes()).hexdigest() for file in files)
+    parts = [space, search, *sorted(map(fingerprint, specs)), *sources, *sorted(map(str, problems))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
