@@ -93,7 +93,7 @@ class Replay:
         """Whether time is left."""
         return self.races is None or self._done < self.races
 
-    def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
+    def measure(self, task: Task, race: Race, meanwhile: Callable[[], None] | None = None) -> Mapping[Config, Outcome]:
         """Race the candidates with times."""
         self._done += 1
         configs = [candidate.config for candidate in task.candidates]

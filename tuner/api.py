@@ -4,6 +4,7 @@ In: a `Request` in plain values. Out: a `Sweep`: the device, the plan, and what 
 left to `progress`, reading options to `commands`.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -20,11 +21,11 @@ from normtune.tuner.compiling.ahead import Ahead, compile_ahead
 from normtune.tuner.compiling.binary_cache import BinaryCache, check_out
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.identity import compare
-from normtune.tuner.device.open import Bench, Phases, open_device, open_device_to_plan
+from normtune.tuner.device.open import Bench, Phases, begin_device, open_device_to_plan
 from normtune.tuner.device.unopened import unopened
 from normtune.tuner.plan.plan import fitting
 from normtune.tuner.progress import Silent
-from normtune.tuner.ready import Ready, ready, refined, refined_lines
+from normtune.tuner.ready import Ready, is_finished, ready, refined, refined_lines
 from normtune.tuner.report import (
     NOTHING_STALE,
     SETTLED,
@@ -187,15 +188,29 @@ def run(request: Request, face_of: Callable[[str], Silent], begun: float | None 
         return _planned(request, wanted, url, cache, face_of)
     path = sqlite_path(parse(url))
     with ExitStack() as stack:
-        opened, work = None, None
-        if path is None or path.exists():
-            opened = stack.enter_context(Store.open(url))
-            known = unopened(request.device, request.regime, opened.runs())
-            work = ready(request, wanted, opened, known.device, known.target) if known else None
-            if known and work and not work.search.left():
-                return _done(request, work, known, opened, face_of, begun)
-        bench = open_device(request.device, request.regime, cache)
-        stack.callback(bench.close)
+
+        def begun_device() -> Bench:
+            """The device, which is opened while the sweep is planned."""
+            bench = begin_device(request.device, request.regime, cache)
+            stack.callback(bench.close)
+            return bench
+
+        opened = stack.enter_context(Store.open(url)) if path is None or path.exists() else None
+        bench = None if opened else begun_device()
+        runs = opened.runs() if opened else []
+        known = unopened(request.device, request.regime, runs)
+        key = request.key(wanted)
+        if known and key and not is_finished(key, runs, known.device, request.regime):
+            bench = bench or begun_device()
+            bench.expect(known.target.name if known.compiles else "")
+            bench.prepare(())
+        work = ready(request, wanted, opened, known.device, known.target) if known else None
+        if known and work and opened and not work.search.left():
+            return _done(request, work, known, opened, face_of, begun)
+        bench = bench or begun_device()
+        if work:
+            bench.prepare(work.search.ask(math.inf))
+        bench.open()
         bench.prepare(())
         opened = opened or stack.enter_context(Store.open(url))
         if work is None or not work.is_of(bench.device, bench.target):

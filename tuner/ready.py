@@ -57,30 +57,42 @@ class Ready(NamedTuple):
         return (lambda tasks, known: self.search) if plan.tasks == self.plan.tasks else self.strategy
 
 
-def ready(request: Request, wanted: Wanted, store: Store, device: Device, target: Target) -> Ready:
+def ready(request: Request, wanted: Wanted, store: Store | None, device: Device, target: Target) -> Ready:
     """Compare what is stored with what is wanted, and correct stored fingerprints.
+
+    Args:
+        request: what is asked for.
+        wanted: its problems.
+        store: of the measurements; None if it is new.
+        device: that is planned for.
+        target: its limits.
 
     Raises:
         NormtuneError: the store failed, or no compiler can start to compare code.
     """
-    held = store.coverage(device, request.regime)
-    comparison = renew(store, device, target, request.regime, held)
-    stored = comparison.applied(held)
-    lines, control = comparison.lines(), None
+    stored: Stored = {}
+    lines: list[str] = []
+    runs: Sequence[Run] = ()
+    control = None
+    if store:
+        held, runs = store.coverage(device, request.regime), store.runs()
+        comparison = renew(store, device, target, request.regime, held)
+        stored, lines = comparison.applied(held), comparison.lines()
     strategy, key = request.search(), request.key(wanted)
     if request.stale:
         other = recompiled(stored, target)
-        store.set_fingerprints(device, other.fingerprints(stored))
+        if store:
+            store.set_fingerprints(device, other.fingerprints(stored))
         lines += other.lines()
         stored = other.applied(stored)
         plan = stale_plan(stored, target)
-        if plan.tasks or _is_new(store.runs(), device, request.regime, other):
+        if plan.tasks or _is_new(runs, device, request.regime, other):
             control = ControlSample(stored, target)
             plan = plan._replace(tasks=(*control.tasks, *plan.tasks))
             strategy = partial(WithControl, strategy=strategy, sample=control)
     elif wanted.refining:
         plan, strategy = refined(request, wanted.refining, stored, device, target)
-    elif not store.damage and _is_finished(key, store.runs(), device, request.regime):
+    elif store and not store.damage and is_finished(key, runs, device, request.regime):
         # Nothing is planned: of a large space that takes seconds.
         plan = Plan(tuple(Task(problem, ()) for problem in wanted.problems), {})
         return Ready(device, target, lines, stored, plan, strategy, strategy((), {}))
@@ -117,8 +129,8 @@ def refined(request: Request, part: Refining, stored: Stored, device: Device, ta
     return plan._replace(tasks=wanted), strategy
 
 
-def _is_finished(key: str | None, runs: Iterable[Run], device: Device, regime: str) -> bool:
-    """Whether a run of the same request on a device of this kind left nothing."""
+def is_finished(key: str | None, runs: Iterable[Run], device: Device, regime: str) -> bool:
+    """Whether a run of a request of this key on a device of this kind left nothing."""
     same_kind = (run.protocol for run in runs if run.device.kind == device.kind and run.regime == regime)
     return key is not None and any(protocol.get("finished") == key for protocol in same_kind)
 

@@ -101,7 +101,7 @@ def recheck(
             left.remove(task)
             start = clock()
             try:
-                outcomes = bench.measure(task, two_batches(task.configs))
+                outcomes = bench.measure(task, two_batches(task.configs), keeper.flush if keeper else None)
             except SkippedError as error:
                 counts.skipped[str(error)] += 1
                 continue

@@ -23,7 +23,7 @@ from normtune.tuner.plan.plan import SPACES, Plan, plan, problems
 from normtune.tuner.plan.resume import key_of
 from normtune.tuner.refining import Refining, refining
 from normtune.tuner.search.protocol import Search, Strategy
-from normtune.tuner.search.registry import search
+from normtune.tuner.search.registry import check_search, search
 
 Shapes = Sequence[tuple[int, int]] | str | os.PathLike[str]
 
@@ -85,9 +85,9 @@ class Request:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense before anything is opened."""
+        check_search(self.chosen.strategy)  # an import takes half a second
         if self.studies is not None and not getattr(search(self.chosen.strategy), "makes_studies", False):
             raise UsageError(f"--studies is given, but strategy {self.chosen.strategy} makes none: leave it out")
-        search(self.chosen.strategy)
         if self.chosen.space not in SPACES:
             raise UsageError(f"unknown space {self.chosen.space!r}: expected one of {', '.join(SPACES)}")
         check_regime(self.regime)
@@ -174,8 +174,8 @@ class Request:
         return partial(chosen, **options, **({"advice": advice} if advice else {}))
 
     def key(self, wanted: "Wanted") -> str | None:
-        """By which the request is known again, see `resume.key_of`; None where the store tells what is left of it."""
-        if not self.takes_advice or self.retry_failed:
+        """By which the request is known again, see `resume.key_of`; None if it depends on what is stored."""
+        if self.stale or self.refine is not None or self.retry_failed:
             return None
         return key_of(wanted.problems, self.chosen.space, self.chosen.strategy)
 

@@ -1,5 +1,7 @@
 """Keep the measurements of a run in memory until the store is verified to hold them.
 
+A task is stored while the next one is measured: `add` keeps its measurements, `flush` stores them.
+
 In: a store, a run and its measurements. Out: rows in the store, verified at the end by reading them back; or, if the
 store fails or disappears, a Parquet file beside it for `normtune data import`, and an error that names the file.
 """
@@ -27,22 +29,29 @@ class Keeper:
     def __init__(self, store: Store, run: Run) -> None:
         self._store = store
         self._held: list[Measurement] = []
+        self._stored = 0
         self._failed = False
         self.run = run
 
     def add(self, measurements: Sequence[Measurement]) -> None:
-        """Store the measurements of a problem and what they launched, and the run before the first ones.
+        """Take the measurements of a task; those of the task before are stored."""
+        self.flush()
+        self._held += measurements
+
+    def flush(self) -> None:
+        """Store the measurements of the last task and what they launched, and the run before the first ones.
 
         Raises:
             NormtuneError: the store failed or is gone; the whole run is in the file that the message names.
         """
+        if len(self._held) == self._stored or self._failed:
+            return
         with shielded():
-            first = not self._held
-            self._held += measurements
             try:
-                if first:
+                if not self._stored:
                     self._store.begin_run(self.run)
-                self._store.add(measurements)
+                self._store.add(self._held[self._stored :])
+                self._stored = len(self._held)
             except (NormtuneError, ValueError) as error:
                 raise self._rescued(error) from None
 
@@ -52,6 +61,7 @@ class Keeper:
         Raises:
             NormtuneError: the store does not hold it; the whole run is in the file that the message names.
         """
+        self.flush()
         if not self._held or self._failed:
             return
         with shielded():

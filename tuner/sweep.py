@@ -1,8 +1,8 @@
-"""The sweep: plans, measures what is missing in the store, stores each task at its end.
+"""The sweep: plans, measures what is missing in the store, stores each task while the next one is measured.
 
 In: a bench, a store, a plan and a search. Out: measurements in the store, and a `Summary`. A kill loses at most the
-current task; the same call resumes. The search chooses the next task and its number of rounds; `estimate` gives the
-time.
+current task and what was not stored yet of the one before; the same call resumes. The search chooses the next task and
+its number of rounds; `estimate` gives the time.
 """
 
 import math
@@ -25,6 +25,8 @@ from normtune.tuner.summary import Best, Summary
 _MARGIN_SECONDS = 1.0
 # Allowed duration of a problem relative to the expected one, within the budget.
 _CAUTION = 1.2
+# Most tasks that another one may overtake whose binaries are compiled.
+_OVERTAKEN = 16
 # Seconds of estimate that count as confirmed before the first measurement.
 _TRUST_SECONDS = 0.5
 
@@ -122,7 +124,7 @@ def sweep(
             best = None
             start = clock()
             try:
-                outcomes = bench.measure(task, search.race(task))
+                outcomes = bench.measure(task, search.race(task), keeper.flush)
             except SkippedError as error:
                 summary.skipped[str(error)] += 1
                 search.tell(task, {})
@@ -225,7 +227,7 @@ class _Going:
             if self._bench.compiled(task, 0.0):
                 return task
             waiting.append(task)
-            if len(waiting) == 2:  # the most useful task, and the next in the order of coverage
+            if len(waiting) == _OVERTAKEN:
                 break
         if not waiting:
             return None

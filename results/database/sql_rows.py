@@ -6,7 +6,7 @@ In: a connection and values. Out: rows written or read. Transactions are left to
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ from normtune.results.statistics import summary
 PROBLEM_FIELDS = ("operator", "rows", "hidden", "dtype", "variant")
 
 Numbers = dict[tuple[Any, ...], int]
+# Values of a statement: SQLite takes at most 32,766 parameters, five of each problem.
+_AT_ONCE = 1000
 # By the fields of a problem and the JSON of a config.
 Fingerprints = Mapping[tuple[tuple[Any, ...], str], tuple[str, str]]
 
@@ -102,6 +104,13 @@ def stored_runs(connection: sa.Connection) -> list[tuple[int, Run]]:
     return sorted(found, key=lambda pair: (pair[1].started, pair[1].id))
 
 
+def run_numbers(connection: sa.Connection, runs: Collection[str]) -> dict[str, int]:
+    """Numbers of the runs of these ids, without those that are not stored."""
+    table = schema.run
+    statement = sa.select(table.c.run, table.c.id).where(table.c.run.in_(runs))
+    return {run: number for run, number in connection.execute(statement)}
+
+
 def stored_numbers(connection: sa.Connection, table: sa.Table, fields: Sequence[str]) -> dict[int, tuple[Any, ...]]:
     """Values of these fields, by the number of their row."""
     statement = sa.select(table.c.id, *(table.c[name] for name in fields))
@@ -111,7 +120,7 @@ def stored_numbers(connection: sa.Connection, table: sa.Table, fields: Sequence[
 def numbers_of(
     connection: sa.Connection, table: sa.Table, fields: Sequence[str], wanted: set[tuple[Any, ...]], known: Numbers
 ) -> Numbers:
-    """Number of the row of each value; missing rows are inserted.
+    """Number of the row of each value, and of those known before; missing rows are inserted.
 
     Args:
         connection: in a transaction that writes.
@@ -120,11 +129,17 @@ def numbers_of(
         wanted: the values.
         known: numbers from earlier calls; if they suffice, no statement is sent.
     """
-    missing = wanted - known.keys()
+    missing = sorted(wanted - known.keys())
     if not missing:
         return known
-    insert_new(connection, table, [dict(zip(fields, values, strict=True)) for values in sorted(missing)])
-    return {values: number for number, values in stored_numbers(connection, table, fields).items()}
+    insert_new(connection, table, [dict(zip(fields, values, strict=True)) for values in missing])
+    found = dict(known)
+    columns = [table.c[name] for name in fields]
+    for start in range(0, len(missing), _AT_ONCE):
+        part = missing[start : start + _AT_ONCE]
+        statement = sa.select(table.c.id, *columns).where(sa.tuple_(*columns).in_(part))
+        found |= {tuple(values): number for number, *values in connection.execute(statement)}
+    return found
 
 
 def add_measurements(

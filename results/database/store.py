@@ -285,7 +285,7 @@ class Store:
         self, connection: sa.Connection, columns: Mapping[str, Sequence[Any]]
     ) -> tuple[sql_rows.Numbers, sql_rows.Numbers]:
         """Insert measurements; returns the numbers of problems and configs, to be kept after the commit."""
-        known = {run.id: number for number, run in sql_rows.stored_runs(connection)}
+        known = sql_rows.run_numbers(connection, set(columns["run"]))
         for unknown in sorted(set(columns["run"]) - set(known)):
             raise ValueError(f"run {unknown!r} is not known: begin_run comes first")
         shapes = set(zip(*(columns[name] for name in sql_rows.PROBLEM_FIELDS), strict=True))

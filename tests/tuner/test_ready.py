@@ -43,7 +43,7 @@ def swept(**options):
 
 @pytest.mark.long
 def test_a_sweep_with_nothing_to_do_opens_no_device(store, monkeypatch):
-    monkeypatch.setattr(api, "open_device", None)
+    monkeypatch.setattr(api, "begin_device", None)
     done, lines = swept(store=store, budget_seconds=60)
     assert (done.summary.known, done.summary.problems, done.outlook) == (8, 0, None)
     assert lines == [
@@ -59,9 +59,9 @@ def test_a_sweep_with_nothing_to_do_opens_no_device(store, monkeypatch):
 @pytest.mark.long
 def test_a_device_is_opened_for_what_is_left_and_the_store_is_read_once(store, monkeypatch):
     read, opened = [], []
-    coverage, open_device = Store.coverage, api.open_device
+    coverage, begin_device = Store.coverage, api.begin_device
     monkeypatch.setattr(Store, "coverage", lambda *given: read.append(1) or coverage(*given))
-    monkeypatch.setattr(api, "open_device", lambda *given: opened.append(1) or open_device(*given))
+    monkeypatch.setattr(api, "begin_device", lambda *given: opened.append(1) or begin_device(*given))
     done, lines = swept(store=store, rows=[1, 8, 512])
     assert (done.summary.known, done.summary.problems, done.summary.left) == (8, 4, 0)
     assert (read, opened) == ([1], [1])

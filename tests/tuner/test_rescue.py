@@ -39,8 +39,8 @@ class Disturbed(MadeUp):
         super().__init__()
         self.problems, self.disturb = problems, disturb
 
-    def measure(self, task, race):
-        outcomes = super().measure(task, race)
+    def measure(self, task, race, meanwhile):
+        outcomes = super().measure(task, race, meanwhile)
         if len(self.measured) == self.problems:
             self.disturb()
         return outcomes

@@ -53,8 +53,9 @@ class MadeUp:
     def compiled(self, task, seconds=None):
         return True
 
-    def measure(self, task, race):
+    def measure(self, task, race, meanwhile):
         time.sleep(self.delay)
+        meanwhile()
         self.measured.append(task)
         outcomes = {c.config: self.broken[c.config] for c in task.candidates if c.config in self.broken}
         session = type("Session", (), {"block": staticmethod(self.block)})()
@@ -176,10 +177,10 @@ class Clocked(MadeUp):
         self.compiling -= seconds
         return False
 
-    def measure(self, task, race):
+    def measure(self, task, race, meanwhile):
         pace = Pace(self.speed(), TARGET, Adaptive.expected_blocks)
         self.now += self.factor * pace.measuring(task, 0)
-        return super().measure(task, race)
+        return super().measure(task, race, meanwhile)
 
     def close(self):
         self.closed += 1
@@ -279,11 +280,11 @@ def test_a_problem_that_cannot_be_measured_now_is_told_and_tried_by_the_next_swe
     class Crowded(MadeUp):
         tried = 0
 
-        def measure(self, task, race):
+        def measure(self, task, race, meanwhile):
             if task.problem.rows == 64:
                 self.tried += 1
                 raise SkippedError("out of memory")
-            return super().measure(task, race)
+            return super().measure(task, race, meanwhile)
 
     bench = Crowded()
     summary = sweep(bench, store, small_plan, Adaptive)
@@ -296,7 +297,7 @@ def test_a_problem_that_cannot_be_measured_now_is_told_and_tried_by_the_next_swe
 
 def test_a_sweep_that_skips_everything_ends_and_stores_nothing(store, small_plan):
     class Full(MadeUp):
-        def measure(self, task, race):
+        def measure(self, task, race, meanwhile):
             raise SkippedError("out of memory")
 
     summary = sweep(Full(), store, small_plan, Adaptive)

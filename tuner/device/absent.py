@@ -26,6 +26,12 @@ class AbsentBench:
         self.software: dict[str, str] = {}
         self.free_bytes: int | None = None
 
+    def open(self) -> None:
+        """Do nothing."""
+
+    def expect(self, target: str) -> None:
+        """Do nothing."""
+
     def speed(self) -> Speed:
         """Speed measured on an H200."""
         return H200
@@ -37,7 +43,7 @@ class AbsentBench:
         """Always False: nothing is compiled."""
         return False
 
-    def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
+    def measure(self, task: Task, race: Race, meanwhile: Callable[[], None] | None = None) -> Mapping[Config, Outcome]:
         """Not possible.
 
         Raises:

@@ -1,20 +1,22 @@
 """A device for a sweep: tasks in, outcomes out, even if a config kills the process that runs it.
 
-In: tasks. Out: an `Outcome` per config. A worker drives the device. When it is lost, the same step is repeated one
-config at a time to find the culprit, which gets its outcome; the others go on with a new worker. The `engine.Engine`
-does the steps; the race of a search gives the number of rounds of each config.
+In: tasks. Out: an `Outcome` per config. A worker drives the device; when it is lost, `session` finds the culprit, which
+gets its outcome, and the others go on with a new worker. The `engine.Engine` does the steps; the race of a search gives
+the number of rounds of each config.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
 from normtune.errors import NormtuneError
-from normtune.kernels.config import COPY, Config
+from normtune.kernels.config import Config
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch
 from normtune.kernels.problem import Problem
-from normtune.results.records import ROUNDS_PER_BLOCK, Outcome, TimedCode, launch_digest
+from normtune.kernels.target import Target
+from normtune.results.records import ROUNDS_PER_BLOCK, Device, Outcome, TimedCode, launch_digest
 from normtune.tuner.compiling.binary_cache import BinaryCache
 from normtune.tuner.compiling.compiler import Compiled
 from normtune.tuner.compiling.pool import (
@@ -23,8 +25,9 @@ from normtune.tuner.compiling.pool import (
     CompilePool,
     default_workers,
 )
-from normtune.tuner.device.engine import Block, NoMemoryError
+from normtune.tuner.device.engine import Block, Identity, NoMemoryError
 from normtune.tuner.device.open import Phases, SkippedError
+from normtune.tuner.device.session import Session
 from normtune.tuner.device.worker import Opener, Worker, WorkerLostError
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.estimate import Speed
@@ -47,14 +50,11 @@ LOOK_AHEAD = 32
 
 
 class WorkerBench:
-    """A device behind a worker; an `open.Bench`.
+    """A device behind a worker, which begins at once; an `open.Bench`.
 
     Args:
         opener: module, function and arguments that make the engine.
         cache: binaries that were compiled elsewhere; None for Triton's own cache.
-
-    Raises:
-        NormtuneError: the engine cannot be opened.
     """
 
     def __init__(self, opener: Opener, cache: BinaryCache | None = None) -> None:
@@ -66,18 +66,65 @@ class WorkerBench:
         self._generation = 0
         self._worker: Worker | None = None
         self._protocol: dict[str, object] = {}
-        identity = self.worker().identity
-        self.device, self.target, self.software = identity.device, identity.target, identity.software
-        self.free_bytes, self.regime = identity.free_bytes, identity.regime
-        self._identity = identity
+        self._expected = ""
         self._pool: CompilePool | None = None
         self._told: Callable[[int], None] | None = None
+        self._meanwhile: Callable[[], None] | None = None
         self._failed: dict[object, Outcome] = {}
         self._gated: set[object] = set()
         self._wanted: set[Task] = set()
         self._blocks: dict[Problem, int] = {}
         self._rounds = self._void_rounds = 0
         self._seconds = {"compile": 0.0, "gate": 0.0, "timing": 0.0}
+        self._starting: Worker | None = Worker(opener, self._folder)
+
+    def open(self) -> None:
+        """Wait until the engine is open.
+
+        Raises:
+            NormtuneError: it cannot be opened.
+        """
+        _ = self._identity
+
+    def expect(self, target: str) -> None:
+        """Name the target before the engine is open, so that binaries can be compiled meanwhile."""
+        self._expected = target
+
+    @cached_property
+    def _identity(self) -> Identity:
+        identity = self.worker().identity
+        if self._expected != identity.target.name:
+            self._expected = ""
+            if self._pool:
+                self._pool.close()
+                self._pool = None
+                self._wanted.clear()
+        return identity
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+        return self._identity.device
+
+    @property
+    def target(self) -> Target:
+        """Limits of the device."""
+        return self._identity.target
+
+    @property
+    def software(self) -> dict[str, str]:
+        """Versions of compiler and driver stack."""
+        return self._identity.software
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Free device memory at the start; None for no limit."""
+        return self._identity.free_bytes
+
+    @property
+    def regime(self) -> str:
+        """Regime of the timing."""
+        return self._identity.regime
 
     def speed(self) -> Speed:
         """Speed of this machine.
@@ -96,11 +143,13 @@ class WorkerBench:
 
     def prepare(self, tasks: Iterable[Task], told: Callable[[int], None] | None = None) -> None:
         """Start compiling, in the order of the tasks; a failure becomes the outcome of the binary's configs."""
-        if not self._identity.compiles:
+        if not self._expected and not self._identity.compiles:
             return
         if self._pool is None:
             limits: dict[str, Any] = {"seconds": COMPILE_SECONDS, "nice": BESIDE_A_GPU}
-            self._pool = CompilePool([], self.target.name, told=self._tell, folder=self._folder, **limits)
+            self._pool = CompilePool(
+                [], self._expected or self.target.name, told=self._tell, folder=self._folder, **limits
+            )
             self._pool.start()
         self._told = told or self._told
         for task in islice(tasks, LOOK_AHEAD):
@@ -123,8 +172,9 @@ class WorkerBench:
         finally:
             self._seconds["compile"] += time.perf_counter() - start
 
-    def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
+    def measure(self, task: Task, race: Race, meanwhile: Callable[[], None] | None = None) -> Mapping[Config, Outcome]:
         """Gate each binary once, time the candidates that pass, compare their outputs again."""
+        self._meanwhile = meanwhile
         self.compiled(task)
         start = time.perf_counter()
         outcomes: dict[Config, Outcome] = {}
@@ -135,7 +185,7 @@ class WorkerBench:
                 outcomes[candidate.config] = failure
             else:
                 passed.append(candidate)
-        session = _Session(self, task.problem, passed)
+        session = Session(self, task.problem, passed)
         session.step("warm_up", session.alive())
         timing = time.perf_counter()
         first_block = self._blocks.get(task.problem, 0)
@@ -163,6 +213,9 @@ class WorkerBench:
         """End the worker and the compilers; returns the summary of the clocks."""
         if self._pool:
             self._pool.close()
+        if self._starting:
+            self._starting.abandon()
+            self._starting = None
         if self._worker:
             self._protocol.update(self._worker.close())
             self._worker = None
@@ -175,8 +228,10 @@ class WorkerBench:
             NormtuneError: no worker can start.
         """
         while self._worker is None:
+            starting, self._starting = self._starting or Worker(self._opener, self._folder), None
             try:
-                self._worker = Worker(self._opener, self._folder)
+                starting.open()
+                self._worker = starting
             except WorkerLostError as error:
                 self._count_lost(error, MAX_LOST)
             self._generation += 1
@@ -189,8 +244,10 @@ class WorkerBench:
             WorkerLostError: the worker is lost; the next call starts a new one.
             NoMemoryError, NormtuneError: as `Worker.call`.
         """
+        worker = self.worker()
+        meanwhile, self._meanwhile = self._meanwhile, None
         try:
-            answer = self.worker().call(step, *arguments, seconds=seconds)
+            answer = worker.call(step, *arguments, seconds=seconds, meanwhile=meanwhile)
         except WorkerLostError as error:
             self._worker = None
             self._restarts += 1
@@ -208,6 +265,10 @@ class WorkerBench:
             if error.certain:
                 raise
         return self.ask(step, *arguments, seconds=patience)
+
+    def ask_all(self, step: str, configs: Sequence[Config], *more: Any) -> Any:
+        """As `ask`, for a step of some configs of a problem."""
+        return self.ask(step, configs, *more, seconds=STEP_SECONDS if len(configs) == 1 else STEPS_SECONDS)
 
     def count(self, block: Block) -> None:
         """Add the rounds of a block to those of the run."""
@@ -272,74 +333,3 @@ class WorkerBench:
         else:
             self._gated.add(key)
         return failure
-
-
-class _Session:
-    """One problem under measurement, by the present worker: a `search.rounds.Session`.
-
-    Attributes:
-        failed: the configs that failed since its beginning.
-    """
-
-    def __init__(self, bench: WorkerBench, problem: Problem, candidates: Sequence[Candidate]) -> None:
-        self._bench = bench
-        self._problem = problem
-        self._candidates = candidates
-        self._begun = -1
-        self.failed: dict[Config, Outcome] = {}
-
-    def alive(self) -> list[Config]:
-        """The candidates that have not failed."""
-        return [candidate.config for candidate in self._candidates if candidate.config not in self.failed]
-
-    def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
-        """Time a block of rounds; failed configs are missing."""
-        timed_block: Block = self.step("block", configs)
-        self._bench.count(timed_block)
-        return timed_block.times
-
-    def step(self, name: str, configs: Sequence[Config], *more: Any) -> Any:
-        """The answer to a step of several configs, without those that fail in it; None if none is left.
-
-        Raises:
-            SkippedError: the problem does not fit, or the worker is lost twice with no single config to blame.
-        """
-        for _ in range(2):
-            wanted = [config for config in configs if config not in self.failed]
-            if not wanted:
-                return None
-            try:
-                answer = self._once(name, wanted, *more)
-            except NoMemoryError as error:
-                raise SkippedError(str(error)) from None
-            except WorkerLostError as error:
-                lost = error
-                self._convict(name, wanted, *more)
-                continue
-            if isinstance(answer, Mapping):
-                self.failed.update(answer)
-            return answer
-        raise SkippedError(f"the process that drives the device was lost twice over all configs together ({lost})")
-
-    def _convict(self, name: str, configs: Sequence[Config], *more: Any) -> None:
-        """Repeat a step one config at a time, to find the config that loses the worker."""
-        for config in configs:
-            try:
-                self._once(name, [config], *more)
-            except WorkerLostError as error:
-                if config == COPY:
-                    raise SkippedError(f"a plain copy failed ({error})") from None
-                self.failed[config] = Outcome(error.status, f"in {name}: {error}")
-            except NoMemoryError as error:
-                raise SkippedError(str(error)) from None
-
-    def _once(self, name: str, configs: Sequence[Config], *more: Any) -> Any:
-        bench = self._bench
-        bench.worker()
-        if self._begun != bench.generation:
-            try:
-                bench.ask_twice("begin", self._problem, self._candidates)
-            except WorkerLostError as error:
-                raise SkippedError(f"the process that drives the device was lost before any config ({error})") from None
-            self._begun = bench.generation
-        return bench.ask(name, configs, *more, seconds=STEP_SECONDS if len(configs) == 1 else STEPS_SECONDS)

@@ -17,7 +17,7 @@ from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.protocol import Race
 
-__all__ = ["Bench", "Outcome", "Phases", "SkippedError", "Speed", "open_device", "open_device_to_plan"]
+__all__ = ["Bench", "Outcome", "Phases", "SkippedError", "Speed", "begin_device", "open_device", "open_device_to_plan"]
 
 
 class SkippedError(NormtuneError):
@@ -44,19 +44,47 @@ class Phases(NamedTuple):
 
 
 class Bench(Protocol):
-    """A device that measures configs.
+    """A device that measures configs, opened in the background: all but `expect` and `close` wait until it is open.
 
-    Attributes:
-        device, target, software: its identity.
-        free_bytes: free device memory at the start; None for no limit.
-        regime: of the timing, a name of `regimes.REGIMES`.
+    `prepare` does not wait after `expect`.
     """
 
-    device: Device
-    target: Target
-    software: dict[str, str]
-    free_bytes: int | None
-    regime: str
+    @property
+    def device(self) -> Device:
+        """The device."""
+        ...
+
+    @property
+    def target(self) -> Target:
+        """Limits of the device."""
+        ...
+
+    @property
+    def software(self) -> dict[str, str]:
+        """Versions of compiler and driver stack."""
+        ...
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Free device memory at the start; None for no limit."""
+        ...
+
+    @property
+    def regime(self) -> str:
+        """Regime of the timing, a name of `regimes.REGIMES`."""
+        ...
+
+    def open(self) -> None:
+        """Wait until the device is open.
+
+        Raises:
+            NormtuneError: it cannot be opened.
+        """
+        ...
+
+    def expect(self, target: str) -> None:
+        """Name the target before it is open, so that binaries can be compiled meanwhile."""
+        ...
 
     def speed(self) -> Speed:
         """Speed of the machine."""
@@ -77,8 +105,13 @@ class Bench(Protocol):
         """Wait for the binaries of a task, at most `seconds`; whether they are compiled."""
         ...
 
-    def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
+    def measure(self, task: Task, race: Race, meanwhile: Callable[[], None] | None = None) -> Mapping[Config, Outcome]:
         """Gate one task and time it in the batches of a race.
+
+        Args:
+            task: to be measured.
+            race: gives the batches.
+            meanwhile: called at most once, while the device is busy; an exception of it ends the measurement.
 
         Returns:
             Every candidate that failed or was timed, and the copy if anything was timed.
@@ -99,7 +132,19 @@ class Bench(Protocol):
 
 
 def open_device(name: str | None, regime: str = COLD, cache: BinaryCache | None = None) -> Bench:
-    """Open a device by name: `cuda:N` or `replay:RECORDING`; None for cuda:0 if present.
+    """Open a device by name, and wait for it. Arguments as in `begin_device`.
+
+    Raises:
+        UsageError: the name has an unknown form, or the recording does not exist or lacks times of the regime.
+        NoDeviceError: the GPU does not exist, or cannot be used.
+    """
+    bench = begin_device(name, regime, cache)
+    bench.open()
+    return bench
+
+
+def begin_device(name: str | None, regime: str = COLD, cache: BinaryCache | None = None) -> Bench:
+    """Begin to open a device by name, `cuda:N` or `replay:RECORDING`; None for cuda:0 if present.
 
     Args:
         name: of the device.
@@ -107,8 +152,7 @@ def open_device(name: str | None, regime: str = COLD, cache: BinaryCache | None 
         cache: binaries that were compiled elsewhere; None for Triton's own cache.
 
     Raises:
-        UsageError: the name has an unknown form, or the recording does not exist or lacks times of the regime.
-        NoDeviceError: the GPU does not exist, or cannot be used.
+        UsageError: the name has an unknown form.
     """
     from normtune.tuner.device.bench import WorkerBench
 

@@ -44,18 +44,14 @@ class WorkerLostError(RuntimeError):
 
 
 class Worker:
-    """One process with one engine.
+    """One process with one engine; it starts at once, `open` waits for it.
 
     Args:
         opener: module, function and arguments that make the engine, in that process.
         folder: of binaries to read; None for Triton's own cache.
 
     Attributes:
-        identity: of the engine.
-
-    Raises:
-        NormtuneError: the engine cannot be opened.
-        WorkerLostError: the process died or did not answer during the opening.
+        identity: of the engine, once it is open.
     """
 
     def __init__(self, opener: Opener, folder: Folder | None = None) -> None:
@@ -69,22 +65,36 @@ class Worker:
         )
         self._process.start()
         theirs.close()
-        self.identity: Identity = self._ask(START_SECONDS)
+        self.identity: Identity
 
-    def call(self, step: str, *arguments: Any, seconds: float) -> Any:
+    def open(self) -> None:
+        """Wait until the engine is open.
+
+        Raises:
+            NormtuneError: it cannot be opened.
+            WorkerLostError: the process died or did not answer during the opening.
+        """
+        self.identity = self._ask(START_SECONDS)
+
+    def abandon(self) -> None:
+        """End the process without waiting for its answer."""
+        self._end(0.0)
+
+    def call(self, step: str, *arguments: Any, seconds: float, meanwhile: Callable[[], None] | None = None) -> Any:
         """The engine's answer to a step.
 
         Args:
             step: name of a method of `Engine`.
             arguments: of that method.
             seconds: limit of the wait, without time in which the machine slept.
+            meanwhile: called while the engine is at work; if it raises, this worker is ended.
 
         Raises:
             WorkerLostError: the process is lost; this worker must not be called again.
             NoMemoryError: the problem does not fit.
             NormtuneError: the step failed in a way that the user can remedy.
         """
-        return self._ask(seconds, step, arguments)
+        return self._ask(seconds, step, arguments, meanwhile=meanwhile)
 
     def close(self) -> dict[str, object]:
         """End the process in good order; returns the summary of the clocks."""
@@ -95,12 +105,18 @@ class Worker:
         self._end(_END_SECONDS)
         return summary
 
-    def _ask(self, seconds: float, *question: Any) -> Any:
+    def _ask(self, seconds: float, *question: Any, meanwhile: Callable[[], None] | None = None) -> Any:
         """The answer to a question, or to the start without one."""
         try:
             if question:
                 with suppress(OSError):  # it is already dead: `_answer` raises that
                     self._connection.send(question)
+            if meanwhile:
+                try:
+                    meanwhile()
+                except BaseException:
+                    self._end(0.0)
+                    raise
             return self._answer(seconds)
         except (WorkerLostError, NoMemoryError, NormtuneError):
             raise

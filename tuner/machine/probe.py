@@ -1,15 +1,18 @@
-"""Facts about this machine from torch, Triton, NVML and other packages, each queried in its own process.
+"""Facts about this machine from torch, Triton, CUDA's driver, NVML and other packages, each queried in its own process.
 
 In: a subject. Out: plain facts, as a JSON dictionary. A broken library may raise anything, end its process or hang; the
 caller is safe from all three. `no_gpu` and `checks` interpret the facts.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module, metadata
 from typing import Any
 
@@ -18,6 +21,17 @@ TIMEOUT_SECONDS = 120.0
 
 # Dependencies beside torch, Triton and NVML. Each distribution has the name of its module.
 PACKAGES = ("numpy", "optuna", "pandas", "pebble", "pyarrow", "rich", "scipy", "sqlalchemy", "threadpoolctl", "typer")
+
+# CUdevice_attribute of cuda.h.
+_ATTRIBUTES = {
+    "sms": 16,
+    "shared_bytes": 97,
+    "warp_size": 10,
+    "max_threads": 1,
+    "l2_bytes": 38,
+    "major": 75,
+    "minor": 76,
+}
 
 Facts = dict[str, Any]
 
@@ -60,6 +74,64 @@ def triton_facts() -> Facts:
         return {"version": triton.__version__, "cache": str(knobs.cache.dir)}
     except (Exception, SystemExit) as error:
         return {"missing": _message(error)}
+
+
+def driver_facts() -> Facts:
+    """GPUs as CUDA numbers them, from the driver alone: without torch, which takes seconds, and without a context.
+
+    Returns:
+        `error` (why the driver does not answer), or `driver` (its version, from NVML) and `gpus`, each with `name`,
+        `uuid`, `target`, `memory_bytes`, `free_bytes` (None if NVML does not say) and the limits of `Target`.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+        _done(cuda.cuInit(0))
+        count = _number(cuda.cuDeviceGetCount)
+        gpus = [_driver_gpu(cuda, _number(cuda.cuDeviceGet, index)) for index in range(count)]
+    except Exception as error:
+        return {"error": _message(error)}
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        for gpu in gpus:
+            gpu["free_bytes"] = _maybe(partial(_free_bytes, pynvml, f"GPU-{gpu['uuid']}"))
+    except Exception as error:
+        driver = f"unknown ({type(error).__name__})"
+    return {"driver": driver, "gpus": gpus}
+
+
+def _driver_gpu(cuda: Any, device: int) -> Facts:
+    name, number, size = ctypes.create_string_buffer(256), ctypes.create_string_buffer(16), ctypes.c_size_t()
+    _done(cuda.cuDeviceGetName(name, len(name), device))
+    _done(cuda.cuDeviceGetUuid_v2(number, device))
+    _done(cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device))
+    limits = {key: _number(cuda.cuDeviceGetAttribute, place, device) for key, place in _ATTRIBUTES.items()}
+    return {
+        "name": name.value.decode("utf-8", "replace"),
+        "uuid": str(uuid.UUID(bytes=number.raw)),
+        "target": f"sm_{limits.pop('major')}{limits.pop('minor')}",
+        "memory_bytes": size.value,
+        "free_bytes": None,
+        **limits,
+    }
+
+
+def _number(asked: Callable[..., int], *arguments: int) -> int:
+    """The number that a function of the driver writes to its first argument."""
+    number = ctypes.c_int()
+    _done(asked(ctypes.byref(number), *arguments))
+    return number.value
+
+
+def _done(status: int) -> None:
+    if status:
+        raise OSError(f"CUDA's driver answers with error {status}")
+
+
+def _free_bytes(nvml: Any, uuid: str) -> int:
+    return int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(uuid)).free)
 
 
 def nvml_facts() -> Facts:
@@ -114,12 +186,13 @@ _SUBJECTS: dict[str, Callable[[], Facts]] = {
     "torch": torch_facts,
     "triton": triton_facts,
     "nvml": nvml_facts,
+    "driver": driver_facts,
     "packages": package_facts,
 }
 
 
 def ask(subject: str, timeout: float = TIMEOUT_SECONDS) -> Facts:
-    """Facts about `torch`, `triton`, `nvml` or `packages`, collected in a child process.
+    """Facts about `torch`, `triton`, `nvml`, `driver` or `packages`, collected in a child process.
 
     Returns:
         Result of the function of that name; `missing` if the process died, hung or printed nothing.

@@ -81,6 +81,7 @@ class Plane:
             shape = _Shape(task, known.get(problem, {}), axes[name], groups[name], (advice or {}).get(problem))
             groups[name].shapes.append(shape)
             self._shapes[problem] = shape
+        self._served: dict[Problem, Task | None] = {}
         self._waiting = [shape for shape in self._shapes.values() if not shape.is_found]
         self._open: list[_Shape] = []
         self._thread = ThreadPoolExecutor(1)
@@ -89,7 +90,10 @@ class Plane:
         """The problems that are not done, each with about as many configs as will be timed."""
         self._settle()
         looked_for = [shape.expected for shape in (*self._open, *self._waiting)]
-        return looked_for or [task for shape in self._shapes.values() if (task := shape.served()) is not None]
+        if looked_for:
+            return looked_for
+        self._served |= {problem: one.served() for problem, one in self._shapes.items() if problem not in self._served}
+        return [task for problem in self._shapes if (task := self._served[problem]) is not None]
 
     def ask(self, seconds: float) -> Iterator[Task]:
         """The tasks of the open problems, the longest asked for first; when all are found, those of the neighbours."""
@@ -119,6 +123,9 @@ class Plane:
         """Learn the outcomes of a task; look for more to gain."""
         shape = self._shapes[task.problem]
         shape.learn(task, outcomes)
+        for other in [self._shapes[problem] for problem in self._served]:
+            if shape is other or shape in other.neighbours():
+                del self._served[other.task.problem]
         if shape in self._open:
             self._open.remove(shape)
             self._open.append(shape)
@@ -202,14 +209,14 @@ class _Shape:
 
     def task_of(self, configs: Sequence[Config]) -> Task:
         """A task of these configs and the best measured one, to compare with."""
-        chosen = {*configs, self.best}
-        return Task(self.task.problem, tuple(c for c in self.task.candidates if c.config in chosen))
+        chosen = sorted(self._index[config] for config in {*configs, self.best} if config is not None)
+        return Task(self.task.problem, tuple(self.task.candidates[index] for index in chosen))
 
     def served(self) -> Task | None:
         """The task of the best configs of the nearest problems; None if each, or a tie of it, was timed here."""
         lacking = dict.fromkeys(
             other.best
-            for other in islice(self._near(), NEIGHBOURS)
+            for other in self.neighbours()
             if other.best and self.is_free(other.best) and not any(tie in self.logs for tie in other.ties())
         )
         return self.task_of([*lacking]) if lacking else None
@@ -221,7 +228,7 @@ class _Shape:
             self.is_found = True
             return
         self._steps += 1
-        self._choice = thread.submit(self._chosen, self.cells(), [*self._known_near()])
+        self._choice = thread.submit(self._chosen, self.cells, [*self._known_near()])
 
     @property
     def has_chosen(self) -> bool:
@@ -243,12 +250,14 @@ class _Shape:
         self.logs |= chained(self.logs, {config: one for config, one in outcomes.items() if config != COPY})
         self._failed |= {config for config in task.configs if config not in self.logs}
         self.best = self._fastest()
+        self.__dict__.pop("cells", None)
 
     def _fastest(self) -> Config | None:
         return min(self.logs, key=lambda config: (self.logs[config], config), default=None)
 
+    @cached_property
     def cells(self) -> Cells:
-        """The measured configs."""
+        """The measured configs, until `learn` adds others."""
         return Cells(self._points[[self._index[config] for config in self.logs]], np.array([*self.logs.values()]))
 
     @cached_property
@@ -258,6 +267,10 @@ class _Shape:
     @cached_property
     def _binaries(self) -> list[Any]:
         return [candidate.launch.binary for candidate in self.task.candidates]
+
+    def neighbours(self) -> "Iterator[_Shape]":
+        """The measured problems whose best configs are timed here."""
+        return islice(self._near(), NEIGHBOURS)
 
     def _near(self) -> "Iterator[_Shape]":
         """Measured problems of the same kind, the nearest first."""
@@ -270,7 +283,7 @@ class _Shape:
             if count >= MOST_CELLS:
                 return
             count += len(other.logs)
-            yield other.cells()
+            yield other.cells
 
     @cached_property
     def _nearest(self) -> "list[_Shape]":
@@ -285,7 +298,8 @@ class _Shape:
         for config, log in self.logs.items():
             times[:, self._index[config]] = log - fastest
         times[:, [self._index[config] for config in self._failed]] = np.inf
-        index, free = self._index, np.array([self.is_free(config) for config in configs])
+        index, free = self._index, np.ones(len(configs), np.bool_)
+        free[[index[config] for config in (*self.logs, *self._failed)]] = False
         found = times[:, [index[config] for config in self.logs]].min(axis=1, initial=_NEVER)
         chosen: list[int] = []
         while free.any() and len(chosen) < MOST:

@@ -19,13 +19,22 @@ SEARCHES = {
 }
 
 
-def search(name: str) -> type[Search]:
-    """The search of this name.
+def check_search(name: str) -> None:
+    """Check that there is a search of this name, without importing it.
 
     Raises:
         UsageError: the name is unknown.
     """
     if name not in SEARCHES:
         raise UsageError(f"unknown strategy {name!r}: expected one of {', '.join(SEARCHES)}")
+
+
+def search(name: str) -> type[Search]:
+    """The search of this name.
+
+    Raises:
+        UsageError: the name is unknown.
+    """
+    check_search(name)
     search_class: type[Search] = resolve_name(SEARCHES[name])
     return search_class

@@ -45,6 +45,7 @@ def opened(monkeypatch, tmp_path):
 
     def make(*faults, once=False):
         benches.append(WorkerBench(("hostile_engine", "HostileEngine", (faults, str(tmp_path), once))))
+        benches[-1].open()
         return benches[-1]
 
     yield make
@@ -211,7 +212,7 @@ def test_the_last_words_of_a_worker_are_its_reason(opened, tmp_path):
     try:
         opened()
         with pytest.raises(NormtuneError, match=r"\(exit code 1: CUDA assertion failed at line 3\)"):
-            WorkerBench(("talkative", "engine", ()))
+            WorkerBench(("talkative", "engine", ())).open()
     finally:
         sys.path.remove(str(tmp_path))
 
@@ -225,6 +226,7 @@ def test_a_killed_sweep_leaves_no_worker(opened, tmp_path):
         "from normtune.tuner.device.bench import WorkerBench\n"
         "if __name__ == '__main__':\n"
         f"    bench = WorkerBench(('hostile_engine', 'HostileEngine', ((), {str(tmp_path)!r})))\n"
+        "    bench.open()\n"
         "    print('ready', flush=True)\n"
         "    time.sleep(3600)\n"
     )
