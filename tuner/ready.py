@@ -17,6 +17,7 @@ from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, known, stale_plan
 from normtune.tuner.refining import Refining
 from normtune.tuner.request import Request, Wanted
+from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.advice import advice
 from normtune.tuner.search.control import ControlSample, WithControl
 from normtune.tuner.search.protocol import Known, Search, Strategy
@@ -78,7 +79,12 @@ def ready(request: Request, wanted: Wanted, store: Store | None, device: Device,
         held, runs = store.coverage(device, request.regime), store.runs()
         comparison = renew(store, device, target, request.regime, held)
         stored, lines = comparison.applied(held), comparison.lines()
-    strategy, key = request.search(), request.key(wanted)
+    key = request.key(wanted)
+    if store and not store.damage and is_finished(key, runs, device, request.regime):
+        # Of a large space a plan takes seconds, and so does the import of some searches.
+        plan = Plan(tuple(Task(problem, ()) for problem in wanted.problems), {})
+        return Ready(device, target, lines, stored, plan, Adaptive, Adaptive((), {}))
+    strategy = request.search()
     if request.stale:
         other = recompiled(stored, target)
         if store:
@@ -92,10 +98,6 @@ def ready(request: Request, wanted: Wanted, store: Store | None, device: Device,
             strategy = partial(WithControl, strategy=strategy, sample=control)
     elif wanted.refining:
         plan, strategy = refined(request, wanted.refining, stored, device, target)
-    elif store and not store.damage and is_finished(key, runs, device, request.regime):
-        # Nothing is planned: of a large space that takes seconds.
-        plan = Plan(tuple(Task(problem, ()) for problem in wanted.problems), {})
-        return Ready(device, target, lines, stored, plan, strategy, strategy((), {}))
     else:
         plan = wanted.plan(request.chosen.space, target)
     if request.takes_advice:

@@ -174,7 +174,6 @@ class WorkerBench:
 
     def measure(self, task: Task, race: Race, meanwhile: Callable[[], None] | None = None) -> Mapping[Config, Outcome]:
         """Gate each binary once, time the candidates that pass, compare their outputs again."""
-        self._meanwhile = meanwhile
         self.compiled(task)
         start = time.perf_counter()
         outcomes: dict[Config, Outcome] = {}
@@ -189,6 +188,7 @@ class WorkerBench:
         session.step("warm_up", session.alive())
         timing = time.perf_counter()
         first_block = self._blocks.get(task.problem, 0)
+        self._meanwhile = meanwhile  # a block is the longest step
         samples = timed(session, session.alive(), race, first_block) if session.alive() else {}
         if samples:
             self._blocks[task.problem] = 1 + max(values.rounds[-1] for values in samples.values()) // ROUNDS_PER_BLOCK

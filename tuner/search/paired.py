@@ -1,12 +1,13 @@
-"""Paired comparison of the configs of one problem: which are slower than the leader, and whether the others tie.
+"""Paired comparison of the configs of one problem: which are slower than the leader, and whether one may be faster.
 
 In: samples with their rounds, and an error probability. Out: a `Standing`. Knows neither device nor search.
 
 Only times of the same block are compared, as log ratios to the leader, averaged over the rounds of the block. The first
 block of a task is left out: on a GPU that has just changed its load the first samples are no sample of the later ones.
-A config is slower if the confidence interval of its mean log ratio lies above log(1 + precision), and ties if it lies
-below that. Holm's step-down procedure keeps the probability of one wrong config or more at `alpha` (Holm, A simple
-sequentially rejective multiple test procedure, 1979), whatever the correlation of the configs.
+A config is slower if the confidence interval of its mean log ratio lies above log(1 + precision), and the leader is
+settled if those of all others lie above -log(1 + precision). Holm's step-down procedure keeps the probability of one
+wrong config or more at `alpha` (Holm, A simple sequentially rejective multiple test procedure, 1979), whatever the
+correlation of the configs.
 
 Three blocks tell little of a config's own variance. So it is taken to be the greater of its own and the median of all,
 and the t distribution gets the degrees of freedom of the pooled estimate.
@@ -40,12 +41,12 @@ class Standing(NamedTuple):
     Attributes:
         leader: the config with the least mean log time.
         slower: configs that are slower than the leader by more than the precision.
-        tied: whether all others are within the precision of the leader.
+        settled: whether none of the others is faster than the leader by more than the precision.
     """
 
     leader: Config
     slower: frozenset[Config]
-    tied: bool
+    settled: bool
 
 
 def standing(samples: Mapping[Config, Samples], configs: Sequence[Config], alpha: float) -> Standing | None:
@@ -54,7 +55,7 @@ def standing(samples: Mapping[Config, Samples], configs: Sequence[Config], alpha
     Args:
         samples: of the task so far.
         configs: to be compared; those without samples are left out.
-        alpha: probability of a wrong conclusion, for `slower` and for `tied` each.
+        alpha: probability of a wrong conclusion, for `slower` and for `settled` each.
 
     Returns:
         None if no config has samples, or fewer than two blocks are common.
@@ -70,10 +71,10 @@ def standing(samples: Mapping[Config, Samples], configs: Sequence[Config], alpha
         return Standing(timed[leader], frozenset(), True)
     ratios = logs[others] - logs[leader]
     error, freedom = _errors(ratios)
-    beyond = (ratios.mean(axis=1) - math.log1p(PRECISION)) / error
-    slower = holm(stdtr(freedom, -beyond), alpha)
-    tied = bool((stdtr(freedom, beyond) <= alpha / len(others)).all())
-    return Standing(timed[leader], frozenset(timed[others[index]] for index in slower), tied)
+    margin = math.log1p(PRECISION)
+    slower = holm(stdtr(freedom, -(ratios.mean(axis=1) - margin) / error), alpha)
+    settled = bool((stdtr(freedom, -(ratios.mean(axis=1) + margin) / error) <= alpha / len(others)).all())
+    return Standing(timed[leader], frozenset(timed[others[index]] for index in slower), settled)
 
 
 def common_blocks(samples: Sequence[Samples]) -> NDArray[np.float64]:

@@ -1,8 +1,8 @@
 """The search that times a config for as long as it may be the best: racing inside each problem.
 
 In: see `protocol`. Out: batches of the configs still in the race, one for each look at the times. A config leaves when
-it is slower than the leader by more than 0.5 % (`paired`). The race ends when one config is left, when all that are
-left are ties, or after 64 rounds.
+it is slower than the leader by more than 0.5 % (`paired`). The race ends when no other can be faster than the leader by
+more than that, or after 64 rounds.
 """
 
 from collections.abc import Sequence
@@ -44,5 +44,5 @@ def race(configs: Sequence[Config], looks: Sequence[int] = LOOKS) -> Race:
         blocks = look
         now = standing(samples, alive, ALPHA / len(looks))
         alive = [config for config in alive if config in samples and not (now and config in now.slower)]
-        if len(alive) < 2 or (now and now.tied):
+        if len(alive) < 2 or (now and now.settled):
             return

@@ -53,10 +53,20 @@ def test_a_close_rival_is_timed_until_it_is_separated():
     assert slow == 6 and 8 <= one == other <= 2 * LOOKS[-1]
 
 
-def test_ties_end_the_race_as_soon_as_they_are_known_to_be_ties():
+def test_the_race_ends_once_no_other_can_be_faster_by_more_than_the_precision():
     one, other, slow = rounds_of([10**6, 10**6, 2 * 10**6], 0.002)
     assert slow == 6 and one == other < 2 * LOOKS[-1]
-    assert rounds_of([10**6, 10**6], 0.03) == [2 * LOOKS[-1]] * 2
+    assert rounds_of([10**6, 10**6], 0.1) == [2 * LOOKS[-1]] * 2
+
+
+def test_a_leader_by_chance_is_not_settled():
+    one, other = [100, 100, 1000, 1040, 1000, 1040], [100, 100, 1041, 1001, 1041, 1001]  # blocks
+    samples = {
+        c: Samples(list(range(12)), np.repeat(t, 2).tolist()) for c, t in zip(CONFIGS, (one, other), strict=False)
+    }
+    assert standing(samples, CONFIGS[:2], 0.05) == (CONFIGS[0], frozenset(), False)
+    steady = {config: Samples(range(12), [1000 + number] * 12) for number, config in enumerate(CONFIGS[:2])}
+    assert standing(steady, CONFIGS[:2], 0.05) == (CONFIGS[0], frozenset(), True)
 
 
 def test_failed_and_single_configs_end_it():
@@ -69,7 +79,7 @@ def test_standing_compares_only_blocks_that_both_have_and_leaves_out_the_first()
     # In the first block the leader is ten times slow; round 10 was timed for one of them only.
     samples = {slow: Samples(list(range(8)), [101] * 8), fast: Samples([*range(8), 10], [1000] * 2 + [100] * 6 + [1])}
     now = standing(samples, [slow, fast, CONFIGS[2]], 0.05)
-    assert now == (fast, {slow}, False)
+    assert now == (fast, {slow}, True)
     assert standing({slow: Samples([0, 1, 2, 3], [1] * 4), fast: Samples([0, 1], [1, 1])}, [slow, fast], 0.05) is None
     assert standing({}, [slow], 0.05) is None
 
