@@ -38,15 +38,20 @@ SEED = 0
 UNTIL = 0.002
 # Of timing on the device, after the start; the last ends by itself.
 SECONDS = (5.0, 10.0, 1e9)
+DRAWS = 4  # of random shapes
 
 
 class Shuffled(Racing):
-    """`race` at the tasks in a random order."""
+    """`race` at the tasks in a random order, that of a seed."""
+
+    def __init__(self, tasks: Sequence[Task], known: Known, seed: int) -> None:
+        super().__init__(tasks, known)
+        self._seed = seed
 
     def ask(self, seconds: float) -> Iterator[Task]:
         """The tasks."""
         left = sorted(self.left())
-        Random(SEED).shuffle(left)
+        Random(self._seed).shuffle(left)
         return iter(left)
 
 
@@ -111,25 +116,29 @@ def main() -> None:
     trees = fitted(first)
     tables: list[dict[str, Any]] = []
 
-    def add(after: str, trees: dict[Kind, Tree], simulated: Simulated) -> None:
+    def add(after: str, parts: Sequence[Simulated]) -> None:
+        """Add the mean over these."""
+        losses = [loss(fitted(first, one), scored) for one in parts]
         tables.append(
             {
                 "after": after,
-                "device_seconds": round(simulated.device, 1),
-                "problems": len(simulated.measured),
-                "loses_percent": loss(trees, scored),
+                "device_seconds": round(float(np.mean([one.device for one in parts])), 1),
+                "problems": round(float(np.mean([len(one.measured) for one in parts]))),
+                "loses_percent": {name: round(float(np.mean([one[name] for one in losses])), 3) for name in losses[0]},
             }
         )
         print(tables[-1], flush=True)
 
-    add("nothing", trees, first._replace(device=0.0, measured=[]))
+    add("nothing", [first._replace(device=0.0, measured=[])])
     shapes = {kind: [_shape(one) for one in pool if one.task.problem.operator == kind[0]] for kind in trees}
     refinement = Refinement(trees, UNTIL, shapes)
     for seconds in SECONDS:
         refined = simulate(lambda tasks, _: Refine(tasks, known(first), refinement), pool, SEED, seconds)
-        add("refined" + ("" if refined.is_done else " so far"), fitted(first, refined), refined)
-        drawn = simulate(Shuffled, pool, SEED, refined.device)
-        add("random shapes", fitted(first, drawn), drawn)
+        add("refined" + ("" if refined.is_done else " so far"), [refined])
+        add(
+            f"random shapes, mean of {DRAWS} draws",
+            [simulate(partial(Shuffled, seed=seed), pool, SEED, refined.device) for seed in range(DRAWS)],
+        )
     document = {"leaves": LEAVES, "until_percent": 100 * UNTIL, "held_out": len(held), "tables": tables}
     write(RESULTS / "strategies" / "refine.json", document, markdown(document))
     print(markdown(document))

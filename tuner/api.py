@@ -199,25 +199,34 @@ def run(request: Request, face_of: Callable[[str], Silent], begun: float | None 
         bench = None if opened else begun_device()
         runs = opened.runs() if opened else []
         known = unopened(request.device, request.regime, runs)
+        face = _named(known, face_of) if known else None
         key = request.key(wanted)
         if known and key and not is_finished(key, runs, known.device, request.regime):
             bench = bench or begun_device()
             bench.expect(known.target.name if known.compiles else "")
             bench.prepare(())
         work = ready(request, wanted, opened, known.device, known.target) if known else None
-        if known and work and opened and not work.search.left():
-            return _done(request, work, known, opened, face_of, begun)
+        if known and face and work and opened and not work.search.left():
+            return _done(request, work, known, opened, face, begun)
         bench = bench or begun_device()
         if work:
             bench.prepare(work.search.ask(math.inf))
         bench.open()
+        face = face or _named(bench, face_of)
         bench.prepare(())
         opened = opened or stack.enter_context(Store.open(url))
         if work is None or not work.is_of(bench.device, bench.target):
             said = work.lines if work else []
             work = ready(request, wanted, opened, bench.device, bench.target)
             work = work._replace(lines=list(dict.fromkeys([*said, *work.lines])))
-        return _swept(request, work, opened, bench, cache, face_of, begun)
+        return _swept(request, work, opened, bench, cache, face, begun)
+
+
+def _named(device: Bench | Identity, face_of: Callable[[str], Silent]) -> Silent:
+    """The display of a sweep, which begins with the device: to open it takes seconds."""
+    face = face_of(device.device.label)
+    face.say(device_line(device))
+    return face
 
 
 def _compiled(request: Request, wanted: Wanted, face_of: Callable[[str], Silent]) -> Sweep:
@@ -235,15 +244,15 @@ def _done(
     work: Ready,
     known: Identity,
     opened: Store,
-    face_of: Callable[[str], Silent],
+    face: Silent,
     begun: float,
 ) -> Sweep:
     """The end of a sweep that has nothing to measure; its device was not opened."""
     protocol = {"regime": request.regime, "rounds": 0, "void_rounds": 0, "worker_restarts": 0}
     summary = Summary(known=len(work.plan.tasks), phases=Phases(0.0, 0.0, 0.0, protocol))
     summary.starting_seconds = time.monotonic() - begun
-    with face_of(known.device.label) as face:
-        face.say(device_line(known), *work.lines)
+    with face:
+        face.say(*work.lines)
         if nothing := _nothing(request, work):
             face.say(*nothing)
             return Sweep(known.device, None, Summary())
@@ -257,12 +266,12 @@ def _swept(
     opened: Store,
     bench: Bench,
     cache: BinaryCache | None,
-    face_of: Callable[[str], Silent],
+    face: Silent,
     begun: float,
 ) -> Sweep:
     budget = request.chosen.budget_seconds
-    with face_of(bench.device.label) as face:
-        face.say(device_line(bench), *_unusable(cache, bench), *work.lines)
+    with face:
+        face.say(*_unusable(cache, bench), *work.lines)
         if nothing := _nothing(request, work):
             face.say(*nothing)
             return Sweep(bench.device, None, Summary())

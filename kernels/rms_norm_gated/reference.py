@@ -121,7 +121,7 @@ def _forward(
         y = Expected(value, unit_in_last_place(value, x.dtype) + error * value.abs() + tiny)
     if is_off(problem, "no_rstd"):
         return {"y": y}
-    return {"y": y, "rstd": Expected(rstd, 4 * unit_in_last_place(rstd, torch.float32) + of_rstd * rstd)}
+    return {"y": y, "rstd": Expected(rstd, 6 * unit_in_last_place(rstd, torch.float32) + of_rstd * rstd)}
 
 
 def _rounded(xhat: Tensor, error: Tensor, weight: Tensor, tensors: Mapping[str, Tensor], gate: _Gate) -> Expected:

@@ -28,6 +28,8 @@ _MOST_LOSS = 0.1
 # Added to each distance, octaves: the nearest shape of several does not count alone.
 _SOFT = 0.25
 _SIDES = 4
+# Log time: the loss assumed where all neighbours agree.
+_LEAST_LOSS = 0.002
 
 
 class Dispute(NamedTuple):
@@ -37,11 +39,13 @@ class Dispute(NamedTuple):
         shape: rows and hidden.
         loss: of the answer there, as expected: a logarithm.
         share: of the shape in means.
+        worth: of a measurement there: the loss, times the distance to the nearest measured shape.
     """
 
     shape: Shape
     loss: float
     share: float
+    worth: float
 
 
 class Threshold(NamedTuple):
@@ -108,15 +112,16 @@ class Disputes:
         self._open[self._index[shape]] = False
 
     def open(self) -> list[Dispute]:
-        """The shapes with a loss that are not measured, the greatest loss first."""
+        """The shapes with a loss that are not measured, those worth most first."""
         indices = np.flatnonzero(self._open & (self._near >= 0).any(axis=1))
         near, distance = self._near[indices], self._distance[indices]
         weights = np.where(near >= 0, 1.0 / (distance + _SOFT), 0.0)
         weights /= weights.sum(axis=1, keepdims=True)
         losses = (weights * self._losses[near, self._answers[indices, None]]).sum(axis=1)
+        worth = (losses + _LEAST_LOSS) * distance.min(axis=1)
         return [
-            Dispute(self.shapes[indices[at]], float(losses[at]), float(self._shares[indices[at]]))
-            for at in np.lexsort((indices, -losses)).tolist()
+            Dispute(self.shapes[indices[at]], float(losses[at]), float(self._shares[indices[at]]), float(worth[at]))
+            for at in np.lexsort((indices, -worth)).tolist()
             if losses[at] > 0
         ]
 

@@ -1,8 +1,9 @@
 """The search at the shapes where the thresholds of a table are least certain.
 
 In: see `protocol`; the trees of the table's functions, and a loss. Out: the tasks whose shapes are disputed, those that
-settle most first, raced as `race` does. It ends when all disputes of each function together can lose no more than that
-in its mean, so no threshold can. The estimate is made again after each task.
+may lose most and lie farthest from what was measured first, raced as `race` does. It ends when all disputes of each
+function together can lose no more than that in its mean, so no threshold can. The estimate is made again after each
+task.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -119,7 +120,7 @@ class Refine:
                 rest -= one.loss * one.share
                 task = self._tasks.get(Problem(name, *one.shape, dtype, variant))
                 if task:
-                    wanted.append((one.loss, task))
+                    wanted.append((one.worth, task))
         return [task for _, task in sorted(wanted, key=lambda pair: (-pair[0], pair[1].problem))]
 
     def _of(self, task: Task) -> Disputes:

@@ -58,3 +58,23 @@ def test_variants_have_fewer_outputs():
     assert set(reference(problem, inputs(problem, generator, cpu, False), 1e-6, 0.0)) == {"y"}
     problem = backward.problem(3, 8, "float32", "no_dweight")
     assert set(reference(problem, inputs(problem, generator, cpu, False), 1e-6, 0.0)) == {"dx"}
+
+
+def test_the_longest_chain_of_sums_of_a_launch_is_allowed():
+    """One warp sums 4096 squares: 128 a lane, one after the other. Four units in the last place are exceeded."""
+    problem = operator("rms_norm_forward").problem(1, 4096, "bfloat16")
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(8192, 4096, generator=generator).bfloat16()[6040:6050]
+    lanes = x.float().square().view(len(x), 32, 128)
+    total = lanes[..., 0].clone()
+    for number in range(1, lanes.shape[-1]):
+        total += lanes[..., number]
+    while total.shape[1] > 1:
+        total = total[:, ::2] + total[:, 1::2]
+    rstd = torch.rsqrt(total[:, 0] / 4096 + 1e-6)
+    expected = reference(problem, {"x": x, "weight": torch.ones(4096)}, 1e-6, 0.0)["rstd"]
+    error = (rstd.double() - expected.value).abs()
+    assert (error > 4 * unit_in_last_place(expected.value, torch.float32)).any()
+    assert (error <= expected.tolerance).all()
+    without_one = torch.rsqrt(x[:, 1:].double().square().sum(1) / 4096 + 1e-6)
+    assert ((without_one - expected.value).abs() > expected.tolerance).sum() > 8

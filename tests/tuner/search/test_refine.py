@@ -61,7 +61,7 @@ def refined(until, before=GRID, tree=FITTED, seconds=math.inf):
 
 
 def test_a_planted_threshold_is_found_within_half_an_octave():
-    measured, search, result = refined(0.00001)
+    measured, search, result = refined(0.000001)
     assert result.is_done and not search.left()
     for hidden in HIDDEN:
         rows = [size for size, other in (*GRID, *measured) if other == hidden]
@@ -81,10 +81,10 @@ def test_it_ends_when_the_stated_loss_is_reached_and_not_before():
     assert counts == sorted(counts, reverse=True) and counts[0] > counts[2] and counts[-1] == 0
 
 
-def test_each_task_is_the_one_with_the_greatest_loss():
+def test_each_task_is_the_one_worth_most():
     _, search, _ = refined(0.1)
-    losses = [one.loss for one in search._disputes[KIND].open()]
-    assert losses == sorted(losses, reverse=True)
+    worth = [one.worth for one in search._disputes[KIND].open()]
+    assert worth == sorted(worth, reverse=True)
     first = next(
         iter(
             Refine(
