@@ -120,9 +120,12 @@ ROOMS = {
     "tuner/timing": Room("tuner/timing/", "light kernels/calling results", "pynvml torch triton"),
     "tuner/plan": Room("tuner/plan/", "light results results/exchange results/database tuner/timing", "numpy"),
     "tuner/search": Room(
-        "tuner/search/",
+        r"tuner/search/\w+\.py",
         "light heuristics/tablefile results results/database tuner/timing tuner/plan",
-        "numpy optuna scipy threadpoolctl",
+        "numpy scipy threadpoolctl",
+    ),
+    "tuner/search/sampling": Room(
+        "tuner/search/sampling/", "light results results/database tuner/plan tuner/search", "numpy optuna"
     ),
     "tuner/compiling": Room(
         "tuner/compiling/", "light kernels results tuner/machine tuner/timing tuner/plan", "pebble triton"

@@ -11,11 +11,11 @@ from normtune.tuner.search.protocol import Search
 SEARCHES = {
     "adaptive": "normtune.tuner.search.adaptive:Adaptive",
     "exhaustive": "normtune.tuner.search.exhaustive:Exhaustive",
-    "gp": "normtune.tuner.search.gp:GP",
+    "gp": "normtune.tuner.search.sampling.gp:GP",
     "plane": "normtune.tuner.search.plane:Plane",
     "race": "normtune.tuner.search.race:Racing",
-    "random": "normtune.tuner.search.random_draw:RandomDraw",
-    "tpe": "normtune.tuner.search.tpe:TPE",
+    "random": "normtune.tuner.search.sampling.random_draw:RandomDraw",
+    "tpe": "normtune.tuner.search.sampling.tpe:TPE",
 }
 
 

@@ -22,10 +22,10 @@ from normtune.tuner.plan.plan import Candidate, Task, plan
 from normtune.tuner.search import plane
 from normtune.tuner.search.advice import advice
 from normtune.tuner.search.plane import LEAST, MOST, NEIGHBOURS, Plane
-from normtune.tuner.search.random_draw import RandomDraw
+from normtune.tuner.search.sampling.random_draw import RandomDraw
+from normtune.tuner.search.sampling.tpe import TPE
 from normtune.tuner.search.simulation import Space, simulate
 from normtune.tuner.search.surrogate import DRAWS, Axes, Cells, distance, draws
-from normtune.tuner.search.tpe import TPE
 
 
 class Tile(Config):

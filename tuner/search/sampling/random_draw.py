@@ -3,7 +3,7 @@
 In: see `protocol` and `sampled`. Out: tasks of proposed configs.
 """
 
-from normtune.tuner.search.sampled import Sampled
+from normtune.tuner.search.sampling.sampled import Sampled
 
 
 class RandomDraw(Sampled):

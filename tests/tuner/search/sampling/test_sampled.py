@@ -18,14 +18,14 @@ from normtune.kernels.problem import Problem
 from normtune.results.database.store import Coverage, Store
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.plan.plan import Candidate, Task
-from normtune.tuner.search.gp import GP
-from normtune.tuner.search.random_draw import RandomDraw
-from normtune.tuner.search.sampled import FINALISTS, PROPOSALS
+from normtune.tuner.search.sampling.gp import GP
+from normtune.tuner.search.sampling.random_draw import RandomDraw
+from normtune.tuner.search.sampling.sampled import FINALISTS, PROPOSALS
+from normtune.tuner.search.sampling.tpe import TPE
 from normtune.tuner.search.simulation import Space, simulate
-from normtune.tuner.search.tpe import TPE
 from normtune.tuner.sweep import sweep
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 from made_up_recording import recorded_plan
 
 
@@ -155,7 +155,7 @@ def test_what_the_store_knows_is_not_proposed_again():
 
 @pytest.fixture
 def opened(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
     return lambda: WorkerBench(("made_up_recording", "engine", ()))
 
 

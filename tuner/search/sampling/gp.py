@@ -5,7 +5,7 @@ In: see `protocol` and `sampled`. Out: tasks of proposed configs.
 
 import optuna
 
-from normtune.tuner.search.sampled import Sampled
+from normtune.tuner.search.sampling.sampled import Sampled
 
 
 class GP(Sampled):

@@ -33,11 +33,11 @@ from normtune.results.database.store import Coverage
 from normtune.results.records import Outcome
 from normtune.tuner.plan.agenda import Agenda
 from normtune.tuner.plan.plan import Candidate, Task
-from normtune.tuner.search.knob_space import KnobSpace
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.protocol import Known, Race
 from normtune.tuner.search.race import LOOKS, race
-from normtune.tuner.search.studies import storage
+from normtune.tuner.search.sampling.knob_space import KnobSpace
+from normtune.tuner.search.sampling.studies import storage
 from normtune.tuner.search.surrogate import distance
 
 # Proposed configs of a task. Fewer would time the best more often than anything else.
