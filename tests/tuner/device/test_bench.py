@@ -241,3 +241,21 @@ def test_a_killed_sweep_leaves_no_worker(opened, tmp_path):
     while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not Path(f"/proc/{worker}").exists()
+
+
+def test_other_work_is_done_once_while_the_device_is_busy(opened):
+    bench, done = opened(), []
+    assert set(statuses(bench.measure(TASK, adaptive(), lambda: done.append("stored"))).values()) == {"ok"}
+    assert done == ["stored"]
+    assert set(statuses(bench.measure(TASK, adaptive())).values()) == {"ok"} and done == ["stored"]
+
+
+def test_an_error_of_other_work_ends_the_measurement_and_the_worker(opened):
+    def fail():
+        raise NormtuneError("the store is gone")
+
+    bench = opened()
+    process = bench.worker()._process
+    with pytest.raises(NormtuneError, match="^the store is gone$"):
+        bench.measure(TASK, adaptive(), fail)
+    assert not process.is_alive()
