@@ -17,7 +17,7 @@ from normtune.results.commands import StoreOption
 from normtune.results.regimes import COLD
 from normtune.results.source import warn_of_damage
 from normtune.results.terminal import say
-from normtune.tuner.interrupts import terminable
+from normtune.tuner.machine.interrupts import terminable
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 

@@ -15,7 +15,7 @@ from typing import Any
 from normtune.errors import NormtuneError
 from normtune.results.database.store import Store
 from normtune.results.records import Measurement, Run
-from normtune.tuner.interrupts import shielded
+from normtune.tuner.machine.interrupts import shielded
 
 
 class Keeper:

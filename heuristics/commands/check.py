@@ -95,7 +95,7 @@ def _against_device(tables: list[Path], strict: bool, device: str, budget: str, 
     from normtune.heuristics.tablefile.locate import told
     from normtune.results.database.store import Store, resolve_url
     from normtune.tuner.commands import parse_budget
-    from normtune.tuner.interrupts import terminable
+    from normtune.tuner.machine.interrupts import terminable
 
     seconds = parse_budget(budget) or 0.0
     url = resolve_url(store) if store is not None else None

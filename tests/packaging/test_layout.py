@@ -138,14 +138,14 @@ ROOMS = {
     ),
     "tuner": Room(
         SWEEPS,
-        "light heuristics/tablefile results results/exchange results/database tuner/plan tuner/search tuner/compiling "
-        "tuner/device",
+        "light heuristics/tablefile results results/exchange results/database tuner/machine tuner/plan tuner/search "
+        "tuner/compiling tuner/device",
         "numpy rich",
     ),
     "tuner/doctor": Room(
         "tuner/doctor/", "light kernels/calling results results/database tuner/machine tuner/device", "typer"
     ),
-    "tuner/commands": Room(r"tuner/commands\.py", "results results/source tuner", "typer"),
+    "tuner/commands": Room(r"tuner/commands\.py", "results results/source tuner/machine tuner", "typer"),
     "heuristics/api": Room(
         "heuristics/api/",
         "light heuristics/tablefile results results/exchange results/database results/source heuristics/regret "
@@ -157,7 +157,7 @@ ROOMS = {
         "heuristics/commands/",
         "light heuristics/tablefile results results/exchange results/database results/source heuristics/regret "
         "heuristics/fitted heuristics/any_gpu heuristics/checking heuristics/stability heuristics/showing "
-        "tuner tuner/commands heuristics/api",
+        "tuner/machine tuner/commands heuristics/api",
         "pandas rich typer",
     ),
     "heuristics": Room(

@@ -21,6 +21,7 @@ from normtune.kernels.problem import Problem
 from normtune.tuner.compiling.binary_cache import Folder
 from normtune.tuner.compiling.code import Code
 from normtune.tuner.compiling.compiler import Compiled, activate, compile_job
+from normtune.tuner.machine.interrupts import shielded
 from normtune.tuner.machine.processes import SPAWN, Scratch, start_tracker, told_exit
 from normtune.tuner.plan.binaries import Job, compile_class, jobs_of
 
@@ -81,7 +82,7 @@ class CompilePool:
 
     def start(self) -> None:
         """Start the processes, which load Triton for seconds, before there are jobs."""
-        self._started().schedule(int)
+        self._started()
 
     def add(self, jobs: Sequence[Job]) -> None:
         """Compile further jobs, behind the others.
@@ -147,7 +148,10 @@ class CompilePool:
             start_tracker()
             self._scratch = Scratch()
             initial = (*self._initial, self._scratch.path, loaded(), self._folder)
-            self._pool = ProcessPool(self._workers, initializer=activate, initargs=initial, context=SPAWN)
+            # An interrupt between the start of a process and its entry in the pool would leave it behind.
+            with shielded():
+                self._pool = ProcessPool(self._workers, initializer=activate, initargs=initial, context=SPAWN)
+                self._pool.schedule(int)  # starts the processes
         return self._pool
 
     def _count(self, _: object) -> None:

@@ -256,6 +256,6 @@ def test_an_error_of_other_work_ends_the_measurement_and_the_worker(opened):
 
     bench = opened()
     process = bench.worker()._process
-    with pytest.raises(NormtuneError, match="^the store is gone$"):
+    with pytest.raises(NormtuneError, match=r"^the store is gone$"):
         bench.measure(TASK, adaptive(), fail)
     assert not process.is_alive()

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from normtune.errors import Terminated
-from normtune.tuner.interrupts import shielded, terminable
+from normtune.tuner.machine.interrupts import shielded, terminable
 
 BOTH = pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
 
