@@ -201,9 +201,10 @@ def run(request: Request, face_of: Callable[[str], Silent], begun: float | None 
         known = unopened(request.device, request.regime, runs)
         face = _named(known, face_of) if known else None
         key = request.key(wanted)
-        if known and key and not is_finished(key, runs, known.device, request.regime):
-            bench = bench or begun_device()
-            bench.expect(known.target.name if known.compiles else "")
+        if bench is None and known and key and not is_finished(key, runs, known.device, request.regime):
+            bench = begun_device()
+        if bench and known and known.compiles:
+            bench.expect(known.target.name)
             bench.prepare(())
         work = ready(request, wanted, opened, known.device, known.target) if known else None
         if known and face and work and opened and not work.search.left():

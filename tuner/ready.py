@@ -11,7 +11,7 @@ from typing import NamedTuple
 from normtune.kernels.target import Target
 from normtune.results.database.store import Store
 from normtune.results.records import Device, Run
-from normtune.tuner.device.identity import renew
+from normtune.tuner.device.identity import is_other_code, renew
 from normtune.tuner.device.recompiled import Recompiled, recompiled
 from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, known, stale_plan
@@ -80,7 +80,8 @@ def ready(request: Request, wanted: Wanted, store: Store | None, device: Device,
         comparison = renew(store, device, target, request.regime, held)
         stored, lines = comparison.applied(held), comparison.lines()
     key = request.key(wanted)
-    if store and not store.damage and is_finished(key, runs, device, request.regime):
+    is_over = is_finished(key, runs, device, request.regime) and not is_other_code(stored, wanted.problems)
+    if store and not store.damage and is_over:
         # Of a large space a plan takes seconds, and so does the import of some searches.
         plan = Plan(tuple(Task(problem, ()) for problem in wanted.problems), {})
         return Ready(device, target, lines, stored, plan, Adaptive, Adaptive((), {}))

@@ -174,8 +174,8 @@ class Request:
         return partial(chosen, **options, **({"advice": advice} if advice else {}))
 
     def key(self, wanted: "Wanted") -> str | None:
-        """By which the request is known again, see `resume.key_of`; None if it depends on what is stored."""
-        if self.stale or self.refine is not None or self.retry_failed:
+        """By which the request is known again, see `resume.key_of`; None where the store tells what is left of it."""
+        if not self.takes_advice or self.retry_failed:
             return None
         return key_of(wanted.problems, self.chosen.space, self.chosen.strategy)
 

@@ -11,6 +11,7 @@ import pytest
 from normtune.kernels.operator import _OPERATORS, operator
 from normtune.results.database.store import Store
 from normtune.tuner import api
+from normtune.tuner.device.identity import OTHER_CODE
 from normtune.tuner.progress import Silent
 from normtune.tuner.request import Request, Wanted
 
@@ -97,6 +98,27 @@ def test_a_search_that_leaves_configs_out_ends_once(tmp_path, monkeypatch):
     for other in ({"rows": [1, 8, 512]}, {"space": "full"}, {"retry_failed": True}, {"strategy": "race"}):
         with pytest.raises(TypeError, match="not callable"):
             swept(**asked | other)
+
+
+@pytest.mark.long
+def test_a_search_that_leaves_configs_out_goes_on_where_the_code_of_a_kernel_changed(tmp_path):
+    asked = {"store": tmp_path / "store.db", "strategy": "plane", "space": "default"}
+    swept(**asked)
+    with Store.open(asked["store"]) as store:
+        (run,) = store.runs()
+        stored = store.coverage(run.device)
+        chosen = next(problem for problem, _ in stored)
+        others = {pair: one.fingerprint for pair, one in stored.items() if pair[0] == chosen}
+        store.set_fingerprints(run.device, {pair: (old, old + OTHER_CODE) for pair, old in others.items()})
+    done, _ = swept(**asked)
+    assert (done.summary.known, done.summary.problems, done.summary.left) == (7, 1, 0)
+    assert swept(**asked)[1][-1].startswith("nothing to do: all 8 problems are measured")
+
+
+def test_only_a_search_that_leaves_configs_out_is_known_by_a_key():
+    keys = {name: Request(strategy=name).key(Request(strategy=name).wanted()) for name in ("adaptive", "plane", "race")}
+    assert keys["plane"] and keys["adaptive"] is keys["race"] is None
+    assert Request(strategy="plane", retry_failed=True).key(Request().wanted()) is None
 
 
 @pytest.mark.long

@@ -6,12 +6,12 @@ frontend runs only for measurements that differ in one of them.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.operator import AnyLaunch, OperatorSpec, operators
+from normtune.kernels.operator import AnyLaunch, OperatorSpec, operator, operators
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.database.store import Coverage, Store
@@ -124,6 +124,13 @@ def renew(store: Store, device: Device, target: Target, regime: str = COLD, stor
     if comparison.fingerprints:
         store.set_fingerprints(device, comparison.fingerprints)
     return comparison
+
+
+def is_other_code(stored: Stored, problems: Collection[Problem]) -> bool:
+    """Whether times of these problems are of other code, although the sources are the same as far as hashed."""
+    other = {name: fingerprint(operator(name)) + OTHER_CODE for name in {problem.operator for problem in problems}}
+    wanted = set(problems)
+    return any(state.fingerprint == other[pair[0].operator] for pair, state in stored.items() if pair[0] in wanted)
 
 
 def named(pairs: Iterable[tuple[Problem, Config]]) -> str:
