@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.problem import Problem
-from normtune.kernels.rounding import FLOAT32_EPSILON, Expected, unit_in_last_place
+from normtune.kernels.rounding import FLOAT32_EPSILON, RSTD_UNITS, Expected, unit_in_last_place
 
 
 def inputs(problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool) -> dict[str, Tensor]:
@@ -118,5 +118,5 @@ def normalized(
     expected = {"y": Expected(y, tolerance)}
     if not problem.lacks("no_rstd"):
         off = unit_in_last_place(rstd, dtype) if problem.lacks("rounded_statistics") else 0.0
-        expected["rstd"] = Expected(rstd, 6 * unit_in_last_place(rstd, torch.float32) + off)
+        expected["rstd"] = Expected(rstd, RSTD_UNITS * unit_in_last_place(rstd, torch.float32) + off)
     return expected

@@ -13,7 +13,7 @@ from torch import Tensor
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm import reference as plain
 from normtune.kernels.rms_norm_gated.launch import NO_DWEIGHT, NO_GATE, is_off
-from normtune.kernels.rounding import FLOAT32_EPSILON, Expected, unit_in_last_place
+from normtune.kernels.rounding import FLOAT32_EPSILON, RSTD_UNITS, Expected, unit_in_last_place
 
 _ROUNDINGS = 8 * FLOAT32_EPSILON
 # Where exp(-z) overflows in float32 silu and its derivative are zero, and less than this in float64.
@@ -121,7 +121,7 @@ def _forward(
         y = Expected(value, unit_in_last_place(value, x.dtype) + error * value.abs() + tiny)
     if is_off(problem, "no_rstd"):
         return {"y": y}
-    return {"y": y, "rstd": Expected(rstd, 6 * unit_in_last_place(rstd, torch.float32) + of_rstd * rstd)}
+    return {"y": y, "rstd": Expected(rstd, RSTD_UNITS * unit_in_last_place(rstd, torch.float32) + of_rstd * rstd)}
 
 
 def _rounded(xhat: Tensor, error: Tensor, weight: Tensor, tensors: Mapping[str, Tensor], gate: _Gate) -> Expected:

@@ -1,4 +1,4 @@
-"""An operator whose kernels a test may move, rename and change, in the compiling processes as well."""
+"""An operator whose kernels a test may move, rename and change, and the device of a made-up recording."""
 
 import importlib
 import inspect
@@ -10,6 +10,7 @@ import pytest
 from normtune.kernels import fingerprint, operator
 from normtune.kernels.rms_norm import forward as forward_kernels
 from normtune.kernels.rms_norm.spec import rms_norm_forward as forward
+from normtune.tuner.device.bench import WorkerBench
 
 SPEC = """
 from dataclasses import replace
@@ -48,3 +49,10 @@ def toy(tmp_path, monkeypatch):
     made.kernels("toy_kernels", inspect.getsource(forward_kernels))
     yield made
     fingerprint._of_modules.cache_clear()
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Opens the device that replays `made_up_recording`."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    return lambda: WorkerBench(("made_up_recording", "engine", ()))

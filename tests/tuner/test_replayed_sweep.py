@@ -10,7 +10,6 @@ import pytest
 from normtune.kernels.config import COPY
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database.store import Store
-from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.search.registry import search
 from normtune.tuner.sweep import sweep
 
@@ -21,12 +20,6 @@ ROWS = (
     "SELECT dtype, rows, hidden, config.config, status, reason, rounds, samples FROM measurement "
     "JOIN problem ON problem.id = problem_id JOIN config ON config.id = config_id ORDER BY measurement.id"
 )
-
-
-@pytest.fixture
-def opened(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    return lambda: WorkerBench(("made_up_recording", "engine", ()))
 
 
 def digest(path):

@@ -130,8 +130,8 @@ def _done(status: int) -> None:
         raise OSError(f"CUDA's driver answers with error {status}")
 
 
-def _free_bytes(nvml: Any, uuid: str) -> int:
-    return int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(uuid)).free)
+def _free_bytes(nvml: Any, name: str) -> int:
+    return int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(name)).free)
 
 
 def nvml_facts() -> Facts:

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from normtune import cli
 from normtune.kernels.config import COPY
 from normtune.results.database.store import Store
-from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.search.registry import SEARCHES, search
 from normtune.tuner.sweep import sweep
 
@@ -49,12 +48,6 @@ def test_a_search_of_one_file_and_one_line_goes_through_sweep_resume_and_fit(tmp
     assert {len(one.samples) for one in evidence.measurements()} == {16}
     assert "rms_norm_forward" in run("fit", "--store", store, "--out", tmp_path / "table.py")
     assert "def rms_norm_forward" in (tmp_path / "table.py").read_text()
-
-
-@pytest.fixture
-def opened(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    return lambda: WorkerBench(("made_up_recording", "engine", ()))
 
 
 @pytest.mark.long

@@ -16,7 +16,6 @@ from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Coverage, Store
-from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.plan.plan import Candidate, Task
 from normtune.tuner.search.sampling.gp import GP
 from normtune.tuner.search.sampling.random_draw import RandomDraw
@@ -151,12 +150,6 @@ def test_what_the_store_knows_is_not_proposed_again():
     search.tell(asked, {})
     assert not search.left() and not list(search.ask(math.inf))
     assert not TPE([task], {task.problem: before}, most=20).left()
-
-
-@pytest.fixture
-def opened(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
-    return lambda: WorkerBench(("made_up_recording", "engine", ()))
 
 
 @pytest.mark.slow
