@@ -17,7 +17,8 @@ def test_gradients_of_first_and_second_order(casting):
 
 @pytest.mark.parametrize("casting", ["llama", "none"])
 def test_a_compiled_call_rounds_as_an_eager_one(casting):
-    x, weight = torch.randn(5, 64).bfloat16(), torch.randn(64).bfloat16()
+    torch.manual_seed(0)  # few of the elements of `none` are rounded to another value
+    x, weight = torch.randn(256, 64).bfloat16(), torch.randn(64).bfloat16()
     compiled = torch.compile(lambda x: rms_norm(x, weight, casting=casting), fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(x), rms_norm(x, weight, casting=casting))
     assert not torch.equal(compiled(x), rms_norm(x, weight))
