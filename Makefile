@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 # One more than two cores: many tests wait for what they started.
 JOBS ?= 3
 
-# Without it `python -m` and spawned workers would find kernels/, results/ and cli.py as top-level modules.
+# Without it `python -m` would find kernels/, results/ and cli.py as top-level modules.
 export PYTHONSAFEPATH := 1
 # The tests start Python 200 times: compiled modules are kept whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE

@@ -1,4 +1,4 @@
-"""`python -m normtune`: the command line without an installed script."""
+"""`python -P -m normtune`: the command line without an installed script."""
 
 from normtune.cli import main
 

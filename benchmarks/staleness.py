@@ -39,7 +39,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,6 +50,7 @@ from normtune.heuristics.checking.subject import Checked, Suspect
 from normtune.heuristics.checking.verdict import AMBIGUOUS, OK, OK_ERROR, STALE, STALE_ERROR, UNMEASURED, of_table
 from normtune.heuristics.tablefile import locate
 from normtune.tuner.device.open import Bench, open_device
+from normtune.tuner.machine.processes import SPAWN
 from normtune.tuner.plan.grids import MAX_ELEMENTS
 
 if TYPE_CHECKING:  # a check on a GPU needs no pyarrow
@@ -134,7 +134,7 @@ def main() -> None:
     if options.device.startswith("replay:"):
         name = options.device.partition(":")[2]
         work = partial(replay_of, name=name, kinds=kinds, options=options)
-        with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(mp_context=SPAWN) as pool:
             checks = [check for part in pool.map(work, PARTS) for check in part]
     else:
         case = Case(options.table.name, subject.read(options.table), None, None)

@@ -105,17 +105,52 @@ def test_rooms_are_no_top_level_modules_in_the_checkout(run, root: Path) -> None
     assert run("-c", code, cwd=root).stdout == f"{list(names)}\n"
 
 
-def test_processes_that_normtune_starts_find_no_top_level_rooms(run, root: Path, scratch: Path) -> None:
+# What a stranger's folder may hold; each file says that it ran.
+PLANTED = {*sys.stdlib_module_names, *HEAVY, "pebble", "threadpoolctl", "typer", "cli", "errors", "kernels", "results"}
+CALLED = """
+import sys
+from normtune import cli, doctor
+if __name__ == "__main__":
+    cli.main() if sys.argv[1:] else print(doctor("none.db"))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("sweep --device replay:nvidia-h200 --rows 4096 --hidden 1024 --effort quick", "complete: "),
+        ("sweep --compile-only --target sm_90 --out out --rows 1 --hidden 64 --effort quick", "failures: none"),
+        pytest.param("sweep --device cuda:99", "device 'cuda:99'", marks=pytest.mark.slow),
+        pytest.param("", "topic='table'", marks=pytest.mark.slow),  # the doctor's probes
+    ],
+)
+def test_processes_that_normtune_starts_run_no_module_of_the_current_folder(
+    run, scratch: Path, tmp_path: Path, words: str, told: str
+) -> None:
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    for name in PLANTED:
+        (hostile / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write(__name__ + '\\n')")
+    (tmp_path / "called.py").write_text(CALLED)
+    done = run(str(tmp_path / "called.py"), *words.split(), cwd=hostile, PYTHONPATH=str(scratch))
+    assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
+    assert told in done.stdout + done.stderr
+
+
+def test_a_python_that_ignores_the_environment_starts_no_process_without_a_safe_path(run, scratch: Path) -> None:
     code = (
-        "import multiprocessing as m, importlib.util as u\n"
-        "if __name__ == '__main__':\n"
-        "    with m.get_context('spawn').Pool(1) as pool:\n"
-        "        print(pool.map(u.find_spec, ['kernels', 'results', 'cli']))\n"
-        "        print(pool.apply(u.find_spec, ['normtune.cli']).origin)\n"
+        f"import sys; sys.path.insert(0, {str(scratch)!r})\n"
+        "from normtune.tuner.machine.processes import start_tracker\n"
+        "start_tracker()"
     )
-    (scratch / "spawn.py").write_text(code)
-    done = run(str(scratch / "spawn.py"), cwd=root, PYTHONPATH=str(scratch), PYTHONSAFEPATH="1")
-    assert done.stdout == f"[None, None, None]\n{scratch / 'normtune' / 'cli.py'}\n", done.stderr
+    refused = run("-E", "-c", code, cwd=scratch)
+    assert refused.stderr.splitlines()[-1] == (
+        "normtune.errors.NormtuneError: python -E lets child processes import modules of the current folder: start "
+        "Python with -P as well, or -I"
+    )
+    for flags in ("-EP", "-I", "-P"):
+        assert run(flags, "-c", code, cwd=scratch).returncode == 0
 
 
 def test_make_and_ci_set_safe_path_and_ci_runs_make_test_alone(root: Path) -> None:

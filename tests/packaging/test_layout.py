@@ -304,6 +304,14 @@ def test_what_is_printed_goes_through_one_place(modules: dict[str, ast.Module], 
     assert not prints
 
 
+def test_processes_are_started_in_few_places(modules: dict[str, ast.Module]) -> None:
+    """A Python that is started in another way would run modules of the current folder."""
+    known = {"heuristics/fitting/parallel.py", "tuner/compiling/resources.py", "tuner/device/worker.py"}
+    known |= {"tuner/machine/probe.py", "tuner/machine/processes.py"}
+    starting = re.compile(r"(multiprocessing|subprocess|concurrent\.futures\.ProcessPoolExecutor)\b")
+    assert {path for path, tree in modules.items() if any(map(starting.match, imports(tree)))} == known
+
+
 def test_modules_are_small_and_say_what_they_do(root: Path, modules: dict[str, ast.Module]) -> None:
     hand_written = {path: tree for path, tree in modules.items() if not path.startswith("heuristics/tables/")}
     assert not [path for path, tree in hand_written.items() if not ast.get_docstring(tree)]

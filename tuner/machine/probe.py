@@ -203,7 +203,7 @@ def ask(subject: str, timeout: float = TIMEOUT_SECONDS) -> Facts:
     )
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout
+            [sys.executable, "-P", "-c", code], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout
         )
     except subprocess.TimeoutExpired:
         return {"missing": f"loading it takes over {timeout:g} s"}

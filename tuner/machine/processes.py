@@ -11,15 +11,53 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnContext, SpawnProcess
 
-# Spawned: a forked child of a process with a CUDA context or threads may hang.
-SPAWN = multiprocessing.get_context("spawn")
+from normtune.errors import NormtuneError
+
+# A Python that is started with `-c`, as spawned processes are, would look for modules in the current folder first.
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _QUIET = "ignore:resource_tracker"
 _REMOVE_SECONDS = 2.0
+# Of the variables of this process, which its threads share.
+_ENVIRONMENT = threading.Lock()
+
+
+@contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    """Set variables for a process that is started in this block."""
+    with _ENVIRONMENT:
+        before = {name: os.environ.get(name) for name in variables}
+        try:
+            os.environ |= variables
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+class _Process(SpawnProcess):
+    def start(self) -> None:
+        with _environment(**SAFE_PATH):
+            super().start()
+
+
+class _Context(SpawnContext):
+    Process = _Process  # also of those that a pool starts later, from a thread of its own
+
+
+# Spawned: a forked child of a process with a CUDA context or threads may hang.
+SPAWN = _Context()
 
 
 def belong_to_parent() -> None:
@@ -41,16 +79,17 @@ def start_tracker() -> None:
 
     If this process is killed, the tracker removes its semaphores. Unsilenced, it would warn about that on a terminal
     that is back at its prompt.
+
+    Raises:
+        NormtuneError: this Python ignores its environment, and so would its children, but has no safe path.
     """
-    before = os.environ.get("PYTHONWARNINGS")
-    os.environ["PYTHONWARNINGS"] = f"{before},{_QUIET}" if before else _QUIET
-    try:
+    if sys.flags.ignore_environment and not sys.flags.safe_path:
+        raise NormtuneError(
+            "python -E lets child processes import modules of the current folder: start Python with -P as well, or -I"
+        )
+    filters = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), _QUIET)))
+    with _environment(PYTHONWARNINGS=filters, **SAFE_PATH):
         resource_tracker.ensure_running()
-    finally:
-        if before is None:
-            del os.environ["PYTHONWARNINGS"]
-        else:
-            os.environ["PYTHONWARNINGS"] = before
 
 
 class Scratch:
