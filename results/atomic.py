@@ -1,7 +1,6 @@
 """Atomic replacement of files.
 
-In: the path to write. Out: a temporary path beside it, which replaces the path on success. The caller writes the
-content.
+In: the path to write. Out: a new file beside it, which replaces the path on success. The caller writes the content.
 """
 
 import os
@@ -15,7 +14,7 @@ from normtune.results.places import check_place, temporary_of
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A temporary path to write to; it replaces `path` at the end, or is removed if the block raises.
+    """A new, empty file to write to; it replaces `path` at the end, or is removed if the block raises.
 
     Raises:
         UsageError: the folder of `path` does not exist, or `path` is a folder.
@@ -24,6 +23,7 @@ def replaced(path: Path) -> Iterator[Path]:
     check_place(path)
     temporary = temporary_of(path)
     try:
+        temporary.touch(exist_ok=False)  # a link that somebody put there would be followed
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())

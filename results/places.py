@@ -5,6 +5,7 @@ too long, a folder that may not be searched, a NUL.
 """
 
 import os
+import secrets
 import stat
 import tempfile
 from pathlib import Path
@@ -41,8 +42,8 @@ def unwritable(folder: Path) -> str:
 
 
 def temporary_of(path: Path) -> Path:
-    """The path beside a file under which its replacement is written."""
-    return path.parent / f".{path.name}.{os.getpid()}.tmp"
+    """A path beside a file, which nobody can foresee, for its replacement."""
+    return path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
 
 
 def check_place(path: Path) -> None:

@@ -201,7 +201,7 @@ def write_csv(evidence: Evidence, path: Path) -> None:
         NormtuneError: it cannot be written.
     """
     runs = {run.id: run for run in evidence.runs}
-    with replaced(path) as temporary, temporary.open("x", newline="", encoding="utf-8") as file:
+    with replaced(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         knobs = evidence.knobs()
         writer.writerow((*_CSV_FIRST, *knobs, *_CSV_LAST))

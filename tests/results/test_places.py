@@ -2,11 +2,13 @@
 
 import os
 import re
+import secrets
 import stat
 
 import pytest
 
-from normtune.errors import UsageError
+from normtune.errors import NormtuneError, UsageError
+from normtune.results.atomic import replaced
 from normtune.results.places import check_place, unreadable, unwritable
 
 LONG = "(" * 300
@@ -67,3 +69,25 @@ def test_a_file_can_be_written(folder, name):
     check_place(folder / name)
     assert not unwritable(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["file.csv", "folder", "pipe"]
+
+
+def test_a_link_in_place_of_the_temporary_file_is_not_followed(folder, monkeypatch):
+    file, new = folder / "file.csv", folder / "new.csv"
+    (folder / f".new.csv.{os.getpid()}.tmp").symlink_to(file)
+    with replaced(new) as temporary:
+        temporary.write_text("hidden")
+    monkeypatch.setattr(secrets, "token_hex", lambda count: "foreseen")
+    (folder / ".other.csv.foreseen.tmp").symlink_to(file)
+    with pytest.raises(NormtuneError, match=r"cannot write .*other.csv: File exists"), replaced(folder / "other.csv"):
+        pytest.fail("it was opened")
+    assert (file.read_text(), new.read_text()) == ("rows", "hidden")
+
+
+def test_a_new_file_has_the_mode_that_the_umask_leaves_it(folder):
+    before = os.umask(0o027)
+    try:
+        with replaced(folder / "new.csv") as temporary:
+            temporary.write_text("rows")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((folder / "new.csv").stat().st_mode) == 0o640
