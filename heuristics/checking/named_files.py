@@ -33,8 +33,8 @@ def inside(option: str, name: str, table: Path) -> Path:
         folder = Path(os.path.realpath(table.parent))
         root = next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent / ".git")), folder)
         file = Path(os.path.realpath(folder / name))
-    except ValueError as error:  # a NUL
-        raise NormtuneError(f"{option} of its header is no file: {error}") from None
+    except ValueError:
+        raise NormtuneError(f"{option} of its header is no file: a NUL in its name") from None
     if not file.is_relative_to(root):
         where = "its folder" if root == folder else "its repository"
         raise NormtuneError(

@@ -353,8 +353,8 @@ def read(path: str | os.PathLike[str]) -> str:
     """
     try:
         content = _content(path)
-    except (OSError, ValueError) as error:  # ValueError: the name has a NUL
-        reason = error.strerror if isinstance(error, OSError) else error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "a NUL in its name"
         raise UsageError(f"table {told(path)} cannot be read: {reason}; check the path") from None
     if content is None:
         raise UsageError(f"table {told(path)} is no regular file: expected a module that `normtune fit --out` wrote")

@@ -58,8 +58,8 @@ def test_sizes():
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 1, "there is no GPU to measure: torch"),
-        (("--device", "cuda:3"), 1, "device 'cuda:3' cannot be measured: torch"),
+        ((), 1, "there is no GPU to measure: "),
+        (("--device", "cuda:3"), 1, "device 'cuda:3' cannot be measured: "),
         (("--device", "tpu"), 2, "unknown device 'tpu': expected cuda:N or replay:NAME"),
     ],
 )

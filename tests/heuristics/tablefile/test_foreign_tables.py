@@ -205,7 +205,7 @@ def test_no_command_is_advised_but_those_that_normtune_writes(table: Path, comma
 
 
 def test_a_name_with_a_nul_is_outside(table: Path) -> None:
-    with pytest.raises(RuntimeError, match="--weights of its header is no file: embedded null byte"):
+    with pytest.raises(RuntimeError, match="--weights of its header is no file: a NUL in its name"):
         named_files.inside("--weights", "a\0b", table)
 
 

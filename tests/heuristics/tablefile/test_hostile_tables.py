@@ -156,7 +156,7 @@ def test_hostile_names_stay_in_one_line(name: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_name_with_a_nul(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"table 'a\\x00b' cannot be read: embedded null byte"):
+    with pytest.raises(UsageError, match=r"table 'a\\x00b' cannot be read: a NUL in its name; check the path"):
         locate.load("a\0b")
 
 
