@@ -166,8 +166,8 @@ def _compared(expected: str, text: str, header: Header, source: str, notes: list
         judged = f"its figures are, {alike}, those that" if header.replaced else f"equal, {alike}, to a fit of"
         notes.append(f"{judged} {source}{' gives' if header.replaced else ''}")
         return []
-    sides = (_canonical(side)[:_MOST_LINES] for side in (text, expected))
-    lines = difflib.unified_diff(*sides, "this table", f"fit of {source}", lineterm="", n=1)
+    own, other = (_canonical(side)[:_MOST_LINES] for side in (text, expected))
+    lines = difflib.unified_diff(own, other, "this table", f"fit of {source}", lineterm="", n=1)
     shown = list(islice(lines, _DIFF_LINES + 1))
     if len(shown) > _DIFF_LINES:
         shown[-1] = "..."
