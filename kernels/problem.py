@@ -16,6 +16,8 @@ BUFFER_ITEMSIZE = ITEMSIZE | _FP8_ITEMSIZE | INDEX_ITEMSIZE
 # A grid has at most 2**31 - 1 programs. The kernels count rows in int32 and look beyond the last one, by a block and by
 # as many programs as the grid has per stage of a pipeline: half of the range is left for that.
 MAX_ROWS = 2**30
+# Of a named integer of an operator.
+_MOST_DIGITS = 9
 # Suffix of the name of a table's function that does not depend on rows.
 BATCH_INVARIANT = "batch_invariant"
 
@@ -95,7 +97,8 @@ def split_sizes(operator: str) -> tuple[str, dict[str, int]]:
     sizes = {}
     for part in parts:
         name, _, value = part.partition("=")
-        if not value.isascii() or not value.isdecimal():
+        # A name may come from a stranger's table: Python refuses thousands of digits, and a float hundreds.
+        if not (value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS):
             return operator, {}
         sizes[name] = int(value)
     return family, sizes
@@ -108,8 +111,12 @@ def nearest_sizes(operator: str, others: Iterable[str]) -> str | None:
     def distance(other: str) -> float:
         return sum(abs(math.log(value / sizes[name])) for name, value in split_sizes(other)[1].items())
 
-    alike = {other for other in others if split_sizes(other)[0] == family and set(split_sizes(other)[1]) == set(sizes)}
-    return min(sorted(alike), key=distance, default=None) if sizes and all(sizes.values()) else None
+    def is_alike(other: str) -> bool:
+        of, others_sizes = split_sizes(other)
+        return of == family and set(others_sizes) == set(sizes) and all(others_sizes.values())
+
+    alike = sorted(filter(is_alike, others))
+    return min(alike, key=distance, default=None) if sizes and all(sizes.values()) else None
 
 
 def join_key(operator: str, variant: str) -> str:

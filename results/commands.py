@@ -1,4 +1,4 @@
-"""`normtune data`: list, export and import measurements.
+"""`normtune data`: list, export, import and set aside measurements.
 
 In: options. Out: a table on the terminal, files, or more measurements in a store. The work is done by `api` and
 `exchange`, which are imported when a command runs.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from normtune.results.evidence import Evidence
 
-app = typer.Typer(help="List, export and import measurements.", no_args_is_help=True)
+app = typer.Typer(help="List, export, import and set aside measurements.", no_args_is_help=True)
 
 # The value of `--regime` that stands for every one.
 _ALL = "all"
@@ -30,12 +30,23 @@ StoreOption = Annotated[
 
 
 @app.command("list")
-def list_(store: StoreOption = None) -> None:
+def list_(
+    runs: Annotated[bool, typer.Option("--runs", help="List each run by its id instead, those set aside too.")] = False,
+    store: StoreOption = None,
+) -> None:
     """Print what a store holds, by device, operator and dtype."""
     from normtune.results.api import overview
+    from normtune.results.database.store import Store, resolve_url
     from normtune.results.source import measured
     from normtune.results.terminal import console
 
+    if runs:
+        with Store.open(resolve_url(store), create=False) as opened:
+            for run in opened.runs(dropped=True):
+                aside = f", set aside on {run.protocol['dropped']}" if run.is_dropped else ""
+                strategy = run.protocol.get("strategy", "unknown strategy")
+                say(f"{run.id}  {run.started}  {run.device.label}, {run.regime}, {strategy}{aside}")
+        return
     counts = overview(measured(store, regime=None))
     if counts.empty:
         say("the store holds no measurements yet: run `normtune sweep`")
@@ -94,6 +105,24 @@ def import_(
 
     for path, measurements, added in imported(files, store):
         say(f"{path}: {measurements} measurements, {added} new")
+
+
+@app.command("drop")
+def drop(
+    run: Annotated[str, typer.Argument(help="Its id, or the first characters, as `data list --runs` has it.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Take the run back.")] = False,
+    store: StoreOption = None,
+) -> None:
+    """Set a run aside: its measurements are kept, and nothing uses them until --undo."""
+    from normtune.results.database.store import Store, resolve_url
+
+    Store.open(resolve_url(store), create=False).close()
+    with Store.open(resolve_url(store)) as opened:
+        found = opened.drop(run, undo=undo)
+    if undo:
+        say(f"run {found.id} of {found.started} is used again")
+    else:
+        say(f"run {found.id} of {found.started} is set aside; `normtune data drop --undo {found.id}` takes it back")
 
 
 def _table(counts: "pd.DataFrame") -> "Table":

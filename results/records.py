@@ -32,6 +32,10 @@ STATUSES = (
     "not_recorded",
 )
 
+# A failure of this kind stands: a result that is wrong now and then must never win. Any other may be the fault of a
+# machine or of a day, and a success under the same code outranks it.
+WRONG = "wrong_result"
+
 # What the uuid of a device begins with whose samples were drawn from a recording.
 REPLAY_PREFIX = "replay:"
 
@@ -77,7 +81,8 @@ class Run(NamedTuple):
         device: the GPU.
         software: versions by name: `triton`, `torch`, `cuda`, `python`.
         started: UTC, ISO 8601, seconds.
-        protocol: of the timing: strategy, regime, seconds, clocks seen, void rounds.
+        protocol: of the timing: strategy, regime, seconds, clocks seen, void rounds; and `dropped`, the day on which
+            the run was set aside.
     """
 
     id: str
@@ -90,6 +95,11 @@ class Run(NamedTuple):
     def regime(self) -> str:
         """Regime of its times: one of `regimes.REGIMES`, or a name that is not known here."""
         return regime_of(self.protocol)
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether it was set aside: its measurements are kept, and nothing uses them."""
+        return "dropped" in self.protocol
 
 
 class TimedCode(NamedTuple):

@@ -1,11 +1,19 @@
 """Runs as plain JSON values, for stores and files.
 
-In: a `Run`, or values read back. Out: the other one, checked.
+In: a `Run`, or values read back. Out: the other one, checked; and the runs whose date cannot be.
 """
 
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from normtune.results.records import Device, Run
+
+# What orders as texts as it does in time; hours may be missing.
+_STARTED = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
+)
 
 
 def to_plain(run: Run) -> dict[str, Any]:
@@ -35,6 +43,26 @@ def from_plain(value: Any) -> Run:
     if not isinstance(value["protocol"], dict):
         raise ValueError(f"protocol of a run is {value['protocol']!r}, expected values by name")
     return Run(value["id"], Device(**device), software, value["started"], value["protocol"])
+
+
+def check_started(started: str) -> None:
+    """Check the start of a run that comes from elsewhere.
+
+    Raises:
+        ValueError: it is no date.
+    """
+    try:
+        if not _STARTED.fullmatch(started):
+            raise ValueError
+        datetime.fromisoformat(started)
+    except ValueError:
+        raise ValueError(f"a run started {started[:40]!r}, expected a date such as 2026-11-23T12:00:00+00:00") from None
+
+
+def ahead(runs: Iterable[Run]) -> list[Run]:
+    """The runs that started after tomorrow, by this machine's clock: they would be the newest for years."""
+    tomorrow = (datetime.now(UTC) + timedelta(days=2)).strftime("%Y-%m-%d")
+    return [run for run in runs if run.started >= tomorrow]
 
 
 def check_same(known: Run, other: Run) -> None:

@@ -98,6 +98,7 @@ def _loaded(store: "Store", warn: Warn) -> "Evidence":
     """All measurements of a store."""
     found = _of_known_regimes(store.load(regime=None), warn)
     warn_of_damage(store.damage, warn)
+    warn_of_runs(store, warn)
     return found
 
 
@@ -105,6 +106,12 @@ def warn_of_damage(damage: str, warn: Warn = _on_stderr) -> None:
     """Report the damaged measurements that were left out of a store, by its line about them; empty for none."""
     if damage:
         warn(f"warning: {damage}; a sweep over their problems measures them again")
+
+
+def warn_of_runs(store: "Store", warn: Warn = _on_stderr) -> None:
+    """Report the runs of a store that a clock which ran ahead made the newest."""
+    if store.ahead:
+        warn(f"warning: {store.ahead}")
 
 
 def _of_known_regimes(evidence: "Evidence", warn: Warn) -> "Evidence":

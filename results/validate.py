@@ -15,6 +15,7 @@ from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.target import MOST_SMS
 from normtune.results.records import STATUSES, Run
 from normtune.results.regimes import REGIMES
+from normtune.results.runs import check_started
 
 # Knobs by which a launch rule may divide before it asks what is legal.
 _LEAST = {"block_row": 1, "num_warps": 1, "num_stages": 1}
@@ -30,11 +31,12 @@ def check_runs(runs: Iterable[Run]) -> None:
         runs: to be stored or fitted.
 
     Raises:
-        ValueError: a regime is unknown, or a number of a device is impossible for a GPU.
+        ValueError: a regime is unknown, a start is no date, or a number of a device is impossible for a GPU.
     """
     for run in runs:
         if run.regime not in REGIMES:
             raise ValueError(f"a run has times of regime {run.regime[:40]!r}, known are {', '.join(REGIMES)}")
+        check_started(run.started)
         device = run.device
         if not 1 <= device.sms <= MOST_SMS:
             raise ValueError(f"sms of a device is {str(device.sms)[:20]}, expected 1 to {MOST_SMS}")

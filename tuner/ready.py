@@ -78,7 +78,7 @@ def ready(request: Request, wanted: Wanted, store: Store | None, device: Device,
     if store:
         held, runs = store.coverage(device, request.regime), store.runs()
         comparison = renew(store, device, target, request.regime, held)
-        stored, lines = comparison.applied(held), comparison.lines()
+        stored, lines = comparison.applied(held), [*comparison.lines(), *filter(None, [store.ahead])]
     key = request.key(wanted)
     is_over = is_finished(key, runs, device, request.regime) and not is_other_code(stored, wanted.problems)
     if store and not store.damage and is_over:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 # Name and evidence of the data behind a table; None if its header names a store.
 Load = Callable[[], "tuple[str, Evidence] | None"]
 _DIFF_LINES = 24
+# Of a table that is compared: over twice those of ours, as the time of a comparison grows with the square.
+_MOST_LINES = 5000
 # The oldest format that is fitted again.
 _OLDEST = 2
 
@@ -164,9 +166,8 @@ def _compared(expected: str, text: str, header: Header, source: str, notes: list
         judged = f"its figures are, {alike}, those that" if header.replaced else f"equal, {alike}, to a fit of"
         notes.append(f"{judged} {source}{' gives' if header.replaced else ''}")
         return []
-    lines = difflib.unified_diff(
-        _canonical(text), _canonical(expected), "this table", f"fit of {source}", lineterm="", n=1
-    )
+    own, other = (_canonical(side)[:_MOST_LINES] for side in (text, expected))
+    lines = difflib.unified_diff(own, other, "this table", f"fit of {source}", lineterm="", n=1)
     shown = list(islice(lines, _DIFF_LINES + 1))
     if len(shown) > _DIFF_LINES:
         shown[-1] = "..."

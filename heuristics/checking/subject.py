@@ -13,7 +13,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitted.options import values
 from normtune.heuristics.regret.legality import registered
 from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import MEASURED, Header, is_edited, micrologs_of, parse
+from normtune.heuristics.tablefile.header import MEASURED, PERCENT, Header, is_edited, micrologs_of, parse
 from normtune.heuristics.tablefile.parse import normalised_trees, trees
 from normtune.heuristics.tablefile.relative_tree import NormalisedTree, on_sms
 from normtune.heuristics.tablefile.tree import Box, Tree
@@ -23,11 +23,11 @@ from normtune.kernels.problem import split_batch_invariant, split_key
 from normtune.results.regimes import COLD
 
 _REGRET = re.compile(r"(\S+) (\S+): (.*)")
-_WORST = re.compile(r"\bworst (-?[\d.]+) %")
+_WORST = re.compile(rf"\bworst {PERCENT}")
 # Claims of a header on the mean loss, the best first: off the grid before on it, and equal weights before the fit's,
 # because a check draws shapes evenly.
 _MEANS = tuple(
-    (name, re.compile(rf"(?<!plain )\b{name} (-?[\d.]+) %"))
+    (name, re.compile(rf"(?<!plain )\b{name} {PERCENT}"))
     for name in ("plain cross-validated", "cross-validated", "plain mean", "mean")
 )
 

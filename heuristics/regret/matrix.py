@@ -20,6 +20,7 @@ from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpe
 from normtune.kernels.problem import Problem, join_key
 from normtune.kernels.target import Target
 from normtune.results.columns import flatten, split
+from normtune.results.records import WRONG
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
@@ -149,7 +150,7 @@ class _Measured(NamedTuple):
 
     Attributes:
         levels: of the configs that did not fail.
-        failed: configs whose newest attempt failed.
+        failed: configs whose newest attempt failed, and of which there is no time, or whose result was wrong.
         unused: see `TimingMatrix.unused`.
     """
 
@@ -243,7 +244,7 @@ def _measured(evidence: "Evidence", spec: OperatorSpec, variant: str, dtype: str
             return {}
     configs = [parsed[text] for text in part["config"]]
     numbers = [order[run] for run in part["run"]]
-    failed = (part["status"] != "ok").tolist()
+    statuses = part["status"].tolist()
     rounds = part["rounds"].tolist()
     lengths, flat = flatten(part["samples"].tolist())
     logs = split(lengths, micrologs(flat))
@@ -252,7 +253,7 @@ def _measured(evidence: "Evidence", spec: OperatorSpec, variant: str, dtype: str
     starts = np.flatnonzero((np.diff(rows, prepend=0) != 0) | (np.diff(hidden, prepend=0) != 0)).tolist()
     return {
         (int(rows[start]), int(hidden[start])): _of_shape(
-            *(column[start:end] for column in (configs, numbers, failed, rounds, logs))  # type: ignore[arg-type]
+            *(column[start:end] for column in (configs, numbers, statuses, rounds, logs))  # type: ignore[arg-type]
         )
         for start, end in pairwise((*starts, len(rows)))
     }
@@ -261,24 +262,25 @@ def _measured(evidence: "Evidence", spec: OperatorSpec, variant: str, dtype: str
 def _of_shape(
     configs: Sequence[Config],
     numbers: Sequence[int],
-    failures: Sequence[bool],
+    statuses: Sequence[str],
     rounds: Sequence[NDArray[np.int32]],
     logs: Sequence[NDArray[np.int64]],
 ) -> _Measured:
     runs: dict[int, dict[Config, Samples]] = {number: {} for number in sorted(set(numbers))}
-    for config, number, failure, own_rounds, own_logs in zip(configs, numbers, failures, rounds, logs, strict=True):
-        if not failure:
+    for config, number, status, own_rounds, own_logs in zip(configs, numbers, statuses, rounds, logs, strict=True):
+        if status == "ok":
             by_config, own = runs[number], Samples(own_rounds, own_logs)
             by_config[config] = _joined(by_config[config], own) if config in by_config else own
     failed: set[Config] = set()
-    if any(failures):
+    if any(status != "ok" for status in statuses):
+        timed = {config for by_config in runs.values() for config in by_config}
         newest: dict[Config, int] = {}
         for config, number in zip(configs, numbers, strict=True):
             newest[config] = max(newest.get(config, -1), number)
         failed = {
             config
-            for config, number, failure in zip(configs, numbers, failures, strict=True)
-            if failure and number == newest[config]
+            for config, number, status in zip(configs, numbers, statuses, strict=True)
+            if status != "ok" and number == newest[config] and (status == WRONG or config not in timed)
         }
     filled = [samples for samples in runs.values() if samples]
     known = levels(filled)

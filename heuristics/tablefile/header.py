@@ -32,17 +32,20 @@ _LINE = re.compile(r"# ([A-Z][a-z]+): +(\S.*)")
 _MORE = re.compile(r"# {11}(\S.*)")
 _DEVICE = re.compile(r"(.+), (\S+), ([1-9][0-9]{0,8}) SMs")
 MEASURED = re.compile(r"rows ([0-9]+) to ([0-9]+), hidden ([0-9]+) to ([0-9]+)")
-_COUNT = re.compile(r"([0-9]+) measurements")
 # In a size or a number of measurements.
 _MOST_DIGITS = 12
+# The longest command has some file names of 4 KB, each byte written as four characters.
+_MOST_IN_ENTRY = 1 << 16
+# A header may come from anybody: each expression below takes time in proportion to the line, whatever is in it. So
+# numbers have an end, and a figure is looked for by its name.
+_COUNT = re.compile(rf"(?<![0-9])([0-9]{{1,{_MOST_DIGITS}}}) measurements")
+PERCENT = r"(-[0-9]{1,2}(?:\.[0-9]{1,9})?|[0-9]{1,9}(?:\.[0-9]{1,9})?) %"
 _SHARED = re.compile(r"(\S+) (\S+): as (\S+) (\S+), .*")
-_REGRET = re.compile(
-    r"(\S+) (\S+): (\d+) lea(?:f|ves)(?: \(of (\d+)(?:, (\d+) kept)?\))?,"
-    r".*?(?:(?<!plain )cross-validated (-?[\d.]+) %.*?)?(?:plain cross-validated (-?[\d.]+) %.*?)?"
-    r"(?:extrapolated (-?[\d.]+) %.*)?"
+_REGRET = re.compile(r"(\S+) (\S+): ([0-9]{1,9}) lea(?:f|ves)(?: \(of ([0-9]{1,9})(?:, ([0-9]{1,9}) kept)?\))?,.*")
+_CROSS_VALIDATED, _PLAIN_VALIDATED, _EXTRAPOLATED = (
+    re.compile(f"{name} {PERCENT}") for name in ("(?<!plain )cross-validated", "plain cross-validated", "extrapolated")
 )
-
-_SLOWER = re.compile(r"(\d+) shapes? up to (-?[\d.]+) % slower")
+_SLOWER = re.compile(rf"(?<![0-9])([0-9]{{1,9}}) shapes? up to {PERCENT} slower")
 
 
 class Known(NamedTuple):
@@ -120,8 +123,11 @@ class Header(NamedTuple):
         found = {}
         for line in self.regret:
             if match := _REGRET.fullmatch(line):
-                key, dtype, leaves, asked, kept, *shares = match.groups()
-                inside, plain, outside = (None if share is None else micrologs_of(share) for share in shares)
+                key, dtype, leaves, asked, kept = match.groups()
+                inside, plain, outside = (
+                    micrologs_of(share[1]) if (share := figure.search(line)) else None
+                    for figure in (_CROSS_VALIDATED, _PLAIN_VALIDATED, _EXTRAPOLATED)
+                )
                 slow = _SLOWER.search(line)
                 slower = None if slow is None else (int(slow[1]), micrologs_of(slow[2]))
                 found[key, dtype] = Known(
@@ -196,21 +202,28 @@ def parse(text: str, source: str) -> tuple[Header, str]:
     lines = text.split("\n")
     if lines[0] != FIRST_LINE:
         raise UsageError(f"{source} is no table of normtune: its first line is not {FIRST_LINE!r}")
-    entries: dict[str, list[str]] = {}
+    parts: dict[str, list[list[str]]] = {}
     end = 1
     name = ""
     while end < len(lines) and (match := _LINE.fullmatch(lines[end]) or _MORE.fullmatch(lines[end])):
         if match.re is _LINE:
             name = match[1]
-            entries.setdefault(name, []).append(match[2])
+            parts.setdefault(name, []).append([match[2]])
         elif name:
-            entries[name][-1] += " " + match[1]
+            parts[name][-1].append(match[1])
         end += 1
+    entries = {name: [" ".join(of_one) for of_one in of_name] for name, of_name in parts.items()}
     for number, line in enumerate(lines[:end], 1):
         if not (line.isascii() and line.isprintable()):
             raise UsageError(
                 f"line {number} of {source} has characters other than printable ASCII, which no header has: restore "
                 "the file or fit it again"
+            )
+    for name, of_name in entries.items():
+        if (longest := max(map(len, of_name))) > _MOST_IN_ENTRY:
+            raise UsageError(
+                f"the header of {source} has a line {name} of {longest} characters, expected at most {_MOST_IN_ENTRY}: "
+                "restore the file or fit it again"
             )
     form = entries.get("Format", [str(FORMAT)])[0]
     if not _FORMAT.fullmatch(form) or int(form) > FORMAT:
@@ -266,9 +279,9 @@ def _data(text: str) -> str:
     Raises:
         ValueError: it has no valid number of measurements.
     """
-    for number in _COUNT.findall(text):
-        if len(number) > _MOST_DIGITS or int(number) < 1:
-            raise ValueError(f"Data is {text!r}, expected the digest of 1 to {'9' * _MOST_DIGITS} measurements")
+    numbers = _COUNT.findall(text)
+    if len(numbers) < text.count(" measurements") or not all(map(int, numbers)):
+        raise ValueError(f"Data is {text!r}, expected the digest of 1 to {'9' * _MOST_DIGITS} measurements")
     return text
 
 

@@ -14,7 +14,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
 from normtune.results.database import schema, sql_rows
-from normtune.results.records import Run, TimedCode
+from normtune.results.records import WRONG, Run, TimedCode
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
@@ -27,11 +27,11 @@ class Coverage(NamedTuple):
     """State of one config on one problem, over all runs on devices of one kind.
 
     Attributes:
-        status: of the newest measurement.
+        status: of the newest measurement under that fingerprint; a success outranks a failure that is no wrong result.
         fingerprint: of the kernels of the newest measurement.
         samples: number of samples under that fingerprint, all runs together.
         median_ns: median of the newest `ok` measurement under that fingerprint, ns; None if there is none.
-        code: what the newest measurement launched; None if it is not known.
+        code: what that measurement launched; None if it is not known.
         triton: the version of Triton that compiled it; empty if the code is not known.
     """
 
@@ -111,12 +111,15 @@ class Snapshot:
 
         The newest measurement is that of the run that started last; within a run and second, the one stored last.
         """
+        best: dict[tuple[int, str, str], _Row] = {}
         samples: Counter[tuple[int, str, str]] = Counter()
         medians: dict[tuple[int, str, str], int] = {}
         newest: dict[tuple[int, str], _Row] = {}
         for row in self._rows:
             newest[row.problem, row.config] = row
             kernels = (row.problem, row.config, row.fingerprint)
+            if row.status in ("ok", WRONG) or kernels not in best or best[kernels].status != "ok":
+                best[kernels] = row
             samples[kernels] += len(row.samples) // 4
             if row.median is not None:
                 medians[kernels] = row.median
@@ -132,7 +135,8 @@ class Snapshot:
                 code := row.timed_code,
                 self._runs[row.run].software.get("triton", "") if code else "",
             )
-            for (problem, text), row in newest.items()
+            for (problem, text), last in newest.items()
+            if (row := best[problem, text, last.fingerprint])
         }
 
     def evidence(self) -> "Evidence":
@@ -189,11 +193,15 @@ def _transposed(found: Sequence[Sequence[Any]], width: int) -> list[tuple[Any, .
 def wanted_runs(
     connection: sa.Connection, kind: object = None, devices: Collection[str] | None = None, regime: str | None = None
 ) -> dict[int, Run]:
-    """Runs of a kind of device, of devices with these labels, and of this regime, by number; None for all."""
+    """Runs of a kind of device, of devices with these labels, and of this regime, by number; None for all.
+
+    Without those that were set aside.
+    """
     return {
         number: run
         for number, run in sql_rows.stored_runs(connection)
-        if kind in (None, run.device.kind)
+        if not run.is_dropped
+        and kind in (None, run.device.kind)
         and (devices is None or run.device.label in devices)
         and regime in (None, run.regime)
     }

@@ -77,14 +77,35 @@ def add_runs(connection: sa.Connection, runs: Sequence[Run]) -> None:
 
 
 def set_protocol(connection: sa.Connection, run: Run) -> None:
-    """Replace the protocol of a run.
+    """Replace the protocol of a run. One that is set aside stays so.
 
     Raises:
         ValueError: the run is not known.
     """
-    statement = sa.update(schema.run).where(schema.run.c.run == run.id).values(protocol=_json(plain(run.protocol)))
-    if connection.execute(statement).rowcount != 1:
+    known = {one.id: one for _, one in stored_runs(connection)}
+    if run.id not in known:
         raise ValueError(f"run {run.id!r} is not known: begin_run comes first")
+    dropped = {name: value for name, value in known[run.id].protocol.items() if name == "dropped"}
+    _write_protocol(connection, run._replace(protocol=run.protocol | dropped))
+
+
+def set_dropped(connection: sa.Connection, dropped: Run, day: str | None) -> None:
+    """Set a run aside on a day, or take it back with None.
+
+    No run then counts as one that had found nothing left to measure: others may have relied on this one.
+    """
+    for _, run in stored_runs(connection):
+        protocol = {name: value for name, value in run.protocol.items() if name != "finished"}
+        if run.id == dropped.id:
+            protocol.pop("dropped", None)
+            protocol |= {"dropped": day} if day else {}
+        if protocol != run.protocol:
+            _write_protocol(connection, run._replace(protocol=protocol))
+
+
+def _write_protocol(connection: sa.Connection, run: Run) -> None:
+    text = _json(plain(run.protocol))
+    connection.execute(sa.update(schema.run).where(schema.run.c.run == run.id).values(protocol=text))
 
 
 def stored_runs(connection: sa.Connection) -> list[tuple[int, Run]]:

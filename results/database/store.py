@@ -1,22 +1,24 @@
 """The store: every run and every measurement, in SQLite or PostgreSQL.
 
 In: runs and measurements, one transaction per problem. Out: the state of each config (`coverage`), and all measurements
-(`load`). Nothing is deleted, and two things alone are ever changed: a run's protocol, and the fingerprint of
-measurements whose sources changed while their compiled code is known to be the same or another. A measurement whose
-content key is stored is ignored. A killed process loses at most the current transaction.
+(`load`). Nothing is deleted, and two things alone are ever changed: a run's protocol, which also says whether the run
+is set aside; and the fingerprint of measurements whose sources changed while their compiled code is known to be the
+same or another. A measurement whose content key is stored is ignored. A killed process loses at most the current
+transaction.
 """
 
 import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from normtune.errors import NormtuneError
+from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.columns import COLUMNS, columns_of
@@ -36,6 +38,7 @@ from normtune.results.database.presence import Presence
 from normtune.results.database.reading import Coverage, Snapshot, damage_line, wanted_runs
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.regimes import COLD
+from normtune.results.runs import ahead
 from normtune.results.validate import check_columns
 
 if TYPE_CHECKING:
@@ -132,6 +135,31 @@ class Store:
         with self._writing() as connection:
             sql_rows.set_protocol(connection, run)
 
+    def drop(self, run: str, *, undo: bool = False) -> Run:
+        """Set a run aside, as `normtune data drop` does: its measurements are kept, and nothing uses them.
+
+        Args:
+            run: its id, or the first characters of it.
+            undo: take the run back.
+
+        Returns:
+            The run as it is now.
+
+        Raises:
+            UsageError: there is no such run, there are several, or it is set aside already, or not.
+            NormtuneError: the database failed.
+        """
+        with self._writing() as connection:
+            found = [one for _, one in sql_rows.stored_runs(connection) if run and one.id.startswith(run)]
+            found = [one for one in found if one.id == run] or found
+            if len(found) != 1:
+                count = f"{len(found)} runs have an id that begins so" if found else "there is no such run"
+                raise UsageError(f"run {run[:40]!r}: {count} in {self.name}; `normtune data list --runs` has all")
+            if found[0].is_dropped != undo:
+                raise UsageError(f"run {found[0].id} is {'not ' if undo else ''}set aside: there is nothing to do")
+            sql_rows.set_dropped(connection, found[0], None if undo else datetime.now(UTC).strftime("%Y-%m-%d"))
+            return next(one for _, one in sql_rows.stored_runs(connection) if one.id == found[0].id)
+
     def add(self, measurements: Sequence[Measurement]) -> None:
         """Store measurements, all or none; those whose content key is stored are ignored.
 
@@ -170,9 +198,15 @@ class Store:
             Number of new measurements.
 
         Raises:
-            ValueError: a run of that id is stored with another device, software or start.
+            ValueError: a run of that id is stored with another device, software or start, or a run started after
+                tomorrow.
             NormtuneError: the database failed; nothing of this call is stored.
         """
+        for run in ahead(evidence.runs):
+            raise ValueError(
+                f"run {run.id} started {run.started[:40]}, after tomorrow by this machine's clock, and would be the "
+                "newest until then"
+            )
         with self._writing() as connection:
             sql_rows.add_runs(connection, evidence.runs)
             before = sql_rows.count_measurements(connection)
@@ -214,10 +248,26 @@ class Store:
         (found,) = merged(read_files([path]), self.merge)
         return found.added
 
-    def runs(self) -> list[Run]:
-        """All runs, by start and id, including those without measurements."""
+    def runs(self, *, dropped: bool = False) -> list[Run]:
+        """All runs, by start and id, including those without measurements.
+
+        Args:
+            dropped: also those that were set aside.
+        """
         with self._reading() as connection:
-            return [run for _, run in sql_rows.stored_runs(connection)]
+            return [run for _, run in sql_rows.stored_runs(connection) if dropped or not run.is_dropped]
+
+    @property
+    def ahead(self) -> str:
+        """Line about runs that started after tomorrow; empty if there are none."""
+        found = ahead(self.runs())
+        if not found:
+            return ""
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        return (
+            f"run {found[-1].id} of the store {self.name} started {found[-1].started[:40]}, after tomorrow{more}, and "
+            f"outranks all that is measured until then: `normtune data drop {found[-1].id}` sets it aside"
+        )
 
     def recount(self, run: str) -> int:
         """Number of measurements of a run that a new connection finds, after SQLite merged its journal into the file.
@@ -228,11 +278,11 @@ class Store:
         self.close()
         self._presence.check()
         with self._reading() as connection:
-            runs = {number: one for number, one in wanted_runs(connection).items() if one.id == run}
+            runs = {number: one for number, one in sql_rows.stored_runs(connection) if one.id == run}
             return Snapshot(connection, stored_version(connection), runs).count()
 
     def tally(self) -> list[Tally]:
-        """Number of measurements by device, operator and fingerprint, without loading them.
+        """Number of measurements by device, operator and fingerprint, without loading them; none of runs set aside.
 
         Raises:
             NormtuneError: the database failed.
@@ -248,22 +298,23 @@ class Store:
             ).all()
             counts: Counter[tuple[Device, str, str]] = Counter()
             for run, operator, fingerprint, count in found:
-                counts[runs[run].device, operator, fingerprint] += count
-            return [Tally(*place, counts[place]) for place in sorted(counts)]
+                counts[runs[run].device, operator, fingerprint] += 0 if runs[run].is_dropped else count
+            return [Tally(*place, counts[place]) for place in sorted(+counts)]
 
     def coverage(self, device: Device, regime: str = COLD) -> dict[tuple[Problem, Config], Coverage]:
         """State of each config on each problem on devices of this kind, failures and the copy included.
 
         Of one regime alone: measurements of another are neither done in this one nor an anchor.
 
-        The newest measurement is that of the run that started last; within a run and second, the one stored last.
-        Damaged measurements are left out.
+        The newest measurement is that of the run that started last; within a run and second, the one stored last. Of
+        the same kernels a success outranks a failure that is no wrong result. Damaged measurements are left out, and
+        those of runs set aside.
         """
         with self._reading() as connection:
             return self._snapshot(connection, wanted_runs(connection, device.kind, regime=regime)).coverage()
 
     def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> "Evidence":
-        """All measurements, 300,000 of them in a few seconds.
+        """All measurements but those of runs set aside, 300,000 of them in a few seconds.
 
         Args:
             devices: labels of the wanted devices; None for all.

@@ -69,7 +69,7 @@ COMMANDS = dict(commands())
 
 
 def test_all_commands_are_known_here() -> None:
-    names = {"sweep", "fit", "check", "data list", "data export", "data import", "doctor", "show", "diff"}
+    names = {"sweep", "fit", "check", "data list", "data drop", "data export", "data import", "doctor", "show", "diff"}
     assert set(COMMANDS) == {f"normtune {name}" for name in names}
 
 

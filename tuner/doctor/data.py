@@ -50,7 +50,7 @@ def store(machine: Machine) -> Iterable[Finding]:
         with Store.open(url, create=False) as opened:
             tallies = opened.tally()
             opened.load(regime=None)
-            damage = opened.damage
+            damage, ahead = opened.damage, opened.ahead
             same = _only_sources_changed(opened)
     except NormtuneError as error:
         yield Finding(PROBLEM, "store", str(error))
@@ -59,6 +59,9 @@ def store(machine: Machine) -> Iterable[Finding]:
     if damage:
         advice = "`normtune sweep` measures these again, `normtune data export --regime all` writes what is whole"
         yield Finding(WARNING, "store", damage, advice)
+    if ahead:
+        found, _, advice = ahead.partition(": ")
+        yield Finding(WARNING, "store", found, advice)
     if path is not None:
         reason = unwritable(path.parent) or ("" if os.access(path, os.W_OK) else "no permission")
         if reason:

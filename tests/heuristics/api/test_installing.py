@@ -63,6 +63,25 @@ def test_an_installation_says_what_it_displaces(store) -> None:
     assert f"{told} the installed table {path}, which cannot be used\n" in fit("--install", "--force")
 
 
+@pytest.mark.parametrize(
+    "damage", ["# Data:     " + "9" * 900_000, "# Data:     9\n" + f"#{' ' * 11}9\n" * 70_000, "\0"]
+)
+def test_force_installs_over_and_removes_any_file(store, damage: str) -> None:
+    store("NVIDIA H200")
+    fit("--install")
+    path = locate.installed_path("NVIDIA H200")
+    lines = path.read_text().split("\n")
+    at = next(place for place, line in enumerate(lines) if line.startswith("# Data:"))
+    damaged = "\n".join([*lines[:at], damage, *lines[at + 1 :]])
+    path.write_text(damaged)
+    assert "edited since" in refused("--install")
+    assert "which cannot be used" in fit("--install", "--force")
+    path.write_text(damaged)
+    assert "edited since" in refused("--uninstall", "--store", "normtune.db")
+    assert "removed" in fit("--uninstall", "--force", "--store", "normtune.db")
+    assert not path.exists()
+
+
 def test_a_gpu_without_a_table_had_the_one_for_any_gpu(store) -> None:
     store("NVIDIA X")
     assert "in place of the table for any GPU, which is unmeasured there" in fit("--install")

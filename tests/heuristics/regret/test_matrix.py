@@ -85,15 +85,19 @@ def _no_eight_warps(spec: OperatorSpec):
     return resolve
 
 
-def test_the_newest_attempt_decides_whether_a_config_failed(spec: OperatorSpec, run: Run) -> None:
+def test_a_time_outranks_a_failure_but_a_wrong_result(spec: OperatorSpec, run: Run) -> None:
     later = run._replace(id="s", started="2027-01-02T00:00:00")
     cells = [cell(FAST, 1000, 1000), cell(SLOW, 0, 0, status="timeout")]
     again = [item._replace(run="s") for item in (cell(FAST, 2000, 2000), cell(SLOW, 2200, 2200))]
     evidence = Evidence.from_measurements(cells + again, [run, later])
     found = timing_matrix(evidence, spec, "", "bfloat16", TARGETS["sm_90"])
     assert found.loss(0, SLOW) == pytest.approx(1e6 * np.log(1.1), abs=2)
-    backwards = Evidence.from_measurements(cells + again, [run, later._replace(started="2025-01-01T00:00:00")])
-    assert timing_matrix(backwards, spec, "", "bfloat16", TARGETS["sm_90"]).loss(0, SLOW) is None
+    first = later._replace(started="2025-01-01T00:00:00")
+    for status, is_known in (("timeout", True), ("crashed", True), ("wrong_result", False)):
+        cells[1] = cell(SLOW, 0, 0, status=status)
+        backwards = Evidence.from_measurements(cells + again, [run, first])
+        loss = timing_matrix(backwards, spec, "", "bfloat16", TARGETS["sm_90"]).loss(0, SLOW)
+        assert (loss is not None) == is_known
 
 
 def test_nothing_measured_gives_no_matrix(spec: OperatorSpec, run: Run) -> None:

@@ -1,15 +1,17 @@
 """Random damage to all files of unknown origin: the only effect is a line that reports it.
 
-Each property is tried 140 times in `make test`, and 10,000 times in `make test-all`.
+Each property is tried 140 times in `make test`, and 10,000 times in `make test-all`. No example may hang: the 30 s that
+it gets are over a hundred times what it takes.
 """
 
 import datetime
 import json
 import re
+import signal
 import warnings
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError
+from normtune.heuristics.checking import subject
 from normtune.heuristics.commands.fit import register
 from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitted.options import FitOptions
@@ -82,6 +85,22 @@ TEXT = st.sampled_from(PIECES) | st.text(max_size=20)
 EXAMPLES = pytest.mark.parametrize("examples", [140, pytest.param(10_000, marks=pytest.mark.slow)])
 
 
+@contextmanager
+def limited() -> Iterator[None]:
+    """Ends what is in the block with an error where it hangs, in a regular expression too."""
+
+    def end(*arguments: object) -> None:
+        raise AssertionError(f"it takes over {DEADLINE}")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, DEADLINE.total_seconds())
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def tried(examples: int, values: st.SearchStrategy[Any], holds: Callable[[Any], str]) -> Counter[str]:
     """Try a property so many times; what came of them, counted."""
     found: Counter[str] = Counter()
@@ -96,7 +115,7 @@ def tried(examples: int, values: st.SearchStrategy[Any], holds: Callable[[Any], 
     @given(values)
     def example(value: Any) -> None:
         before = sorted(Path().rglob("*"))
-        with warnings.catch_warnings(record=True) as warned:
+        with warnings.catch_warnings(record=True) as warned, limited():
             warnings.simplefilter("always")
             found[holds(value)] += 1
         assert not warned, warned[0].message
@@ -195,6 +214,109 @@ def test_damaged_headers(table: str, examples: int) -> None:
         return "judged" if "table.py: " in checked("table.py").output else "refused"
 
     assert set(tried(examples, damaged(top) | relined(top), holds)) == {"judged", "refused"}
+
+
+# What an expression over a line may begin with, or wait for, over and over again.
+REPEATED = st.lists(
+    st.sampled_from(
+        [
+            *(
+                "9",
+                "1.",
+                "-",
+                ".",
+                " ",
+                ", ",
+                "a",
+                "a b: ",
+                "x, x, 1 SMs",
+                "1 measurements",
+                "rows 1 to 2, hidden 3 to 4",
+            ),
+            *("toy bfloat16: 2 leaves, ", "cross-validated 1.0 %", "plain cross-validated 1 % ", "extrapolated 1 % "),
+            *(
+                "1 shapes up to ",
+                "1 % slower",
+                "worst 1 %",
+                " mean 2 %",
+                "as toy bfloat16, ",
+                "'",
+                '"',
+                "\\\\x41",
+                "$'",
+            ),
+            *("--leaves ", "--weights a ", "sha256:", "=1.", ": ", "# "),
+        ]
+    ),
+    min_size=1,
+    max_size=3,
+).map("".join)
+
+
+def endless(text: str) -> st.SearchStrategy[str]:
+    """The text with the value of a line of its header, or that line, many times; or with lines to go on for ever."""
+    lines = text.split("\n")
+    places = [place for place, line in enumerate(lines) if re.match("# [A-Z]", line)]
+
+    def apply(found: tuple[int, str, str, int, str]) -> str:
+        place, start, piece, size, end = found
+        begin, _, value = lines[place].partition(": ")
+        head = {"value": f"{begin}: {value} {piece * (size // len(piece))}{end}"}
+        head["lines"] = "\n".join([f"{begin}: {piece}{end}"] * (size // 40))
+        head["wrapped"] = "\n".join([lines[place], *[f"#{' ' * 11}{piece}"] * (size // 40)])
+        head["alone"] = f"{begin}: {piece * (size // len(piece))}{end}"
+        return "\n".join([*lines[:place], head[start], *lines[place + 1 :]])
+
+    starts = st.sampled_from(["value", "alone", "lines", "wrapped"])
+    sizes = st.sampled_from([5_000, 60_000, 900_000])
+    return st.tuples(st.sampled_from(places), starts, REPEATED, sizes, REPEATED).map(apply)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("examples", [40, pytest.param(2_000, marks=pytest.mark.slow)])
+def test_endless_headers(table: str, examples: int) -> None:
+    header, body = parse(table, "table.py")
+    top = header.text()
+
+    def holds(text: str) -> str:
+        Path("table.py").write_text(f"{text}\n{body}", encoding="utf-8", errors="replace", newline="")
+        checked("table.py")
+        try:
+            subject.read(Path("table.py"))
+            return "loaded"
+        except NormtuneError as error:
+            assert "\n" not in str(error)
+            return "refused"
+
+    assert set(tried(examples, endless(top), holds)) == {"loaded", "refused"}
+
+
+@pytest.mark.parametrize("digits", [60_000, 900_000])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Data", "sha256:0 ({} times, 2026-11-20)"),
+        ("Data", "sha256:0 ({} measurements, 2026-11-20)"),
+        ("Regret", "toy bfloat16: 2 leaves, {} shapes up"),
+        ("Regret", "toy bfloat16: {} leaves, mean 1 %"),
+        ("Regret", "toy bfloat16: 2 leaves, cross-validated {} %"),
+        ("Measured", "rows 1 to {}, hidden 1 to 2"),
+        ("Device", "{}, sm_90, 132 SMs"),
+    ],
+)
+def test_a_header_of_digits_is_read_or_refused_at_once(table: str, name: str, value: str, digits: int) -> None:
+    header, body = parse(table, "table.py")
+    lines = header.text().split("\n")
+    at = next(place for place, line in enumerate(lines) if line.startswith(f"# {name}:"))
+    end = next(place for place in range(at + 1, len(lines)) if not lines[place].startswith("#  "))
+    lines[at:end] = [f"# {name}: {value.format('9' * digits)}"]
+    Path("table.py").write_text("\n".join([*lines, body]))
+    with limited():
+        checked("table.py")
+        with suppress(NormtuneError):
+            locate.load("table.py")
+        with suppress(NormtuneError):
+            subject.read(Path("table.py"))
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 import pytest
 
+from normtune.errors import UsageError
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database.store import Coverage, Store
 from normtune.results.evidence import Evidence
@@ -97,13 +98,65 @@ def test_coverage_tells_the_newest_and_counts_its_fingerprint(url, make, make_ru
         store.add(
             [make((100, 110), run=old), make((5, 5), run=old, config=changed), make((8,), run=old, config=failed)]
         )
-        store.add([make((), run=new, config=failed, status="crashed")])
+        store.add([make((), run=new, config=failed, status="wrong_result")])
         problem = make().problem
         assert store.coverage(old.device) == {
             (problem, make().config): Coverage("ok", "sha256:aa", 5, 210),
             (problem, changed): Coverage("ok", "sha256:bb", 1, 9),
-            (problem, failed): Coverage("crashed", "sha256:aa", 1, 8),
+            (problem, failed): Coverage("wrong_result", "sha256:aa", 1, 8),
         }
+
+
+@pytest.mark.parametrize(
+    "status", ["crashed", "timeout", "compile_error", "out_of_resources", "illegal", "not_recorded"]
+)
+def test_a_success_outranks_a_failure_of_the_same_kernels(url, make, make_run, status):
+    old, new = make_run(1), make_run(2, "2026-11-22T10:00:00+00:00")
+    with Store.open(url) as store:
+        for run in (new, old):
+            store.begin_run(run)
+        store.add([make((100, 110), run=old), make((), run=new, status=status)])
+        (state,) = store.coverage(old.device).values()
+        assert (state.status, state.samples, state.median_ns) == ("ok", 2, 105)
+        # Other kernels may fail where those before did not.
+        store.add([make((), first=9, run=new, config=RMSNormConfig("row", num_warps=16), fingerprint="sha256:bb")])
+        store.add([make((7,), run=old, config=RMSNormConfig("row", num_warps=16))])
+        states = store.coverage(old.device)
+        assert sorted(one.status for one in states.values()) == ["ok", "timeout"]
+
+
+def test_a_run_is_set_aside_and_taken_back(url, make, make_run):
+    old, new = make_run(1), make_run(2, "9999-11-22T10:00:00+00:00", protocol={"regime": "cold", "finished": "key"})
+    with Store.open(url) as store:
+        for run in (old, new):
+            store.begin_run(run)
+        store.add([make((100, 110), run=old), make((), run=new, fingerprint="sha256:bb")])
+        everything = store.load().digest()
+        assert store.ahead.startswith(f"run {new.id} of the store ") and store.ahead.endswith(
+            f"started 9999-11-22T10:00:00+00:00, after tomorrow, and outranks all that is measured until then: "
+            f"`normtune data drop {new.id}` sets it aside"
+        )
+        dropped = store.drop(new.id)
+        assert dropped.is_dropped and dropped.started == new.started
+        assert store.runs() == [old] and store.runs(dropped=True) == [old, dropped]
+        assert "finished" not in dropped.protocol
+        assert [one.status for one in store.coverage(old.device).values()] == ["ok"]
+        assert store.load().runs == (old,) and store.ahead == ""
+        assert [one.measurements for one in store.tally()] == [1]
+        # A sweep that still runs writes its protocol, and finds its measurements.
+        store.update_run(new)
+        assert store.runs() == [old] and store.recount(new.id) == 1
+        for wrong, why in (
+            (new.id, "is set aside: there is nothing to do"),
+            ("00", "2 runs have an id"),
+            ("x", "no such"),
+        ):
+            with pytest.raises(UsageError, match=why):
+                store.drop(wrong)
+        assert not store.drop(new.id, undo=True).is_dropped
+        assert store.load().digest() == everything
+        with pytest.raises(UsageError, match="is not set aside"):
+            store.drop(new.id, undo=True)
 
 
 def test_coverage_and_load_keep_devices_apart(url, make, make_run):

@@ -42,6 +42,55 @@ def test_a_file_with_an_odd_regime_is_not_imported(odd, tmp_path):
         assert opened.runs() == []
 
 
+@pytest.mark.parametrize(
+    "started",
+    ["soon", "9999", "2026-W47-1", "20261123", "2026-13-01", "2026-11-23T", "\u0662026-11-23", "2026-11-23T25:00:00"],
+)
+def test_a_start_that_is_no_date_is_refused(make, make_run, tmp_path, started):
+    run = make_run(1, started)
+    write_parquet(Evidence.from_measurements([make(run=run)], [run]), tmp_path / "odd.parquet")
+    with pytest.raises(NormtuneError, match="expected a date such as 2026-11-23T12:00:00"):
+        read_parquet(tmp_path / "odd.parquet")
+
+
+def test_a_run_of_the_future_is_not_imported(make, make_run, tmp_path):
+    good, future = make_run(1), make_run(2, "9999-01-01T00:00:00+00:00")
+    path, url = tmp_path / "future.parquet", f"sqlite:///{tmp_path / 'store.db'}"
+    write_parquet(Evidence.from_measurements([make((), run=future)], [future]), path)
+    with Store.open(url) as opened:
+        opened.merge(Evidence.from_measurements([make(run=good)], [good]))
+        with pytest.raises(
+            NormtuneError, match=r"cannot import .*future\.parquet: run 0+2 started 9999-.*, after tomorrow"
+        ):
+            opened.import_parquet(path)
+        assert opened.runs() == [good]
+
+
+def test_a_store_with_a_run_of_the_future_says_what_sets_it_aside(make, make_run, tmp_path, capsys):
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    runs = [make_run(1), make_run(2, "9999-01-01T00:00:00+00:00")]
+    with Store.open(url) as opened:  # as a sweep whose clock runs ahead
+        for run in runs:
+            opened.begin_run(run)
+        opened.add([make(run=runs[0]), make((), run=runs[1], fingerprint="sha256:bb")])
+    assert set(measured(url).current().frame["status"]) == {"timeout"}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"`normtune data drop {runs[1].id}` sets it aside")
+    done = CliRunner().invoke(app, ["drop", runs[1].id, "--store", url])
+    assert done.output == (
+        f"run {runs[1].id} of 9999-01-01T00:00:00+00:00 is set aside; "
+        f"`normtune data drop --undo {runs[1].id}` takes it back\n"
+    )
+    assert set(measured(url).current().frame["status"]) == {"ok"}
+    assert capsys.readouterr().err == ""
+    listed = CliRunner().invoke(app, ["list", "--runs", "--store", url]).output.splitlines()
+    assert [runs[0].id in listed[0], ", set aside on 20" in listed[0], ", set aside on 20" in listed[1]] == [1, 0, 1]
+    assert "is used again" in CliRunner().invoke(app, ["drop", "--undo", runs[1].id, "--store", url]).output
+    assert set(measured(url).current().frame["status"]) == {"timeout"}
+    missing = CliRunner().invoke(app, ["drop", "x", "--store", str(tmp_path / "none.db")])
+    assert isinstance(missing.exception, NormtuneError) and not (tmp_path / "none.db").exists()
+
+
 def test_a_frame_with_an_odd_regime_is_refused():
     row = {"operator": "rms_norm_forward", "dtype": "bfloat16", "rows": 1, "hidden": 64, "regime": ODD}
     frame = pd.DataFrame([{**row, "config": '{"schedule":"row"}', "nanoseconds": 5}])
