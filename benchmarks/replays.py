@@ -79,7 +79,8 @@ class Replay:
 
     def seeded(self, seed: int, races: int | None) -> "Replay":
         """The same evidence with another seed and, again, `races` races."""
-        self._engine.seed, self.races, self._done = seed, races, 0
+        self._engine.draw_anew(seed)
+        self.races, self._done = races, 0
         return self
 
     def speed(self) -> Speed:

@@ -39,12 +39,14 @@ class RecordedLaunch:
     Attributes:
         config: which the function is called with.
         grid: programs of all its kernels.
-        workspace: none, the function takes its tensors as they are.
+        calls: kernel, grid and arguments of each call.
         binary: tells the machine code of its kernels apart.
+        workspace: none, the function takes its tensors as they are.
     """
 
     config: Config = field(compare=False)
     grid: int
+    calls: Any
     binary: Any
     workspace: int = 0
 
@@ -275,7 +277,7 @@ class _Resolver:
         return launch
 
     def _recorded(self, config: Config, problem: Problem) -> RecordedLaunch | str:
-        from normtune.kernels.short_form.recording import binary_of, recorded
+        from normtune.kernels.short_form.recording import binary_of, launch_of, recorded
 
         tensors = {one.name: StandIn(one.dtype, one.shape) for one in buffers_of(self._buffers, problem)}
         given = {**tensors, **self._scalars}
@@ -286,7 +288,9 @@ class _Resolver:
             return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:200]
         if not calls:
             return "the function launches nothing"
-        return RecordedLaunch(config, sum(math.prod(call.grid) for call in calls), tuple(map(binary_of, calls)))
+        programs = sum(math.prod(call.grid) for call in calls)
+        launched = tuple(launch_of(call, tensors) for call in calls)
+        return RecordedLaunch(config, programs, launched, tuple(map(binary_of, calls)))
 
 
 def _called(function: Callable[..., object], given: Mapping[str, Any], config: Config, problem: Problem) -> None:

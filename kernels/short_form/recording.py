@@ -5,8 +5,9 @@ launch is replaced while the function runs, and put back: this is for the proces
 """
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from triton.runtime.jit import JITFunction, KernelInterface
@@ -56,19 +57,39 @@ def _keep(calls: list[KernelCall], kernel: Any, grid: Any, *args: Any, **options
     calls.append(KernelCall(kernel, grid, args, options))
 
 
+def launch_of(call: KernelCall, tensors: Mapping[str, Any]) -> Hashable:
+    """All that a call launches: kernel, grid, and arguments in their order, of which tensors count by name and dtype.
+
+    Two calls of one binary may differ here: it is not specialised on the value of every integer.
+    """
+    names = {id(tensor): name for name, tensor in tensors.items()}
+    given = tuple((name, _value(value, names)) for name, value in _named(call))
+    return call.kernel.__module__, call.kernel.__name__, call.grid, given
+
+
 def binary_of(call: KernelCall) -> Hashable:
     """What tells the machine code of a call apart, for tensors that are aligned: kernel, constants, specialisation.
 
     As Triton's binder specialises: an integer is 1, a multiple of 16 or neither, and fits 32 bits or does not.
     """
     kernel = call.kernel
-    named = {**dict(zip(kernel.arg_names, call.args, strict=False)), **call.options}
     parameters = {one.name: one for one in getattr(kernel, "params", ())}
-    return (
-        kernel.__module__,
-        kernel.__name__,
-        tuple((name, _kind(value, parameters.get(name))) for name, value in sorted(named.items())),
-    )
+    kinds = tuple((name, _kind(value, parameters.get(name))) for name, value in sorted(_named(call), key=itemgetter(0)))
+    return kernel.__module__, kernel.__name__, kinds
+
+
+def _named(call: KernelCall) -> list[tuple[str, Any]]:
+    """The arguments of a call with their names, positional ones first."""
+    return [*zip(call.kernel.arg_names, call.args, strict=False), *sorted(call.options.items())]
+
+
+def _value(value: Any, names: Mapping[int, str]) -> Hashable:
+    if hasattr(value, "data_ptr"):
+        return names.get(id(value), ""), str(value.dtype)
+    if isinstance(value, tuple):
+        return tuple(_value(part, names) for part in value)
+    # 1, 1.0 and True are equal, but not to a kernel.
+    return type(value).__name__, repr(value)
 
 
 def _kind(value: Any, parameter: Any) -> Hashable:

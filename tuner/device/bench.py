@@ -13,7 +13,7 @@ from typing import Any
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
-from normtune.kernels.operator import AnyLaunch, ImplementationLaunch
+from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Outcome, TimedCode, launch_digest
@@ -34,6 +34,7 @@ from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Candidate, Plan, Task
 from normtune.tuner.search.protocol import Race
 from normtune.tuner.search.rounds import close_to_best, timed
+from normtune.tuner.timing.trial import gate_launch
 
 # Configs within 3 % of the best have many calls compared: every winner, here or in a table, is among them.
 LIKELY = 1.03
@@ -318,10 +319,14 @@ class WorkerBench:
         return TimedCode(launch_digest(launch), code.launch, code.machine)
 
     def _gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
-        """The failure of a candidate's binary, if any; each binary is gated once."""
+        """The failure of a candidate in the gate, if any; a binary that passed, or a launch that failed, is known."""
         key = compile_class(problem, candidate.launch)
         if key in self._failed or key in self._gated:
             return self._failed.get(key)
+        # A binary that fails may do so for the grid and the integers that this config gives it.
+        same = (key, candidate.config), (key, *gate_launch(operator(problem.operator), problem, candidate, self.target))
+        if known := self._failed.get(same[0]) or self._failed.get(same[1]):
+            return known
         try:
             failure = self.ask_twice("gate", problem, candidate)
         except WorkerLostError as error:
@@ -329,7 +334,7 @@ class WorkerBench:
         except NoMemoryError as error:
             raise SkippedError(str(error)) from None
         if failure:
-            self._failed[key] = failure
+            self._failed.update(dict.fromkeys(same, failure))
         else:
             self._gated.add(key)
         return failure

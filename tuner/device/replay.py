@@ -1,7 +1,8 @@
 """A recording as an engine: the whole tool without a GPU.
 
 In: the name of a recording. Out: outcomes drawn from its rounds. Each requested block is one recorded block, the same
-for all configs, drawn with a fixed seed. A config that was not recorded gets the outcome `not_recorded`.
+for all configs. Each problem has a sequence of draws of its own, with a fixed seed, in which every task goes on where
+the one before it stopped. A config that was not recorded gets the outcome `not_recorded`.
 """
 
 import random
@@ -55,12 +56,17 @@ class ReplayEngine:
         self._software = newest.software
         self._name = name
         self._regime = regime
-        self._random = random.Random()
-        self.seed = seed
+        self.draw_anew(seed)
         self._failures: dict[Config, Outcome] = {}
         self._blocks: dict[Config, Blocks] = {}
         self._frame = evidence.frame
         self._places = evidence.frame.groupby(["operator", "rows", "hidden", "dtype", "variant"]).indices
+
+    def draw_anew(self, seed: int) -> None:
+        """Begin the draws of every problem again, as an engine of this seed does."""
+        self._seed = seed
+        self._draws: dict[Problem, random.Random] = {}
+        self._random = random.Random(seed)
 
     def identify(self) -> Identity:
         """The recorded device; it compiles nothing and needs no memory."""
@@ -76,7 +82,9 @@ class ReplayEngine:
 
     def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
         """Find the recorded cells of these launches."""
-        self._random.seed(zlib.crc32(str(problem).encode(), self.seed))
+        if problem not in self._draws:
+            self._draws[problem] = random.Random(zlib.crc32(str(problem).encode(), self._seed))
+        self._random = self._draws[problem]
         self._failures, self._blocks = {}, {}
         recorded = self._recorded(problem)
         cells = self._by_launch(problem, recorded)

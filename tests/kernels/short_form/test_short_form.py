@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
+import triton
 from typer.testing import CliRunner
 
 from normtune import cli
@@ -55,8 +56,17 @@ def examples():
     return operator.operator("softmax"), operator.operator("layer_norm")
 
 
+def unlaunchable(x, y, config):
+    raise NotImplementedError
+
+
 def declared(**changes):
-    """A sound declaration with some of it changed, on a function that takes `x`, `y` and `config`."""
+    """A sound declaration with some of it changed, on a function that raises."""
+    return declared_of(unlaunchable, **changes)
+
+
+def declared_of(function, **changes):
+    """The same of a function that takes `x`, `y` and `config`."""
     arguments = {
         "config": ToyConfig,
         "space": {"block": (64, 128), "num_warps": (1, 4)},
@@ -64,10 +74,6 @@ def declared(**changes):
         "reference": lambda x: x,
         "name": "toy",
     }
-
-    def function(x, y, config):
-        raise NotImplementedError
-
     return kernel_operator(**(arguments | changes))(function)
 
 
@@ -99,6 +105,55 @@ def test_one_binary_serves_what_triton_specialises_alike(examples) -> None:
     assert launches[0].binary == launches[1].binary != launches[2].binary
     assert len({one.binary for one in launches}) == 3
     assert launches[0] != launches[1]  # another grid
+
+
+@triton.jit
+def _two_kernel(x_ptr, y_ptr, chunk, factor):
+    pass
+
+
+GRIDS = {"rows first": (4, 8), "columns first": (8, 4)}
+
+
+def launching(chunk=lambda config: 32, factor=lambda config: 0.5, grid="rows first", swapped=False):
+    """The launch of a config by a function that gives its kernel such arguments."""
+
+    def function(x, y, config):
+        tensors = (y, x) if swapped else (x, y)
+        _two_kernel[GRIDS[grid]](*tensors, chunk(config), factor(config), num_warps=config.num_warps)
+
+    name = f"toy_{len(operator.operators())}"
+    return declared_of(function, name=name).spec
+
+
+@pytest.mark.parametrize(
+    ("change", "same_binary"),
+    [
+        ({"chunk": lambda config: 128}, True),  # as 32 a multiple of 16
+        ({"chunk": lambda config: 33}, False),
+        ({"factor": lambda config: 0.25}, True),
+        ({"factor": lambda config: 1}, False),
+        ({"grid": "columns first"}, True),
+        ({"swapped": True}, True),
+        ({}, True),
+    ],
+)
+def test_launches_are_equal_if_all_arguments_and_the_grid_are(change, same_binary) -> None:
+    config, other = (
+        spec.launch(ToyConfig(64, 4), spec.problem(4, 8, "float16"), H200)
+        for spec in (launching(), launching(**change))
+    )
+    assert (config == other) == (hash(config) == hash(other)) == (not change)
+    assert (config.binary == other.binary) == same_binary
+    assert config.grid == other.grid == 32
+
+
+def test_configs_that_differ_in_an_integer_of_the_call_are_all_candidates() -> None:
+    spec = launching(chunk=lambda config: config.block)
+    problem = spec.problem(4, 8, "float16")
+    kept, pruned = candidates(spec, spec.configs("default", problem, H200), problem, H200)
+    assert [one.config for one in kept] == sorted(spec.configs("default", problem, H200)) and not pruned
+    assert len(jobs_of((problem, one.launch) for one in kept)) == 2  # warps alone make another binary
 
 
 def test_the_examples_compile_without_a_gpu(examples) -> None:

@@ -101,6 +101,38 @@ def test_a_config_that_loses_the_worker_is_stored_with_its_reason_and_the_others
     assert again is None or statuses(again) == statuses(outcomes)
 
 
+CHOOSY = """
+from hostile_engine import HostileEngine
+from normtune.results.records import Outcome
+
+class ChoosyEngine(HostileEngine):
+    def gate(self, problem, candidate):
+        if candidate.launch.grid == {grid}:
+            return Outcome("wrong_result", "y is off")
+"""
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_launch_that_fails_the_gate_convicts_no_other_launch_of_its_binary(opened, tmp_path, monkeypatch, alike):
+    configs = [RMSNormConfig("persistent", 1, 2, programs_per_sm=count) for count in (2, 4)]
+    task = Task(PROBLEM._replace(rows=4096), ())
+    task = task._replace(candidates=tuple(candidates(SPEC, configs, task.problem, TARGETS["sm_90"])[0]))
+    first, second = (candidate.launch for candidate in task.candidates)
+    assert first.binary == second.binary and first != second
+    if not alike:  # as of an operator without a trial of its own
+        monkeypatch.setattr(bench_module, "gate_launch", lambda spec, problem, one, target: (problem, one.launch))
+    (tmp_path / "choosy.py").write_text(CHOOSY.format(grid=first.grid))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    opened()
+    bench = WorkerBench(("choosy", "ChoosyEngine", ((), str(tmp_path))))
+    try:
+        outcomes = bench.measure(task, adaptive(task))
+    finally:
+        bench.close()
+    told = [outcomes[candidate.config].status for candidate in task.candidates]
+    assert told == ["wrong_result", "wrong_result" if alike else "ok"]
+
+
 @pytest.mark.long
 def test_two_configs_may_lose_the_worker_in_one_problem(opened):
     outcomes = opened(("warm_up", 4, "segfault"), ("block", 16, "lose_device")).measure(

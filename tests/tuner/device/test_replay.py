@@ -38,10 +38,16 @@ def recorded():
 
 
 @pytest.fixture
-def engine(monkeypatch):
+def opened(monkeypatch):
+    """Opens engines of the recording."""
     monkeypatch.setattr(replay, "recordings", lambda: ["made-up"])
     monkeypatch.setattr(replay, "load_recording", lambda name, regime: recorded())
-    return replay.ReplayEngine("made-up")
+    return lambda: replay.ReplayEngine("made-up")
+
+
+@pytest.fixture
+def engine(opened):
+    return opened()
 
 
 def measure(engine, search, configs=(FAST, SLOW, BROKEN, ABSENT), problem=PROBLEM):
@@ -65,8 +71,17 @@ def test_samples_are_recorded_ones_and_blocks_stay_paired(engine):
     assert len(set(fast)) > 1
 
 
-def test_replay_is_the_same_every_time(engine):
-    assert measure(engine, Adaptive) == measure(engine, Adaptive)
+def test_each_task_of_a_problem_draws_on_and_every_replay_draws_the_same(opened):
+    other = SPEC.problem(128, 128, "bfloat16")
+    first, second = opened(), opened()
+    tasks = [measure(first, Adaptive) for _ in range(3)]
+    samples = [tuple(found[FAST].nanoseconds) for found in tasks]
+    assert len(set(samples)) == 3
+    again = []
+    for _ in tasks:  # whatever other problem is measured between them
+        again.append(measure(second, Adaptive))
+        measure(second, Adaptive, problem=other)
+    assert again == tasks
 
 
 def test_failures_are_recorded_ones_and_absent_cells_say_so(engine):
@@ -78,10 +93,11 @@ def test_failures_are_recorded_ones_and_absent_cells_say_so(engine):
     assert {outcome.status for outcome in outcomes.values()} == {"not_recorded"}
 
 
-def test_a_config_of_the_same_launch_is_the_same_measurement(engine):
+def test_a_config_of_the_same_launch_is_the_same_measurement(opened):
     alias = RMSNormConfig("block_row", 1, 1)
     assert SPEC.resolve(alias, PROBLEM, TARGET, None) == SPEC.resolve(FAST, PROBLEM, TARGET, None)
-    assert measure(engine, Adaptive, [alias])[alias].nanoseconds == measure(engine, Adaptive, [FAST])[FAST].nanoseconds
+    found = measure(opened(), Adaptive, [alias])[alias], measure(opened(), Adaptive, [FAST])[FAST]
+    assert found[0].nanoseconds == found[1].nanoseconds
 
 
 def test_the_device_is_marked_as_a_replay(engine):
