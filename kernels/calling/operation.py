@@ -8,6 +8,7 @@ other inputs of the backward are inputs or outputs of the forward, and autograd 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any, Protocol
 
 import torch
@@ -178,12 +179,14 @@ class Operation:
 
     def outputs_at(self, x: Tensor) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Shape and dtype of each output, of a first input (..., hidden), for an operation without a backward."""
-        spec, hidden = self.forward, x.shape[-1]
+        *leading, hidden = x.shape
         dtype = self.dtypes.get(x.dtype, str(x.dtype).removeprefix("torch."))
-        problem = Problem(spec.name, x.shape[:-1].numel(), hidden, dtype, self.variants[spec.name][True])
+        # torch.Size.numel would fix a symbolic number of rows to that of the example.
+        name, rows = self.forward.name, prod(leading)
+        problem = Problem(name, rows, hidden, dtype, self.variants[name][True])
         return {
             buffer.name: (x.shape if self.kinds[buffer.name] == ROWS else buffer.shape, getattr(torch, buffer.dtype))
-            for buffer in spec.buffers(problem)
+            for buffer in self.forward.buffers(problem)
             if buffer.role == OUTPUT
         }
 

@@ -4,6 +4,7 @@ In: arguments. Out: `Quantized`: the norm in FP8 with its scale, and what else w
 """
 
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -201,9 +202,9 @@ def _named(work: Work, found: dict[str, Tensor], x: Tensor, scale: Tensor | None
     elif work.scaling == "block":
         blocks = blocks_of(hidden)
         if work.is_column_major:
-            rows = leading.numel()
-            of_rows = found["scale"].view(blocks, padded_rows(rows))[:, :rows].T
-            found["scale"] = of_rows if len(leading) == 1 else of_rows.view(*leading, blocks)
+            strides = [prod(leading[index:]) for index in range(1, len(leading) + 1)]
+            # A slice would tell exports whether there is padding.
+            found["scale"] = found["scale"].as_strided((*leading, blocks), (*strides, padded_rows(prod(leading))))
         else:
             found["scale"] = found["scale"].view(*leading, blocks)
     elif scale is not None:
