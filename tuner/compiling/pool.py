@@ -170,6 +170,10 @@ class CompilePool:
                     with suppress(RuntimeError):  # the pool ends
                         return self._try(job, future, tries - 1, only_codes)
                 future.set_exception(error)
+            except BrokenProcessPool as error:
+                # Its frames hold the job whose sending broke, and it the frames: Python 3.13 warns of that at its end.
+                error.__cause__ = error.__context__ = None
+                future.set_exception(error.with_traceback(None))
             except BaseException as error:
                 future.set_exception(error)
 
