@@ -4,8 +4,9 @@ In: kernel calls with real tensors. Out: `Prepared`, which launches them on tens
 dtypes, pointers of the same alignment, as binaries are specialised on these. It keeps numbers and binaries, never a
 tensor. Launches with the same binary share it, for any grid and number of rows.
 
-Triton's private interfaces are used here alone, one way per version. Other versions and other vendors are launched by
-the public `kernel[grid]`, and so is everything while one of Triton's hooks has a listener.
+Of the calls of users this alone uses private interfaces of Triton, one way per version. Other versions, other vendors
+and a Triton in which one of these interfaces is gone or takes other arguments are launched by the public
+`kernel[grid]`, and so is everything while one of Triton's hooks has a listener.
 """
 
 import threading
@@ -17,7 +18,6 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
-from triton.runtime.driver import driver
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.operator import AnyLaunch, OperatorSpec
@@ -29,9 +29,12 @@ Bound = Callable[[int, Sequence[int | None]], object]
 # Selects a kernel's pointers, in its order, from all pointers.
 Pick = Callable[[Sequence[int | None]], Sequence[int | None]]
 
+# Of a version of Triton: a launch, given binary, launcher, grid, pointers to pick and the other arguments.
+Way = Callable[[Any, Any, tuple[int, int, int], Pick, tuple[Any, ...]], Bound]
+
 _runtime = triton.knobs.runtime
-# Chains of hooks. Other code may replace them by others, by a hook or by None.
-_ENTER, _LEAVE = _runtime.launch_enter_hook, _runtime.launch_exit_hook
+# What a private interface raises that is gone, or that is another one than that of the version.
+_OTHER = (AttributeError, ImportError, IndexError, KeyError, TypeError, ValueError)
 # Triton specialises pointers on multiples of this many bytes.
 _POINTER_BYTES = 16
 _INT32 = range(-(2**31), 2**31)
@@ -70,13 +73,11 @@ class Prepared:
         self._public = [_Public(call, tensors) for call in calls]
         self._hooks = [getattr(call.kernel, "pre_run_hooks", ()) for call in calls]
         self._one_device = device is not None and torch.cuda.device_count() == 1
-        bound: list[Bound | None] = []
+        self._bound: list[Bound] = []
         if device is not None:
-            self._stream_of = driver.active.get_current_stream
+            pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
             with torch.cuda.device(device):
-                bound = [_bind(call, public, device) for call, public in zip(calls, self._public, strict=True)]
-        # All or none: two ways of launching would give the current device two meanings.
-        self._bound = [launch for launch in bound if launch] if all(bound) else []
+                self._bound, self._stream_of = _bound(calls, self._public, device, pointers)
 
     @property
     def is_fast(self) -> bool:
@@ -106,14 +107,7 @@ class Prepared:
         if self._workspace:
             workspace = tensors[0].new_empty(self._workspace, dtype=torch.float32)
             tensors, pointers = (*tensors, workspace), (*pointers, workspace.data_ptr())
-        if (
-            # Whether a hook has a listener, as with profilers; checked at each launch.
-            (_ENTER.calls or _LEAVE.calls)
-            or _runtime.launch_enter_hook is not _ENTER
-            or _runtime.launch_exit_hook is not _LEAVE
-            or not self._bound
-            or any(self._hooks)
-        ):
+        if not self._bound or any(self._hooks) or _is_heard():
             self._launch_publicly(tensors)
             return
         if self._one_device or torch.cuda.current_device() == self._device:
@@ -232,12 +226,58 @@ class _Public:
         self._kernel[self._grid](*(every[slot] for slot in self.slots), *self.rest, **self.options)
 
 
-def _bind(call: KernelCall, public: _Public, device: int) -> Bound | None:
-    """The fast way to repeat a call; None if this Triton, this GPU or this binary has none."""
-    compiled = _loaded(call, device)
+def _is_heard() -> bool:
+    """Whether a hook has a listener, as with profilers; checked at each launch."""
+    try:
+        return bool(_runtime.launch_enter_hook.calls or _runtime.launch_exit_hook.calls)
+    except AttributeError:  # other code replaced a chain of hooks by a hook or by None
+        return True
+
+
+def _bound(
+    calls: Sequence[KernelCall], publics: Sequence["_Public"], device: int, pointers: Sequence[int | None]
+) -> tuple[list[Bound], Any]:
+    """The fast way to repeat calls on the current device, and what gives its stream; none if one call has none.
+
+    All or none: two ways of launching would give the current device two meanings.
+
+    Args:
+        calls: the calls.
+        publics: the same through the public interface.
+        device: number of the current device.
+        pointers: those of the tensors of the calls.
+    """
     way = _WAYS.get(".".join(triton.__version__.split(".")[:2]))
-    if way is None or not public.slots or driver.active.get_current_target().backend != "cuda":
-        return None
+    if way is None:
+        return [], None
+    try:
+        from triton.runtime.driver import driver
+
+        if driver.active.get_current_target().backend != "cuda" or not all(public.slots for public in publics):
+            return [], None
+        stream_of = driver.active.get_current_stream
+        _ = _runtime.launch_enter_hook.calls, _runtime.launch_exit_hook.calls
+        bound = []
+        for call, public in zip(calls, publics, strict=True):
+            launch = _bind(call, public, device, way, stream_of(device), pointers)
+            if launch is None:
+                return [], None
+            bound.append(launch)
+        return bound, stream_of
+    except _OTHER:
+        return [], None
+
+
+def _bind(
+    call: KernelCall, public: _Public, device: int, way: Way, stream: int, pointers: Sequence[int | None]
+) -> Bound | None:
+    """The fast way to repeat a call; None if its binary has none.
+
+    Raises:
+        One of `_OTHER`: this Triton has other private interfaces.
+    """
+    _ = [parameter.do_not_specialize for parameter in call.kernel.params]  # on which `binary_of` relies
+    compiled = _loaded(call, device)
     launcher = compiled.run
     if launcher.global_scratch_size or launcher.profile_scratch_size:
         return None
@@ -251,7 +291,9 @@ def _bind(call: KernelCall, public: _Public, device: int) -> Bound | None:
         pick = tuple
     elif public.count in public.slots:
         pick = partial(_with_none, pick)
-    return way(compiled, launcher, (x, y, z), pick, (*public.rest, *constants))
+    rest = (*public.rest, *constants)
+    way(compiled, launcher, (0, 1, 1), pick, rest)(stream, pointers)  # of no program: shows that it takes these
+    return way(compiled, launcher, (x, y, z), pick, rest)
 
 
 def _with_none(pick: Pick, pointers: Sequence[int | None]) -> Sequence[int | None]:
@@ -265,7 +307,7 @@ def _loaded(call: KernelCall, device: int) -> Any:
     if compiled is None:
         with _loading:
             compiled = call.kernel.warmup(*call.args, grid=call.grid, **call.options)
-            compiled.run  # noqa: B018  (loads the binary)
+            getattr(compiled, "run", None)  # loads the binary
             _binaries[key] = compiled
     return compiled
 
@@ -289,7 +331,7 @@ def _kind(argument: Any, parameter: Any) -> Any:
         return argument.dtype, argument.data_ptr() % _POINTER_BYTES == 0
     if isinstance(argument, float):
         return float
-    if isinstance(argument, int) and not isinstance(argument, bool) and parameter.do_not_specialize:
+    if isinstance(argument, int) and not isinstance(argument, bool) and getattr(parameter, "do_not_specialize", True):
         return argument in _INT32
     return argument
 

@@ -1,12 +1,18 @@
 """The fast launcher makes the driver calls of Triton's own launcher; launches are kept and dropped."""
 
+import sys
+from contextlib import nullcontext
+from functools import partial
 from operator import itemgetter
 from types import SimpleNamespace
 
 import pytest
 import torch
 import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.driver import CudaLauncher
+from triton.runtime import driver as drivers
 
 import normtune
 from normtune.kernels.call import KernelCall
@@ -27,6 +33,157 @@ def test_the_fast_way_asks_the_driver_as_tritons_own_launcher_does():
     own(5, 2, 1, "stream", compiled.function, compiled.packed_metadata, None, None, None, 16, 32, 1e-6, 128)
     way(compiled, own, (5, 2, 1), itemgetter(1, 0), (1e-6, 128))("stream", (32, 16))
     assert asked[0] == asked[1] and "pdl" in asked[0]
+
+
+@triton.jit
+def _shift_kernel(x_ptr, y_ptr, count, shift, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, offsets < count) + shift, offsets < count)
+
+
+DEVICE = 7
+
+
+class Driver:
+    """A driver of Triton for a GPU that is not there.
+
+    Attributes:
+        launched: grid, stream, function and arguments of each launch, tensors by their pointers.
+    """
+
+    def __init__(self):
+        self.utils, self.launcher_cls, self.launched = self, partial(Launcher, self), []
+
+    def get_current_device(self):
+        return DEVICE
+
+    def get_current_stream(self, device):
+        return 10 * device
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_device_properties(self, device):
+        return {"max_shared_mem": 1 << 17}
+
+    def load_binary(self, name, binary, shared, device):
+        return "module", 99, 32, 0, 1024
+
+
+class Launcher:
+    """What launches a binary on it; that the fast way gives `launch` its arguments in order is tested above."""
+
+    global_scratch_size = profile_scratch_size = 0
+    launch_cooperative_grid, launch_pdl, arg_annotations, kernel_signature = False, False, (), b""
+
+    def __init__(self, driver, source, metadata):
+        self.driver = driver
+
+    def __call__(self, x, y, z, stream, function, packed, heard, enter, leave, *arguments):
+        pointers = [one.data_ptr() if isinstance(one, torch.Tensor) else one for one in arguments]
+        if x * y * z:
+            self.driver.launched.append(((x, y, z), stream, function, pointers))
+
+    def launch(self, x, y, z, stream, function, *given):
+        arguments = given[-1] if isinstance(given[-1], tuple) else given[8:]
+        self(x, y, z, stream, function, None, None, None, None, *arguments)
+
+
+class View:
+    """An object of Triton's as launches see it: without some attributes, noting which are read.
+
+    Args:
+        of: the object.
+        kind: its name, as in `VIEWED`.
+        read: takes the attributes that are read, with the kind of their object.
+        gone: (kind, attribute) of what is missing.
+    """
+
+    def __init__(self, of, kind, read, gone):
+        self._view = of, kind, read, gone
+
+    def __getattr__(self, name):
+        of, kind, read, gone = self._view
+        if (kind, name) in gone:
+            raise AttributeError(f"{kind} has no {name}")
+        read[kind, name] = None
+        value = getattr(of, name)
+        if (kind, name) == ("kernel", "params"):
+            return [View(one, "parameter", read, gone) for one in value]
+        if (kind, name) == ("kernel", "warmup"):
+            return lambda *arguments, **options: View(value(*arguments, **options), "binary", read, gone)
+        return View(value, VIEWED[kind, name], read, gone) if (kind, name) in VIEWED else value
+
+    def __getitem__(self, grid):
+        return self._view[0][grid]
+
+
+VIEWED = {
+    ("driver", "active"): "active",
+    ("binary", "run"): "launcher",
+    ("runtime", "launch_enter_hook"): "hook",
+    ("runtime", "launch_exit_hook"): "hook",
+}
+DEVICE = 7
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Launches a kernel as users' calls do, on a GPU that is not there; what was read of Triton, what was launched."""
+    driver = Driver()
+    monkeypatch.setattr(drivers, "_active", driver)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    x, y, others = torch.zeros(64), torch.zeros(64), (torch.ones(64), torch.ones(64))
+
+    def launch(gone=()):
+        read = {}
+        monkeypatch.setattr(launcher, "_runtime", View(triton.knobs.runtime, "runtime", read, gone))
+        monkeypatch.setattr(sys.modules["triton.runtime.driver"], "driver", View(drivers, "driver", read, gone))
+        call = KernelCall(View(_shift_kernel, "kernel", read, gone), (4, 2), (x, y, 50, 1.5), {"BLOCK": 16})
+        prepared = launcher.Prepared([call, call], [x, y], 0, DEVICE)
+        driver.launched.clear()
+        prepared(*others)
+        return prepared.is_fast, read, list(driver.launched)
+
+    return launch
+
+
+def test_a_private_interface_that_is_gone_leads_to_the_public_way(launches):
+    is_fast, read, wanted = launches()
+    assert is_fast and len(wanted) == 2 and wanted[0][0] == (4, 2, 1)
+    private = set(read) - {("kernel", "pre_run_hooks")}  # a kernel without them has none
+    assert {kind for kind, _ in private} == {*VIEWED.values(), "kernel", "parameter", "binary", "runtime", "driver"}
+    for gone in private:
+        is_fast, _, launched = launches({gone})
+        assert (is_fast, launched) == (False, wanted), gone
+
+
+@pytest.mark.parametrize("changed", ["launch", "get_current_stream"])
+def test_a_private_interface_that_takes_other_arguments_leads_to_the_public_way(launches, monkeypatch, changed):
+    is_fast, _, wanted = launches()
+    assert is_fast
+    real = launcher._bound
+
+    def other(*arguments):
+        """The fast way while what it calls takes other arguments."""
+        of = Launcher if changed == "launch" else Driver
+        with monkeypatch.context() as patch:
+            patch.setattr(of, changed, lambda self: None)
+            return real(*arguments)
+
+    monkeypatch.setattr(launcher, "_bound", other)
+    is_fast, _, launched = launches()
+    assert (is_fast, launched) == (False, wanted)
+
+
+@pytest.mark.parametrize("hook", [None, lambda metadata: None])
+def test_a_hook_in_place_of_the_chain_is_launched_for_publicly(launches, monkeypatch, hook):
+    is_fast, _, wanted = launches()
+    assert is_fast
+    monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", hook)
+    is_fast, _, launched = launches()
+    assert (is_fast, launched) == (False, wanted)
 
 
 class Recorder:
