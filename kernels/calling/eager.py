@@ -23,7 +23,16 @@ from normtune.kernels.calling.arguments import check
 from normtune.kernels.calling.dispatch import Cache, prepared, prepared_without_table
 from normtune.kernels.calling.groups import grouped_rows
 from normtune.kernels.calling.launcher import Prepared
-from normtune.kernels.calling.layout import columns_of, has_memory, readable, rows_of, shown, takes_kernels, traits
+from normtune.kernels.calling.layout import (
+    columns_of,
+    has_memory,
+    is_invariant_without_kernels,
+    readable,
+    rows_of,
+    shown,
+    takes_kernels,
+    traits,
+)
 from normtune.kernels.calling.operation import COLUMNS, FACTORS, OTHERS, ROWS, Operation
 from normtune.kernels.calling.reusing import is_reusable, reused
 from normtune.kernels.operator import OperatorSpec
@@ -104,14 +113,18 @@ def new_forward(
     x = given[operation.inputs[0]]
     assert x is not None
     if not takes_kernels(operation, x):
-        if batch_invariant and not x.is_meta:
+        if batch_invariant and not is_invariant_without_kernels(x):
             raise ValueError(
                 f"{operation.inputs[0]} is {shown(x)}: the batch-invariant mode has {operation.kernels_take}"
             )
         compose = wide.forward if operation.backward else wide.forward_alone
         found: dict[str, Tensor | None] = dict(
-            zip(operation.outputs, compose(operation, tensors, scalars), strict=True)
+            zip(operation.outputs, compose(operation, tensors, scalars, batch_invariant), strict=True)
         )
+        for name in operation.of_kind(operation.outputs, FACTORS) if batch_invariant and operation.backward else ():
+            factors = found[name]
+            assert factors is not None
+            found[name] = new_factors(factors, plan, factors.dtype).copy_(factors)
         return (*(_written(operation, found, given) if is_in_place else found).values(), plan)
     outputs = {
         name: new_output(operation, name, given, plan) if is_saving or number < operation.results else None
@@ -168,11 +181,14 @@ def new_backward(
     is_wanted = {
         name: needs_columns if operation.kinds[name] == COLUMNS else needs_rows for name in operation.gradients
     }
-    if not takes_kernels(operation, x) or not all(map(has_memory, tensors[: operation.results])):  # type: ignore[arg-type]
+    is_batched = not all(map(has_memory, tensors[: operation.results]))  # type: ignore[arg-type]
+    if plan.batch_invariant:
+        if is_batched:
+            raise ValueError("the batch-invariant mode has no batched gradients: ask for one at a time")
+        given |= _invariant_factors(given, plan)
+    if is_batched or not takes_kernels(operation, x):
         found = _composed_backward(given, plan)
         return tuple(found[name] if is_wanted[name] else None for name in operation.gradients)
-    if plan.batch_invariant:
-        given |= _invariant_factors(given, plan)
     launched = _inputs(operation, given, x, plan.batch_invariant) if x.numel() else given
     likes = {
         name: given[operation.like_of(name)] if operation.kinds[name] == ROWS else launched[name[1:]]
@@ -232,11 +248,11 @@ def new_of(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.empty(*(shape or ((),)), dtype=dtype, device=x.device)
 
 
-def new_factors(x: Tensor, plan: Plan) -> Tensor:
-    """Memory of an output (rows,), float32, with the mark of the batch-invariant mode."""
+def new_factors(x: Tensor, plan: Plan, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Memory of an output (rows,) with the mark of the batch-invariant mode."""
     if plan.batch_invariant:
-        return x.new_empty(plan.rows + _MARK, dtype=torch.float32)[_MARK:]
-    return x.new_empty(plan.rows, dtype=torch.float32)
+        return x.new_empty(plan.rows + _MARK, dtype=dtype)[_MARK:]
+    return x.new_empty(plan.rows, dtype=dtype)
 
 
 def is_marked(factors: Tensor) -> bool:
@@ -334,12 +350,10 @@ def _shared(
 def _composed_backward(given: Mapping[str, Tensor | None], plan: Plan) -> dict[str, Tensor | None]:
     """The gradients by the formula: of tensors that the kernels do not take, or of batched ones."""
     operation = plan.operation
-    if plan.batch_invariant:
-        raise ValueError("the batch-invariant mode has no batched gradients: ask for one at a time")
     incoming = [given[name] for name in operation.incoming]
     saved = [given[name] for name in operation.saved]
     if all(has_memory(gradient) for gradient in incoming if gradient is not None):
-        found: Sequence[Tensor | None] = wide.backward(operation, incoming, saved, plan.scalars)  # type: ignore[arg-type]
+        found: Sequence[Tensor | None] = wide.backward(operation, incoming, saved, plan.scalars, plan.batch_invariant)  # type: ignore[arg-type]
     else:
         factors = operation.of_kind(operation.saved, FACTORS)
         shaped = [

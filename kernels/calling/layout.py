@@ -42,6 +42,11 @@ def has_kernels(x: Tensor) -> bool:
     return x.is_cuda or (INTERPRETED and x.device.type == "cpu")
 
 
+def is_invariant_without_kernels(x: Tensor) -> bool:
+    """Whether the batch-invariant mode is kept without kernels: on a CPU (`wide`), and where there are no values."""
+    return x.device.type == "cpu" or x.is_meta
+
+
 def shown(x: Tensor) -> str:
     """Text of a tensor for errors."""
     return f"{x.dtype} on {x.device} with shape {tuple(x.shape)}"

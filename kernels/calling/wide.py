@@ -2,9 +2,13 @@
 
 In: tensors. Out: outputs or gradients, without a graph, some rows at a time: all rows in float32 may not fit. Several
 passes over memory, where a kernel makes one.
+
+In the batch-invariant mode a CPU computes each row alone and in order: torch divides a single long row among threads,
+and its vector instructions round silu otherwise than its scalar ones, which take the last elements of a tensor.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -26,19 +30,31 @@ def machine_epsilon(x: Tensor) -> float:
     return torch.finfo(wide_dtype(x)).eps
 
 
+def sum_of_rows(terms: Tensor, dims: int) -> Tensor:
+    """The sum over all dimensions but the last ones, which may be empty."""
+    return terms.reshape(prod(terms.shape[:-dims]), *terms.shape[-dims:]).sum(0)
+
+
+def transposed(x: Tensor) -> Tensor:
+    """The transpose of a matrix of 8 bits an element, in memory of its own even where the order of elements stays."""
+    return x.view(torch.uint8).t().clone(memory_format=torch.contiguous_format).view(x.dtype)
+
+
 def keeps_subnormal(scalars: Mapping[str, float]) -> Mapping[str, Any] | None:
     """Compiler options of kernels whose `eps` may be subnormal: Triton flushes such numbers to zero by default."""
     is_subnormal = scalars["eps"] < torch.finfo(torch.float32).tiny
     return {"enable_reflect_ftz": False} if is_subnormal and not torch.version.hip else None
 
 
-def forward(operation: Operation, tensors: Sequence[Tensor | None], scalars: Sequence[float]) -> list[Tensor]:
+def forward(
+    operation: Operation, tensors: Sequence[Tensor | None], scalars: Sequence[float], batch_invariant: bool
+) -> list[Tensor]:
     """The outputs: (..., hidden) contiguous, factors (rows,)."""
     x = tensors[0]
     assert x is not None
     outputs: list[Tensor] = []
     dims = _dims(operation, operation.inputs, tensors)
-    for rows, pieces in _pieces(operation, operation.inputs, tensors, x, dims):
+    for rows, pieces in _pieces(operation, operation.inputs, tensors, x, dims, batch_invariant):
         _write(outputs, operation.formula.forward(*pieces, *scalars), rows, x.shape[:-dims])
     return [
         out.view(x.shape if operation.kinds[name] == ROWS else -1)
@@ -46,15 +62,21 @@ def forward(operation: Operation, tensors: Sequence[Tensor | None], scalars: Seq
     ]
 
 
-def forward_alone(operation: Operation, tensors: Sequence[Tensor | None], scalars: Sequence[float]) -> Sequence[Tensor]:
-    """The outputs of an operation without a backward, which may be of all rows: all at once."""
+def forward_alone(
+    operation: Operation, tensors: Sequence[Tensor | None], scalars: Sequence[float], batch_invariant: bool
+) -> Sequence[Tensor]:
+    """The outputs of an operation without a backward, which may be of all rows: all at once, whatever the mode."""
     with torch.no_grad():
         found: Sequence[Tensor] = operation.formula.forward(*tensors, *scalars)
     return found
 
 
 def backward(
-    operation: Operation, gradients: Sequence[Tensor], saved: Sequence[Tensor | None], scalars: Sequence[float]
+    operation: Operation,
+    gradients: Sequence[Tensor],
+    saved: Sequence[Tensor | None],
+    scalars: Sequence[float],
+    batch_invariant: bool,
 ) -> list[Tensor | None]:
     """The gradients: (..., hidden) contiguous, those of columns in the dtype of these; factors given as (rows,)."""
     x = gradients[0]
@@ -65,7 +87,7 @@ def backward(
     of_rows: list[Tensor] = []
     sums: dict[int, Tensor | None] = {}
     dims = _dims(operation, names, wide)
-    for rows, pieces in _pieces(operation, names, wide, x, dims):
+    for rows, pieces in _pieces(operation, names, wide, x, dims, batch_invariant):
         parts = operation.formula.backward(*pieces, *scalars)
         _write(
             of_rows, [part for part, kind in zip(parts, kinds, strict=True) if kind != COLUMNS], rows, x.shape[:-dims]
@@ -99,7 +121,12 @@ def _dims(operation: Operation, names: Sequence[str], tensors: Sequence[Tensor |
 
 
 def _pieces(
-    operation: Operation, names: Sequence[str], tensors: Sequence[Tensor | None], x: Tensor, dims: int
+    operation: Operation,
+    names: Sequence[str],
+    tensors: Sequence[Tensor | None],
+    x: Tensor,
+    dims: int,
+    batch_invariant: bool,
 ) -> Iterator[tuple[slice, list[Tensor | None]]]:
     """Some rows at a time of tensors with rows, beside the whole columns; once if there is no row."""
     rows, row = x.shape[:-dims].numel(), x.shape[-dims:]
@@ -108,7 +135,9 @@ def _pieces(
         tensor if tensor is None or operation.kinds[name] == COLUMNS else tensor.reshape(shapes[operation.kinds[name]])
         for name, tensor in zip(names, tensors, strict=True)
     ]
-    at_once = max(1, _ELEMENTS_AT_ONCE // max(1, row.numel()))
+    if batch_invariant:
+        flat = [tensor if tensor is None else tensor.contiguous() for tensor in flat]
+    at_once = 1 if batch_invariant else max(1, _ELEMENTS_AT_ONCE // max(1, row.numel()))
     for first in range(0, max(1, rows), at_once):
         part = slice(first, min(first + at_once, rows))
         yield (

@@ -15,7 +15,15 @@ from normtune.kernels.calling.batch_invariant import settled
 from normtune.kernels.calling.dispatch import Cache, prepared
 from normtune.kernels.calling.eager import is_uncopied
 from normtune.kernels.calling.launcher import Prepared
-from normtune.kernels.calling.layout import columns_of, has_kernels, readable, rows_of, shown, traits
+from normtune.kernels.calling.layout import (
+    columns_of,
+    has_kernels,
+    is_invariant_without_kernels,
+    readable,
+    rows_of,
+    shown,
+    traits,
+)
 from normtune.kernels.calling.wide import keeps_subnormal
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
@@ -90,7 +98,7 @@ def _of_new(key: object, tensors: Tensors, asked: Asked) -> Tensor:
     qkv, is_in_place = tensors.qkv, asked.is_in_place
     spec, problem = asked.problem(tensors)
     if not _takes_kernel(tensors, problem):
-        if asked.batch_invariant:
+        if asked.batch_invariant and not is_invariant_without_kernels(qkv):
             dtypes = ", ".join(spec.dtypes)
             expected = f"kernels for {dtypes} on a GPU, heads of 1 to {MAX_HIDDEN} elements"
             raise ValueError(f"qkv is {shown(qkv)}: the batch-invariant mode has {expected}")

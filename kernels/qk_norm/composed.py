@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.wide import wide_dtype
+from normtune.kernels.calling.wide import sum_of_rows, wide_dtype
 from normtune.kernels.qk_norm.variants import Work
 
 
@@ -72,8 +72,7 @@ def backward(work: Work, dout: Tensor, tensors: Tensors, eps: float, offset: flo
         dy = torch.cat([back, dy[..., work.rotary :]], -1)
     rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
     xhat = x * rstd
-    terms = (dy * xhat).flatten(0, -3) if x.dim() > 2 else (dy * xhat)[None]
-    sums = terms.sum(0)
+    sums = sum_of_rows(dy * xhat, 2)
     gradient = dy * _weights(work, tensors, wide, offset)
     dx = rstd * (gradient - xhat * (gradient * xhat).mean(-1, keepdim=True))
     dqkv = torch.cat([dx.to(dout.dtype), gradients[..., end:, :]], -2).flatten(-2)
@@ -82,8 +81,8 @@ def backward(work: Work, dout: Tensor, tensors: Tensors, eps: float, offset: flo
 
 
 def _heads(fused: Tensor, tensors: Tensors) -> Tensor:
-    """(..., heads, head)."""
-    return fused.unflatten(-1, (-1, tensors.weight_q.shape[0]))
+    """(..., heads, head); contiguous, as the order in which torch sums depends on strides."""
+    return fused.contiguous().unflatten(-1, (-1, tensors.weight_q.shape[0]))
 
 
 def _weights(work: Work, tensors: Tensors, dtype: torch.dtype, offset: float) -> Tensor:

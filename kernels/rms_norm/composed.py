@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.wide import wide_dtype
+from normtune.kernels.calling.wide import sum_of_rows, wide_dtype
 
 
 class Formula(NamedTuple):
@@ -85,7 +85,7 @@ class Formula(NamedTuple):
             terms = wide_dy * xhat
             if self.rounds_product:
                 terms = _rounded(wide_dy * _rounded(xhat, dy.dtype), dy.dtype)
-            dweight = terms.reshape(-1, x.shape[-1]).sum(0).to(weight.dtype)
+            dweight = sum_of_rows(terms, 1).to(weight.dtype)
         return dx.to(x.dtype), dweight
 
     def _rstd(self, wide: Tensor, eps: float, dtype: torch.dtype) -> Tensor:

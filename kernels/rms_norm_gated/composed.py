@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.wide import wide_dtype
+from normtune.kernels.calling.wide import sum_of_rows, wide_dtype
 
 
 class Composed:
@@ -56,7 +56,7 @@ class Composed:
             product = product * torch.nn.functional.silu(wide_z)
         gradient = product * scale
         dx = rstd * (gradient - xhat * (gradient * xhat).mean(-1, keepdim=True))
-        dweight = (product * xhat).reshape(-1, *weight.shape).sum(0).to(weight.dtype)
+        dweight = sum_of_rows(product * xhat, weight.dim()).to(weight.dtype)
         if z is None or wide_z is None:
             return dx.to(x.dtype), dweight
         sigmoid = torch.sigmoid(wide_z)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from normtune.kernels.calling.wide import transposed
 from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, blocks_of, padded_rows
 
 OUTPUTS = ("sum", "q", "scale", "amax", "y", "q_t")
@@ -56,13 +57,16 @@ def outputs(
         least_amax: least magnitude from which a scale is computed.
     """
     found: dict[str, Tensor] = {}
-    wide = x.float()
+    wide = x.float().contiguous()  # torch sums in an order that depends on strides
     if residual is not None:
         wide = wide + residual.float()
         found["sum"] = wide.to(x.dtype)
         if work.rounds_sum:
             wide = found["sum"].float()
-    norm = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    squares = wide.square()
+    # A single row would be divided among threads, and summed in another order than one of several.
+    means = (squares.expand(2, -1) if squares.shape[0] == 1 else squares).mean(-1, keepdim=True)[: squares.shape[0]]
+    norm = wide * torch.rsqrt(means + eps)
     if work.rounds_product:
         norm = norm.to(x.dtype).float()
     if weight is not None:
@@ -86,7 +90,7 @@ def outputs(
     q = (blocks * wide_scale.reciprocal()).clamp(-work.largest, work.largest).to(getattr(torch, work.q_dtype))
     found["q"] = q.flatten(1)[:, : norm.shape[1]].contiguous()
     if work.has_transpose:
-        found["q_t"] = found["q"].view(torch.uint8).t().contiguous().view(found["q"].dtype)
+        found["q_t"] = transposed(found["q"])
     return found
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from normtune.kernels.calling.forward_only import Family
 from normtune.kernels.calling.operation import Operation
+from normtune.kernels.calling.wide import transposed
 from normtune.kernels.transpose_fp8.spec import DTYPE, transpose_fp8
 
 BYTES = getattr(torch, DTYPE)
@@ -22,7 +23,7 @@ class _Composed:
     @staticmethod
     def forward(x: Tensor) -> list[Tensor]:
         """The transposed matrix, contiguous."""
-        return [x.view(torch.uint8).t().contiguous().view(x.dtype)]
+        return [transposed(x)]
 
 
 def _checks(tensors: Sequence[Any]) -> None:

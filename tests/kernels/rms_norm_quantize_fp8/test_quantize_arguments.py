@@ -41,11 +41,6 @@ X, WEIGHT, SCALE = torch.ones(2, 8), torch.ones(8), torch.ones(1)
         ({"least_amax": 0.0}, ValueError, "least_amax is 0.0: expected a positive number"),
         ({"batch_invariant": 1}, TypeError, "batch_invariant is 1: expected True, False or None"),
         ({"batch_invariant": "yes"}, TypeError, "batch_invariant is 'yes': expected True, False or None"),
-        (
-            {"batch_invariant": True},
-            ValueError,
-            "x is torch.float32 on cpu with shape (2, 8): the batch-invariant mode",
-        ),
     ],
 )
 def test_bad_arguments_are_named(given, error, text):
