@@ -5,7 +5,7 @@ In: log times of configs at problems, by features. Out: draws of the log times o
 The kernel is Matern 5/2 over one distance. Its length scales are constants, about the geometric mean of those of
 greatest marginal likelihood on twelve recorded operators of an H200: rows matter a thousandth as soon as hidden, and
 once more through the number of programs beyond those that run at once. A problem's level is unknown: times of two
-problems are compared only through the ratios of their configs.
+problems are compared only through the ratios of their configs. A config that failed is one that is slow.
 """
 
 import math
@@ -42,10 +42,18 @@ _MOST_DRAWN, _UNLIKELY = 160, 2.5
 
 
 class Cells(NamedTuple):
-    """Features of configs of one problem, (configs, features), and the log times of those that are measured."""
+    """Features of configs of one problem, (configs, features), and the log times of those that are measured.
+
+    Those of configs that failed are infinite.
+    """
 
     points: Array
     logs: Array
+
+    @property
+    def has_times(self) -> bool:
+        """Whether one of the configs did not fail."""
+        return bool(np.isfinite(self.logs).any())
 
 
 class Axes:
@@ -105,7 +113,7 @@ def draws(own: Cells, all_points: Array, others: Iterable[Cells], random: Genera
         order = random.permutation(len(mean))
         kept = order[np.argsort((mean - _UNLIKELY * spread)[order], kind="stable")[:_MOST_DRAWN]]
         part = all_points[kept]
-        covariance = _kernel(part, part) - root[:, kept].T @ root[:, kept] + (_LEVEL**2 if len(own.logs) else 0.0)
+        covariance = _kernel(part, part) - root[:, kept].T @ root[:, kept] + _LEVEL**2 * own.has_times
         # Rounding leaves small negative eigenvalues.
         factor = cholesky(covariance + 1e-4 * np.eye(len(kept)), lower=True)
         times = np.full((DRAWS, len(mean)), np.inf)
@@ -127,10 +135,11 @@ def _posterior(own: Cells, all_points: Array, known: Sequence[Cells]) -> tuple[A
     if not known:
         return np.zeros(len(all_points)), np.full(len(all_points), _CONFIG), np.zeros((0, len(all_points)))
     points = np.concatenate([cells.points for cells in known])
-    logs = np.concatenate([np.minimum(cells.logs - cells.logs.min(), _SLOW) for cells in known])
+    has_times = np.array([cells.has_times for cells in known])
+    least = [cells.logs.min() if cells.has_times else 0.0 for cells in known]
+    logs = np.concatenate([np.minimum(cells.logs - log, _SLOW) for cells, log in zip(known, least, strict=True)])
     number = np.repeat(np.arange(len(known)), [len(cells.logs) for cells in known])
-    level = _LEVEL**2
-    own_level = level if len(own.logs) else 0.0
+    level, own_level = _LEVEL**2 * has_times[number], _LEVEL**2 * own.has_times
     covariance = _kernel(points, points) + level * (number[:, None] == number) + _NOISE**2 * np.eye(len(points))
     factor = cho_factor(covariance, lower=True)
     across = _kernel(all_points, points) + own_level * (number == 0)

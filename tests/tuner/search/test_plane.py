@@ -20,6 +20,7 @@ from normtune.results.database.store import Coverage
 from normtune.results.records import Device, Outcome
 from normtune.tuner.plan.plan import Candidate, Task, plan
 from normtune.tuner.search import plane
+from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.advice import advice
 from normtune.tuner.search.plane import LEAST, MOST, NEIGHBOURS, Plane
 from normtune.tuner.search.sampling.random_draw import RandomDraw
@@ -125,29 +126,117 @@ def test_the_best_configs_of_the_nearest_shapes_are_timed_at_each(found):
             assert any((problem, config) in cells for config in ties)
 
 
-def coverage_of(found, samples=16):
+def stored(*runs):
+    """Coverage of what was measured, as a store has it."""
     rest = dict.fromkeys(Coverage._fields)
     known = {}
-    for (problem, config), time in measured_in(found).items():
-        status = "ok" if time else "crashed"
-        entry = Coverage(**{**rest, "status": status, "samples": samples, "median_ns": time and int(time)})
-        known.setdefault(problem, {})[config] = entry
+    for found in runs:
+        for task, outcomes in found.measured:
+            for config, outcome in outcomes.items():
+                median = int(np.median(outcome.nanoseconds)) if len(outcome.nanoseconds) else None
+                entry = {**rest, "status": outcome.status, "samples": len(outcome.nanoseconds), "median_ns": median}
+                known.setdefault(task.problem, {})[config] = Coverage(**entry)
     return known
 
 
+def resumed(known, spaces=SPACES, seconds=math.inf, seed=1):
+    return simulate(lambda tasks, _: Plane(tasks, known), spaces, seed, seconds)
+
+
+def mean_loss(known, spaces=SPACES):
+    """Of the best config of each shape, where none of them was measured as if it were 10 times as slow as the best."""
+    losses = []
+    for one in spaces:
+        times = {tile: slowness(tile, one.task.problem) for tile in one.blocks}
+        tried = [times[tile] for tile in known.get(one.task.problem, {}) if tile in times]
+        losses.append(math.log(min(tried, default=10.0) / min(times.values())))
+    return np.mean(losses)
+
+
+def cells_of(known):
+    return sum(config != COPY for configs in known.values() for config in configs)
+
+
 def test_what_is_stored_is_not_looked_for_again(found):
-    tasks = [one.task for one in SPACES]
-    known = coverage_of(found)
-    rest = sum(len(task.configs) for task in Plane(tasks, known).left())
-    assert rest <= 4  # a best config by medians that was none by ratios
+    tasks, known = [one.task for one in SPACES], stored(found)
+    left = Plane(tasks, known).left()
+    # What was measured later says more of the first shapes.
+    assert len(left) < 0.2 * len(tasks) and sum(len(task.configs) for task in left) < 0.1 * cells_of(known)
     half = {problem: known[problem] for problem in list(known)[: len(known) // 2]}
-    assert {task.problem for task in Plane(tasks, half).left()} == set(known) - set(half)
+    assert set(known) - set(half) <= {task.problem for task in Plane(tasks, half).left()}
     few = {problem: dict(list(configs.items())[: LEAST // 2]) for problem, configs in known.items()}
     again = Plane(tasks, few)
     assert len(again.left()) == len(tasks)
     asked = next(iter(again.ask(math.inf)))
     free = [config for config in asked.configs if config not in few[asked.problem]]
     assert free and len(asked.configs) - len(free) <= 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stops", [[0.2], [0.1] * 9])
+def test_a_search_that_is_stopped_goes_on_as_if_it_had_not_been(stops):
+    spaces = SPACES[::3]
+    whole, known = simulate(Plane, spaces, 0, math.inf), {}
+    for seed, share in enumerate([*stops, math.inf]):
+        one = resumed(known, spaces, share * whole.device, seed)
+        known = {problem: known.get(problem, {}) | new for problem, new in (known | stored(one)).items()}
+    assert one.is_done
+    assert mean_loss(known, spaces) < mean_loss(stored(whole), spaces) + 0.003
+    assert cells_of(known) < 1.1 * cells_of(stored(whole))
+
+
+@pytest.mark.long
+def test_a_quick_sweep_ends_no_problem(found):
+    some = dict.fromkeys(TILES[::14])
+    spaces = [one._replace(task=one.task._replace(candidates=one.task.candidates[::14])) for one in SPACES]
+    quick = stored(simulate(Adaptive, spaces, 0, math.inf))
+    assert all(some.keys() == configs.keys() - {COPY} for configs in quick.values()) and len(some) >= LEAST
+    assert mean_loss(quick) > 0.05
+    more = resumed(quick)
+    assert len({task.problem for task, _ in more.measured}) == len(SPACES)
+    assert mean_loss(stored(more)) < mean_loss(stored(found)) + 0.003
+
+
+def failing(one):
+    """A space in which 70 % of the configs fail, those of large tiles and some others."""
+    draw = np.random.default_rng(1).random(len(TILES))
+    kept = [tile for tile, number in zip(TILES, draw, strict=True) if tile.width * tile.height < 2048 and number < 0.45]
+    return one._replace(blocks={tile: one.blocks[tile] for tile in kept if tile in one.blocks})
+
+
+@pytest.mark.long
+def test_configs_that_fail_say_where_others_fail():
+    spaces = [failing(one) for one in SPACES[::2]]
+    share = 1 - len(spaces[0].blocks) / len(TILES)
+    assert 0.65 < share < 0.75
+    found = simulate(Plane, spaces, 0, math.inf)
+    cells = measured_in(found)
+    assert np.mean([time is None for time in cells.values()]) < 0.85 * share
+    random, counts = np.random.default_rng(2), Counter(problem for problem, _ in cells)
+    drawn = {p: dict.fromkeys(TILES[i] for i in random.permutation(len(TILES))[:n]) for p, n in counts.items()}
+    assert mean_loss(stored(found), spaces) < 0.4 * mean_loss(drawn, spaces)
+
+
+def test_a_shape_at_which_all_failed_says_that_they_are_slow():
+    problem, other = Problem("made_up", 64, 1024, "float32"), Problem("made_up", 64, 2048, "float32")
+    candidates = SPACES[0].task.candidates
+    axes = Axes(TILES)
+    points, near = axes.points(problem, candidates), axes.points(other, candidates)
+    nothing = Cells(points[:0], np.zeros(0))
+    for own, others in (
+        (Cells(points[:20], np.full(20, np.inf)), []),
+        (nothing, [Cells(near[:20], np.full(20, np.inf))]),
+    ):
+        times = draws(own, points, others, np.random.default_rng(0))
+        assert np.where(np.isfinite(times[:, :20]), times[:, :20], 1.0).mean() > times[:, -20:].mean() + 0.1
+
+
+def test_what_was_skipped_is_no_failure():
+    search = Plane([one.task for one in SPACES[:2]], {})
+    task = next(iter(search.ask(math.inf)))
+    search.tell(task, {})
+    assert not len(search._shapes[task.problem].cells.logs)
+    assert all(other.problem != task.problem for other in search.ask(math.inf))
 
 
 def test_a_problem_whose_configs_all_fail_ends_and_so_does_one_that_is_skipped():
