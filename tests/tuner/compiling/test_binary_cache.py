@@ -14,7 +14,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tuner import api
-from normtune.tuner.compiling.ahead import compile_ahead
+from normtune.tuner.compiling import ahead
 from normtune.tuner.compiling.binary_cache import FOLDER, BinaryCache, Folder, check_out, name_of
 from normtune.tuner.compiling.binary_list import Toolchain, add
 from normtune.tuner.compiling.pool import CompilePool
@@ -52,7 +52,7 @@ def plan_of(name, *configs):
 
 def filled(plan, folder):
     folder.mkdir(exist_ok=True)
-    return compile_ahead(plan, TARGET, folder, lambda done, total: None)
+    return ahead.compile_ahead(plan, TARGET, folder, lambda done, total: None)
 
 
 def moved(folder):
@@ -81,14 +81,14 @@ def swept(plan, tmp_path, path):
 def test_a_sweep_finds_all_binaries_in_a_folder_of_another_machine_and_compiles_none(tmp_path, own_cache, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     plan = plan_of("rms_norm_backward", *CONFIGS)
-    ahead = filled(plan, tmp_path / "out")
-    assert (ahead.binaries, ahead.compiled, ahead.failures) == (len(plan.jobs()), len(plan.jobs()), {})
+    done = filled(plan, tmp_path / "out")
+    assert (done.binaries, done.compiled, done.failures) == (len(plan.jobs()), len(plan.jobs()), {})
     assert not own_cache.exists()
     folder = moved(tmp_path / "out")
     before = files(folder)
     cache = swept(plan, tmp_path, folder)
-    assert (cache.found, cache.compiled) == (ahead.binaries, {})
-    assert cache.line() == f"{ahead.binaries} of {ahead.binaries} binaries found in {folder}; compiled here: none"
+    assert (cache.found, cache.compiled) == (done.binaries, {})
+    assert cache.line() == f"{done.binaries} of {done.binaries} binaries found in {folder}; compiled here: none"
     assert files(folder) == before and files(own_cache) == []
 
 
@@ -114,12 +114,30 @@ def test_a_second_compile_keeps_what_is_there_and_adds_the_rest(tmp_path):
     first, whole = (plan_of("rms_norm_forward", *configs) for configs in (CONFIGS[:1], CONFIGS[:2]))
     out = tmp_path / "out"
     filled(first, out)
-    ahead = filled(whole, out)
-    assert (ahead.binaries, ahead.compiled) == (len(whole.jobs()), len(whole.jobs()) - len(first.jobs()))
+    done = filled(whole, out)
+    assert (done.binaries, done.compiled) == (len(whole.jobs()), len(whole.jobs()) - len(first.jobs()))
     before = {file: file.read_bytes() for file in files(out)}
     os.truncate(next(out.rglob("*.cubin")), 100)
     assert filled(whole, out).compiled == 1
     assert {file: file.read_bytes() for file in files(out)} == before
+
+
+class InterruptedPool(CompilePool):
+    """A pool whose user sends an interrupt after the first result."""
+
+    def __iter__(self):
+        yield next(super().__iter__())
+        raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_what_was_compiled_before_an_interrupt_is_kept(tmp_path, monkeypatch):
+    plan = plan_of("rms_norm_forward", *CONFIGS[:2])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ahead, "CompilePool", InterruptedPool)
+        filled(plan, tmp_path / "out")
+    assert filled(plan, tmp_path / "out").compiled == len(plan.jobs()) - 1
 
 
 @pytest.mark.slow
