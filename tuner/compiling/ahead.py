@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
-from normtune.tuner.compiling.binary_cache import Folder, add, name_of
+from normtune.tuner.compiling.binary_cache import Folder, name_of
+from normtune.tuner.compiling.binary_list import add
+from normtune.tuner.compiling.compiler import Compiled
 from normtune.tuner.compiling.pool import CompilePool
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import Plan
@@ -63,14 +65,16 @@ def compile_ahead(plan: Plan, target: Target, folder: Path, told: Callable[[int,
     jobs = jobs_of(_launches(plan, target))
     into = Folder(str(folder.resolve()), fills=True)
     pool = CompilePool(jobs, target.name, told=lambda done: told(done, len(jobs)), folder=into)
+    done: list[Compiled] = []
     try:
-        done = list(pool)
+        for result in pool:
+            done.append(result)
     finally:
         pool.close()
-    good = [(result, result.toolchain) for result in done if result.toolchain]
-    if good:
-        listed = {name_of(result.job.problem, result.job.launch): result.kernels for result, _ in good}
-        add(folder, target.name, good[0][1], listed)
+        good = [(result, result.toolchain) for result in done if result.toolchain]
+        if good:  # after an interrupt, too: what is not listed is compiled again
+            listed = {name_of(result.job.problem, result.job.launch): result.kernels for result, _ in good}
+            add(folder, target.name, good[0][1], listed)
     triton, python = good[0][1][:2] if good else ("", "")
     failures = Counter((result.status, result.reason) for result in done if result.status != "ok")
     compiled = sum(bool(result.made) for result, _ in good)

@@ -17,7 +17,8 @@ from normtune.kernels.load_file import load
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.stand_in import StandIn
-from normtune.tuner.compiling.binary_cache import Folder, Toolchain, python_version
+from normtune.tuner.compiling.binary_cache import Folder, python_version
+from normtune.tuner.compiling.binary_list import Toolchain
 from normtune.tuner.compiling.code import Code, Frontend, digest_of_launch, machine_code
 from normtune.tuner.compiling.resources import Resources, resources_of
 from normtune.tuner.machine.processes import belong_to_parent, use_scratch

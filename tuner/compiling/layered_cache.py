@@ -1,17 +1,24 @@
-"""Triton's cache over a folder of binaries that is read and never written.
+"""Triton's cache over a folder of binaries that were compiled for a sweep, here or elsewhere.
 
-In: the folder, in the variable `binary_cache.FOLDER`. Out: binaries from there, if it has them, else from the user's
-own cache, which takes new ones. Triton makes the manager, by the variable TRITON_CACHE_MANAGER.
+In: the folder, in the variable `binary_cache.FOLDER`. Out: the binaries that its lists name, as they were listed; any
+other comes from the user's own cache, which takes new ones, or, where the folder is filled, is compiled again. Triton
+makes the manager, by the variable TRITON_CACHE_MANAGER.
 """
 
-import json
 import os
-from contextlib import suppress
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
+from triton.compiler import CompiledKernel
 from triton.runtime.cache import FileCacheManager
+from triton.runtime.driver import driver
 
+from normtune.errors import NormtuneError
 from normtune.tuner.compiling.binary_cache import FOLDER
+from normtune.tuner.compiling.binary_list import is_intact, lists_of
+from normtune.tuner.compiling.code import machine_code
+from normtune.tuner.compiling.compiler import cache_name
 
 
 class LayeredCacheManager(FileCacheManager):  # type: ignore[misc]  # triton has no types
@@ -24,17 +31,42 @@ class LayeredCacheManager(FileCacheManager):  # type: ignore[misc]  # triton has
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         super().__init__(key, override, dump)
-        self._given = None if override or dump else Path(os.environ[FOLDER]) / key
+        self._given = None if override or dump else Path(os.environ[FOLDER])
 
     def get_group(self, filename: str) -> dict[str, str] | None:
         """Paths of a binary's files by name; None if it was not compiled.
 
-        Triton lists them by absolute path, which a copied folder no longer has.
+        Triton's own list of them has absolute paths, which a copied folder has no longer, and which could be any.
         """
         if self._given is not None:
-            with suppress(OSError, ValueError, KeyError):
-                listed = json.loads((self._given / f"__grp__{filename}").read_text("utf-8"))["child_paths"]
-                paths = {name: str(self._given / name) for name in listed}
-                if all(map(os.path.isfile, paths.values())):
-                    return paths
+            stem, files = Path(filename).stem, _listed(self._given).get(self.key, {})
+            paths = {name: str(self._given / self.key / name) for name in files if Path(name).stem == stem}
+            if filename in paths and is_intact(self._given, self.key, files) and self._is_usable(paths):
+                return paths
+            if Path(self.cache_dir) == self._given / self.key:
+                return None
         return super().get_group(filename)
+
+    def _is_usable(self, paths: dict[str, str]) -> bool:
+        """Whether Triton can load a binary, and it is what its name says; a list may have any digests."""
+        try:
+            kernel = CompiledKernel(None, paths, self.key)
+            item = kernel.metadata
+            machine_code([kernel.kernel])
+            return (
+                cache_name(item.hash) == self.key
+                and item.target == driver.active.get_current_target()
+                and isinstance(item.name, str)
+                and all(type(number) is int and number >= 0 for number in (item.num_warps, item.num_ctas, item.shared))
+            )
+        # Whatever Triton raises over what is no binary of its own.
+        except Exception:
+            return False
+
+
+@cache
+def _listed(folder: Path) -> Mapping[str, Mapping[str, str]]:
+    try:
+        return {kernel: files for one in lists_of(folder).values() for kernel, files in one.files.items()}
+    except NormtuneError:  # the sweep has read it before: somebody is changing it
+        return {}

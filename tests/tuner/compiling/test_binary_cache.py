@@ -1,6 +1,8 @@
 """Binaries compiled on one machine are found on another, or it is said why not."""
 
+import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -12,8 +14,9 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tuner import api
-from normtune.tuner.compiling.ahead import compile_ahead
-from normtune.tuner.compiling.binary_cache import BinaryCache, Folder, Toolchain, add, name_of
+from normtune.tuner.compiling import ahead
+from normtune.tuner.compiling.binary_cache import FOLDER, BinaryCache, Folder, check_out, name_of
+from normtune.tuner.compiling.binary_list import Toolchain, add
 from normtune.tuner.compiling.pool import CompilePool
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.plan.binaries import jobs_of
@@ -49,7 +52,7 @@ def plan_of(name, *configs):
 
 def filled(plan, folder):
     folder.mkdir(exist_ok=True)
-    return compile_ahead(plan, TARGET, folder, lambda done, total: None)
+    return ahead.compile_ahead(plan, TARGET, folder, lambda done, total: None)
 
 
 def moved(folder):
@@ -78,14 +81,14 @@ def swept(plan, tmp_path, path):
 def test_a_sweep_finds_all_binaries_in_a_folder_of_another_machine_and_compiles_none(tmp_path, own_cache, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     plan = plan_of("rms_norm_backward", *CONFIGS)
-    ahead = filled(plan, tmp_path / "out")
-    assert (ahead.binaries, ahead.compiled, ahead.failures) == (len(plan.jobs()), len(plan.jobs()), {})
+    done = filled(plan, tmp_path / "out")
+    assert (done.binaries, done.compiled, done.failures) == (len(plan.jobs()), len(plan.jobs()), {})
     assert not own_cache.exists()
     folder = moved(tmp_path / "out")
     before = files(folder)
     cache = swept(plan, tmp_path, folder)
-    assert (cache.found, cache.compiled) == (ahead.binaries, {})
-    assert cache.line() == f"{ahead.binaries} of {ahead.binaries} binaries found in {folder}; compiled here: none"
+    assert (cache.found, cache.compiled) == (done.binaries, {})
+    assert cache.line() == f"{done.binaries} of {done.binaries} binaries found in {folder}; compiled here: none"
     assert files(folder) == before and files(own_cache) == []
 
 
@@ -109,9 +112,32 @@ def test_what_the_gate_launches_is_compiled_as_well(tmp_path, own_cache):
 @pytest.mark.long
 def test_a_second_compile_keeps_what_is_there_and_adds_the_rest(tmp_path):
     first, whole = (plan_of("rms_norm_forward", *configs) for configs in (CONFIGS[:1], CONFIGS[:2]))
-    filled(first, tmp_path / "out")
-    ahead = filled(whole, tmp_path / "out")
-    assert (ahead.binaries, ahead.compiled) == (len(whole.jobs()), len(whole.jobs()) - len(first.jobs()))
+    out = tmp_path / "out"
+    filled(first, out)
+    done = filled(whole, out)
+    assert (done.binaries, done.compiled) == (len(whole.jobs()), len(whole.jobs()) - len(first.jobs()))
+    before = {file: file.read_bytes() for file in files(out)}
+    os.truncate(next(out.rglob("*.cubin")), 100)
+    assert filled(whole, out).compiled == 1
+    assert {file: file.read_bytes() for file in files(out)} == before
+
+
+class InterruptedPool(CompilePool):
+    """A pool whose user sends an interrupt after the first result."""
+
+    def __iter__(self):
+        yield next(super().__iter__())
+        raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_what_was_compiled_before_an_interrupt_is_kept(tmp_path, monkeypatch):
+    plan = plan_of("rms_norm_forward", *CONFIGS[:2])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ahead, "CompilePool", InterruptedPool)
+        filled(plan, tmp_path / "out")
+    assert filled(plan, tmp_path / "out").compiled == len(plan.jobs()) - 1
 
 
 @pytest.mark.slow
@@ -132,6 +158,116 @@ def test_changed_kernels_and_binaries_that_are_not_there_are_compiled_and_counte
         f"2 of 6 binaries found in {tmp_path}/out; compiled here: 2 (not in it), 2 (of kernels that changed since)"
     )
     assert [path for path in files(own_cache) if path.suffix == ".cubin"]
+
+
+def swap(binary, other):
+    binary.write_bytes(other.read_bytes())
+
+
+def link(binary, other):
+    binary.unlink()
+    binary.symlink_to(other)
+
+
+def link_folder(binary, other):
+    shutil.move(binary.parent, binary.parents[2] / "elsewhere")
+    binary.parent.symlink_to(binary.parents[2] / "elsewhere")
+
+
+def pipe(binary, other):
+    binary.unlink()
+    os.mkfifo(binary)
+
+
+def change(name, value):
+    """Changes the metadata of a binary."""
+
+    def changed(binary, other):
+        file = binary.with_suffix(".json")
+        file.write_text(json.dumps(json.loads(file.read_text()) | {name: value}))
+
+    return changed
+
+
+def listed_anew(damage):
+    """A damage of which the list has the digests."""
+
+    def damaged(binary, other):
+        damage(binary, other)
+        file = next(binary.parents[1].glob("normtune.*.json"))
+        listed = json.loads(file.read_text())
+        files = listed["files"][binary.parent.name]
+        files.update({name: hashlib.sha256((binary.parent / name).read_bytes()).hexdigest() for name in files})
+        file.write_text(json.dumps(listed))
+
+    return damaged
+
+
+# What somebody did to one binary each, beside another.
+DAMAGES = {
+    "truncated cubin": lambda binary, other: os.truncate(binary, 100),
+    "empty metadata": lambda binary, other: os.truncate(binary.with_suffix(".json"), 0),
+    "no file": lambda binary, other: binary.unlink(),
+    "changed metadata": change("num_warps", 32),
+    "swapped": swap,
+    "linked": link,
+    "linked folder": link_folder,
+    "a pipe": pipe,
+    "listed, truncated cubin": listed_anew(lambda binary, other: os.truncate(binary, 100)),
+    "listed, empty metadata": listed_anew(lambda binary, other: os.truncate(binary.with_suffix(".json"), 0)),
+    "listed, other names": listed_anew(change("__annotations__", 1)),
+    "listed, no number": listed_anew(change("shared", "1")),
+    "listed, other target": listed_anew(change("target", {"backend": "cuda", "arch": 80, "warp_size": 32})),
+    "listed, of another": listed_anew(change("hash", "00" * 32)),
+}
+
+
+@pytest.mark.long
+def test_a_binary_that_is_not_as_it_was_listed_or_cannot_be_read_is_compiled(tmp_path, own_cache):
+    warps = (1, 2, 4, 8, 16)
+    configs = [
+        *(RMSNormConfig("row", num_warps=count) for count in warps),
+        *(RMSNormConfig("persistent", num_warps=count, programs_per_sm=2) for count in warps),
+    ]
+    plan = plan_of("rms_norm_forward", *configs)
+    folder = tmp_path / "out"
+    filled(plan, folder)
+    binaries = [min(one.glob("*.cubin")) for one in sorted(folder.iterdir()) if one.is_dir()]
+    assert len(binaries) > len(DAMAGES)
+    for damage, binary in zip(DAMAGES.values(), binaries, strict=False):
+        damage(binary, binaries[-1])
+    before = files(folder)
+    pool = CompilePool(plan.jobs(), "sm_90", folder=Folder(str(folder)))
+    try:
+        done = list(pool)
+    finally:
+        pool.close()
+    assert {result.status for result in done} == {"ok"}
+    made = {kernel for result in done for kernel in result.made}
+    assert made == {binary.parent.name for binary in binaries[: len(DAMAGES)]}
+    assert {path.parent.name for path in own_cache.rglob("*.cubin")} == made and files(folder) == before
+    cache = BinaryCache(folder)
+    for result in done:
+        cache.note(result.job.problem, result.job.launch, result.made, result.toolchain, "sm_90")
+    listed_again = sum(name.startswith("listed") for name in DAMAGES)
+    expected = {"damaged in it": len(DAMAGES) - listed_again, "of kernels that changed since": listed_again}
+    assert (cache.found, cache.compiled) == (len(binaries) - len(DAMAGES), expected)
+
+
+def test_a_library_in_the_folder_is_never_loaded(tmp_path, own_cache, monkeypatch):
+    """Triton keeps its own, which it loads into the process, in its cache, too."""
+    from normtune.tuner.compiling.layered_cache import LayeredCacheManager
+
+    monkeypatch.setenv(FOLDER, str(tmp_path / "out"))
+    (tmp_path / "out" / "KEY").mkdir(parents=True)
+    (tmp_path / "out" / "KEY" / "cuda_utils.so").touch()
+    assert LayeredCacheManager("KEY").get_file("cuda_utils.so") is None
+
+
+def test_a_folder_with_a_link_is_not_filled(tmp_path):
+    (tmp_path / "KEY").symlink_to("/")
+    with pytest.raises(UsageError, match=r"--out cannot be written \('KEY' in it is a link\): name another folder"):
+        check_out(tmp_path)
 
 
 def test_a_cache_of_another_triton_python_or_target_is_told_at_once(tmp_path):
@@ -175,13 +311,33 @@ def test_a_list_of_another_toolchain_is_replaced_and_one_of_the_same_grows(tmp_p
         assert sorted(listed) == [["binary 0"], ["binary 0", "binary 1"], ["binary 2"]][number]
 
 
+def damaged_lists():
+    """Texts that are no list, or one that names what is not in its folder, or garbles a terminal."""
+    yield from ("", "[]", "{}", '{"format": 1}', '{"format": ' + "9" * 5000 + "}", "[" * 100_000)
+    whole = {"format": 2, "toolchain": HERE._asdict(), "binaries": {}, "files": {}}
+    for name in ("../K", "/K", "K/..", ".", "", "K\n"):
+        yield json.dumps(whole | {"binaries": {"one": [name]}})
+        yield json.dumps(whole | {"files": {name: {}}})
+        yield json.dumps(whole | {"files": {"K": {name: "0" * 64}}})
+    yield json.dumps(whole | {"files": {"K": {"k.cubin": "../"}}})
+    yield json.dumps(whole | {"files": {"K": ["k.cubin"]}})
+    for toolchain in ({"a": 1}, {"triton": "\x1b[2J", "python": "3"}, {"triton": 3, "python": "3"}):
+        yield json.dumps(whole | {"toolchain": toolchain})
+
+
 def test_a_folder_without_binaries_and_one_with_a_damaged_list_are_refused(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"lists no binaries: expected a folder that `normtune sweep --compile-only"):
         BinaryCache(tmp_path)
-    for text in ("", "[]", "{}", '{"format": 2}', '{"format": 1, "toolchain": {"a": 1}, "binaries": {}}'):
+    for text in damaged_lists():
         (tmp_path / "normtune.sm_90.json").write_text(text)
-        with pytest.raises(NormtuneError, match=r"normtune.sm_90.json is damaged .*: fill an empty folder"):
+        with pytest.raises(NormtuneError, match=r"normtune.sm_90.json is damaged [ -~]*: fill an empty folder"):
             BinaryCache(tmp_path)
+        with pytest.raises(NormtuneError, match=r"normtune.sm_90.json is damaged [ -~]*: fill an empty folder"):
+            check_out(tmp_path)
+    (tmp_path / "normtune.sm_90.json").unlink()
+    os.mkfifo(tmp_path / "normtune.sm_90.json")
+    with pytest.raises(NormtuneError, match=r"is damaged \(OSError: no regular file\)"):
+        BinaryCache(tmp_path)
     add_list = tmp_path / "good"
     add_list.mkdir()
     add(add_list, "sm_90", HERE, {})

@@ -1,0 +1,184 @@
+"""The list of a folder of binaries for another machine: what each is of, and a digest of each file.
+
+In: a folder that Triton filled as its cache. Out: a list for each target, written and read; whether a kernel's files
+are those that were listed. A list may come from anybody: nothing in it names a file outside of the folder.
+"""
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from normtune.errors import NormtuneError
+from normtune.results.atomic import replaced
+
+_FORMAT = 2
+# A list of 300,000 binaries; a binary is a thousand times smaller.
+_MOST_BYTES = 1 << 27
+_LIST = re.compile(r"normtune\.(\w+)\.json", re.ASCII)
+# Of folders and files in the folder: nothing outside of it has such a name.
+_NAME = re.compile(r"\w[\w.-]{0,254}", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+# What Triton adds to a binary, for itself.
+_OWN = ("__grp__", "tmp.", "lock")
+
+
+class Toolchain(NamedTuple):
+    """The part of Triton's names of binaries that does not depend on the kernel.
+
+    Attributes:
+        triton: version of Triton.
+        python: version of Python, as `3.11`: a build of Triton is for one.
+        build: digest of Triton's sources and library.
+        assembler: version of the assembler.
+        environment: variables that change the code.
+    """
+
+    triton: str
+    python: str
+    build: str = ""
+    assembler: str = ""
+    environment: Mapping[str, str] = {}
+
+    def difference(self, here: "Toolchain") -> str:
+        """The first difference to the toolchain of this machine, in words; empty if there is none."""
+        if self.triton != here.triton:
+            return f"it was compiled by Triton {self.triton}, here is {here.triton or 'none'}"
+        if self.python != here.python:
+            return f"it was compiled by Triton for Python {self.python}, here is {here.python}"
+        if self.build != here.build:
+            return f"it was compiled by another build of Triton {self.triton}"
+        if self.assembler != here.assembler:
+            return "it was assembled by another version of ptxas"
+        if names := {name for name, _ in set(self.environment.items()) ^ set(here.environment.items())}:
+            return f"it was compiled under other variables of the environment ({', '.join(sorted(names))})"
+        return ""
+
+
+class Contents(NamedTuple):
+    """What a list says of the folder.
+
+    Attributes:
+        toolchain: that compiled it.
+        binaries: Triton's names of the kernels of each compile class.
+        files: names of each kernel's files, with their digests.
+    """
+
+    toolchain: Toolchain
+    binaries: Mapping[str, Sequence[str]]
+    files: Mapping[str, Mapping[str, str]]
+
+    def missing(self, path: Path, name: str) -> str:
+        """Why a binary is not in the folder; empty if it is there as it was listed."""
+        if name not in self.binaries:
+            return "not in it"
+        kernels = self.binaries[name]
+        if not all((path / kernel).is_dir() for kernel in kernels):
+            return "listed in it, but removed"
+        return "" if all(is_intact(path, kernel, self.files.get(kernel, {})) for kernel in kernels) else "damaged in it"
+
+
+def add(path: Path, target: str, toolchain: Toolchain, binaries: Mapping[str, Sequence[str]]) -> None:
+    """Add binaries to the list of a folder; one of another toolchain is replaced.
+
+    Args:
+        path: of the folder.
+        target: that they are for.
+        toolchain: that they were compiled by.
+        binaries: Triton's names of the kernels of each compile class.
+
+    Raises:
+        NormtuneError: the list cannot be written, or one that is there is damaged.
+    """
+    listed = Contents(toolchain, {}, {})
+    before = lists_of(path).get(target, listed)
+    listed = before if before.toolchain == toolchain else listed
+    kernels = {kernel for names in binaries.values() for kernel in names}
+    plain = {
+        "format": _FORMAT,
+        "toolchain": toolchain._asdict(),
+        "binaries": {**listed.binaries, **binaries},
+        "files": {**listed.files, **{kernel: _digests(path / kernel) for kernel in kernels}},
+    }
+    with replaced(path / f"normtune.{target}.json") as temporary:
+        temporary.write_text(json.dumps(plain, indent=0, sort_keys=True) + "\n")
+
+
+def lists_of(path: Path) -> dict[str, Contents]:
+    """The lists of a folder, by target.
+
+    Raises:
+        NormtuneError: a list is damaged.
+    """
+    found = (_LIST.fullmatch(file.name) for file in sorted(path.glob("normtune.*.json")))
+    return {match[1]: _read(path / match[0]) for match in found if match}
+
+
+def is_intact(path: Path, kernel: str, files: Mapping[str, str]) -> bool:
+    """Whether the files of a kernel are those that were listed, and no links."""
+    folder = path / kernel
+    return not folder.is_symlink() and bool(files) and all(_digest(folder / name) == files[name] for name in files)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """The digests of a kernel's files; empty without its folder."""
+    names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
+    digests = {name: _digest(folder / name) for name in names if not name.startswith(_OWN)}
+    return {name: digest for name, digest in digests.items() if digest}
+
+
+def _digest(file: Path) -> str:
+    """SHA-256 of a file; empty if it cannot be read."""
+    try:
+        return hashlib.sha256(_content(file)).hexdigest()
+    except OSError:
+        return ""
+
+
+def _content(file: Path) -> bytes:
+    """Content of a file.
+
+    Raises:
+        OSError: it is a link or no regular file, or too large.
+    """
+    # O_NONBLOCK: opening a pipe does not wait for its other end.
+    handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError("no regular file")
+        with open(handle, "rb", closefd=False) as opened:
+            content = opened.read(_MOST_BYTES + 1)
+    finally:
+        os.close(handle)
+    if len(content) > _MOST_BYTES:
+        raise OSError(f"over {_MOST_BYTES} bytes")
+    return content
+
+
+def _read(file: Path) -> Contents:
+    try:
+        plain: dict[str, Any] = json.loads(_content(file))
+        if plain["format"] != _FORMAT:
+            raise ValueError(f"format {plain['format']!r}, expected {_FORMAT}")
+        toolchain = Toolchain(**plain["toolchain"])
+        binaries = {name: list(kernels) for name, kernels in plain["binaries"].items()}
+        files = {kernel: dict(digests) for kernel, digests in plain["files"].items()}
+        # They are printed.
+        for text in (*toolchain[:4], *toolchain.environment, *toolchain.environment.values()):
+            if not text.isprintable():
+                raise ValueError(f"toolchain {text!r}")
+        for name in {*files, *chain.from_iterable(binaries.values()), *chain.from_iterable(files.values())}:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"file name {name!r}")
+        for digest in chain.from_iterable(digests.values() for digests in files.values()):
+            if not _DIGEST.fullmatch(digest):
+                raise ValueError(f"digest {digest!r}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}"[:200].split())
+        raise NormtuneError(f"{file} is damaged ({reason}): fill an empty folder with `--compile-only`") from None
+    return Contents(toolchain, binaries, files)
