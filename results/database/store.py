@@ -316,6 +316,8 @@ class Store:
     def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> "Evidence":
         """All measurements but those of runs set aside, 300,000 of them in a few seconds.
 
+        In place of the identifier of a GPU they have a salted hash of it.
+
         Args:
             devices: labels of the wanted devices; None for all.
             regime: of the measurements; None for all, as for a copy of the store.
