@@ -49,7 +49,8 @@ class Device(NamedTuple):
         sms: number of multiprocessors.
         l2_bytes: size of the L2 cache, bytes.
         memory_bytes: device memory, bytes.
-        uuid: the driver's identifier; `replay:NAME` for replayed data.
+        uuid: the driver's identifier; in what left its store a salted hash of it, `hash:...`; `replay:NAME` for
+            replayed data.
         driver: version of the driver.
     """
 

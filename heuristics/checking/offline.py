@@ -83,6 +83,10 @@ def check(
         failures.append(
             f"it was edited by hand: its code does not have the hash of its header; {_refit_advice(header)}"
         )
+    if not is_plain(header.regenerate):
+        failures.append(f"its line Regenerate would run more than `normtune fit`: {_refit_advice(header)}")
+    if header.format == FORMAT and text[: len(text) - len(body)].split() != header.text().split():
+        failures.append(f"its header has other lines than those that normtune writes; {_refit_advice(header)}")
     if quick:
         notes.append("not fitted again, as --quick was given")
     else:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
@@ -28,6 +29,12 @@ WRITE = {"normtune_write": True}
 # The query of the URL of a SQLite store that is not to be written.
 _READ_ONLY = {"mode": "ro"}
 _BACKENDS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
+_FORMS = "expected sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+# How a text that is to name a database begins or goes on, in libpq's own form or as a URL without its slashes.
+_CONNECTION = re.compile(
+    r"\s*postgres|(?:^|\s)(?:host|hostaddr|user|password|passfile|dbname|service)\s*=", re.IGNORECASE
+)
+_SECRET = re.compile(r"([?&][^=&?]*pass(?:word|wd)?=)[^&]*", re.IGNORECASE)
 
 
 def resolve_url(option: str | None) -> str:
@@ -45,6 +52,10 @@ def resolve_url(option: str | None) -> str:
     if not text.strip():
         raise UsageError(f"{source} is empty: expected a file such as normtune.db or a URL such as {DEFAULT_STORE}")
     if "://" not in text:
+        if _CONNECTION.match(text) or ("=" in text and _CONNECTION.search(text)):
+            raise UsageError(
+                f"{source} is neither a file nor a URL (it may have a password, and is not shown): {_FORMS}"
+            )
         if "?" in text or not text.isprintable():
             raise UsageError(f"{source} is {text!r}: a file of that name cannot be a store, choose another")
         return f"sqlite:///{os.path.expanduser(text)}"  # a shell leaves the ~ of --store=~/x.db as it is
@@ -61,20 +72,20 @@ def parse(url: str, source: str = "the store") -> URL:
     try:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
-        shown = re.sub(r"//[^@]*@", "//***@", url)  # a password is nobody's business
-        raise UsageError(f"{source} is {shown!r}: expected sqlite:///FILE or postgresql://USER@HOST/DATABASE") from None
+        raise UsageError(f"{source} is {_shown(url)!r}: {_FORMS}") from None
     backend = parsed.drivername.partition("+")[0]
     if backend not in _BACKENDS:
-        raise UsageError(
-            f"{source} is a URL of {backend!r}: expected sqlite:///FILE or postgresql://USER@HOST/DATABASE"
-        )
+        raise UsageError(f"{source} is a URL of {backend[:20]!r}: {_FORMS}")
+    if backend == "postgresql" and url.count("@") > 1:  # what follows the first would be taken for the host, and shown
+        raise UsageError(f"{source} is {_shown(url)!r}, with several @: write those of a name or password as %40")
     name = parsed.database or ""
     if backend == "sqlite" and (not name or name.startswith((":", "file:")) or not name.isprintable()):
-        raise UsageError(f"{source} is {url!r}: a store is a file that stays, expected sqlite:///FILE")
+        raise UsageError(f"{source} is {_shown(url)!r}: a store is a file that stays, expected sqlite:///FILE")
     if backend == "sqlite" and parsed.query not in ({}, _READ_ONLY):
-        options = url.partition("?")[2]
+        options = _shown(url).partition("?")[2]
         raise UsageError(
-            f"{source} is {url!r}: of SQLite's options a store takes mode=ro, to read it only, and not {options!r}"
+            f"{source} is {_shown(url)!r}: of SQLite's options a store takes mode=ro, to read it only, and not "
+            f"{options!r}"
         )
     return parsed.set(drivername=_BACKENDS[backend])
 
@@ -106,7 +117,9 @@ def connect(url: str, create: bool) -> sa.Engine:
     except ImportError as error:  # psycopg without a libpq raises no ModuleNotFoundError
         why = f"the module {error.name} is missing" if error.name else str(error).splitlines()[0]
         raise NormtuneError(f"cannot open {name}: {why}; `pip install 'psycopg[binary]'` brings it") from None
-    if parsed.get_backend_name() == "sqlite":
+    if path is None:
+        sa.event.listen(engine, "connect", _on_connect_to_server)
+    else:
         sa.event.listen(engine, "connect", _on_connect)
         if parsed.query:
             sa.event.listen(engine, "connect", _on_connect_to_read)
@@ -128,7 +141,15 @@ def sqlite_path(url: URL) -> Path | None:
 def told(url: URL) -> str:
     """Name of the store for messages: its file, or the URL without the password."""
     path = sqlite_path(url)
-    return str(path) if path is not None else url.render_as_string(hide_password=True)
+    return str(path) if path is not None else _SECRET.sub(r"\1***", url.render_as_string(hide_password=True))
+
+
+def _shown(url: str) -> str:
+    """A URL that cannot be taken apart, without what may be a name or a password."""
+    user, mark, place = url.rpartition("@")
+    scheme, slashes, name = user.partition("://")
+    hidden = f"{scheme}{slashes}***" if name else "***" * bool(user)
+    return _SECRET.sub(r"\1***", f"{hidden}{mark}{place}")
 
 
 @contextmanager
@@ -160,6 +181,11 @@ def _explain(name: str, text: str) -> str:
         return f"{name} is not a SQLite database: name another file with --store"
     if "malformed" in line or "no such" in line or "decode" in line:
         return damaged(name, line)
+    if "permission denied" in line or "read-only transaction" in line:
+        return (
+            f"the store {name} cannot be used ({line}): to write to it, grant this role SELECT, INSERT and UPDATE on "
+            "its tables and USAGE on their sequences, or name another store with --store"
+        )
     if "readonly" in line or "unable to open" in line:
         return (
             f"the store {name} cannot be opened for writing ({line}): SQLite needs write permission on the file and "
@@ -170,7 +196,7 @@ def _explain(name: str, text: str) -> str:
             f"the store {name} cannot be written ({line}): the disk is full or failing; what was stored before is "
             "kept, free some space and run the same command again"
         )
-    if "locked" in line:
+    if "locked" in line or "lock timeout" in line:
         return f"the store {name} is locked by another process for over {BUSY_SECONDS:g} s: try again when it is done"
     return f"the store {name} failed ({line}): see that its database works, or name another store with --store"
 
@@ -196,7 +222,9 @@ def _check_path(path: Path, create: bool) -> None:
 def _engine_options(url: URL, only_read: Path | None) -> dict[str, Any]:
     """Options of the engine; `only_read` is the file of a store that is opened for reading."""
     if url.get_backend_name() != "sqlite":
-        return {}
+        return {
+            "connect_args": {} if "connect_timeout" in url.query else {"connect_timeout": max(2, int(BUSY_SECONDS))}
+        }
     if only_read is not None and _is_frozen(only_read):
         name = f"file:{quote(str(only_read.absolute()))}?mode=ro&immutable=1"
         return {"creator": lambda: sqlite3.connect(name, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)}
@@ -220,6 +248,13 @@ def _on_connect(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _on_connect_to_server(connection: Any, _record: Any) -> None:
+    # PostgreSQL waits for a lock without end. Outside of a transaction, whose end would take the setting back.
+    connection.autocommit = True
+    connection.execute(f"SET lock_timeout = {int(1000 * BUSY_SECONDS)}")
+    connection.autocommit = False
 
 
 def _on_connect_to_read(connection: Any, _record: Any) -> None:
@@ -255,6 +290,26 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
                 column = sa.schema.CreateColumn(schema.measurement.c[name]).compile(dialect=connection.dialect)
                 connection.exec_driver_sql(f"ALTER TABLE {schema.measurement.name} ADD COLUMN {column}")
             connection.execute(schema.schema.update().values(version=schema.SCHEMA_VERSION))
+        if engine.dialect.name == "postgresql":
+            _try_to_write(connection)
+
+
+def _try_to_write(connection: sa.Connection) -> None:
+    """Do what a sweep will do, and take it back: a role that may only read is told so before anything is measured."""
+    with connection.begin_nested() as attempt:
+        name = f"an attempt to write {uuid4().hex}"
+        run = {"run": name, "started": "", "device": "{}", "software": "{}", "protocol": "{}"}
+        problem = {"operator": name, "variant": "", "dtype": "", "rows": 1, "hidden": 1}
+        measurement: dict[str, Any] = {"key": name.encode(), "fingerprint": "", "status": "", "reason": ""}
+        for table, values in ((schema.run, run), (schema.problem, problem), (schema.config, {"config": name})):
+            measurement[f"{table.name}_id"] = connection.execute(
+                table.insert().values(values).returning(table.c.id)
+            ).scalar_one()
+        connection.execute(schema.measurement.insert().values(**measurement, samples=b"", rounds=b""))
+        connection.execute(schema.run.update().where(schema.run.c.run == name).values(protocol="{}"))
+        is_there = schema.measurement.c.key == name.encode()
+        connection.execute(schema.measurement.update().where(is_there).values(fingerprint=""))
+        attempt.rollback()
 
 
 def stored_version(connection: sa.Connection) -> int:

@@ -15,6 +15,7 @@ from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
 from normtune.results.database import schema, sql_rows
 from normtune.results.records import WRONG, Run, TimedCode
+from normtune.results.runs import anonymous
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
@@ -140,7 +141,7 @@ class Snapshot:
         }
 
     def evidence(self) -> "Evidence":
-        """All measurements.
+        """All measurements, without the identifiers of GPUs.
 
         Raises:
             ValueError: it breaks a rule of `validate`.
@@ -161,7 +162,7 @@ class Snapshot:
             "samples": sql_rows.arrays_of(samples),
             "code": [row.timed_code for row in self._rows],
         }
-        return Evidence.from_columns(columns, self._runs.values())
+        return Evidence.from_columns(columns, map(anonymous, self._runs.values()))
 
     def count(self) -> int:
         """Number of undamaged measurements."""

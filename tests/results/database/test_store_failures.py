@@ -8,9 +8,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.results.database import connect
+from normtune.results.database import connect, schema
 from normtune.results.database.store import Store, resolve_url
 
 
@@ -139,6 +140,106 @@ def test_a_locked_store_is_left_after_a_while(stored, varied, make, make_run, mo
         store.begin_run(make_run(9))
         store.add([make(run=make_run(9))])
         assert len(store.load().frame) == len(varied.frame) + 1
+
+
+@pytest.fixture
+def server() -> str:
+    """The URL of an empty PostgreSQL database, whose role may make others."""
+    url = os.environ.get("NORMTUNE_TEST_POSTGRES")
+    if not url:
+        pytest.skip("NORMTUNE_TEST_POSTGRES names no PostgreSQL database")
+    engine = sa.create_engine(connect.parse(url))
+    schema.metadata.drop_all(engine)
+    yield url
+    schema.metadata.drop_all(engine)
+    engine.dispose()
+
+
+def test_a_lock_of_a_server_is_waited_for_a_while(server, make, make_run, monkeypatch):
+    monkeypatch.setattr(connect, "BUSY_SECONDS", 0.2)
+    other = sa.create_engine(connect.parse(server))
+    with Store.open(server) as store:
+        store.begin_run(make_run())
+        with other.connect() as holding:
+            holding.execute(sa.text("LOCK TABLE measurement IN ACCESS EXCLUSIVE MODE"))
+            for attempt in (lambda: store.add([make()]), store.load, lambda: Store.open(server)):
+                with pytest.raises(NormtuneError, match=r"is locked by another process for over 0\.2 s") as caught:
+                    attempt()
+                assert "\n" not in str(caught.value)
+        store.add([make()])
+        assert len(store.load().frame) == 1
+    other.dispose()
+
+
+def test_a_role_that_may_only_read_is_told_so_before_anything_is_measured(server, make, make_run):
+    with Store.open(server) as store:
+        store.begin_run(make_run())
+        store.add([make()])
+    admin = sa.create_engine(connect.parse(server), isolation_level="AUTOCOMMIT")
+    reader = admin.url.set(username="normtune_reader", password="p@ss/word")
+    with admin.connect() as opened:
+        opened.execute(sa.text("CREATE ROLE normtune_reader LOGIN PASSWORD 'p@ss/word'"))
+        try:
+            opened.execute(sa.text("GRANT SELECT ON ALL TABLES IN SCHEMA public TO normtune_reader"))
+            url = reader.render_as_string(hide_password=False)
+            with Store.open(url, create=False) as store:
+                assert len(store.load().frame) == 1
+            refused(
+                url, r"cannot be used \(permission denied for table run\): to write to it, grant this role SELECT, INS"
+            )
+            opened.execute(sa.text("GRANT INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO normtune_reader"))
+            refused(url, r"permission denied for sequence run_id_seq")
+            opened.execute(sa.text("GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO normtune_reader"))
+            with Store.open(url) as store:
+                store.begin_run(make_run(2))
+                assert len(store.runs()) == 2
+        finally:
+            opened.execute(sa.text("DROP OWNED BY normtune_reader"))
+            opened.execute(sa.text("DROP ROLE normtune_reader"))
+    admin.dispose()
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "postgresql://me:hunter2@127.0.0.1:1/db",
+        "postgresql://me:hunter2@x@127.0.0.1:1/db",
+        "postgresql://me:a@hunter2@127.0.0.1:1/db",
+        "postgresql://me:a@hunter2:9@127.0.0.1:1/db",
+        "postgresql://me:a@b/hunter2@127.0.0.1:1/db",
+        "postgresql://me:hunter2?a@127.0.0.1:1/db",
+        "postgresql://me:hunter2@127.0.0.1:port/db",
+        "postgresql://127.0.0.1:1/db?password=hunter2",
+        "postgresql://127.0.0.1:1/db?user=me&PASSWORD=hunter2",
+        "postgresql://127.0.0.1:port/db?user=me&password=hunter2",
+        "postgresql://127.0.0.1:1/db?user=me&sslpassword=hunter2&connect_timeout=2",
+        "postgres://me:hunter2@127.0.0.1/db",
+        "mysql://me:hunter2@127.0.0.1/db",
+        "sqlite://me:hunter2@127.0.0.1/",
+        "sqlite:///x.db?password=hunter2",
+        "postgresql:me:hunter2@127.0.0.1/db",
+        "postgresql:/me:hunter2@127.0.0.1/db",
+        "host=127.0.0.1 dbname=db password=hunter2",
+        "dbname = db user = me password = 'hunter2'",
+        " password=hunter2 host=127.0.0.1",
+        "me:hunter2@127.0.0.1://db",
+    ],
+)
+@pytest.mark.parametrize("is_variable", [False, True])
+def test_no_form_of_a_url_shows_its_password(store, is_variable, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NORMTUNE_STORE", store)
+    with pytest.raises(NormtuneError) as caught:
+        Store.open(None if is_variable else store)
+    assert "hunter2" not in str(caught.value) and "\n" not in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_with_such_a_word_in_its_name_is_a_store(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("my password.db", "a=b.db", "host.db", "me@home.db"):
+        Store.open(name).close()
+        assert os.path.isfile(name)
 
 
 def test_a_missing_driver_is_named(monkeypatch):

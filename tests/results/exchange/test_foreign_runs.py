@@ -1,5 +1,6 @@
 """Runs of unknown origin: files, DataFrames and stores with unknown regimes and devices."""
 
+import re
 import subprocess
 import sys
 
@@ -96,6 +97,37 @@ def test_a_frame_with_an_odd_regime_is_refused():
     frame = pd.DataFrame([{**row, "config": '{"schedule":"row"}', "nanoseconds": 5}])
     with pytest.raises(UsageError, match="known are cold, warm, eager"):
         evidence_of(frame, DEVICE)
+
+
+def test_no_file_names_a_gpu(make, make_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    uuid = "GPU-5f2c7f0e-8b6a-4b8c-9d6e-2f1a0c3b4d5e"
+    runs = [make_run(number) for number in (1, 2)]
+    runs = [run._replace(device=run.device._replace(uuid=uuid)) for run in runs]
+    with Store.open("store.db") as opened:
+        for run in runs:
+            opened.begin_run(run)
+        opened.add([make(run=run) for run in runs])
+        exported = opened.export("data.parquet")
+        assert uuid.encode() not in (tmp_path / "data.parquet").read_bytes()
+        hashes = [run.device.uuid for run in read_parquet(tmp_path / "data.parquet").runs]
+        assert len(set(hashes)) == 2 and all(re.fullmatch("hash:[0-9a-f]{32}", one) for one in hashes)
+        assert read_parquet(tmp_path / "data.parquet").digest() == exported.digest() == opened.load().digest()
+        # What left a store comes back to it, and the store still knows its GPU.
+        assert opened.import_parquet("data.parquet") == 0
+        assert {run.device.uuid for run in opened.runs()} == {uuid}
+    with Store.open("copy.db") as copy:
+        assert copy.import_parquet("data.parquet") == 2
+        assert copy.load().digest() == exported.digest()
+
+
+def test_a_file_of_before_keeps_its_digest(make, make_run, tmp_path):
+    run = make_run(1)
+    run = run._replace(device=run.device._replace(uuid="GPU-0"))
+    before = Evidence.from_measurements([make(run=run)], [run])
+    write_parquet(before, tmp_path / "before.parquet")
+    assert read_parquet(tmp_path / "before.parquet").digest() == before.digest()
+    assert before.runs[0].device.uuid == "GPU-0"
 
 
 def test_a_store_that_has_one_leaves_it_out_and_says_so_once(odd, tmp_path, capsys):
