@@ -34,7 +34,7 @@ from normtune.kernels.calling.layout import (
     traits,
 )
 from normtune.kernels.calling.operation import COLUMNS, FACTORS, OTHERS, ROWS, Operation
-from normtune.kernels.calling.reusing import is_reusable, reused
+from normtune.kernels.calling.reusing import claim, is_reusable, reused, span
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 
@@ -56,9 +56,12 @@ class Plan:
         saved: shape and dtype of each saved input.
         backward: without and with gradients (hidden,), the kept launch behind its key of `written_out`.
         made: shape and dtype of each output, for an operation without a backward.
+        nbytes: of each input, for an operation that can work in place.
     """
 
-    __slots__ = ("backward", "batch_invariant", "launch", "made", "operation", "rows", "saved", "scalars", "shape")
+    __slots__ = (
+        *("backward", "batch_invariant", "launch", "made", "nbytes", "operation", "rows", "saved", "scalars", "shape"),
+    )
 
     def __init__(
         self,
@@ -77,6 +80,9 @@ class Plan:
         }
         self.backward: list[tuple[Any, Prepared | None]] = [(None, None), (None, None)]
         self.made = {} if operation.backward else operation.outputs_at(x)
+        self.nbytes = (
+            [0 if tensor is None else span(tensor) for tensor in tensors.values()] if operation.in_place else []
+        )
 
 
 def new_forward(
@@ -108,6 +114,8 @@ def new_forward(
     """
     check(operation, tensors, scalars)
     given = dict(zip(operation.inputs, tensors, strict=True))
+    if is_in_place:
+        claim(*operation.divided(given))
     scalars = operation.scalars_of(tensors, tuple(map(float, scalars)))
     plan = Plan(operation, given, scalars, batch_invariant)
     x = given[operation.inputs[0]]

@@ -79,15 +79,11 @@ class Entry:
         """A call that writes its results into inputs, in the way of `Operation.in_place`; without gradients.
 
         Raises:
-            TypeError, ValueError: as `call`; or a gradient is needed, or two inputs share memory.
+            TypeError, ValueError: as `call`; or a gradient is needed; or as `reusing.claim`.
         """
         operation = self.operation
         if torch.is_grad_enabled() and any(getattr(tensor, "requires_grad", False) for tensor in tensors):
             raise ValueError(f"{operation.name} in place has no gradients: expected inputs that need none")
-        first, *others = (tensors[operation.inputs.index(name)] for name in operation.in_place.values())
-        if any(first is other for other in others):
-            names = " and ".join(operation.in_place.values())
-            raise ValueError(f"{names} are one tensor: expected two, as results are written into both")
         is_plain = all(tensor is None or type(tensor) in PLAIN for tensor in tensors)
         if is_plain and not (_is_compiling() or _modes() or _transforms() or _is_traced()):
             mode = is_batch_invariant() if batch_invariant is None else batch_invariant
@@ -96,6 +92,10 @@ class Entry:
         for name, tensor in zip(operation.inputs, tensors, strict=True):
             if tensor is not None or name not in operation.optional:
                 check_kind(name, tensor)
+        first, *others = (tensors[operation.inputs.index(name)] for name in operation.in_place.values())
+        if any(first is other for other in others):  # compilers would give each its own memory
+            names = " and ".join(operation.in_place.values())
+            raise ValueError(f"{names} share memory: expected tensors apart, as results are written into both")
         settled = self._derived(tensors, scalars)
         check(operation, tensors, settled)
         self.ops.in_place(*tensors, *settled, batch_invariant)

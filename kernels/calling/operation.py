@@ -156,6 +156,11 @@ class Operation:
         kinds = {self.kinds[name] for name, need in zip(self.inputs, needs, strict=False) if need}
         return ROWS in kinds, COLUMNS in kinds
 
+    def divided(self, given: Mapping[str, Tensor | None]) -> tuple[dict[str, Any], dict[str, Tensor | None]]:
+        """The inputs that a call in place writes, and those that it only reads."""
+        written = {name: given[name] for name in self.in_place.values()}
+        return written, {name: tensor for name, tensor in given.items() if name not in written}
+
     def like_of(self, name: str) -> str:
         """The tensor that has the shape and dtype of an output or gradient (..., hidden)."""
         if name in self.outputs:

@@ -7,10 +7,12 @@ leave to `entry` (tensors that are more than their memory) and `eager` (new tens
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
 from torch.overrides import has_torch_function_variadic
 
 from normtune.kernels.calling import eager
@@ -18,7 +20,7 @@ from normtune.kernels.calling.arguments import number
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.layout import PLAIN, POINTER_MASK
 from normtune.kernels.calling.operation import COLUMNS, FACTORS, ROWS, Operation
-from normtune.kernels.calling.reusing import is_reusable, reused
+from normtune.kernels.calling.reusing import claim, is_reusable, reused
 
 _CALL = """
 def {name}({signature}, batch_invariant=None):
@@ -73,8 +75,13 @@ def forward({{arguments}}, batch_invariant, is_saving):
 _IN_PLACE = f"""
 def in_place({{arguments}}, batch_invariant, is_saving=False):
 {_PLAN}        new_forward(operation, key, ({{inputs}},), {{scalars}}, batch_invariant, is_saving, True)
+        return
+    {{sizes_of}}, = plan.nbytes
+    if {{overlap}} or (({{is_inference}}) and not is_inference_mode_enabled()):
+        claim(*operation.divided(dict(zip(operation.inputs, ({{inputs}},)))))
     else:
-        plan.launch.at(({{pointers}}, {{target_pointers}}), {{inputs}}, {{targets}})
+        increment_version([{{written}}])
+    plan.launch.at(({{pointers}}, {{target_pointers}}), {{inputs}}, {{targets}})
 """
 
 _BACKWARD = """
@@ -134,13 +141,24 @@ def forward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
 
 def in_place_of(operation: Operation) -> Callable[..., None]:
     """The forward of an operation that writes into its inputs, written out; it launches what `forward_of` keeps."""
-    scope = {"plans": operation.plans, "new_forward": eager.new_forward}
+    scope = {"plans": operation.plans, "new_forward": eager.new_forward, "claim": claim}
+    scope |= {"increment_version": increment_version, "is_inference_mode_enabled": torch.is_inference_mode_enabled}
     targets = [operation.in_place.get(name) for name in operation.outputs]
+    written = tuple(operation.in_place.values())
+    overlapping = [
+        f"p_{one} < p_{other} + n_{other} and p_{other} < p_{one} + n_{one}"
+        for one, other in combinations(operation.inputs, 2)
+        if one in written or other in written
+    ]
     return _function(
         *("in_place", _IN_PLACE, operation, scope, operation.inputs, {}),
         scalars=_tuple(operation.defaults),
         targets=", ".join(map(str, targets)),
         target_pointers=", ".join("None" if name is None else f"p_{name}" for name in targets),
+        sizes_of=", ".join(f"n_{name}" for name in operation.inputs),
+        overlap=" or ".join(overlapping) or "False",
+        written=", ".join(written),
+        is_inference=" or ".join(f"{name}.is_inference()" for name in written) or "False",
     )
 
 

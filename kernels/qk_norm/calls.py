@@ -5,11 +5,12 @@ computed with torch's operations where the kernels take no such tensor (`compose
 binary depend makes a key, under which a launch is kept; no kept object holds a tensor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from normtune.kernels.calling.batch_invariant import settled
 from normtune.kernels.calling.dispatch import Cache, prepared
@@ -24,6 +25,7 @@ from normtune.kernels.calling.layout import (
     shown,
     traits,
 )
+from normtune.kernels.calling.reusing import claim, span
 from normtune.kernels.calling.wide import keeps_subnormal
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
@@ -73,6 +75,8 @@ class Asked(NamedTuple):
 
 
 _launches: Cache[Prepared] = Cache()
+# Of a launch in place, the bytes that each of its tensors spans.
+_spans: Cache[list[int]] = Cache()
 
 
 def result_of(tensors: Tensors, asked: Asked) -> Tensor:
@@ -81,16 +85,46 @@ def result_of(tensors: Tensors, asked: Asked) -> Tensor:
     Raises:
         ValueError: the batch-invariant mode is not available, or qkv cannot be written in place.
     """
-    key = None
-    if all(tensor is None or (tensor.data_ptr() and not tensor.is_neg()) for tensor in tensors):
+    key, qkv = None, tensors.qkv
+    pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+    if 0 not in pointers and not any(tensor is not None and tensor.is_neg() for tensor in tensors):
         # Everything on which checks, config and binary depend.
         key = (asked, *(None if tensor is None else (tensor.shape, traits(tensor)) for tensor in tensors))
         launch = _launches.get(key)
+        if launch is not None and asked.is_in_place:
+            _claim(tensors, asked, pointers, _spans.get(key))
+            launch.at((*pointers, None), *tensors, None)
+            return qkv
         if launch is not None:
-            out = None if asked.is_in_place else _new(tensors.qkv)
-            launch(*tensors, out)
-            return tensors.qkv if out is None else out
+            out = _new(qkv)
+            launch.at((*pointers, out.data_ptr()), *tensors, out)
+            return out
+    if asked.is_in_place:
+        _claim(tensors, asked, pointers, None)
     return _of_new(key, tensors, asked)
+
+
+def _claim(tensors: Tensors, asked: Asked, pointers: Sequence[int | None], spans: Sequence[int] | None) -> None:
+    """`claim` the heads, at once where the spans of tensors like these are known and far apart.
+
+    Raises:
+        ValueError: as there.
+    """
+    qkv = tensors.qkv
+    is_far = False
+    if spans and (not qkv.is_inference() or torch.is_inference_mode_enabled()):
+        (start, *others), (size, *sizes) = pointers, spans
+        assert start is not None
+        end = start + size
+        is_far = not any(
+            one is not None and one < end and start < one + n for one, n in zip(others, sizes, strict=True)
+        )
+    if not is_far:
+        read = tensors._asdict()
+        del read["qkv"]
+        columns = _written_columns(asked, tensors)
+        claim({f"qkv[..., :{columns}]": qkv[..., :columns]}, read)
+    increment_version(qkv)  # below autograd a view has a version of its own
 
 
 def _of_new(key: object, tensors: Tensors, asked: Asked) -> Tensor:
@@ -107,7 +141,7 @@ def _of_new(key: object, tensors: Tensors, asked: Asked) -> Tensor:
             return _written(qkv, made, asked, tensors) if is_in_place else made
     if not qkv.numel():
         return qkv if is_in_place else _new(qkv)
-    rows = _rows_in_place(qkv, asked, tensors) if is_in_place else rows_of("qkv", qkv, asked.batch_invariant)
+    rows = _rows_in_place(qkv) if is_in_place else rows_of("qkv", qkv, asked.batch_invariant)
     # A copy has the alignment that the mode needs.
     settled_rows = settled(rows) if asked.batch_invariant else rows
     launched = _of_kernel(tensors._replace(qkv=settled_rows), asked)
@@ -116,6 +150,8 @@ def _of_new(key: object, tensors: Tensors, asked: Asked) -> Tensor:
     generation = _launches.generation
     launch = _prepared(spec, problem, every, asked)
     if key is not None and is_uncopied(tensors._asdict(), launched._asdict()):
+        if is_in_place:
+            _spans.keep(key, [0 if tensor is None else span(tensor) for tensor in tensors])
         _launches.keep(key, launch, generation)
     launch(*every.values())
     if out is not None:
@@ -184,11 +220,11 @@ def _takes_kernel(tensors: Tensors, problem: Problem) -> bool:
     )
 
 
-def _rows_in_place(qkv: Tensor, asked: Asked, tensors: Tensors) -> Tensor:
+def _rows_in_place(qkv: Tensor) -> Tensor:
     """(tokens, width) of the memory of qkv.
 
     Raises:
-        ValueError: tokens are not one stride apart, their elements not in order, or tokens overlap.
+        ValueError: tokens are not one stride apart, or their elements not in order.
     """
     if readable("qkv", qkv) is not qkv:
         raise ValueError("qkv is a negated or zero tensor without memory of its own: expected in_place=False")
@@ -196,18 +232,22 @@ def _rows_in_place(qkv: Tensor, asked: Asked, tensors: Tensors) -> Tensor:
         rows = qkv.view(-1, qkv.shape[-1])
     except RuntimeError:
         rows = None
-    written = (asked.heads_q + asked.heads_k) * tensors.weight_q.shape[0]
-    if rows is None or rows.stride(1) != 1 or (rows.shape[0] > 1 and rows.stride(0) < written):
-        expected = "expected tokens one stride apart that do not overlap, elements in order, or in_place=False"
+    if rows is None or rows.stride(1) != 1:
+        expected = "expected tokens one stride apart, elements in order, or in_place=False"
         raise ValueError(f"qkv has shape {tuple(qkv.shape)} and strides {qkv.stride()}: {expected}")
     return rows
 
 
 def _written(qkv: Tensor, made: Tensor, asked: Asked, tensors: Tensors) -> Tensor:
     """Qkv, with the query and key heads of another tensor."""
-    end = (asked.heads_q + asked.heads_k) * tensors.weight_q.shape[0]
+    end = _written_columns(asked, tensors)
     qkv[..., :end].copy_(made[..., :end])
     return qkv
+
+
+def _written_columns(asked: Asked, tensors: Tensors) -> int:
+    """The first columns of qkv, which hold the query and key heads."""
+    return (asked.heads_q + asked.heads_k) * tensors.weight_q.shape[0]
 
 
 def _narrow(table: Tensor, qkv: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ def test_the_module_has_the_state_of_other_norms():
         ((X, RESIDUAL, WEIGHT[:3]), {}, ValueError, r"weight has shape \(3,\): expected \(32,\)"),
         ((X, RESIDUAL, WEIGHT), {"rounding": "gemma"}, ValueError, "rounding is 'gemma': expected one of float32, sum"),
         ((X, RESIDUAL, WEIGHT), {"eps": "1"}, TypeError, "eps is '1': expected a number"),
-        ((X, X, WEIGHT), {"in_place": True}, ValueError, "x and residual are one tensor"),
+        ((X, X, WEIGHT), {"in_place": True}, ValueError, "x and residual share memory"),
         ((X.clone().requires_grad_(), RESIDUAL, WEIGHT), {"in_place": True}, ValueError, "in place has no gradients"),
     ],
 )
