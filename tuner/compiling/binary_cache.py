@@ -40,7 +40,8 @@ class Folder(NamedTuple):
 
     def enter(self) -> None:
         """Let Triton in this process, a child of the sweep's, use the folder."""
-        os.environ |= {_MANAGER: "normtune.tuner.compiling.layered_cache:LayeredCacheManager", FOLDER: self.path}
+        manager = "FilledCacheManager" if self.fills else "LayeredCacheManager"
+        os.environ |= {_MANAGER: f"normtune.tuner.compiling.layered_cache:{manager}", FOLDER: self.path}
         if self.fills:
             # The intermediate code, nine tenths of the bytes, is of no use to a sweep.
             os.environ |= {"TRITON_CACHE_DIR": self.path, "TRITON_STORE_BINARY_ONLY": "1"}

@@ -1,8 +1,8 @@
 """Triton's cache over a folder of binaries that were compiled for a sweep, here or elsewhere.
 
 In: the folder, in the variable `binary_cache.FOLDER`. Out: the binaries that its lists name, as they were listed; any
-other comes from the user's own cache, which takes new ones, or, where the folder is filled, is compiled again. Triton
-makes the manager, by the variable TRITON_CACHE_MANAGER.
+other comes from the user's own cache, which takes new ones, or, where the folder is filled, is compiled. Triton makes
+the manager, by the variable TRITON_CACHE_MANAGER.
 """
 
 import os
@@ -22,7 +22,7 @@ from normtune.tuner.compiling.compiler import cache_name
 
 
 class LayeredCacheManager(FileCacheManager):  # type: ignore[misc]  # triton has no types
-    """The cache of one binary.
+    """The cache of one binary, over the user's own.
 
     Args:
         key: Triton's name of the binary.
@@ -38,14 +38,15 @@ class LayeredCacheManager(FileCacheManager):  # type: ignore[misc]  # triton has
 
         Triton's own list of them has absolute paths, which a copied folder has no longer, and which could be any.
         """
-        if self._given is not None:
-            stem, files = Path(filename).stem, _listed(self._given).get(self.key, {})
-            paths = {name: str(self._given / self.key / name) for name in files if Path(name).stem == stem}
-            if filename in paths and is_intact(self._given, self.key, files) and self._is_usable(paths):
-                return paths
-            if Path(self.cache_dir) == self._given / self.key:
-                return None
-        return super().get_group(filename)
+        return self._listed_group(filename) or super().get_group(filename)
+
+    def _listed_group(self, filename: str) -> dict[str, str] | None:
+        if self._given is None:
+            return None
+        stem, files = Path(filename).stem, _listed(self._given).get(self.key, {})
+        paths = {name: str(self._given / self.key / name) for name in files if Path(name).stem == stem}
+        usable = filename in paths and is_intact(self._given, self.key, files) and self._is_usable(paths)
+        return paths if usable else None
 
     def _is_usable(self, paths: dict[str, str]) -> bool:
         """Whether Triton can load a binary, and it is what its name says; a list may have any digests."""
@@ -62,6 +63,14 @@ class LayeredCacheManager(FileCacheManager):  # type: ignore[misc]  # triton has
         # Whatever Triton raises over what is no binary of its own.
         except Exception:
             return False
+
+
+class FilledCacheManager(LayeredCacheManager):
+    """The same where the folder is Triton's cache: what lies there unlisted came from who knows where."""
+
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        """As for a folder that is read, without a cache below it."""
+        return self._listed_group(filename)
 
 
 @cache
