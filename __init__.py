@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from normtune.kernels.config import Config
     from normtune.kernels.fused_add_rms_norm.function import fused_add_rms_norm
     from normtune.kernels.fused_add_rms_norm.module import FusedAddRMSNorm
-    from normtune.kernels.operator import OperatorSpec, register
+    from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
     from normtune.kernels.qk_norm.function import qk_norm
     from normtune.kernels.rms_norm.function import rms_norm
     from normtune.kernels.rms_norm.module import RMSNorm
@@ -45,6 +45,7 @@ _HOMES = {
     "Config": "kernels.config",
     "FitOptions": "heuristics.fitted.options",
     "FusedAddRMSNorm": "kernels.fused_add_rms_norm.module",
+    "IllegalConfigError": "kernels.operator",
     "NormtuneError": "errors",
     "OperatorSpec": "kernels.operator",
     "RMSNorm": "kernels.rms_norm.module",
@@ -87,6 +88,7 @@ __all__ = [
     "Config",
     "FitOptions",
     "FusedAddRMSNorm",
+    "IllegalConfigError",
     "NormtuneError",
     "OperatorSpec",
     "RMSNorm",

@@ -94,6 +94,9 @@ class Replay:
         """Whether time is left."""
         return self.races is None or self._done < self.races
 
+    def examine(self, tasks: Iterable[Task]) -> None:
+        """Do nothing: nothing is launched."""
+
     def measure(self, task: Task, race: Race, meanwhile: Callable[[], None] | None = None) -> Mapping[Config, Outcome]:
         """Race the candidates with times."""
         self._done += 1

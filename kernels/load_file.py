@@ -10,7 +10,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from normtune.errors import UsageError
+from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.operator import operators
 
 _FILES: dict[str, ModuleType] = {}
@@ -40,7 +40,7 @@ def load(path: str | os.PathLike[str]) -> None:
     # Whatever the file raises.
     except Exception as error:
         del sys.modules[name]
-        told = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+        told = str(error) if isinstance(error, NormtuneError) else f"{type(error).__name__}: {error}"
         raise UsageError(f"cannot load operators from {path}: {told}") from error
     _FILES[place] = module
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from itertools import product
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, NoReturn, Protocol, Self
 
 from normtune.errors import UsageError
 from normtune.kernels.call import ForeignKernel, KernelCall
@@ -193,8 +193,11 @@ class OperatorSpec:
         return sum(times.get(buffer.role, 1) * buffer.nbytes for buffer in self.buffers(problem))
 
     def configs(self, space: str, problem: Problem, target: Target) -> list[Config]:
-        """The candidates of a space, before legality, and the implementations that are not ours."""
-        return [*self.space(space, problem, target), *map(Implementation, self.implementations)]
+        """The candidates of a space, before legality, and the implementations; an `OperatorError` if it raises."""
+        try:
+            return [*self.space(space, problem, target), *map(Implementation, self.implementations)]
+        except Exception as error:
+            self._raise("space", error, problem)
 
     def knows(self, config: Config) -> bool:
         """Whether it has the knobs of this operator, or names one of its implementations."""
@@ -216,13 +219,18 @@ class OperatorSpec:
         """What a config resolves to, for contiguous tensors unless their alignment is given.
 
         Raises:
-            IllegalConfigError: it cannot run this problem on this target.
+            IllegalConfigError: it cannot run this problem on this target. An `OperatorError`, if `resolve` raises.
         """
         if not self.knows(config):  # of a store or table of other knobs or implementations
             raise IllegalConfigError(f"{config} has not the knobs of {self.name}: {', '.join(self.config._fields)}")
         if isinstance(config, Implementation):
             return ImplementationLaunch(config.implementation)
-        launch = self.resolve(config, problem, target, alignment)
+        try:
+            launch = self.resolve(config, problem, target, alignment)
+        except IllegalConfigError:
+            raise
+        except Exception as error:
+            self._raise("resolve", error, f"{config} at {problem}")
         if launch.grid < 1:
             raise IllegalConfigError("a fixed grid of no programs")
         return launch
@@ -238,14 +246,13 @@ class OperatorSpec:
 
     def reuses_dy(self, launch: AnyLaunch, target: Target) -> bool:
         """Whether a launch may write dx into the memory of dy."""
-        if self.may_reuse_dy is None or isinstance(launch, ImplementationLaunch):
-            return False
-        return self.may_reuse_dy(launch, target)
+        is_ours = not isinstance(launch, ImplementationLaunch)
+        return self.may_reuse_dy is not None and is_ours and self.may_reuse_dy(launch, target)
 
     def calls(
         self, launch: Any, problem: Problem, tensors: Mapping[str, Any], workspace: Any, scalars: Mapping[str, float]
     ) -> Sequence[KernelCall]:
-        """The kernel calls of a launch, in order (needs triton, or whatever an implementation needs).
+        """The kernel calls of a launch, in order (needs what they need); an `OperatorError` if they cannot be made.
 
         Args:
             launch: as `launch` gives it.
@@ -254,9 +261,17 @@ class OperatorSpec:
             workspace: float32, of at least as many elements as the launch asks for.
             scalars: a value for each of `scalars`.
         """
-        if isinstance(launch, ImplementationLaunch):
-            return [self._implementation_call(launch, problem, tensors, scalars)]
-        return self.kernels().calls(launch, problem, tensors, workspace, **scalars)  # type: ignore[no-any-return]
+        try:
+            if isinstance(launch, ImplementationLaunch):
+                return [self._implementation_call(launch, problem, tensors, scalars)]
+            return self.kernels().calls(launch, problem, tensors, workspace, **scalars)  # type: ignore[no-any-return]
+        except Exception as error:
+            self._raise("calls", error, f"{problem}, {getattr(launch, 'config', launch)}")
+
+    def _raise(self, function: str, error: Exception, at: object) -> NoReturn:
+        from normtune.kernels.spec_faults import reraise
+
+        reraise(self.name, function, error, at)
 
     def _implementation_call(
         self, launch: ImplementationLaunch, problem: Problem, tensors: Mapping[str, Any], scalars: Mapping[str, float]
@@ -366,13 +381,8 @@ def read_config(operator: str, text: str) -> Config:
 
 
 _SHIPPED = (
-    "rms_norm",
-    "fused_add_rms_norm",
-    "rms_norm_gated",
-    "rms_norm_quantize_fp8",
-    "transpose_fp8",
-    "qk_norm",
-    "reduce_partials",
+    *("rms_norm", "fused_add_rms_norm", "rms_norm_gated", "rms_norm_quantize_fp8"),
+    *("transpose_fp8", "qk_norm", "reduce_partials"),
 )
 
 

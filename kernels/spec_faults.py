@@ -1,16 +1,74 @@
-"""Faults of an operator's declaration, found when it is registered.
+"""Faults of an operator: of its declaration, found when it is registered, and of its functions, when they are called.
 
-In: a spec. Out: one line a fault; none for a sound one. Imports neither the kernels nor the reference.
+In: a spec, or what a function raised or returned. Out: one line a fault. Imports neither the kernels nor the reference.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from traceback import FrameSummary, extract_tb
+from typing import Any, NoReturn
 
+from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
-from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.operator import IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import BUFFER_ITEMSIZE, IN_OUT, ITEMSIZE, OUTPUT, ROLES, Buffer, Problem, with_sizes
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+# Between the tool and an operator's functions, and below these.
+_BETWEEN = (Path(__file__), Path(__file__).with_name("operator.py"), Path(__file__).with_name("short_form"))
+_BELOW = {"torch", "triton", "numpy"}
+
+
+class OperatorError(NormtuneError):
+    """A function of an operator raised, or returned what it must not: no outcome of a config."""
+
+
+class ReturnedError(ValueError):
+    """What a function returned is not what was declared; the text begins with `returns`."""
+
+
+def reraise(name: str, function: str, error: Exception, at: object) -> NoReturn:
+    """Raise the line about a function of the operator `name` that raised, with its place and what it was called for.
+
+    Errors that say all there is to say, and the device's for want of memory, stay as they are.
+
+    Raises:
+        OperatorError: the line.
+    """
+    if isinstance(error, NormtuneError | IllegalConfigError) or type(error).__name__ == "OutOfMemoryError":
+        raise error
+    if isinstance(error, ReturnedError):
+        raise OperatorError(f"operator {name!r}: its {function} {error}, for {at}") from error
+    lines = str(error).strip().splitlines()
+    told = f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"
+    places = [
+        f" ({Path(one.filename).name}, line {one.lineno})" for one in extract_tb(error.__traceback__) if _own(one)
+    ]
+    raise OperatorError(f"operator {name!r}: its {function} raises {told}{''.join(places[-1:])}, for {at}") from error
+
+
+def _own(frame: FrameSummary) -> bool:
+    """Whether a place is in the operator's own files."""
+    path = Path(frame.filename)
+    return not _BELOW & {*path.parts} and not any(one in (path, path.parent) for one in _BETWEEN)
+
+
+def check_returned(tensors: Mapping[str, Any], buffers: Sequence[Buffer]) -> None:
+    """Refuse what a function returns if it is not a tensor for each buffer, of its shape, and its dtype unless empty.
+
+    Raises:
+        ReturnedError: it is not.
+    """
+    if tensors.keys() != {one.name for one in buffers}:
+        expected = ", ".join(one.name for one in buffers)
+        raise ReturnedError(f"returns the tensors {', '.join(tensors) or 'none'}: expected {expected}")
+    for one in buffers:
+        shape, dtype = tuple(tensors[one.name].shape), str(tensors[one.name].dtype).rpartition(".")[2]
+        if (shape, dtype) != (one.shape, one.dtype or dtype):
+            raise ReturnedError(f"returns {one.name} of {dtype} {shape}: expected {one.dtype or dtype} {one.shape}")
 
 
 def faults(spec: OperatorSpec) -> Iterator[str]:

@@ -88,6 +88,7 @@ def recheck(
     try:
         plan = fitting(Plan(tuple(tasks), {}), bench.free_bytes)
         counts.oversized = len(plan.oversized)
+        bench.examine(plan.tasks)
         left = list(plan.tasks)
         longest = _FIRST_SECONDS
         # A task that is unwanted now may be wanted later.

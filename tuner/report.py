@@ -129,6 +129,11 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
             f"{seconds.compile:.1f} waiting for the compiler, {seconds.gate:.1f} gate, {seconds.timing:.1f} timing; "
             f"void rounds: {protocol.get('void_rounds', 0)}, workers lost: {protocol.get('worker_restarts', 0)}"
         )
+        if reason := protocol.get("undigested"):
+            lines.append(
+                f"the times have no digest of their code, which this version of Triton does not give "
+                f"({printable(str(reason))}): whether kernels change is told by their sources alone"
+            )
     lines += _copy_lines(summary)
     for reason, count in summary.skipped.most_common(REASONS):
         lines.append(f"skipped {_counted(count, 'problem')}, which the next sweep tries again: {printable(reason)}")

@@ -120,6 +120,7 @@ def sweep(
     summary.left, summary.left_seconds = len(tasks), outlook.estimate.seconds
     keeper = Keeper(store, begun_run(bench, search.name))
     try:
+        bench.examine(tasks)
         while task := going.next():
             best = None
             start = clock()

@@ -28,6 +28,7 @@ from normtune.kernels.short_form.declaration import (
     space_of,
     tensor_of,
 )
+from normtune.kernels.spec_faults import reraise
 from normtune.kernels.stand_in import StandIn
 from normtune.kernels.target import Target
 
@@ -145,7 +146,8 @@ def kernel_operator(
             `normtune.kernels.rounding.Expected` with its own bound.
         scalars: the numbers it takes, with their values for gate and timing.
         legal: (config, problem, target) to whether it may run: no shared memory or register file is too small. What is
-            illegal stays so for more rows and longer ones. Without it the compiler has the last word.
+            illegal stays so for more rows and longer ones. Without it the compiler has the last word. The function may
+            raise `normtune.IllegalConfigError`, too; any other error of it ends the command.
         leaves_out: (config, problem, target) to whether a sweep need not time it, although it may run.
         default: the config without a table; where it is illegal, or without it, the first of the space that is not,
             that of the knobs' own defaults before others.
@@ -165,8 +167,11 @@ def kernel_operator(
         faults = faults_of(function, config, space, buffers, scalars or {}, tuple(sizes or ()))
         if faults:
             raise UsageError("\n".join(f"operator {name or function.__name__!r}: {fault}" for fault in faults))
+        called = name or function.__name__
+        is_legal = _named(called, "legal", legal) if legal else lambda *_: True
+        is_left_out = _named(called, "leaves_out", leaves_out) if leaves_out else lambda *_: False
         spec = _Short(
-            name=name or function.__name__,
+            name=called,
             flags=(),
             config=config,
             dtypes=tuple(dtypes),
@@ -174,10 +179,10 @@ def kernel_operator(
             buffers=lambda problem: buffers_of(buffers, problem),
             sizes=dict(sizes or {}),
             space=lambda space_name, problem, target: [
-                one for one in space_of(config, space) if leaves_out is None or not leaves_out(one, problem, target)
+                one for one in space_of(config, space) if not is_left_out(one, problem, target)
             ],
-            resolve=_Resolver(function, buffers, scalars or {}, legal),
-            default_config=_Default(default, config, space, legal),
+            resolve=_Resolver(function, buffers, scalars or {}, is_legal),
+            default_config=_Default(default, config, space, is_legal),
             kernel_module=function.__module__,
             reference_module=function.__module__,
             sources=(function.__module__,),
@@ -187,8 +192,7 @@ def kernel_operator(
             exact=reference,
             make_inputs=inputs,
         )
-        if legal is not None:
-            check_legal(legal, spec, space_of(config, space))
+        check_legal(is_legal, spec, space_of(config, space))
         return KernelOperator(function, register(spec), buffers)
 
     return made
@@ -208,9 +212,7 @@ class _Short(OperatorSpec):
         def calls(
             launch: RecordedLaunch, problem: Problem, tensors: Mapping[str, Any], workspace: Any, **scalars: float
         ) -> list[KernelCall]:
-            from normtune.kernels.short_form.recording import recorded
-
-            return recorded(lambda: _called(self.function, {**tensors, **scalars}, launch.config, problem))
+            return _calls(self.function, {**tensors, **scalars}, launch.config, problem)
 
         return SimpleNamespace(calls=calls)
 
@@ -225,7 +227,7 @@ class _Default:
     """`default_config` of an operator."""
 
     def __init__(
-        self, given: Config | None, of: type[Config], space: Mapping[str, Sequence[int | str]], legal: Legal | None
+        self, given: Config | None, of: type[Config], space: Mapping[str, Sequence[int | str]], legal: Legal
     ) -> None:
         configs = space_of(of, space)
         own = [
@@ -239,7 +241,7 @@ class _Default:
     def __call__(self, problem: Problem, target: Target) -> Config:
         """The first that is legal at the most rows, so that rows do not matter; the very first where none is."""
         most = problem._replace(rows=MAX_ROWS)
-        legal = (config for config in self._order if self._legal is None or self._legal(config, most, target))
+        legal = (config for config in self._order if self._legal(config, most, target))
         return next(legal, self._order[0])
 
 
@@ -247,11 +249,7 @@ class _Resolver:
     """`resolve` of an operator: what its function launches on tensors that are not there."""
 
     def __init__(
-        self,
-        function: Callable[..., object],
-        buffers: Mapping[str, str],
-        scalars: Mapping[str, float],
-        legal: Legal | None,
+        self, function: Callable[..., object], buffers: Mapping[str, str], scalars: Mapping[str, float], legal: Legal
     ) -> None:
         self._function, self._buffers, self._scalars, self._legal = function, buffers, scalars, legal
         self._launch = lru_cache(1 << 16)(self._recorded)
@@ -262,14 +260,10 @@ class _Resolver:
         """The launch of a config; what strides the tensors have is seen when it is made.
 
         Raises:
-            IllegalConfigError: `legal` says no, or the function raises.
+            IllegalConfigError: `legal` or the function says no, or nothing is launched.
+            OperatorError: the function raises another error.
         """
-        try:
-            legal = self._legal is None or self._legal(config, problem, target)
-        # Whatever the function throws, it does not say yes.
-        except Exception as error:
-            raise IllegalConfigError(f"`legal` of the operator raises {type(error).__name__}: {error}") from None
-        if not legal:
+        if not self._legal(config, problem, target):
             raise IllegalConfigError("`legal` of the operator says no")
         launch = self._launch(config, problem)
         if isinstance(launch, str):
@@ -277,20 +271,42 @@ class _Resolver:
         return launch
 
     def _recorded(self, config: Config, problem: Problem) -> RecordedLaunch | str:
-        from normtune.kernels.short_form.recording import binary_of, launch_of, recorded
+        from normtune.kernels.short_form.recording import binary_of, launch_of
 
         tensors = {one.name: StandIn(one.dtype, one.shape) for one in buffers_of(self._buffers, problem)}
-        given = {**tensors, **self._scalars}
         try:
-            calls = recorded(lambda: _called(self._function, given, config, problem))
-        # Whatever the function throws, at these sizes it cannot be launched.
-        except Exception as error:
-            return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:200]
+            calls = _calls(self._function, {**tensors, **self._scalars}, config, problem)
+        except IllegalConfigError as error:
+            return str(error)
         if not calls:
             return "the function launches nothing"
         programs = sum(math.prod(call.grid) for call in calls)
         launched = tuple(launch_of(call, tensors) for call in calls)
         return RecordedLaunch(config, programs, launched, tuple(map(binary_of, calls)))
+
+
+def _named(name: str, function: str, rule: Legal) -> Legal:
+    """A rule of the operator `name`, whose errors name it."""
+
+    def named(config: Config, problem: Problem, target: Target) -> bool:
+        try:
+            return bool(rule(config, problem, target))
+        except Exception as error:
+            reraise(name, function, error, f"{config} at {problem}")
+
+    return named
+
+
+def _calls(
+    function: Callable[..., object], given: Mapping[str, Any], config: Config, problem: Problem
+) -> list[KernelCall]:
+    """The kernel calls that an operator's function makes; its errors name it."""
+    from normtune.kernels.short_form.recording import recorded
+
+    try:
+        return recorded(lambda: _called(function, given, config, problem))
+    except Exception as error:
+        reraise(problem.operator, f"function {function.__name__}", error, f"{config} at {problem}")
 
 
 def _called(function: Callable[..., object], given: Mapping[str, Any], config: Config, problem: Problem) -> None:

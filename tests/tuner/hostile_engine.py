@@ -55,6 +55,10 @@ def bug():
     return 1 // 0
 
 
+def warps(config):
+    return getattr(config, "num_warps", 32)  # an implementation has none
+
+
 class HostileEngine:
     """Faults are (step, number of warps, name of a function above); `once` limits each to its first time.
 
@@ -86,6 +90,12 @@ class HostileEngine:
         self.act("speed", [])
         return Speed(1e12, 1e-5, 1)
 
+    def prove(self, problem, candidate):
+        self.act("prove", [])
+
+    def make_calls(self, problem, candidates):
+        self.act("make_calls", [])
+
     def gate(self, problem, candidate):
         self.act("gate", [candidate.config])
         return None
@@ -99,13 +109,13 @@ class HostileEngine:
 
     def block(self, configs):
         self.act("block", configs)
-        times = {config: [500 if config == COPY else 1000 * config.num_warps] * ROUNDS_PER_BLOCK for config in configs}
+        times = {config: [500 if config == COPY else 1000 * warps(config)] * ROUNDS_PER_BLOCK for config in configs}
         return Block(times, ROUNDS_PER_BLOCK + 1, 1)
 
     def compare(self, configs, often):
         self.act("compare", configs)
         return {
-            config: Outcome("wrong_result", "off") for config in configs if ("lie", config.num_warps, "") in self.faults
+            config: Outcome("wrong_result", "off") for config in configs if ("lie", warps(config), "") in self.faults
         }
 
     def close(self):

@@ -30,6 +30,10 @@ class Code(NamedTuple):
     machine: bytes = b""
 
 
+class MisfitError(Exception):
+    """A kernel does not take the arguments of a call: it raises before anything is compiled."""
+
+
 class Frontend:
     """Digests of launches; each specialisation of a kernel passes Triton's frontend once."""
 
@@ -47,15 +51,24 @@ class Frontend:
         return digest_of_launch(calls, [self.of_call(call) for call in calls])
 
     def of_call(self, call: KernelCall) -> bytes:
-        """The digest of the specialised kernel: optimised TTIR without names and positions, target and options."""
+        """The digest of the specialised kernel: optimised TTIR without names and positions, target and options.
+
+        Raises:
+            MisfitError: the kernel does not take these arguments.
+            Exception: the kernel cannot be compiled, or Triton has other private interfaces.
+        """
         from triton import knobs
 
         seen: list[bytes] = []
+        is_bound = False
 
-        def stop_before_compiling(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
-            key = (id(fn.jit_function), compile["key"])
+        def stop_before_compiling(**given: Any) -> bool:
+            nonlocal is_bound
+            is_bound = True
+            kernel, compile = given["fn"].jit_function, given["compile"]
+            key = (id(kernel), compile["key"])
             if key not in self._known:
-                self._known[key] = _digest(_code_text(fn.jit_function, compile))
+                self._known[key] = _digest(_code_text(kernel, compile))
             seen.append(self._known[key])
             return True
 
@@ -63,6 +76,11 @@ class Frontend:
         knobs.runtime.jit_cache_hook = stop_before_compiling
         try:
             compiled = call.kernel.warmup(*call.args, grid=call.grid, **call.options)
+        except (KeyError, TypeError) as error:
+            if is_bound:
+                raise
+            reason = f"{type(error).__name__}: {error}"
+            raise MisfitError(f"its call of {call.kernel.__name__} does not fit the kernel ({reason})") from error
         finally:
             knobs.runtime.jit_cache_hook = before
         return seen[0] if seen else self._compiled[compiled.hash]

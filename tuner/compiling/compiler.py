@@ -1,7 +1,8 @@
 """The compiler's side of the pool: one job in one process that has triton, no torch and no CUDA context.
 
 In: a `Job` and the target of the process. Out: `Compiled`: the compiler's report or the reason of its failure, and the
-digest of the code of each pair that the job serves. `pool` runs the jobs.
+digest of the code of each pair that the job serves. What fails here besides the compiler, as the digest under another
+Triton or a function of the operator, is no outcome of the job. `pool` runs the jobs.
 """
 
 import base64
@@ -9,17 +10,20 @@ import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
+from normtune.errors import NormtuneError
 from normtune.kernels.call import KernelCall, warmup
 from normtune.kernels.load_file import load
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
+from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.stand_in import StandIn
 from normtune.tuner.compiling.binary_cache import Folder, python_version
 from normtune.tuner.compiling.binary_list import Toolchain
-from normtune.tuner.compiling.code import Code, Frontend, digest_of_launch, machine_code
+from normtune.tuner.compiling.code import Code, Frontend, MisfitError, digest_of_launch, machine_code
 from normtune.tuner.compiling.resources import Resources, resources_of
 from normtune.tuner.machine.processes import belong_to_parent, use_scratch
 from normtune.tuner.plan.binaries import Job
@@ -44,6 +48,7 @@ class Compiled(NamedTuple):
         kernels: Triton's names of all kernels of the pairs that the job serves, where they were compiled.
         made: those of them that were in no cache.
         toolchain: what names of kernels have in common; None if the compiler failed.
+        undigested: why the binary has no digest of its code, although it could be compiled; empty if it has.
     """
 
     job: Job
@@ -57,6 +62,7 @@ class Compiled(NamedTuple):
     kernels: tuple[str, ...] = ()
     made: tuple[str, ...] = ()
     toolchain: Toolchain | None = None
+    undigested: str = ""
 
 
 class _Driver:
@@ -111,13 +117,14 @@ def _do_without_torch() -> None:
 
     At its first look at an argument it imports torch, if it can, to know its tensors: 1.6 s and 190 MB.
     """
-    from triton.runtime.jit import mangle_type
-
     if "torch" in sys.modules:
         return
     sys.modules["torch"] = None  # type: ignore[assignment]
     try:
-        mangle_type(1)
+        with suppress(ImportError, AttributeError, TypeError):  # in another Triton the import costs its time
+            from triton.runtime.jit import mangle_type
+
+            mangle_type(1)
     finally:
         del sys.modules["torch"]
 
@@ -130,30 +137,58 @@ def _calls(problem: Problem, launch: AnyLaunch) -> Sequence[KernelCall]:
 
 
 def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Compiled:
-    """Compile a job, or only digest its code; any failure is a result. Arguments as in `CompilePool`."""
+    """Compile a job, or only digest its code; a failure of the compiler is a result. Arguments as in `CompilePool`.
+
+    Raises:
+        OperatorError: the operator's calls cannot be made, or do not fit its kernels.
+        NormtuneError: this machine can compile nothing, or normtune cannot read what this Triton compiles.
+    """
     if isinstance(job.launch, ImplementationLaunch):
         return Compiled(job, "ok")  # another library's implementation has no binary of ours
-    codes: list[Code] = []
+    groups = [_calls(*pair) for pair in ((job.problem, job.launch), *job.serves)]
+    codes: tuple[Code, ...] = (Code(b""),) * len(job.serves)
+    digests: list[list[bytes]] = []
+    undigested = ""
     try:
-        calls = _calls(job.problem, job.launch)
-        digests = [_FRONTEND.of_call(call) for call in calls]
-        served = [_calls(*pair) for pair in job.serves]
-        of_served = []
-        for calls_of_pair in served:
-            of_served.append([_FRONTEND.of_call(call) for call in calls_of_pair])
-            codes.append(Code(digest_of_launch(calls_of_pair, of_served[-1])))
-        if only_codes:
-            return Compiled(job, "ok", codes=tuple(codes))
-        kernels = _compiled(calls, digests)
-        # Launches of a job may differ in the kernel that sums partial sums; equal kernels cost no second compile.
-        others = [_compiled(*pair) for pair in zip(served, of_served, strict=True)]
-    # Any exception of the compiler is this config's outcome.
+        digests = [[_FRONTEND.of_call(call) for call in calls] for calls in groups]
+        codes = tuple(Code(digest_of_launch(*pair)) for pair in zip(groups[1:], digests[1:], strict=True))
+    except MisfitError as error:
+        raise OperatorError(f"operator {job.problem.operator!r}: {error}, for {job.problem}") from error
+    # Of the kernel, which its compile will show, or of an interface of Triton's that is private and another one here.
     except Exception as error:
-        return Compiled(job, "compile_error", _one_line(error), codes=tuple(codes))
+        undigested = _one_line(error)
+    if only_codes and not undigested:
+        return Compiled(job, "ok", codes=codes)
+    try:
+        # Launches of a job may differ in the kernel that sums partial sums; equal kernels cost no second compile.
+        compiled = [warmup(calls) for calls in groups]
+    except OSError as error:
+        raise NormtuneError(
+            f"nothing can be compiled ({_one_line(error)}): `normtune doctor` looks for the cause"
+        ) from error
+    # Any other exception of the compiler is this config's outcome.
+    except Exception as error:
+        return Compiled(job, "compile_error", _one_line(error), codes=codes if digests else ())
+    try:
+        for kernels, of_group in zip(compiled, digests, strict=False):
+            _FRONTEND.remember(kernels, of_group)
+        return _described(job, compiled, codes, keep_assembly)._replace(undigested=undigested)
+    except (NormtuneError, OSError):
+        raise
+    except Exception as error:
+        raise NormtuneError(
+            f"normtune cannot read what this version of Triton compiles ({_one_line(error)}): install the version that "
+            "constraints.txt names"
+        ) from error
+
+
+def _described(job: Job, compiled: Sequence[Sequence[Any]], codes: Sequence[Code], keep_assembly: bool) -> Compiled:
+    """What the compiler made of a job: the kernels of its launch, and of each pair that it serves."""
+    kernels, *others = compiled
     metadata = [kernel.metadata for kernel in kernels]
     warp_size = metadata[0].target.warp_size
     text, binary = ("ptx", "cubin") if metadata[0].target.backend == "cuda" else ("amdgcn", "hsaco")
-    names = {kernel.hash for group in (kernels, *others) for kernel in group}
+    names = {kernel.hash for group in compiled for kernel in group}
     machines = [machine_code(kernel.asm[binary] for kernel in group) for group in others]
     assembly = zip((item.name for item in metadata), (kernel.asm[text] for kernel in kernels), strict=True)
     return Compiled(
@@ -168,12 +203,6 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
         made=tuple(sorted(map(cache_name, names & _MADE))),
         toolchain=toolchain(),
     )
-
-
-def _compiled(calls: Sequence[KernelCall], digests: Sequence[bytes]) -> list[Any]:
-    kernels = warmup(calls)
-    _FRONTEND.remember(kernels, digests)
-    return kernels
 
 
 def _one_line(error: BaseException) -> str:

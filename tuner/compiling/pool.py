@@ -118,7 +118,7 @@ class CompilePool:
 
         Raises:
             KeyError: the binary is not among the jobs.
-            NormtuneError: no process of the pool can start.
+            NormtuneError: no process of the pool can start, or what failed is no outcome of a config.
         """
         future = self._futures[compile_class(problem, launch)]
         # A separate wait: the timeout of `Future.result` would read as one of the compiler.
@@ -126,9 +126,15 @@ class CompilePool:
         return self._result(future) if future.done() else None
 
     def code(self, problem: Problem, launch: AnyLaunch) -> Code:
-        """The digest of a launch's code, after a wait for it; empty if the compiler failed."""
+        """The digest of a launch's code, after a wait for it; empty if the compiler failed, or there is none.
+
+        Raises:
+            NormtuneError: as `result`.
+        """
         try:
             done = self._of_launch[problem, launch].result()
+        except NormtuneError:
+            raise
         # `result` reports the compiler's failure.
         except Exception:
             return Code(b"")
@@ -207,10 +213,16 @@ def compile_all(
         pool.close()
 
 
+# Why a digest is empty that `codes_of` gives.
+UNDIGESTED = "this Triton gives no digest of what they launch"
+
+
 def codes_of(
     pairs: Iterable[tuple[Problem, AnyLaunch]], target: str, workers: int | None = None
 ) -> dict[tuple[Problem, AnyLaunch], bytes]:
     """The digest of the code of each pair, by Triton's frontend alone, without pairs that it refuses.
+
+    Empty where it is not known: the compiler died or took too long, or this Triton has other private interfaces.
 
     Raises:
         NormtuneError: no process of the pool can start.
@@ -229,9 +241,15 @@ def machines_of(pairs: Iterable[tuple[Problem, AnyLaunch]], target: str) -> dict
     return {pair: code.machine for pair, code in codes.items() if code.machine}
 
 
+def _codes_of(done: Compiled) -> Iterable[tuple[tuple[Problem, AnyLaunch], Code]]:
+    """The digests of a job's pairs; none if Triton refuses it, empty ones if it is not known whether it would."""
+    is_known = done.status in ("ok", "compile_error")
+    return zip(done.job.serves, done.codes if is_known else (Code(b""),) * len(done.job.serves), strict=False)
+
+
 def _codes(pool: CompilePool) -> dict[tuple[Problem, AnyLaunch], Code]:
     """The digests of all pairs of a pool, which ends."""
     try:
-        return {pair: code for done in pool for pair, code in zip(done.job.serves, done.codes, strict=False)}
+        return {pair: code for done in pool for pair, code in _codes_of(done)}
     finally:
         pool.close()

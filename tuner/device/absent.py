@@ -43,6 +43,9 @@ class AbsentBench:
         """Always False: nothing is compiled."""
         return False
 
+    def examine(self, tasks: Iterable[Task]) -> None:
+        """Do nothing: nothing is launched."""
+
     def measure(self, task: Task, race: Race, meanwhile: Callable[[], None] | None = None) -> Mapping[Config, Outcome]:
         """Not possible.
 

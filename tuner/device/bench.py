@@ -7,6 +7,7 @@ the number of rounds of each config.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -15,6 +16,7 @@ from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
+from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import Target
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Outcome, TimedCode, launch_digest
 from normtune.tuner.compiling.binary_cache import BinaryCache
@@ -67,7 +69,7 @@ class WorkerBench:
         self._generation = 0
         self._worker: Worker | None = None
         self._protocol: dict[str, object] = {}
-        self._expected = ""
+        self._expected = self._undigested = ""
         self._pool: CompilePool | None = None
         self._told: Callable[[int], None] | None = None
         self._meanwhile: Callable[[], None] | None = None
@@ -173,6 +175,28 @@ class WorkerBench:
         finally:
             self._seconds["compile"] += time.perf_counter() - start
 
+    def examine(self, tasks: Iterable[Task]) -> None:
+        """Run the functions of each operator at the smallest of its tasks, before anything is measured.
+
+        Raises:
+            OperatorError: one raises or returns what it must not, or the process is lost over inputs and reference.
+        """
+        smallest: dict[tuple[str, str], Task] = {}
+        for task in sorted(tasks, key=lambda task: task.problem.rows * task.problem.hidden):
+            if task.candidates:
+                smallest.setdefault((task.problem.key, task.problem.dtype), task)
+        for problem, candidates in smallest.values():
+            with suppress(NoMemoryError):  # of the device, which may be free when the problem's turn comes
+                try:
+                    self.ask_twice("prove", problem, candidates[0], seconds=STEPS_SECONDS)
+                except WorkerLostError as error:
+                    raise OperatorError(
+                        f"operator {problem.operator!r}: its inputs and reference, for {problem}, cost the process "
+                        f"that drives the device ({error})"
+                    ) from None
+                with suppress(WorkerLostError):  # the gate finds the config
+                    self.ask("make_calls", problem, candidates, seconds=STEPS_SECONDS)
+
     def measure(self, task: Task, race: Race, meanwhile: Callable[[], None] | None = None) -> Mapping[Config, Outcome]:
         """Gate each binary once, time the candidates that pass, compare their outputs again."""
         self.compiled(task)
@@ -207,8 +231,9 @@ class WorkerBench:
 
     def phases(self) -> Phases:
         """Seconds waiting for the compiler, in the gate and in timing; rounds, void rounds and lost workers."""
-        counts = {"rounds": self._rounds, "void_rounds": self._void_rounds, "worker_restarts": self._restarts}
-        return Phases(**self._seconds, protocol={"regime": self._identity.regime, **counts, **self._protocol})
+        protocol = {"rounds": self._rounds, "void_rounds": self._void_rounds, "worker_restarts": self._restarts}
+        told = {"undigested": self._undigested} if self._undigested else {}
+        return Phases(**self._seconds, protocol={"regime": self._identity.regime, **protocol, **told, **self._protocol})
 
     def close(self) -> dict[str, object]:
         """End the worker and the compilers; returns the summary of the clocks."""
@@ -306,6 +331,8 @@ class WorkerBench:
         elif result is not None and result.shared_bytes > self.target.shared_bytes:
             reason = f"{result.shared_bytes} bytes of shared memory exceed {self.target.shared_bytes}"
             self._failed[key] = Outcome("out_of_resources", reason)
+        if result is not None:
+            self._undigested = result.undigested or self._undigested
         if self._cache and result and result.toolchain:
             self._cache.note(problem, candidate.launch, result.made, result.toolchain, self.target.name)
         return result

@@ -21,7 +21,7 @@ from normtune.tuner.device.engine import Block, DeviceLostError, Identity, NoMem
 from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Candidate
 from normtune.tuner.timing.clocks import ClockWatch
-from normtune.tuner.timing.gate import LaunchFailedError, gate, one_line
+from normtune.tuner.timing.gate import LaunchFailedError, gate, make_calls, one_line, prove
 from normtune.tuner.timing.timing import CudaSession, Timer
 
 
@@ -77,6 +77,17 @@ class CudaEngine:
             with self._translated():
                 self._speed = Speed(*self.ready().speed(), 1)
         return self._speed
+
+    def prove(self, problem: Problem, candidate: Candidate) -> None:
+        """Make the inputs and the reference of a candidate's gate."""
+        with self._translated():
+            prove(operator(problem.operator), problem, candidate, self.target, self._torch_device)
+
+    def make_calls(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
+        """Make the kernel calls of candidates, and launch none."""
+        with self._translated():
+            launches = [candidate.launch for candidate in candidates]
+            make_calls(operator(problem.operator), problem, launches, self._torch_device)
 
     def gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
         """Check the binary of a candidate on a problem of the gate's own."""

@@ -61,6 +61,22 @@ class Engine(Protocol):
         """Speed of the machine; asked for once the engine is open, to be ready when it is needed."""
         ...
 
+    def prove(self, problem: Problem, candidate: Candidate) -> None:
+        """Make the inputs and the reference of a candidate's gate.
+
+        Raises:
+            OperatorError: a function of the operator raises, or returns what it must not.
+        """
+        ...
+
+    def make_calls(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
+        """Make the kernel calls of candidates, and launch none.
+
+        Raises:
+            OperatorError: they cannot be made.
+        """
+        ...
+
     def gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
         """Check the binary of a candidate; returns its failure, or None."""
         ...

@@ -17,7 +17,7 @@ from normtune.kernels.target import Target
 from normtune.results.database.store import Coverage, Store
 from normtune.results.records import Device, launch_digest
 from normtune.results.regimes import COLD
-from normtune.tuner.compiling.pool import codes_of
+from normtune.tuner.compiling.pool import UNDIGESTED, codes_of
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.resume import Stored
 
@@ -102,8 +102,11 @@ def compare(stored: Stored, target: Target, most_binaries: int | None = None) ->
     codes = codes_of(pairs, target.name)
     same: list[tuple[Problem, Config]] = []
     for pair, launch in asked.items():
-        timed = stored[pair].code
-        (same if timed and codes.get((pair[0], launch)) == timed.code else changed).append(pair)
+        timed, code = stored[pair].code, codes.get((pair[0], launch))
+        if code == b"":
+            undecided[UNDIGESTED] += stored[pair].fingerprint != fingerprint(known[pair[0].operator])
+            continue
+        (same if timed and code == timed.code else changed).append(pair)
     return Comparison(tuple(same), tuple(changed), +undecided, _fingerprints(stored, same, changed))
 
 

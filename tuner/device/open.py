@@ -105,6 +105,14 @@ class Bench(Protocol):
         """Wait for the binaries of a task, at most `seconds`; whether they are compiled."""
         ...
 
+    def examine(self, tasks: Iterable[Task]) -> None:
+        """Run the functions of each operator at one of its tasks, before anything is measured.
+
+        Raises:
+            OperatorError: one raises, or returns what it must not.
+        """
+        ...
+
     def measure(self, task: Task, race: Race, meanwhile: Callable[[], None] | None = None) -> Mapping[Config, Outcome]:
         """Gate one task and time it in the batches of a race.
 

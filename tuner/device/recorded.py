@@ -22,7 +22,7 @@ from normtune.results.exchange.recorded_code import (
     launches_digest,
     pairs_of,
 )
-from normtune.tuner.compiling.pool import codes_of
+from normtune.tuner.compiling.pool import UNDIGESTED, codes_of
 from normtune.tuner.device.identity import triton_version
 
 
@@ -39,7 +39,7 @@ def record(evidence: Evidence) -> RecordedCode:
             raise NormtuneError(f"the kernels of {name} changed since they were recorded: take the sources of then")
     pairs = pairs_of(evidence)
     cells = _digests(pairs, target)
-    if missing := {cell_of(*pair) for pair in pairs} - cells.keys():
+    if missing := {cell_of(*pair) for pair in pairs} - {cell for cell, digest in cells.items() if digest}:
         raise NormtuneError(f"{len(missing)} cells cannot be launched or compiled, {min(missing)} among them")
     launches = {name: _launches(name, pairs, target) for name in fingerprints}
     return RecordedCode(triton_version(), fingerprints, launches, cells)
@@ -69,11 +69,14 @@ def difference(code: RecordedCode | None, evidence: Evidence, asked: Collection[
     if not suspects:
         return Difference(())
     wanted = {cell for cell in asked if cell.operator in suspects}
-    if reason := _undecidable(code, wanted):
+    digests: dict[Cell, bytes] = {}
+    if not (reason := _undecidable(code, wanted)):
+        digests = _digests([pair for pair in pairs if cell_of(*pair) in wanted], target)
+        reason = UNDIGESTED if b"" in digests.values() else ""
+    if reason:
         by_sources = tuple(name for name in suspects if not is_current(known[name], fingerprints[name]))
         return Difference(by_sources, undecided=reason if by_sources else "")
     assert code is not None
-    digests = _digests([pair for pair in pairs if cell_of(*pair) in wanted], target)
     return Difference(suspects, tuple(sorted(cell for cell in wanted if digests.get(cell) != code.cells[cell])))
 
 
@@ -103,7 +106,10 @@ def _launches(name: str, pairs: Iterable[tuple[Problem, Config]], target: Target
 
 
 def _digests(pairs: Iterable[tuple[Problem, Config]], target: Target) -> dict[Cell, bytes]:
-    """The digests of cells, given all of their pairs; without cells that cannot be launched or compiled."""
+    """The digests of cells, given all of their pairs, empty where a pair has none.
+
+    Cells that cannot be launched or compiled are left out.
+    """
     known = operators()
     launches: dict[Cell, list[tuple[Problem, AnyLaunch | None]]] = {}
     for problem, config in pairs:
@@ -117,5 +123,5 @@ def _digests(pairs: Iterable[tuple[Problem, Config]], target: Target) -> dict[Ce
     for cell, pairs_of_cell in launches.items():
         parts = [codes.get((problem, launch)) if launch else None for problem, launch in pairs_of_cell]
         if None not in parts:
-            cells[cell] = cell_digest(part for part in parts if part)
+            cells[cell] = b"" if b"" in parts else cell_digest(part for part in parts if part)
     return cells

@@ -76,6 +76,12 @@ class ReplayEngine:
         """Zero bytes per second, as a replay moves none."""
         return Speed(0.0, _BLOCK_SECONDS, 1)
 
+    def prove(self, problem: Problem, candidate: Candidate) -> None:
+        """Do nothing: nothing is launched."""
+
+    def make_calls(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
+        """Do nothing: nothing is launched."""
+
     def gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
         """Always None: `warm_up` returns the recorded failures of the gate."""
         return None

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
+from normtune.errors import NormtuneError
 from normtune.kernels.call import KernelCall, run
 from normtune.kernels.config import Config
 from normtune.kernels.operator import AnyLaunch, OperatorSpec
 from normtune.kernels.problem import IN_OUT, OUTPUT, SCRATCH, Buffer, Problem
+from normtune.kernels.spec_faults import OperatorError, check_returned, reraise
 from normtune.kernels.target import Target
 from normtune.tuner.timing import memory
 from normtune.tuner.timing.capture import capture
@@ -58,16 +60,31 @@ def launch(calls: Callable[[], Iterable[KernelCall]]) -> None:
 
     Raises:
         LaunchFailedError: the launch fails.
+        OperatorError: the calls cannot be made, which is no outcome of a config.
     """
     try:
         run(calls())
-    # Any exception in an operator's code is this config's outcome.
+    except OperatorError:
+        raise
+    # Any exception of Triton, the driver or an implementation is this config's outcome.
     except Exception as error:
         raise failure(error) from None
 
 
-def failure(error: Exception) -> LaunchFailedError:
-    """The outcome of a config whose launch raised `error`."""
+def failure(error: Exception, was_prepared: bool = False) -> LaunchFailedError:
+    """The outcome of a config whose launch raised `error`.
+
+    Raises:
+        NormtuneError: the error is the machine's, as of a full disk.
+        Exception: `error`, if the launch was prepared and it is one of code that does not fit together, so of ours.
+    """
+    if was_prepared and isinstance(
+        error, OperatorError | AttributeError | ImportError | KeyError | NameError | TypeError
+    ):
+        raise error
+    if isinstance(error, OSError):
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        raise NormtuneError(f"nothing can be launched ({reason}): `normtune doctor` looks for the cause") from error
     if isinstance(error, OutOfResources):
         return LaunchFailedError(one_line(error), "out_of_resources")
     if isinstance(error, torch.OutOfMemoryError):
@@ -101,6 +118,7 @@ def gate(
     Raises:
         LaunchFailedError: the launch fails.
         WrongResultError: an output is wrong or unwritten, or other memory was written.
+        OperatorError: a function of the operator raises, which is no outcome of a config.
     """
     problem, resolved = gate_launch(spec, problem, candidate, target)
     inputs, expected = _case(spec, problem, device, wide)
@@ -128,6 +146,63 @@ def gate(
         memory.mark_difference(tensor, given[name], mark)
         if mark.item():
             raise WrongResultError(f"{name}: is an input and was written")
+
+
+def inputs_of(
+    spec: OperatorSpec, problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool
+) -> dict[str, Tensor]:
+    """Fresh tensors that an operator reads, by name.
+
+    Raises:
+        OperatorError: its `inputs` raises, or returns other tensors than its buffers.
+    """
+    try:
+        tensors = dict(spec.references().inputs(problem, generator, device, hostile))
+        check_returned(tensors, [one for one in spec.buffers(problem) if one.role not in (OUTPUT, SCRATCH)])
+    except Exception as error:
+        reraise(spec.name, "inputs", error, problem)
+    return tensors
+
+
+def reference_of(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What each output should be, from the tensors that an operator reads, as `Expected` values by name.
+
+    Raises:
+        OperatorError: its `reference` raises, or returns other outputs than its buffers.
+    """
+    outputs = [one._replace(dtype="") for one in spec.buffers(problem) if one.role in (OUTPUT, IN_OUT)]
+    try:
+        expected = dict(spec.references().reference(problem, tensors, **spec.scalars))
+        check_returned({name: value for name, (value, _) in expected.items()}, outputs)
+    except Exception as error:
+        reraise(spec.name, "reference", error, problem)
+    return expected
+
+
+def prove(
+    spec: OperatorSpec, problem: Problem, candidate: tuple[Config, AnyLaunch], target: Target, device: torch.device
+) -> None:
+    """Make the inputs and the reference of a gate.
+
+    Raises:
+        OperatorError: a function of the operator raises, or returns what it must not.
+    """
+    _case(spec, gate_launch(spec, problem, candidate, target)[0], device, False)
+
+
+def make_calls(spec: OperatorSpec, problem: Problem, launches: Iterable[AnyLaunch], device: torch.device) -> None:
+    """Make the kernel calls of launches of a problem, and launch none.
+
+    Raises:
+        OperatorError: they cannot be made.
+    """
+    tensors = {
+        one.name: torch.empty(one.shape, dtype=getattr(torch, one.dtype), device=device)
+        for one in spec.buffers(problem)
+    }
+    for resolved in launches:
+        workspace = torch.empty(max(1, resolved.workspace), dtype=torch.float32, device=device)
+        spec.calls(resolved, problem, tensors, workspace, spec.scalars)
 
 
 def check_calls(
@@ -256,12 +331,11 @@ def _case(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Hostile inputs of a problem, and their reference results."""
     generator = torch.Generator(device).manual_seed(20_000 + problem.hidden)
-    references = spec.references()
-    inputs = references.inputs(problem, generator, device, True)
+    inputs = inputs_of(spec, problem, generator, device, True)
     for name in spec.wide_buffers if wide else ():
         if name in inputs:
             inputs[name] = inputs[name].float() * (1 + 2**-12)  # values outside of the narrow dtype
-    return inputs, references.reference(problem, inputs, **spec.scalars)
+    return inputs, reference_of(spec, problem, inputs)
 
 
 def _guarded(buffer: Buffer, device: torch.device) -> tuple[Tensor, Tensor]:

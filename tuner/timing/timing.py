@@ -30,13 +30,14 @@ from normtune.kernels.calling.launcher import Prepared, prepare
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, OperatorSpec
 from normtune.kernels.problem import IN_OUT, Buffer, Problem
+from normtune.kernels.spec_faults import OperatorError
 from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.results.regimes import COLD, EAGER, WARM
 from normtune.tuner.timing import memory
 from normtune.tuner.timing.arena import Arena
 from normtune.tuner.timing.capture import capture
 from normtune.tuner.timing.eager import Run, Streamed
-from normtune.tuner.timing.gate import CALLS, CALLS_BYTES, LaunchFailedError, check_calls, failure, launch
+from normtune.tuner.timing.gate import CALLS, CALLS_BYTES, LaunchFailedError, check_calls, failure, launch, reference_of
 from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
 
 SENTINEL_TOLERANCE = 0.02
@@ -307,7 +308,7 @@ class CudaSession(Generic[Label]):
         """
         tensors = self._draw(1)[0]
         self._restore(tensors)
-        expected = self._spec.references().reference(self._problem, tensors, **self._spec.scalars)
+        expected = reference_of(self._spec, self._problem, tensors)
         outputs = {name: tensors[name] for name in expected}
         many = max(1, min(CALLS, CALLS_BYTES // self._footprint))
         failed = {}
@@ -362,17 +363,19 @@ class CudaSession(Generic[Label]):
         try:
             prepared(*tensors.values(), None, *([] if shared is None else [shared]))
         except Exception as error:
-            raise failure(error) from None
+            raise failure(error, was_prepared=True) from None
 
     def _prepared_launch(self, label: Label) -> Prepared | None:
-        """The repeatable launch; None where the order of a kernel's arguments has none: a failure in `eager`."""
+        """The repeatable launch; None where the order of a kernel's arguments has none: an error in `eager`."""
         if label not in self._prepared:
             try:
                 self._prepared[label] = self._prepare(label)
-            except Exception as error:
-                if self._regime == EAGER or not isinstance(error, ValueError):
-                    raise failure(error) from None
+            except ValueError as error:
+                if self._regime == EAGER:
+                    raise OperatorError(f"operator {self._spec.name!r} cannot be timed in eager: {error}") from None
                 self._prepared[label] = None
+            except Exception as error:
+                raise failure(error, was_prepared=True) from None
         return self._prepared[label]
 
     def _prepare(self, label: Label) -> Prepared:

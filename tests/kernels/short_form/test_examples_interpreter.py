@@ -13,6 +13,7 @@ from normtune.kernels import load_file, operator
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.operator import ImplementationLaunch
 from normtune.kernels.short_form.decorator import kernel_operator
+from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import Candidate, candidates
 from normtune.tuner.timing import gate as gates
@@ -132,5 +133,6 @@ def test_a_reference_of_another_shape_is_told():
     declared(reference=lambda x, sum, factor: (sum + factor * x)[0])
     spec = operator.operator("added.heads=2")
     problem, kept = candidates_of(spec)
-    with pytest.raises(ValueError, match=r"the reference of added.heads=2 returns sum of shape \(2, 24\), expected"):
+    told = r"operator 'added.heads=2': its reference returns sum of float64 \(2, 24\): expected float64 \(16, 2, 24\)"
+    with pytest.raises(OperatorError, match=told):
         gate(spec, problem, kept[0], TARGET, CPU)

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
+import torch
 import triton
 from typer.testing import CliRunner
 
+import normtune
 from normtune import cli
 from normtune.errors import UsageError
 from normtune.heuristics.fitted.emit import body_text
@@ -23,11 +25,14 @@ from normtune.kernels.problem import nearest_sizes, split_sizes, with_sizes
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.spec import rms_norm_forward
 from normtune.kernels.short_form.decorator import kernel_operator
+from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
 from normtune.results.exchange.parquet_csv import read_parquet
 from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import jobs_of
-from normtune.tuner.plan.plan import candidates, problems
+from normtune.tuner.plan.plan import candidates, plan, problems
+from normtune.tuner.timing.gate import inputs_of, reference_of
+from normtune.tuner.timing.trial import gate_launch
 
 H200 = TARGETS["sm_90"]
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -244,10 +249,96 @@ def test_a_name_is_taken_once() -> None:
         declared()
 
 
-def test_what_the_function_throws_makes_a_config_illegal() -> None:
-    spec = declared().spec
-    with pytest.raises(IllegalConfigError, match="NotImplementedError"):
-        spec.launch(ToyConfig(64, 4), spec.problem(4, 8, "float16"), H200)
+def test_a_function_that_refuses_a_config_makes_it_illegal() -> None:
+    def choosy(x, y, config):
+        if config.block == 64:
+            raise normtune.IllegalConfigError("64 is beyond me")
+        _two_kernel[(1,)](x, y, 1, 1.0)
+
+    spec = declared_of(choosy).spec
+    problem = spec.problem(4, 8, "float16")
+    for _ in range(2):
+        with pytest.raises(IllegalConfigError, match=r"^64 is beyond me$"):
+            spec.launch(ToyConfig(64, 4), problem, H200)
+    assert spec.is_legal(ToyConfig(128, 4), problem, H200)
+
+
+def broken(config, problem, target):
+    return config.blocks == 1  # its author meant `block`
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "function unlaunchable raises NotImplementedError"),
+        ({"leaves_out": broken}, "leaves_out raises AttributeError: 'ToyConfig' object has no attribute 'blocks'"),
+        ({"legal": broken}, "legal raises AttributeError: 'ToyConfig' object has no attribute 'blocks'"),
+    ],
+)
+def test_a_function_of_an_operator_that_raises_is_named_and_makes_no_config_illegal(changes, told) -> None:
+    with pytest.raises(OperatorError) as caught:
+        plan([declared(**changes).spec.problem(4, 8, "float16")], "default", H200)
+    line = str(caught.value)
+    assert line.startswith(f"operator 'toy': its {told} (test_short_form.py, line ") and "\n" not in line
+    assert ", for block=64 warps=1 at toy" in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"reference": lambda x: x / 0 + 1 // 0}, "reference raises ZeroDivisionError"),
+        ({"reference": lambda x: None}, "reference raises AttributeError: 'NoneType' object has no attribute 'abs'"),
+        ({"reference": lambda x: (x, x)}, "reference returns 2 outputs: expected y"),
+        ({"reference": lambda x: x[0]}, "reference returns y of float64 (8,): expected float64 (4, 8)"),
+        ({"inputs": lambda *_: {}}, "inputs returns the tensors none: expected x"),
+        (
+            {"inputs": lambda *_: {"x": torch.zeros(4, 8)}},
+            "inputs returns x of float32 (4, 8): expected float16 (4, 8)",
+        ),
+        (
+            {"inputs": lambda *_: {"x": torch.zeros(4).half()}},
+            "inputs returns x of float16 (4,): expected float16 (4, 8)",
+        ),
+        ({"inputs": lambda problem: {}}, "inputs raises TypeError: "),
+    ],
+)
+def test_inputs_and_a_reference_at_fault_are_named(changes, told) -> None:
+    spec = declared(**changes).spec
+    problem = spec.problem(4, 8, "float16")
+    with pytest.raises(OperatorError) as caught:
+        reference_of(spec, problem, inputs_of(spec, problem, torch.Generator(), torch.device("cpu"), True))
+    assert str(caught.value).startswith(f"operator 'toy': its {told}") and "\n" not in str(caught.value)
+
+
+def test_functions_of_a_full_spec_are_named() -> None:
+    def fail(*arguments):
+        raise KeyError("rows")
+
+    fields = {"space": fail, "resolve": fail, "trial": fail, "kernel_module": "nowhere", "reference_module": "nowhere"}
+    spec = dataclasses.replace(rms_norm_forward, **fields)
+    problem = spec.problem(4, 8, "float16")
+    config = rms_norm_forward.default_config(problem, H200)
+    launch = rms_norm_forward.launch(config, problem, H200)
+    for call, told in (
+        (lambda: spec.configs("default", problem, H200), "space raises KeyError: 'rows' (test_short_form.py"),
+        (lambda: spec.launch(config, problem, H200), "resolve raises KeyError: 'rows' (test_short_form.py"),
+        (
+            lambda: gate_launch(spec, problem, (config, launch), H200),
+            "trial raises KeyError: 'rows' (test_short_form.py",
+        ),
+        (
+            lambda: spec.calls(launch, problem, {}, None, {}),
+            "calls raises ModuleNotFoundError: No module named 'nowhere'",
+        ),
+        (
+            lambda: inputs_of(spec, problem, None, None, True),
+            "inputs raises ModuleNotFoundError: No module named 'nowhere'",
+        ),
+        (lambda: reference_of(spec, problem, {}), "reference raises ModuleNotFoundError: No module named 'nowhere'"),
+    ):
+        with pytest.raises(OperatorError) as caught:
+            call()
+        assert str(caught.value).startswith(f"operator 'rms_norm_forward': its {told}")
 
 
 def test_named_integers_make_an_operator_each(monkeypatch) -> None:

@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from normtune.errors import NormtuneError
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
-from normtune.tuner.compiling.code import normalised
+from normtune.tuner.compiling import compiler
+from normtune.tuner.compiling import pool as pool_module
+from normtune.tuner.compiling.code import Code, normalised
+from normtune.tuner.compiling.compiler import Compiled
 from normtune.tuner.compiling.pool import codes_of, compile_all, jobs_of
+from normtune.tuner.plan.binaries import Job
 
 TARGET = TARGETS["sm_90"]
 
@@ -100,6 +106,108 @@ def test_names_and_places_do_not_count_and_all_that_is_compiled_does(tmp_path, t
     assert found[: len(SAME)] == [plain] * len(SAME)
     for name, other in zip(OTHER, found[len(SAME) :], strict=True):
         assert not set(other) & set(plain), name
+
+
+@pytest.mark.long
+def test_an_interface_of_triton_that_is_gone_costs_the_digest_and_no_config():
+    script = Path(__file__).with_name("without_interfaces.py")
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    told = [line.split("|") for line in ran.stdout.splitlines()]
+    assert {status for _, _, status, *_ in told} == {"ok"}
+    missed = {f"{of} {name}" for of, name, _, has_digest, _ in told if has_digest == "False"}
+    assert missed >= {"runtime jit_cache_hook", "triton.compiler ASTSource", "ir context", "backend add_stages"}
+    assert all((has_digest == "True") == (not reason) for *_, has_digest, reason in told)
+
+
+@pytest.fixture
+def job():
+    spec = operator("rms_norm_forward")
+    problem = spec.problem(64, 256, "bfloat16")
+    launch = spec.launch(spec.default_config(problem, TARGET), problem, TARGET)
+    return Job(problem, launch, ((problem, launch),))
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "kind", "told"),
+    [
+        ("_calls", OperatorError("operator 'x': its calls raises"), OperatorError, "^operator 'x': its calls raises$"),
+        (
+            "warmup",
+            OSError(28, "No space left on device"),
+            NormtuneError,
+            r"^nothing can be compiled \(OSError: .* No s",
+        ),
+        (
+            "_described",
+            AttributeError("no asm"),
+            NormtuneError,
+            r"^normtune cannot read .* \(AttributeError: no asm\): ",
+        ),
+        ("_described", NormtuneError("cuobjdump is missing"), NormtuneError, "^cuobjdump is missing$"),
+    ],
+)
+def test_what_fails_besides_the_compiler_is_no_outcome(monkeypatch, job, name, error, kind, told):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(compiler, "warmup", lambda calls: [])
+    monkeypatch.setattr(compiler, name, fail)
+    with pytest.raises(kind, match=told):
+        compiler.compile_job(job, False)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("PassManager::run failed"), AssertionError("num_warps"), KeyError("a")])
+def test_what_the_compiler_raises_is_the_outcome_of_the_config(monkeypatch, job, error):
+    def fail(calls):
+        raise error
+
+    monkeypatch.setattr(compiler, "warmup", fail)
+    done = compiler.compile_job(job, False)
+    assert (done.status, done.codes) == ("compile_error", ()) and type(error).__name__ in done.reason
+
+
+CALLING = """
+import tempfile
+from normtune.kernels.operator import operator
+from normtune.tuner.compiling import compiler
+from normtune.tuner.plan.plan import plan
+from normtune.kernels.target import TARGETS
+compiler.activate("sm_90", 0, tempfile.mkdtemp())
+spec = operator("rms_norm_forward")
+made = spec.kernels().calls
+for change in ({"options": {"nonsense": 3}}, {"args": ()}):
+    def calls(*arguments, **scalars):
+        return [call._replace(**{name: call.options | value if value else value for name, value in change.items()})
+                for call in made(*arguments, **scalars)]
+    spec.kernels().calls = calls
+    try:
+        job = plan([spec.problem(64, 256, "bfloat16")], "quick", TARGETS["sm_90"]).jobs()[0]
+        print(compiler.compile_job(job, False))
+    except RuntimeError as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.long
+def test_calls_that_do_not_fit_their_kernel_are_told():
+    ran = subprocess.run([sys.executable, "-c", CALLING], capture_output=True, text=True, timeout=120)
+    unknown, missing = ran.stdout.splitlines() or [ran.stderr]
+    begin = "OperatorError operator 'rms_norm_forward': its call of "
+    assert unknown.startswith(begin) and "does not fit the kernel (KeyError: 'Keyword argument nonsense" in unknown
+    assert missing.startswith(begin) and "does not fit the kernel (TypeError: " in missing
+    assert unknown.endswith(", for rms_norm_forward bfloat16 64 x 256")
+
+
+def test_a_digest_that_is_not_known_is_empty(job):
+    pairs = dict.fromkeys(job.serves)
+    for done, found in (
+        (Compiled(job, "crashed", "killed"), dict.fromkeys(pairs, Code(b""))),
+        (Compiled(job, "timeout", "slow"), dict.fromkeys(pairs, Code(b""))),
+        (Compiled(job, "ok", codes=(Code(b""),), undigested="other"), dict.fromkeys(pairs, Code(b""))),
+        (Compiled(job, "compile_error", "refused"), {}),
+    ):
+        assert dict(pool_module._codes_of(done)) == found
 
 
 @pytest.mark.long

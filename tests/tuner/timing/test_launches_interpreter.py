@@ -5,9 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from normtune.errors import NormtuneError
+from normtune.kernels.calling.launcher import Prepared
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import split_key
+from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing import memory, timing
@@ -82,13 +85,37 @@ def test_the_copy_copies(timer):
     assert memory.copy_call(tensors["source"], tensors["target"]).args[2] == tensors["source"].numel()
 
 
-def test_what_cannot_be_prepared_is_the_outcome_of_its_config(timer, monkeypatch):
+def test_calls_that_raise_are_no_outcome_of_a_config(timer, monkeypatch):
     session, (config, *_) = session_of(timer, "rms_norm_forward")
 
     def calls(*arguments, **scalars):
         raise ValueError("rows are beyond me")
 
     monkeypatch.setattr(session._spec.kernels(), "calls", calls)
-    with pytest.raises(LaunchFailedError, match="ValueError: rows are beyond me") as caught:
+    told = r"^operator 'rms_norm_forward': its calls raises ValueError: rows are beyond me \(test_launches_interp"
+    with pytest.raises(OperatorError, match=told):
         session.launcher(config)
-    assert caught.value.status == "crashed"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (RuntimeError("Triton Error [CUDA]: invalid argument"), LaunchFailedError, "^RuntimeError: Triton Error"),
+        (AttributeError("it has no calls"), AttributeError, "it has no calls"),
+        (
+            OSError(28, "No space left on device"),
+            NormtuneError,
+            r"^nothing can be launched \(OSError: .* No space left",
+        ),
+    ],
+)
+def test_an_error_of_a_launch_is_the_outcome_of_its_config_unless_it_is_ours(timer, monkeypatch, error, kind, told):
+    session, (config, *_) = session_of(timer, "rms_norm_forward")
+    launch_once = session.launcher(config)
+
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(Prepared, "__call__", fail)
+    with pytest.raises(kind, match=told):
+        launch_once(timer.arena.slices(session._spec.buffers(session._problem), 1)[0])
