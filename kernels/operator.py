@@ -200,7 +200,10 @@ class OperatorSpec:
         """Whether it has the knobs of this operator, or names one of its implementations."""
         if isinstance(config, Implementation):
             return config.implementation in self.implementations
-        return config._fields == self.config._fields
+        if type(config) is self.config:
+            return True
+        kinds = [knob.kind for knob in self.config.knobs]
+        return config._fields == self.config._fields and list(map(type, config)) == kinds
 
     def limiting_part(self, variant: str) -> str:
         """The variant with only those flags off on which legality depends."""
@@ -222,7 +225,10 @@ class OperatorSpec:
             raise IllegalConfigError(f"{config} has not the knobs of {self.name}: {', '.join(self.config._fields)}")
         if isinstance(config, Implementation):
             return ImplementationLaunch(config.implementation)
-        launch = self.resolve(config, problem, target, alignment)
+        try:
+            launch = self.resolve(config, problem, target, alignment)
+        except ZeroDivisionError:
+            raise IllegalConfigError(f"{config} has a 0 by which its launch divides") from None
         if launch.grid < 1:
             raise IllegalConfigError("a fixed grid of no programs")
         return launch
