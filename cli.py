@@ -6,6 +6,7 @@ any more. The commands themselves are in the `commands.py` of each
 room, which import what is heavy inside their functions, so that `--help` stays instant.
 """
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -60,6 +61,20 @@ class ErrorLines(TyperGroup):
         except BrokenPipeError:
             _stop_printing()
             raise typer.Exit(141) from None
+        except (OSError, RuntimeError) as error:
+            if not (lacking := _lacking(error)):
+                raise
+            say(f"normtune: error: {lacking}; what was measured so far is stored", error=True)
+            raise typer.Exit(1) from None
+
+
+def _lacking(error: OSError | RuntimeError) -> str:
+    """What the operating system has no more of, and what to do; empty for another error."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"too many files are open ({error.strerror}): raise the limit, `ulimit -n 1024`"
+    if (isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ENOMEM)) or "start new thread" in str(error):
+        return f"no process or thread can be started ({error}): raise the limit, `ulimit -u`, or end other programs"
+    return ""
 
 
 app = typer.Typer(

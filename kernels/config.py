@@ -14,6 +14,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, dataclass_transform, get_args, get_origin
 
 KINDS: dict[str, type] = {"int": int, "str": str}
+# Knobs by which a launch rule may divide before it asks what is legal.
+_LEAST = {"block_row": 1, "num_warps": 1, "num_stages": 1}
+_MOST = 1 << 20
+# What a message takes of a text that somebody else wrote.
+_MOST_CHARACTERS = 200
 
 
 class Knob(NamedTuple):
@@ -127,18 +132,37 @@ class Config(tuple[Any, ...]):
             if cls is Config:
                 of = class_of(tuple(Knob(name, _known_kind(value)) for name, value in values.items()))
             config: Self = of(**values)
-        except (json.JSONDecodeError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"not a config: {text!r} ({error})") from None
+        except (json.JSONDecodeError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            why = str(error)[:_MOST_CHARACTERS]
+            raise ValueError(f"not a config: {text[:_MOST_CHARACTERS]!r} ({why})") from None
         for knob, value in zip(config.knobs, config, strict=True):
             if type(value) is not knob.kind:
                 expected = knob.kind.__name__
-                raise ValueError(f"not a config: {knob.name} is {value!r}, expected {expected}, in {text!r}")
+                shown = text[:_MOST_CHARACTERS]
+                raise ValueError(f"not a config: {knob.name} is {str(value)[:40]!r}, expected {expected}, in {shown!r}")
         return config
 
     def __reduce__(self) -> tuple[Any, ...]:
         if type(self).__qualname__ == _NAMELESS:
             return _revived, (self.knobs, tuple(self))
         return type(self), tuple(self)
+
+
+def check_values(config: Config) -> None:
+    """Check the values of a config that comes from elsewhere: launch rules divide before they ask what is legal.
+
+    Raises:
+        ValueError: a number is out of its range, or a text is no plain name.
+    """
+    if config == COPY:
+        return
+    for name, value in config._asdict().items():
+        if isinstance(value, str):
+            if not value.isidentifier():
+                raise ValueError(f"{name} of a config is {value[:40]!r}, expected a name such as row")
+        elif not (least := _LEAST.get(name, 0)) <= value <= _MOST:
+            shown = value if abs(value) < 1 << 62 else "a larger number"
+            raise ValueError(f"{name} of a config is {shown}, expected {least} to {_MOST}")
 
 
 _NAMELESS = "_AnyConfig"

@@ -203,7 +203,10 @@ class OperatorSpec:
         """Whether it has the knobs of this operator, or names one of its implementations."""
         if isinstance(config, Implementation):
             return config.implementation in self.implementations
-        return config._fields == self.config._fields
+        if type(config) is self.config:
+            return True
+        kinds = [knob.kind for knob in self.config.knobs]
+        return config._fields == self.config._fields and list(map(type, config)) == kinds
 
     def limiting_part(self, variant: str) -> str:
         """The variant with only those flags off on which legality depends."""
@@ -229,6 +232,8 @@ class OperatorSpec:
             launch = self.resolve(config, problem, target, alignment)
         except IllegalConfigError:
             raise
+        except ZeroDivisionError:
+            raise IllegalConfigError(f"{config} has a 0 by which its launch divides") from None
         except Exception as error:
             self._raise("resolve", error, f"{config} at {problem}")
         if launch.grid < 1:

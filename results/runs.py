@@ -43,9 +43,19 @@ def from_plain(value: Any) -> Run:
             raise ValueError(f"{name} of a run is {value[name]!r}, expected a text")
     if not isinstance(software, dict) or not all(isinstance(version, str) for version in software.values()):
         raise ValueError(f"software of a run is {software!r}, expected versions by name")
+    if not _is_flat(value["protocol"]):
+        raise ValueError("protocol of a run is nested too deep")
     if not isinstance(value["protocol"], dict):
         raise ValueError(f"protocol of a run is {value['protocol']!r}, expected values by name")
     return Run(value["id"], Device(**device), software, value["started"], value["protocol"])
+
+
+def _is_flat(value: object, levels: int = 20) -> bool:
+    """Whether lists and dictionaries are in each other at most so deep."""
+    if not isinstance(value, dict | list):
+        return True
+    parts = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_flat(part, levels - 1) for part in parts)
 
 
 def check_started(started: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from normtune.kernels.config import COPY, Config
+from normtune.kernels.config import check_values
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.target import MOST_SMS
@@ -17,9 +17,6 @@ from normtune.results.records import STATUSES, Run
 from normtune.results.regimes import REGIMES
 from normtune.results.runs import check_started
 
-# Knobs by which a launch rule may divide before it asks what is legal.
-_LEAST = {"block_row": 1, "num_warps": 1, "num_stages": 1}
-_MOST = 1 << 20
 _MOST_BYTES = 1 << 50
 _MOST_DIGEST = 32
 
@@ -72,28 +69,12 @@ def check_columns(columns: Mapping[str, Sequence[Any]]) -> None:
         config = read_config(operator, text)
         if config.to_json() != text:
             raise ValueError(f"config is not canonical: {text!r}")
-        _check_config(config)
+        check_values(config)
     for code in filter(None, set(columns["code"])):
         if not code.launch or any(len(digest) > _MOST_DIGEST for digest in code):
             sizes = ", ".join(str(len(digest)) for digest in code)
             raise ValueError(f"digests of code have {sizes} bytes, expected 1 to {_MOST_DIGEST} of the launch")
     _check_samples(columns)
-
-
-def _check_config(config: Config) -> None:
-    """Check the assumptions of launch rules, which divide by warps and rows before they test legality.
-
-    Raises:
-        ValueError: a number is out of its range, or schedule or finish is no plain name.
-    """
-    if config == COPY:
-        return
-    for name, value in config._asdict().items():
-        if isinstance(value, str):
-            if not value.isidentifier():
-                raise ValueError(f"{name} of a config is {value!r}, expected a name such as row")
-        elif not (least := _LEAST.get(name, 0)) <= value <= _MOST:
-            raise ValueError(f"{name} of a config is {value}, expected {least} to {_MOST}")
 
 
 def _check_samples(columns: Mapping[str, Sequence[Any]]) -> None:

@@ -85,7 +85,7 @@ def check(
         )
     if not is_plain(header.regenerate):
         failures.append(f"its line Regenerate would run more than `normtune fit`: {_refit_advice(header)}")
-    if header.format == FORMAT and text[: len(text) - len(body)].split() != header.text().split():
+    if header.format == FORMAT and _words(text[: len(text) - len(body)]) != _words(header.text()):
         failures.append(f"its header has other lines than those that normtune writes; {_refit_advice(header)}")
     if quick:
         notes.append("not fitted again, as --quick was given")
@@ -176,6 +176,11 @@ def _compared(expected: str, text: str, header: Header, source: str, notes: list
     if len(shown) > _DIFF_LINES:
         shown[-1] = "..."
     return ["\n".join([f"it is not what {source} gives; {_refit_advice(header)}", *shown])]
+
+
+def _words(comment: str) -> list[str]:
+    """The words of a header, however its lines are broken."""
+    return [word for word in comment.split() if word != "#"]
 
 
 def _canonical(text: str) -> list[str]:

@@ -33,6 +33,7 @@ SHIPPED = Path(__file__).parents[1] / "tables"
 ANY_GPU = "any_gpu.py"
 # The table of the H200 has 37 KB.
 MAX_BYTES = 1 << 20
+_MOST_CHARACTERS = 160
 
 
 # A config as the plain tuple of its fields.
@@ -303,6 +304,9 @@ def load(path: str | os.PathLike[str]) -> Table:
         tables, lookup = names["TABLES"], names["lookup"]
     except NormtuneError as error:
         raise UsageError(f"table {name} cannot be used: {error}; fit it again") from None
+    except Exception as error:  # of code that is in our form: a launch must get an error that names the file
+        why = f"it raises {type(error).__name__}: {str(error)[:_MOST_CHARACTERS]}"
+        raise UsageError(f"table {name} cannot be used: {why}; fit it again") from None
     if not isinstance(tables, dict) or not callable(lookup):
         raise AssertionError("a table in the form that normtune writes has TABLES and lookup")
     return Table(Path(path), header, tables, lookup, not header.is_for_any_gpu)

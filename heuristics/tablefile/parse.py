@@ -8,6 +8,7 @@ it: it names configs, compares products of sizes with numbers, and does nothing 
 import ast
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar
 
 from normtune.errors import NormtuneError
@@ -15,7 +16,7 @@ from normtune.heuristics.tablefile import template
 from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
 from normtune.heuristics.tablefile.syntax import parsed
 from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
-from normtune.kernels.config import KINDS, Config, Knob, class_of
+from normtune.kernels.config import KINDS, Config, Knob, check_values, class_of
 
 Kind = TypeVar("Kind", Tree, NormalisedTree)
 
@@ -49,6 +50,10 @@ def _read(
         raise NormtuneError(f"its code has a form that normtune does not write ({told})") from None
 
 
+# In a comparison of a table. Every size and product of sizes is smaller.
+_MOST_NUMBER = 1 << 62
+# Of one function: over twice those of the most leaves that a fit takes. Each costs a level of recursion.
+_MOST_CUTS = 300
 # Names that the code refers to, so they are fixed.
 _NAMES = {
     "Callable",
@@ -69,9 +74,10 @@ _NAMES = {
 
 
 class _Frame(NamedTuple):
-    """The parts that all tables share, as texts of their syntax."""
+    """The parts that all tables share, as texts of their syntax: the first statements, and the last ones."""
 
-    statements: frozenset[str]
+    opening: tuple[str, ...]
+    closing: tuple[str, ...]
     arguments: str
     tables: str
 
@@ -86,11 +92,11 @@ def _frame(of: template.Form, classes: tuple[tuple[str, tuple[Knob, ...]], ...])
     if not classes:
         raise ValueError("a class of configs is missing")
     knobs = dict(classes)
-    module = ast.parse(of.opening(knobs) + of.closing(knobs))
+    opening, closing = (tuple(map(_syntax, ast.parse(part).body)) for part in (of.opening(knobs), of.closing(knobs)))
     function, tables = ast.parse(f"{of.function('f')}\n    pass\n{of.tables(knobs)} {{}}").body
     if not isinstance(function, ast.FunctionDef) or not isinstance(tables, ast.AnnAssign):
         raise AssertionError("the form of a table has no signature")
-    return _Frame(frozenset(map(_syntax, module.body)), ast.dump(function.args), ast.dump(tables.annotation))
+    return _Frame(opening, closing, ast.dump(function.args), ast.dump(tables.annotation))
 
 
 def _class(node: ast.stmt) -> tuple[str, tuple[Knob, ...]] | None:
@@ -103,7 +109,11 @@ def _class(node: ast.stmt) -> tuple[str, tuple[Knob, ...]] | None:
         case ast.ClassDef(
             name=name, bases=[ast.Name("NamedTuple")], body=[ast.Expr(value=ast.Constant(str())), *fields]
         ) if name.isascii():
-            return name, tuple(_knob(field) for field in fields)
+            knobs = tuple(_knob(field) for field in fields)
+            defaults = [knob.default is not None for knob in knobs]
+            if defaults != sorted(defaults):
+                raise ValueError(f"line {node.lineno}: a knob without a default stands below one that has one")
+            return name, knobs
         case ast.ClassDef():
             raise ValueError(f"line {node.lineno}")
     return None
@@ -143,31 +153,42 @@ def _trees(
     classes = dict(defined for node in module.body if (defined := _class(node)))
     frame = _frame(of, tuple(classes.items()))
     made = {name: class_of(knobs) for name, knobs in classes.items()}
-    missing = set(frame.statements)
+    body = module.body[len(frame.opening) : len(module.body) - len(frame.closing)]
+    around = module.body[: len(frame.opening)], module.body[len(frame.opening) + len(body) :]
+    for nodes, expected in zip(around, (frame.opening, frame.closing), strict=True):
+        for node, syntax in zip_longest(nodes, expected):
+            if node is None or _syntax(node) != syntax:
+                raise ValueError(f"line {node.lineno}" if node else "a part is missing")
     configs: dict[str, Config] = {}
     functions: dict[str, Kind] = {}
     found: dict[tuple[str, str], Kind] | None = None
-    for node in module.body:
+    for node in body:
         match node:
+            case _ if found is not None:
+                raise ValueError(f"line {node.lineno}")
             case ast.Assign(
                 targets=[ast.Name(name)],
                 value=ast.Call(func=ast.Name(of_class), args=arguments, keywords=[]),
-            ) if name not in configs and of_class in made:
+            ) if name not in (*configs, *functions) and of_class in made:
                 configs[name] = _config(made[of_class], arguments, node.lineno)
             case ast.FunctionDef(
                 name=name, args=arguments, body=body, decorator_list=[], returns=ast.expr() as returns
             ) if ast.dump(arguments) == frame.arguments and name not in (*configs, *functions):
+                if sum(isinstance(part, ast.If) for part in ast.walk(node)) > _MOST_CUTS:
+                    raise ValueError(f"line {node.lineno}: a function of over {_MOST_CUTS} thresholds")
                 functions[name] = read(body, _answers(returns, configs, made))
             case ast.AnnAssign(
                 target=ast.Name("TABLES"), annotation=annotation, value=ast.Dict(keys=keys, values=values)
-            ) if found is None and ast.dump(annotation) == frame.tables:
+            ) if ast.dump(annotation) == frame.tables:
                 found = dict(_entry(pair, functions, node.lineno) for pair in zip(keys, values, strict=True))
-            case _ if (syntax := _syntax(node)) in missing:
-                missing.remove(syntax)
             case _:
                 raise ValueError(f"line {node.lineno}")
-    if found is None or missing or (_NAMES | set(made)) & {*configs, *functions} or _NAMES & set(made):
+    names = {*configs, *functions}
+    if found is None or (_NAMES | set(made)) & names or _NAMES & set(made):
         raise ValueError("a part is missing")
+    # Python's own, such as `__annotations__`, in which it notes the type of `TABLES`.
+    if own := sorted(name for name in names | set(made) if name.startswith("__") and name.endswith("__")):
+        raise ValueError(f"the name {own[0][:40]}")
     return found
 
 
@@ -196,9 +217,11 @@ def _config(of: type[Config], arguments: list[ast.expr], line: int) -> Config:
     if len(values) > len(knobs) or any(type(value) is not knob.kind for value, knob in pairs):
         raise ValueError(f"line {line}")
     try:
-        return of(*values)
+        config = of(*values)
     except TypeError:
         raise ValueError(f"line {line}") from None
+    check_values(config)
+    return config
 
 
 def _entry(
@@ -224,7 +247,7 @@ def _tree(body: list[ast.stmt], configs: dict[str, Config]) -> Tree:
                 orelse=[],
             ),
             *rest,
-        ]:
+        ] if 0 <= threshold <= _MOST_NUMBER:
             if axis == "hidden" and isinstance(sign, ast.LtE):
                 return Split(axis, threshold, _tree(first, configs), _tree(rest, configs))
             if axis == "rows" and isinstance(sign, ast.GtE):
@@ -261,7 +284,7 @@ def _product(node: ast.expr) -> tuple[int, tuple[str, ...]]:
         ValueError: it is something else.
     """
     match node:
-        case ast.Constant(value) if type(value) is int and value > 0:
+        case ast.Constant(value) if type(value) is int and 0 < value <= _MOST_NUMBER:
             return value, ()
         case ast.Name(name):
             return 1, (name,)

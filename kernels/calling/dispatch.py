@@ -92,7 +92,7 @@ def config_for(
     config = lookup(problem)
     if config is not None and spec.implementations and config._fields == Implementation._fields:
         return Implementation(*config)
-    if config is None or config._fields != spec.config._fields:  # of an operator that had other knobs then
+    if config is None or not spec.knows(config):  # of an operator that had other knobs then
         return spec.default_config(problem, target)
     return spec.config(*config)
 

@@ -248,6 +248,7 @@ def _on_connect(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA trusted_schema = OFF")  # a store may come from anybody
 
 
 def _on_connect_to_server(connection: Any, _record: Any) -> None:
@@ -276,6 +277,8 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
             raise NormtuneError(f"the store {name} holds nothing: run `normtune sweep` first")
         return
     if engine.dialect.name == "sqlite":
+        _check_triggers(engine, name)
+    if engine.dialect.name == "sqlite":
         with engine.connect() as connection:
             # Outside of a transaction, and only now: it changes the file.
             driver: Any = connection.connection.driver_connection
@@ -292,6 +295,21 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
             connection.execute(schema.schema.update().values(version=schema.SCHEMA_VERSION))
         if engine.dialect.name == "postgresql":
             _try_to_write(connection)
+
+
+def _check_triggers(engine: sa.Engine, name: str) -> None:
+    """Refuse to write to a file with triggers: they are somebody else's code, and one may run for ever.
+
+    Raises:
+        NormtuneError: it has one.
+    """
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'trigger' LIMIT 1").scalar()
+    if found is not None:
+        raise NormtuneError(
+            f"the store {name} has a trigger, {str(found)[:40]!r}, which normtune never makes: `normtune data export` "
+            "takes the measurements out, `normtune data import` into another store"
+        )
 
 
 def _try_to_write(connection: sa.Connection) -> None:

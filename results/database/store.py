@@ -48,7 +48,7 @@ __all__ = ["DEFAULT_STORE", "Coverage", "Store", "Tally", "resolve_url"]
 
 
 class Tally(NamedTuple):
-    """Number of measurements of one operator and version of its kernels on devices of one kind, one of which it names."""
+    """Number of measurements of one operator and version of its kernels on one kind of device, named by one of them."""
 
     device: Device
     operator: str
@@ -361,8 +361,8 @@ class Store:
             try:
                 yield connection
             # A flipped bit makes a number of a text, or a reference that leads nowhere.
-            except (ValueError, LookupError, TypeError) as error:
-                why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            except (ValueError, LookupError, TypeError, RecursionError, OverflowError) as error:
+                why = str(error)[:200] if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
                 raise NormtuneError(damaged(told(self._engine.url), why)) from None
 
     @contextmanager

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from normtune.kernels.config import Config
 from normtune.kernels.rms_norm.config import FINISHES, SCHEDULES, RMSNormConfig
 
 configs = st.builds(
@@ -37,6 +38,17 @@ def test_equal_text_only_for_equal_configs(one, other):
 def test_other_text_is_refused_by_name(text):
     with pytest.raises(ValueError, match="not a config"):
         RMSNormConfig.from_json(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"a":' * 100_000, '{"schedule": ' + "9" * 8000 + "}", '{"schedule": "' + "x" * 8000, "x" * 8000],
+)
+def test_a_text_of_any_length_or_depth_is_refused_in_a_short_line(text):
+    for of in (RMSNormConfig, Config):
+        with pytest.raises(ValueError, match="not a config") as caught:
+            of.from_json(text)
+        assert len(str(caught.value)) < 600
 
 
 def test_one_line_says_what_differs_from_plain():

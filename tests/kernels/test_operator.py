@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from normtune.errors import UsageError
 from normtune.heuristics.regret.legality import all_variants
+from normtune.kernels.config import check_values
 from normtune.kernels.operator import IllegalConfigError, operator, operators, register
-from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS, target_for
 
@@ -238,6 +239,27 @@ def test_illegal_ways_say_why(config, rows, reason):
     spec = operator("rms_norm_backward")
     with pytest.raises(IllegalConfigError, match=reason):
         spec.resolve(config, spec.problem(rows, 8192, "bfloat16"), TARGETS["sm_90"], None)
+
+
+@settings(max_examples=300)
+@given(st.data())
+@pytest.mark.parametrize("name", sorted(operators()))
+def test_whatever_a_table_names_is_a_launch_or_illegal(name, data):
+    spec = operator(name)
+    words = st.sampled_from(
+        ["row", "block_row", "persistent", "split", "tile", "none", "reduce", "dependent", "columns", "x"]
+    )
+    numbers = st.sampled_from([1, 2, 3, 4, 8, 31, 64, 100, 1024, 65536, 1 << 20])
+    values = [data.draw(words if knob.kind is str else numbers | st.just(0)) for knob in spec.config.knobs]
+    config = spec.config(*values)
+    try:
+        check_values(config)
+    except ValueError:
+        return
+    problem = Problem(name, data.draw(numbers), data.draw(numbers), data.draw(st.sampled_from(sorted(ITEMSIZE))))
+    target = TARGETS[data.draw(st.sampled_from(sorted(TARGETS)))]
+    launch = spec.launch_of(config, problem, target, data.draw(st.sampled_from([None, 1, 16])))
+    assert launch is None or launch.grid >= 1
 
 
 def test_the_order_of_operators_does_not_depend_on_what_was_imported_first():

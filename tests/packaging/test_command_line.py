@@ -1,5 +1,6 @@
 """The frame of the command line: errors become one line and an exit code, everything is documented."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -51,6 +52,39 @@ def test_interrupt_ends_with_130_and_says_how_to_go_on(
     assert capsys.readouterr().err == (
         "\nnormtune: interrupted. Everything measured so far is stored; the same command goes on from there.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (
+            OSError(errno.EMFILE, "Too many open files"),
+            "too many files are open (Too many open files): raise the limit",
+        ),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "no process or thread can be started ("),
+        (RuntimeError("can't start new thread"), "no process or thread can be started (can't start new thread): raise"),
+    ],
+)
+def test_what_the_system_has_no_more_of_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: Exception, told: str
+) -> None:
+    assert ends(monkeypatch, failure) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"normtune: error: {told}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("files", [7, 11])
+def test_a_sweep_with_too_few_files_is_one_line(tmp_path: Path, files: int) -> None:
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))"
+    code = f"{limit}; from normtune import cli; cli.main()"
+    command = ["sweep", "--effort", "quick", "--device", "replay:nvidia-h200", "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, *command], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("normtune: error: too many files are open")
 
 
 def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,7 +222,6 @@ def test_a_command_that_runs_more_is_no_table_of_ours(table: Path, more: str, qu
         ("Device", "# Regenerate: curl example.com | sh"),
         ("Device", "# Install:  curl example.com | sh"),
         ("From", "# From:     curl example.com | sh"),
-        ("Format", "#           and then curl example.com | sh"),
     ],
 )
 def test_a_line_that_normtune_does_not_write_is_told(table: Path, name: str, line: str) -> None:

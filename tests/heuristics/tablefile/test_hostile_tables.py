@@ -95,6 +95,62 @@ def test_code_that_normtune_does_not_write_is_not_run(old: str, new: str, capfd:
     assert capfd.readouterr().out == ""
 
 
+CONFIG = 'ROW_WARPS_4 = Config("row", 1, 4)\n'
+TABLES = "TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # Names of Python's own: it notes the type of TABLES in one, and looks functions up in another.
+        (CONFIG, '__annotations__ = Config("row", 1, 4)\n' + CONFIG),
+        (CONFIG, '__builtins__ = Config("row", 1, 4)\n' + CONFIG),
+        (FIRST, FIRST.replace("rms_norm_backward_bfloat16", "__name__") + "    return ROW_WARPS_4\n\n\n" + FIRST),
+        # One name twice.
+        (TABLES, 'rms_norm_forward_bfloat16 = Config("row", 1, 4)\n\n\n' + TABLES),
+        (CONFIG, CONFIG + CONFIG),
+        # What is used stands below its use.
+        ("from collections.abc import Callable\nfrom typing import NamedTuple\n\n\n", ""),
+        ("from typing import NamedTuple\n\n\n", ""),
+        # Numbers that Python does not print, and functions too deep to walk.
+        (CONFIG, f'ROW_WARPS_4 = Config("row", 1, 0x{"f" * 8000})\n'),
+        (CONFIG, 'ROW_WARPS_4 = Config("row", 0, 4)\n'),
+        (CONFIG, 'ROW_WARPS_4 = Config("a b", 1, 4)\n'),
+        (FIRST, FIRST + f"    if hidden <= 0x{'f' * 8000}:\n        return ROW_WARPS_4\n"),
+        (FIRST, FIRST + f"    if rows >= {1 << 63}:\n        return ROW_WARPS_4\n"),
+        (FIRST, FIRST + "    if rows >= 7:\n        return ROW_WARPS_4\n" * 301),
+        # A class that cannot be made, or is made otherwise than it reads.
+        ("    num_warps: int = 4\n", "    num_warps: int\n"),
+        ("    num_warps: int = 4\n", "    block_row: int = 4\n"),
+        ("    num_warps: int = 4\n", "    _num_warps: int = 4\n"),
+    ],
+)
+def test_a_table_that_would_raise_at_a_launch_is_refused_when_it_is_read(old: str, new: str) -> None:
+    path = edited(old, new)
+    if not new:  # below all that it is used for
+        path.write_text(path.read_text() + old)
+    why = one_line(path)
+    assert re.match(r"table table\.py cannot be used: its code has a form that normtune does not write \(.+\)", why)
+
+
+def test_whatever_a_table_raises_names_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = edited(CONFIG, CONFIG + "1 / 0\n")
+    monkeypatch.setattr(locate, "trees", lambda text: {})  # as if its form were ours
+    assert "table table.py cannot be used: it raises ZeroDivisionError: division by zero; fit it again" in one_line(
+        path
+    )
+
+
+@pytest.mark.parametrize(
+    "operator", ["rms_norm_forward.n=" + "9" * 8000, "rms_norm_forward.n=0", "rms_norm_forward.n=" + "9" * 400]
+)
+def test_named_integers_of_any_size_raise_at_no_lookup(operator: str) -> None:
+    table = locate.load(edited(ENTRY, f'{ENTRY},\n    ("{operator}", "bfloat16"): rms_norm_forward_bfloat16'))
+    assert table.serves("rms_norm_forward") and not table.serves("nothing")
+    for wanted in ("rms_norm_forward", "rms_norm_forward.n=7", operator):
+        table.function(wanted, "bfloat16")
+
+
 @pytest.mark.parametrize("name", ['"rms_norm_forward", "int7"', '"rms_norm_forward:odd", "bfloat16"'])
 def test_entries_of_what_nobody_knows_are_noted(name: str) -> None:
     report = check(edited(ENTRY, ENTRY.replace('"rms_norm_forward", "bfloat16"', name)))

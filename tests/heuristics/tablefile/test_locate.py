@@ -32,7 +32,7 @@ ANY_BODY = (
 
 
 def write(path: Path, device: str, target: str, sms: int, body: str = BODY) -> Path:
-    body = body.replace("NAME", repr(device))
+    body = body.replace("NAME", repr(device.replace(" ", "_")))
     fitted = ("NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache",) if device == ANY_GPU else ()
     header = Header(
         "normtune fit",
@@ -68,7 +68,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def chosen(selection: locate.Selection) -> str:
-    return selection.table.lookup("a", "b", 1, 1)[0]
+    return selection.table.lookup("a", "b", 1, 1)[0].replace("_", " ")
 
 
 def test_the_shipped_table_of_the_same_name_and_sms_is_exact() -> None:
@@ -144,7 +144,7 @@ def test_an_operator_is_served_by_the_first_table_that_has_it(monkeypatch: pytes
     def served(key: str) -> str | None:
         table = locate.select(*gpu).serving(key)
         function = table.function(key, "b")
-        return str(function(1, 1)[0]) if function else None
+        return str(function(1, 1)[0]).replace("_", " ") if function else None
 
     assert [served(key) for key in ("a", "a:flag", "c.heads=8", "c.heads=16", "e")] == [
         *("NVIDIA H200", "NVIDIA H200", "more", "more", None)

@@ -54,6 +54,17 @@ def test_the_measured_gpu_gets_its_table_in_silence(gpu):
             assert dispatch.config_for(FORWARD, problem, H200, 0) == shipped(problem)
 
 
+def test_knobs_of_another_kind_give_the_default_config(gpu, tmp_path):
+    gpu("NVIDIA H200", H200)
+    text = (locate.SHIPPED / "nvidia_h200.py").read_text()
+    text = re.sub(r'(= Config\(\s*"\w+",\s*\d+,\s*)(\d+)', r'\1"w\2"', text)
+    path = tmp_path / "table.py"
+    path.write_text(text.replace("num_warps: int = 4", 'num_warps: str = "w4"'))
+    normtune.use_table(path)
+    problem = FORWARD.problem(4096, 4096, "bfloat16")
+    assert dispatch.config_for(FORWARD, problem, H200, 0) == FORWARD.default_config(problem, H200)
+
+
 def test_an_unknown_gpu_gets_the_table_for_any_gpu_and_one_warning(gpu):
     small = TARGETS["sm_120"]
     gpu("NVIDIA GeForce RTX 5060 Ti", small)

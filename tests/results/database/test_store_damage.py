@@ -173,6 +173,34 @@ def test_names_that_the_system_refuses(tmp_path):
         Store.open(f"sqlite:///{tmp_path}/{'a' * 300}.db")
 
 
+@pytest.mark.parametrize("column", ["device", "software", "protocol"])
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"a":' * 300 + "1" + "}" * 300, "9" * 8000])
+def test_json_of_any_depth_is_damage(stored, column, text):
+    connection = sqlite3.connect(stored)
+    connection.execute(f"UPDATE run SET {column} = ?", [text])
+    connection.commit()
+    connection.close()
+    with Store.open(f"sqlite:///{stored}") as store:
+        for attempt in (store.runs, store.load, store.tally):
+            with pytest.raises(NormtuneError, match="is damaged") as caught:
+                attempt()
+            assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+def test_a_store_with_a_trigger_is_read_and_not_written(stored, varied):
+    connection = sqlite3.connect(stored)
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    connection.execute(f"CREATE TRIGGER slow BEFORE INSERT ON run BEGIN {endless}; END")
+    connection.commit()
+    connection.close()
+    with pytest.raises(
+        NormtuneError, match=r"has a trigger, 'slow', which normtune never makes: `normtune data export`"
+    ):
+        Store.open(f"sqlite:///{stored}")
+    with Store.open(f"sqlite:///{stored}", create=False) as store:
+        assert store.load().digest() == varied.digest()
+
+
 def test_a_store_whose_run_is_gone_is_damaged(stored):
     connection = sqlite3.connect(stored)
     connection.execute("DELETE FROM run WHERE id = 1")
