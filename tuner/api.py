@@ -23,7 +23,7 @@ from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.identity import compare
 from normtune.tuner.device.open import Bench, Phases, begin_device, open_device_to_plan
 from normtune.tuner.device.unopened import unopened
-from normtune.tuner.plan.plan import fitting
+from normtune.tuner.plan.plan import advice, fitting
 from normtune.tuner.progress import Silent
 from normtune.tuner.ready import Ready, is_finished, ready, refined, refined_lines
 from normtune.tuner.report import (
@@ -39,7 +39,6 @@ from normtune.tuner.report import (
 from normtune.tuner.request import Request, Shapes, Wanted
 from normtune.tuner.search.control import Control
 from normtune.tuner.search.protocol import Strategy
-from normtune.tuner.search.registry import search
 from normtune.tuner.summary import Summary
 from normtune.tuner.sweep import Outlook, look_ahead
 from normtune.tuner.sweep import sweep as measure
@@ -86,6 +85,8 @@ def sweep(
     space: str | None = None,
     strategy: str | None = None,
     studies: str | os.PathLike[str] | None = None,
+    seed: int | None = None,
+    baseline: str | os.PathLike[str] | None = None,
     regime: str = COLD,
     budget_seconds: float | None = None,
     stale: bool = False,
@@ -118,6 +119,10 @@ def sweep(
         strategy: `plane`, `adaptive`, `exhaustive`, `race`, `tpe`, `gp` or `random`; None for `plane`, or `adaptive`
             for a replay, little effort, `stale`, `refine`, `compile_only` and `cache`.
         studies: SQLite file for the studies of `tpe`, `gp` and `random`; None keeps none.
+        seed: of the draws of `plane`, `tpe`, `gp` and `random`: another one repeats the search by other draws. None
+            for 0.
+        baseline: a table's file, or the name of one that ships, that a fit is to be compared with: what it answers is
+            timed at each shape, as is what the GPU's tables answer, and each operator's default config.
         regime: `cold`, `warm` or `eager`.
         budget_seconds: that it may take; None for no limit, or that of the effort.
         stale: whether only what is stored under kernels that changed since, or that this Triton compiles to other
@@ -151,6 +156,8 @@ def sweep(
         space=space,
         strategy=strategy,
         studies=studies,
+        seed=seed,
+        baseline=baseline,
         regime=regime,
         budget_seconds=budget_seconds,
         stale=stale,
@@ -200,9 +207,10 @@ def run(request: Request, face_of: Callable[[str], Silent], begun: float | None 
         runs = opened.runs() if opened else []
         known = unopened(request.device, request.regime, runs)
         face = _named(known, face_of) if known else None
-        key = request.key(wanted)
-        if bench is None and known and key and not is_finished(key, runs, known.device, request.regime):
-            bench = begun_device()
+        if bench is None and known:
+            key = request.key(request.always(wanted.problems, known.device, known.target))
+            if key and not is_finished(key, runs, known.device, request.regime):
+                bench = begun_device()
         if bench and known and known.compiles:
             bench.expect(known.target.name)
             bench.prepare(())
@@ -235,7 +243,8 @@ def _compiled(request: Request, wanted: Wanted, face_of: Callable[[str], Silent]
     check_out(out)
     device = Device("no GPU here, compiled for one", limits.name, limits.sms, limits.l2_bytes, 0, "absent", "none")
     with face_of(limits.name) as face:
-        ahead = compile_ahead(wanted.plan(request.chosen.space, limits), limits, out, face.compiling)
+        plan = wanted.plan(request.chosen.space, limits, request.always(wanted.problems, device, limits))
+        ahead = compile_ahead(plan, limits, out, face.compiling)
     face.say(*ahead_lines(ahead))
     return Sweep(device, None, Summary(), compiled=ahead)
 
@@ -322,12 +331,14 @@ def _planned(
             kernels = compare(held, bench.target)
             stored = kernels.applied(held)
             more: list[str] = []
-            strategy: Strategy = search(effort.strategy)
+            strategy: Strategy = request.search()
             if wanted.refining:
                 chosen, strategy = refined(request, wanted.refining, stored, bench.device, bench.target)
                 more = refined_lines(strategy(chosen.tasks, {}))
             else:
-                chosen = wanted.plan(effort.space, bench.target)
+                always = request.always(wanted.problems, bench.device, bench.target)
+                chosen = wanted.plan(effort.space, bench.target, always)
+                strategy = request.search(advice(chosen, always, bench.target))
             chosen = fitting(chosen, bench.free_bytes)
             outlook = look_ahead(
                 *(bench, opened, chosen, strategy, effort.budget_seconds, request.retry_failed), stored=stored

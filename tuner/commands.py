@@ -89,6 +89,22 @@ def sweep(
         Path | None,
         typer.Option(metavar="FILE", help="Keep the studies of tpe, gp or random in this SQLite file of Optuna."),
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Draws of plane, tpe, gp or random: with another number the search is repeated by other draws. "
+            "Default: 0.",
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TABLE",
+            help="Time what this table answers, too, at each shape, for `normtune fit --baseline`. What the GPU's "
+            "tables answer today, and each operator's default config, are always timed.",
+        ),
+    ] = None,
     regime: Annotated[
         str,
         typer.Option(
@@ -174,6 +190,8 @@ def sweep(
         space=space,
         strategy=strategy,
         studies=studies,
+        seed=seed,
+        baseline=baseline,
         regime=regime,
         budget_seconds=parse_budget(budget),
         stale=stale,

@@ -13,12 +13,11 @@ from normtune.results.database.store import Store
 from normtune.results.records import Device, Run
 from normtune.tuner.device.identity import is_other_code, renew
 from normtune.tuner.device.recompiled import Recompiled, recompiled
-from normtune.tuner.plan.plan import Plan, Task
+from normtune.tuner.plan.plan import Plan, Task, advice
 from normtune.tuner.plan.resume import Stored, known, stale_plan
 from normtune.tuner.refining import Refining
 from normtune.tuner.request import Request, Wanted
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.search.advice import advice
 from normtune.tuner.search.control import ControlSample, WithControl
 from normtune.tuner.search.protocol import Known, Search, Strategy
 from normtune.tuner.search.refine import Refine
@@ -79,7 +78,8 @@ def ready(request: Request, wanted: Wanted, store: Store | None, device: Device,
         held, runs = store.coverage(device, request.regime), store.runs()
         comparison = renew(store, device, target, request.regime, held)
         stored, lines = comparison.applied(held), [*comparison.lines(), *filter(None, [store.ahead])]
-    key = request.key(wanted)
+    always = request.always(wanted.problems, device, target)
+    key = request.key(always)
     is_over = is_finished(key, runs, device, request.regime) and not is_other_code(stored, wanted.problems)
     if store and not store.damage and is_over:
         # Of a large space a plan takes seconds, and so does the import of some searches.
@@ -100,9 +100,8 @@ def ready(request: Request, wanted: Wanted, store: Store | None, device: Device,
     elif wanted.refining:
         plan, strategy = refined(request, wanted.refining, stored, device, target)
     else:
-        plan = wanted.plan(request.chosen.space, target)
-    if request.takes_advice:
-        strategy = request.search(advice(plan.tasks, device, target))
+        plan = wanted.plan(request.chosen.space, target, always)
+        strategy = request.search(advice(plan, always, target))
     names = {task.problem.operator for task in plan.tasks}
     search = strategy(plan.tasks, known(stored, names, request.retry_failed))
     return Ready(device, target, lines, stored, plan, strategy, search, control, key)
@@ -121,7 +120,8 @@ def refined(request: Request, part: Refining, stored: Stored, device: Device, ta
     """
     refinement = part.on(device, request.regime)
     before = known(stored, {name for name, *_ in part.trees}, request.retry_failed)
-    plan = part.plan(refinement, before, request.chosen.space, target)
+    always_of = partial(request.always, device=device, target=target)
+    plan = part.plan(refinement, before, request.chosen.space, target, always_of)
     wanted = tuple(Refine(plan.tasks, before, refinement).left())
 
     def strategy(tasks: Sequence[Task], _: Known) -> Refine:

@@ -5,7 +5,7 @@ are those of `grids.between` in the box that the table was measured on; on a rep
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from normtune.errors import UsageError
@@ -19,7 +19,7 @@ from normtune.kernels.target import Target
 from normtune.results.records import Device
 from normtune.tuner.device.measurable import measurable
 from normtune.tuner.plan import grids
-from normtune.tuner.plan.plan import Plan, plan
+from normtune.tuner.plan.plan import Always, Plan, plan
 from normtune.tuner.search.protocol import Known
 from normtune.tuner.search.refine import Kind, Refinement
 
@@ -50,8 +50,15 @@ class Refining(NamedTuple):
         shapes = {kind: [shape for shape in sorted(recorded.get(kind, ())) if box.holds(*shape)] for kind in self.trees}
         return Refinement(self.trees, self.until, shapes)
 
-    def plan(self, refinement: Refinement, known: Known, space: str, target: Target) -> Plan:
-        """The plan of all disputed shapes.
+    def plan(
+        self,
+        refinement: Refinement,
+        known: Known,
+        space: str,
+        target: Target,
+        always_of: Callable[[Sequence[Problem]], Always],
+    ) -> Plan:
+        """The plan of all disputed shapes; `always_of` gives configs of theirs that are always timed.
 
         Raises:
             UsageError: nothing is stored of any of the functions.
@@ -67,7 +74,7 @@ class Refining(NamedTuple):
             for (name, variant, dtype), of_function in disputes.items()
             for one in of_function.open()
         ]
-        return plan(problems, space, target)._replace(pruned={})
+        return plan(problems, space, target, always_of(problems))._replace(pruned={})
 
 
 def refining(table: str | os.PathLike[str], keys: Sequence[str], dtypes: Sequence[str], until: float) -> Refining:

@@ -4,7 +4,7 @@ In: the options of `normtune sweep`. Out: `Request`: the problems, space, search
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from normtune.errors import UsageError
-from normtune.kernels.config import Config
+from normtune.heuristics.tablefile import locate
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS, Target, target_for
-from normtune.results.records import REPLAY_PREFIX
+from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import COLD, check_regime
+from normtune.tuner.always import always
 from normtune.tuner.plan import grids
-from normtune.tuner.plan.plan import SPACES, Plan, plan, problems
+from normtune.tuner.plan.plan import SPACES, Always, Plan, plan, problems
 from normtune.tuner.plan.resume import key_of
 from normtune.tuner.refining import Refining, refining
 from normtune.tuner.search.protocol import Search, Strategy
@@ -30,6 +31,7 @@ Shapes = Sequence[tuple[int, int]] | str | os.PathLike[str]
 
 # Default and greatest loss of `--until`.
 UNTIL_PERCENT, MOST_UNTIL = 0.2, 10.0
+MOST_SEED = 2**32 - 1
 
 
 # The search where what is measured is given: a recording, stored measurements, disputed shapes, binaries for elsewhere.
@@ -70,6 +72,8 @@ class Request:
     space: str | None = None
     strategy: str | None = None
     studies: str | os.PathLike[str] | None = None
+    seed: int | None = None
+    baseline: str | os.PathLike[str] | None = None
     regime: str = COLD
     budget_seconds: float | None = None
     stale: bool = False
@@ -88,6 +92,7 @@ class Request:
         check_search(self.chosen.strategy)  # an import takes half a second
         if self.studies is not None and not getattr(search(self.chosen.strategy), "makes_studies", False):
             raise UsageError(f"--studies is given, but strategy {self.chosen.strategy} makes none: leave it out")
+        self._check_seed()
         if self.chosen.space not in SPACES:
             raise UsageError(f"unknown space {self.chosen.space!r}: expected one of {', '.join(SPACES)}")
         check_regime(self.regime)
@@ -98,6 +103,10 @@ class Request:
             for name in ("grid", "rows", "hidden"):
                 if getattr(self, name) is not None:
                     raise UsageError(f"--shapes and --{name} are both given: the shapes come from one of them")
+        if self.baseline is not None:
+            locate.load_table(self.baseline)
+            if self.stale:
+                raise UsageError("--baseline and --stale are both given: --stale measures only what is stored")
         self._check_refining()
         self._check_compiling()
 
@@ -120,6 +129,14 @@ class Request:
             strategy,
             implied.budget_seconds if budget is None else budget,
         )
+
+    def _check_seed(self) -> None:
+        if self.seed is None:
+            return
+        if not getattr(search(self.chosen.strategy), "leaves_out", False):
+            raise UsageError(f"--seed is given, but strategy {self.chosen.strategy} draws nothing: leave it out")
+        if type(self.seed) is not int or not 0 <= self.seed <= MOST_SEED:
+            raise UsageError(f"--seed is {self.seed!r}: expected an integer from 0 to {MOST_SEED}")
 
     def _check_refining(self) -> None:
         until = self.until_percent
@@ -162,22 +179,29 @@ class Request:
         return TARGETS[name] if name in TARGETS else target_for(name, TARGETS["sm_90"].sms)
 
     @property
-    def takes_advice(self) -> bool:
-        """Whether its search begins with what a table answers."""
+    def leaves_out(self) -> bool:
+        """Whether its search leaves out configs of its plan."""
         chosen = search(self.chosen.strategy)
-        return not self.stale and self.refine is None and getattr(chosen, "takes_advice", False)
+        return not self.stale and self.refine is None and getattr(chosen, "leaves_out", False)
 
-    def search(self, advice: Mapping[Problem, Config] | None = None) -> Strategy:
-        """What makes the search; `advice` is for one that takes it."""
+    def always(self, problems: Sequence[Problem], device: Device, target: Target) -> Always:
+        """The configs that are timed at each of these problems, whatever the space and the search."""
+        return always(problems, device, target, self.baseline)
+
+    def search(self, advice: Always | None = None) -> Strategy:
+        """What makes the search; `advice` is for one that leaves configs out: those that it begins with."""
         chosen: Callable[..., Search] = search(self.chosen.strategy)
         options: dict[str, Any] = {} if self.studies is None else {"studies": Path(self.studies)}
-        return partial(chosen, **options, **({"advice": advice} if advice else {}))
+        options |= {} if self.seed is None else {"seed": self.seed}
+        if not self.leaves_out:
+            return partial(chosen, **options)
+        return partial(chosen, **options, advice=advice)
 
-    def key(self, wanted: "Wanted") -> str | None:
+    def key(self, always: Always) -> str | None:
         """By which the request is known again, see `resume.key_of`; None where the store tells what is left of it."""
-        if not self.takes_advice or self.retry_failed:
+        if not self.leaves_out or self.retry_failed:
             return None
-        return key_of(wanted.problems, self.chosen.space, self.chosen.strategy)
+        return key_of(always, self.chosen.space, f"{self.chosen.strategy} {self.seed or 0}")
 
     def wanted(self) -> "Wanted":
         """The problems of the grid, of the sizes or of the shapes."""
@@ -213,6 +237,6 @@ class Wanted(NamedTuple):
     beyond: int = 0
     refining: Refining | None = None
 
-    def plan(self, space: str, target: Target) -> Plan:
-        """The plan of a space on these problems."""
-        return plan(self.problems, space, target)._replace(reduced=self.reduced, beyond=self.beyond)
+    def plan(self, space: str, target: Target, always: Always) -> Plan:
+        """The plan of a space on these problems, with the configs that are always timed."""
+        return plan(self.problems, space, target, always)._replace(reduced=self.reduced, beyond=self.beyond)

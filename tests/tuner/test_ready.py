@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from normtune.kernels.operator import _OPERATORS, operator
+from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tuner import api
 from normtune.tuner.device.identity import OTHER_CODE
@@ -116,9 +117,19 @@ def test_a_search_that_leaves_configs_out_goes_on_where_the_code_of_a_kernel_cha
 
 
 def test_only_a_search_that_leaves_configs_out_is_known_by_a_key():
-    keys = {name: Request(strategy=name).key(Request(strategy=name).wanted()) for name in ("adaptive", "plane", "race")}
+    of_all = {problem: [] for problem in Request().wanted().problems}
+    keys = {name: Request(strategy=name).key(of_all) for name in ("adaptive", "plane", "race")}
     assert keys["plane"] and keys["adaptive"] is keys["race"] is None
-    assert Request(strategy="plane", retry_failed=True).key(Request().wanted()) is None
+    assert Request(strategy="plane", retry_failed=True).key(of_all) is None
+
+
+def test_another_seed_and_another_config_in_use_make_another_key():
+    request = Request(strategy="plane", operators=("reduce_partials",))
+    problems = request.wanted().problems
+    of_all = {problem: [] for problem in problems}
+    in_use = of_all | {problems[0]: [operator("reduce_partials").default_config(problems[0], TARGETS["sm_90"])]}
+    asked = [request.key(of_all), replace(request, seed=1).key(of_all), request.key(in_use)]
+    assert len(set(asked)) == 3 and replace(request, seed=0).key(of_all) == asked[0]
 
 
 @pytest.mark.long
@@ -138,6 +149,6 @@ def test_an_operator_of_a_notebook_has_no_key_as_its_space_is_in_no_file(monkeyp
     spec = operator("reduce_partials")
     for of_space in (partial(spec.space), space):
         monkeypatch.setitem(_OPERATORS, "reduce_partials", replace(spec, space=of_space))
-        assert request.key(request.wanted())
+        assert request.key({problem: [] for problem in request.wanted().problems})
     monkeypatch.setattr(space, "__module__", "__nowhere__")
-    assert request.key(request.wanted()) is None
+    assert request.key({problem: [] for problem in request.wanted().problems}) is None

@@ -77,6 +77,10 @@ def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, c
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("--effort", "quick", "--seed", "3"), "--seed is given, but strategy adaptive draws nothing: leave it out"),
+        (("--strategy", "plane", "--seed", "-1"), "--seed is -1: expected an integer from 0 to"),
+        (("--baseline", "vllm"), "table vllm cannot be read: No such file or directory; check the path"),
+        (("--baseline", "nvidia-h200", "--stale"), "--baseline and --stale are both given"),
         (("--device", "cuda:x"), "unknown device 'cuda:x'"),
         (("--device", "replay:nothing"), "unknown recording 'nothing'"),
         (("--operator", "layer_norm"), "unknown operator 'layer_norm': expected one of rms_norm_forward"),

@@ -5,8 +5,9 @@ launches, and the number of those left out, by reason. Pure; needs neither a GPU
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
@@ -23,6 +24,9 @@ QUICK_CONFIGS = 12
 QUICK_REASON = "only in the default space"
 # Usable share of the free memory: other processes may take some during the sweep.
 _SHARE_OF_FREE = 0.95
+
+# Configs of problems that are timed whatever the space and the search.
+Always: TypeAlias = Mapping[Problem, Sequence[Config]]
 
 
 class Candidate(NamedTuple):
@@ -133,8 +137,14 @@ def problems(
     return result
 
 
-def plan(wanted: Sequence[Problem], space: str, target: Target) -> Plan:
+def plan(wanted: Sequence[Problem], space: str, target: Target, always: Always | None = None) -> Plan:
     """The plan of a space on these problems.
+
+    Args:
+        wanted: the problems.
+        space: the name of the space.
+        target: of the device.
+        always: configs of problems that are candidates whatever the space, if they are legal there.
 
     Raises:
         UsageError: the space is unknown.
@@ -145,18 +155,32 @@ def plan(wanted: Sequence[Problem], space: str, target: Target) -> Plan:
     pruned: Counter[str] = Counter()
     for problem in wanted:
         spec = operator(problem.operator)
+        more, _ = candidates(spec, (always or {}).get(problem, ()), problem, target)
         kept, reasons = candidates(
             spec, spec.configs("default" if space == "quick" else space, problem, target), problem, target
         )
         if space == "quick":
             default = kept
             kept, reasons = quick_candidates(spec, problem, target)
-            launches = {candidate.launch for candidate in kept}
+            launches = {candidate.launch for candidate in (*kept, *more)}
             if missed := sum(candidate.launch not in launches for candidate in default):
                 reasons[QUICK_REASON] = missed
         pruned.update(reasons)
+        launches = {candidate.launch for candidate in kept}
+        kept = sorted([*kept, *(candidate for candidate in more if candidate.launch not in launches)])
         tasks.append(Task(problem, tuple(kept)))
     return Plan(tuple(tasks), dict(pruned))
+
+
+def advice(plan: Plan, always: Always, target: Target) -> Always:
+    """The candidates of each problem that launch what the configs do that are always timed."""
+    found = {}
+    for problem, candidates in plan.tasks:
+        launch = partial(operator(problem.operator).launch_of, problem=problem, target=target)
+        by_launch = {candidate.launch: candidate.config for candidate in candidates}
+        launches = map(launch, always.get(problem, ()))
+        found[problem] = [by_launch[one] for one in dict.fromkeys(launches) if one in by_launch]
+    return found
 
 
 def fitting(plan: Plan, free_bytes: int | None) -> Plan:

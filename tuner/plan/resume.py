@@ -15,7 +15,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.database.store import Coverage
-from normtune.tuner.plan.plan import Plan, Task, candidates
+from normtune.tuner.plan.plan import Always, Plan, Task, candidates
 
 Stored = Mapping[tuple[Problem, Config], Coverage]
 
@@ -38,19 +38,29 @@ def known(stored: Stored, names: Collection[str], retry_failed: bool = False) ->
     return result
 
 
-def key_of(problems: Collection[Problem], space: str, search: str) -> str | None:
+def key_of(always: Always, space: str, search: str) -> str | None:
     """What a run of a search says in its protocol that found all there is to find: equal for an equal request.
 
-    A search that does not measure every config cannot tell from what is stored whether it would go on. The key changes
-    with the kernels and with the modules of their spaces; None where one of these has no file, as in a notebook.
+    A search that does not measure every config takes seconds to tell from what is stored whether it would go on. The
+    key changes with the kernels, the modules of their spaces, and the configs that are always timed.
+
+    Args:
+        always: the problems, with these configs.
+        space: its name.
+        search: its name and options.
+
+    Returns:
+        The key; None where a module of a space has no file, as in a notebook.
     """
+    problems = always.keys()
     specs = {operator(problem.operator) for problem in problems}
     spaces = [getattr(spec.space, "func", spec.space) for spec in specs]  # of a `partial` what it calls
     files = {getattr(sys.modules.get(of_space.__module__), "__file__", None) for of_space in spaces}
     if None in files:
         return None
     sources = sorted(hashlib.sha256(Path(str(file)).read_bytes()).hexdigest() for file in files)
-    parts = [space, search, *sorted(map(fingerprint, specs)), *sources, *sorted(map(str, problems))]
+    parts = [space, search, *sorted(map(fingerprint, specs)), *sources]
+    parts += sorted(f"{problem} {[config.to_json() for config in configs]}" for problem, configs in always.items())
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

@@ -30,7 +30,7 @@ from normtune.kernels.problem import Problem
 from normtune.results.database.store import Coverage
 from normtune.results.records import Outcome
 from normtune.tuner.plan.agenda import Agenda, group_of
-from normtune.tuner.plan.plan import Task, spread
+from normtune.tuner.plan.plan import Always, Task, spread
 from normtune.tuner.search.adaptive import two_batches
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.protocol import Known, Race
@@ -69,18 +69,16 @@ class Plane:
 
     Args:
         tasks, known: see `protocol.Search`.
-        advice: the first config to measure at a problem; see `advice`.
+        advice: the first configs to measure at a problem.
         seed: of the draws; another one is a repeat that depends on the first by its data alone.
     """
 
     name = "plane"
-    takes_advice = True
+    leaves_out = True
     # Of the candidates that `left` names, which are about as many as are timed.
     expected_blocks = 6.0
 
-    def __init__(
-        self, tasks: Sequence[Task], known: Known, advice: Mapping[Problem, Config] | None = None, seed: int = 0
-    ) -> None:
+    def __init__(self, tasks: Sequence[Task], known: Known, advice: Always | None = None, seed: int = 0) -> None:
         order = [task for task in Agenda(tasks).left() if task.candidates]
         groups: dict[tuple[str, str, str], _Group] = {}
         for task in order:
@@ -89,7 +87,7 @@ class Plane:
         self._shapes: dict[Problem, _Shape] = {}
         for task in order:
             name, problem = group_of(task.problem), task.problem
-            advised = (advice or {}).get(problem)
+            advised = (advice or {}).get(problem, ())
             shape = _Shape(task, known.get(problem, {}), axes[name], groups[name], seed, advised)
             groups[name].shapes.append(shape)
             self._shapes[problem] = shape
@@ -186,7 +184,7 @@ class _Shape:
         axes: Axes,
         group: _Group,
         seed: int,
-        advised: Config | None = None,
+        advised: Sequence[Config] = (),
     ) -> None:
         self.task = task
         self._axes = axes
@@ -338,14 +336,15 @@ class _Shape:
         free[[index[config] for config in (*self._measured, *self._skipped)]] = False
         found = times[:, [index[config] for config in self.logs]].min(axis=1, initial=_NEVER)
         chosen: list[int] = []
+        advised = [index[config] for config in self._advised if self.is_free(config)]
         while free.any() and len(chosen) < MOST:
             known = len(self._measured) + len(chosen)
             gain = np.where(free, found.mean() - np.minimum(found[:, None], times).mean(axis=0), -np.inf)
             if known:
                 gain /= [1.0 if binary in binaries else 1.0 + BINARY for binary in self._binaries]
             best = int(gain.argmax())
-            if not chosen and self._advised is not None and self.is_free(self._advised):
-                best = index[self._advised]
+            if len(chosen) < len(advised):
+                best = advised[len(chosen)]
             elif known >= LEAST and gain[best] < self._group.worth(known):
                 break
             found, free[best] = np.minimum(found, times[:, best]), False

@@ -18,10 +18,11 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import target_for
 from normtune.results.database.store import Coverage
 from normtune.results.records import Device, Outcome
-from normtune.tuner.plan.plan import Candidate, Task, plan
+from normtune.tuner.always import always
+from normtune.tuner.plan.plan import SPACES as SPACE_NAMES
+from normtune.tuner.plan.plan import Candidate, Task, advice, plan
 from normtune.tuner.search import plane
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.search.advice import advice
 from normtune.tuner.search.plane import LEAST, MOST, NEIGHBOURS, Plane
 from normtune.tuner.search.sampling.random_draw import RandomDraw
 from normtune.tuner.search.sampling.tpe import TPE
@@ -303,36 +304,50 @@ def test_a_replayed_sweep_ends_and_is_complete(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [Plane, TPE, RandomDraw])
-def test_the_advised_config_is_measured_first(kind):
-    advised = {one.task.problem: TILES[40] for one in SPACES[:4]}
+def test_the_advised_configs_are_measured_first(kind):
+    advised = {one.task.problem: [TILES[40], TILES[100]] for one in SPACES[:4]}
     search = kind([one.task for one in SPACES[:8]], {}, advice=advised)
     asked = {}
     while (task := next(iter(search.ask(math.inf)), None)) is not None:
         asked[task.problem] = task.configs
         search.tell(task, {})
     assert sum(problem in advised for problem in asked) >= 2
-    assert all((TILES[40] in configs) for problem, configs in asked.items() if problem in advised)
+    assert all({TILES[40], TILES[100]} <= {*configs} for problem, configs in asked.items() if problem in advised)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [Plane, TPE, RandomDraw])
+def test_a_finished_search_goes_on_for_a_config_that_came_into_use(kind):
+    spaces = SPACES[:3]
+    known = stored(simulate(kind, spaces, 0, math.inf))
+    new = [tile for tile in TILES if not any(tile in configs for configs in known.values())][-1]
+    advised = {one.task.problem: [new] for one in spaces}
+    more = stored(simulate(lambda tasks, _: kind(tasks, known, advice=advised), spaces, 0, math.inf))
+    assert all(new in more[one.task.problem] for one in spaces)
 
 
 @pytest.mark.parametrize(("gpu", "sms"), [("NVIDIA H200", 132), ("NVIDIA L40S", 142)])
-def test_a_gpu_s_tables_advise_what_a_call_would_launch(gpu, sms, monkeypatch, tmp_path):
+def test_what_a_call_would_launch_and_the_default_are_candidates_in_every_space(gpu, sms, monkeypatch, tmp_path):
     monkeypatch.delenv("NORMTUNE_TABLE", raising=False)
     device = Device(gpu, "sm_90", sms, 60 << 20, 1 << 37, "GPU-0", "1.0")
-    target = target_for("sm_90", sms)
-    problems = [operator("rms_norm_forward").problem(rows, 4096, "bfloat16") for rows in (1, 4096)]
-    tasks = plan(problems, "default", target).tasks
-    found = advice(tasks, device, target)
+    target, spec = target_for("sm_90", sms), operator("rms_norm_backward")
+    problems = [spec.problem(rows, 4096, "bfloat16") for rows in (1, 4096)]
     tables = locate.select(gpu, "sm_90", sms, 60 << 20)
-    for task in tasks:
-        expected = tables.serving("rms_norm_forward").answer("rms_norm_forward", "bfloat16")(task.problem.rows, 4096)
-        launches = {candidate.config: candidate.launch for candidate in task.candidates}
-        spec = operator("rms_norm_forward")
-        launch = spec.launch_of(expected, task.problem, target)
-        assert (launches[found[task.problem]] == launch) if task.problem in found else launch not in launches.values()
-    assert found
+    wanted = always(problems, device, target)
+    for space in SPACE_NAMES:
+        made = plan(problems, space, target, wanted)
+        for problem, candidates in made.tasks:
+            used = tables.serving(problem.operator).answer(problem.operator, "bfloat16")(problem.rows, 4096)
+            expected = [spec.launch(one, problem, target) for one in (used, spec.default_config(problem, target))]
+            launches = {candidate.launch: candidate.config for candidate in candidates}
+            assert advice(made, wanted, target)[problem] == [launches[one] for one in dict.fromkeys(expected)]
+            assert [*candidates] == sorted(candidates) and len(launches) == len(candidates)
     (tmp_path / "broken.py").write_text("no table")
     monkeypatch.setenv("NORMTUNE_TABLE", str(tmp_path / "broken.py"))
-    assert advice(tasks, device, target) == {}
+    defaults = {problem: [spec.default_config(problem, target)] for problem in problems}
+    assert always(problems, device, target) == defaults
+    of_h200 = always(problems, device, target, "nvidia-h200")
+    assert all(set(defaults[problem]) < set(of_h200[problem]) for problem in problems)
 
 
 def test_what_is_asked_for_does_not_depend_on_how_long_a_choice_takes(monkeypatch):

@@ -32,7 +32,7 @@ from normtune.kernels.problem import Problem
 from normtune.results.database.store import Coverage
 from normtune.results.records import Outcome
 from normtune.tuner.plan.agenda import Agenda
-from normtune.tuner.plan.plan import Candidate, Task
+from normtune.tuner.plan.plan import Always, Candidate, Task
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.protocol import Known, Race
 from normtune.tuner.search.race import LOOKS, race
@@ -64,7 +64,7 @@ class Sampled(ABC):
         seed: of sampler and ties.
         studies: SQLite file for the studies; None keeps them in memory.
         most: number of configs after which a problem is done; None for `SHARE` of its candidates.
-        advice: the first config to propose at a problem; see `advice`.
+        advice: the first configs to propose at a problem.
 
     Raises:
         UsageError: the file is no database of studies, or cannot be written.
@@ -73,7 +73,7 @@ class Sampled(ABC):
     name: str
     expected_blocks = 4.0
     makes_studies = True
-    takes_advice = True
+    leaves_out = True
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Sampled(ABC):
         seed: int = 0,
         studies: Path | None = None,
         most: int | None = None,
-        advice: Mapping[Problem, Config] | None = None,
+        advice: Always | None = None,
     ) -> None:
         self._advice = advice or {}
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -92,7 +92,8 @@ class Sampled(ABC):
         for task in Agenda(tasks).left():
             if task.candidates:
                 seeded = zlib.crc32(str(task.problem).encode(), seed)
-                self._spaces[task.problem] = _Space(task, known.get(task.problem, {}), seeded, most)
+                advised = self._advice.get(task.problem, ())
+                self._spaces[task.problem] = _Space(task, known.get(task.problem, {}), seeded, most, advised)
 
     @abstractmethod
     def sampler(self, seed: int) -> optuna.samplers.BaseSampler | None:
@@ -130,15 +131,14 @@ class Sampled(ABC):
         return study
 
     def _winners(self, space: "_Space") -> list[Config]:
-        """The advised config, then the best ones of the nearest measured shapes, the nearest first."""
+        """The advised configs, then the best ones of the nearest measured shapes, the nearest first."""
         if not space.neighbours:
             own = space.task.problem
             alike = (p for p in self._spaces if p._replace(rows=own.rows, hidden=own.hidden) == own and p != own)
             space.neighbours = sorted(alike, key=lambda problem: (distance(own, problem), problem))
         bests = (self._spaces[problem].best for problem in space.neighbours)
         near = islice((best for best in bests if best is not None), _NEIGHBOURS)
-        advised = self._advice.get(space.task.problem)
-        return list(dict.fromkeys([*([] if advised is None else [advised]), *near]))
+        return list(dict.fromkeys([*self._advice.get(space.task.problem, ()), *near]))
 
 
 class _Space:
@@ -151,7 +151,14 @@ class _Space:
         best: the best measured config.
     """
 
-    def __init__(self, task: Task, known: Mapping[Config, Coverage], seed: int, most: int | None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        known: Mapping[Config, Coverage],
+        seed: int,
+        most: int | None,
+        advised: Sequence[Config],
+    ) -> None:
         self.task = task
         self.seed = seed
         self.study: optuna.Study | None = None
@@ -166,6 +173,7 @@ class _Space:
         self._failed: list[Config] = []
         self._pending: Task | None = None
         self._trials: dict[Config, optuna.Trial] = {}
+        self._advised = [config for config in advised if config in self._knobs]
         self._most = min(most or max(LEAST, math.ceil(SHARE * len(task.candidates))), len(task.candidates))
         for config, coverage in known.items():
             if config in self._knobs:
@@ -222,8 +230,8 @@ class _Space:
         return nsmallest(count, self._values, key=lambda config: (self._values[config], config))
 
     def _left(self) -> int:
-        """Number of configs still to be measured."""
-        return self._most - self.tried
+        """Number of configs still to be measured; those that are advised in any case."""
+        return max(self._most - self.tried, sum(map(self._knobs.is_free, self._advised)))
 
     def _proposals(self, winners: Sequence[Config]) -> list[Config]:
         """New configs, each with a trial that is waiting for its value."""
