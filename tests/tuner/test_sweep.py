@@ -360,7 +360,10 @@ def test_a_killed_sweep_keeps_whole_problems_and_resumes(tmp_path, small_plan, e
     )
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert child.stdout.readline() == b"ready\n"
-    time.sleep(1.5)
+    deadline = time.monotonic() + 20
+    with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
+        while not store.coverage(DEVICE) and time.monotonic() < deadline:
+            time.sleep(0.05)
     child.send_signal(end)
     assert child.wait(20) != 0
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:

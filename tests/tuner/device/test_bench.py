@@ -45,6 +45,9 @@ def opened(monkeypatch, tmp_path):
 
     def make(*faults, once=False):
         benches.append(WorkerBench(("hostile_engine", "HostileEngine", (faults, str(tmp_path), once))))
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "processes").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
         benches[-1].open()
         return benches[-1]
 
