@@ -3,14 +3,16 @@
 In: arguments. Out: y and s, with gradients.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor
 
+from normtune.kernels.calling.arguments import check_choice, check_flag
 from normtune.kernels.calling.entry import Entry
 from normtune.kernels.fused_add_rms_norm.operation import OPERATIONS
 
 Rounding = Literal["float32", "sum", "llama"]
+ROUNDINGS = get_args(Rounding)
 _CALLS = {rounding: Entry(operation) for rounding, operation in OPERATIONS.items()}
 
 
@@ -50,12 +52,12 @@ def fused_add_rms_norm(
         y, of x's shape and dtype, and s, of x's shape and residual's dtype, both contiguous.
 
     Raises:
-        TypeError: x, residual or weight is not a tensor, eps or offset not a number, or reuse_dy not a bool.
+        TypeError: x, residual or weight is not a tensor, eps or offset not a number, or a flag not a bool.
         ValueError: another argument is wrong; the message names it and its value. Nothing was launched.
     """
-    calls = _CALLS.get(rounding)
-    if calls is None:
-        raise ValueError(f"rounding is {rounding!r}: expected one of {', '.join(_CALLS)}")
+    check_choice("rounding", rounding, ROUNDINGS)
+    calls = _CALLS[rounding]
+    check_flag("in_place", in_place)
     if in_place:
         calls.call_in_place((x, residual, weight), (eps, offset), batch_invariant)
         return x, residual
