@@ -55,10 +55,11 @@ def fused_add_rms_norm(
         TypeError: x, residual or weight is not a tensor, eps or offset not a number, or a flag not a bool.
         ValueError: another argument is wrong; the message names it and its value. Nothing was launched.
     """
-    check_choice("rounding", rounding, ROUNDINGS)
+    if rounding not in ROUNDINGS:
+        check_choice("rounding", rounding, ROUNDINGS)
     calls = _CALLS[rounding]
-    check_flag("in_place", in_place)
-    if in_place:
+    if in_place is not False:
+        check_flag("in_place", in_place)
         calls.call_in_place((x, residual, weight), (eps, offset), batch_invariant)
         return x, residual
     call = calls.call if reuse_dy is False else calls.calling(reuse_dy)

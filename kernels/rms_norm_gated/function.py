@@ -71,8 +71,9 @@ def rms_norm_gated(
         return handle_torch_function(  # type: ignore[no-any-return]
             rms_norm_gated, (x, weight, z), x, weight, z, eps, offset, **options
         )
-    check_mode(norm_before_gate, rounding, offset)
     rounds_once = rounding == "float32"
+    if not rounds_once or (norm_before_gate is not True and norm_before_gate is not False):
+        check_mode(norm_before_gate, rounding, offset)
     mode = norm_before_gate or z is None, z is not None, rounds_once
     call = _CALLS[mode].call if reuse_dy is False else _CALLS[mode].calling(reuse_dy)
     if group_size is not None and (groups := _groups(x, weight, z, group_size)) > 1:
