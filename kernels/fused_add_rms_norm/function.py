@@ -41,11 +41,12 @@ def fused_add_rms_norm(
         eps: added to the mean square; None for the machine epsilon of float32, or of float64 if x is float64.
         offset: added to the weight, in float32: 1.0 for weights that are stored around zero.
         batch_invariant: as in `rms_norm`.
-        rounding: what is rounded to the dtype on the way, bit for bit that of others: `float32`, nothing, as in
-            FlashInfer and quack; `sum`, y is computed from the stored s, as in Liger-Kernel's mode `gemma`; `llama`,
-            the same, and s * rstd is rounded to x's dtype before the multiplication, as in vLLM and in Hugging Face's
-            Llama and Qwen.
-        in_place: write y into x and s into residual, and return these; without gradients.
+        rounding: what is rounded to the dtype on the way, where others round: `float32`, nothing, as in FlashInfer and
+            quack; `sum`, y is computed from the stored s, as in Liger-Kernel's mode `gemma`; `llama`, the same, and
+            s * rstd is rounded to x's dtype before the multiplication, as in vLLM and in Hugging Face's Llama and Qwen.
+            Bits are theirs but where another order of the sum of squares moves a value across a boundary of rounding.
+        in_place: write y into x and s into residual, and return these; without gradients. Neither may share memory
+            with another tensor of the call, nor its rows with each other.
         reuse_dy: as in `rms_norm`; only where y's gradient has the dtype of residual.
 
     Returns:

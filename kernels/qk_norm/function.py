@@ -101,7 +101,8 @@ def qk_norm(
             before the weight multiplies it, as in Hugging Face's Qwen3 and in vLLM.
         rotation: what is rounded in the rotation before its result: "float32", nothing; "products", both products of
             each element, as in Hugging Face.
-        in_place: write the heads into qkv and return it; without gradients.
+        in_place: write the heads into qkv and return it; without gradients. They may share memory neither with each
+            other nor with another tensor of the call.
         batch_invariant: give each token the same bits in every batch; None for the setting of
             `normtune.batch_invariant` and `normtune.use_batch_invariant`.
 
