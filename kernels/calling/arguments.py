@@ -4,17 +4,19 @@ In: a user's arguments. Out: nothing, or TypeError or ValueError with the argume
 Reads properties of tensors, never their memory, so it also serves tensors without memory.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.operation import COLUMNS, OTHERS, Operation
+from normtune.kernels.calling.operation import COLUMNS, FACTORS, OTHERS, Operation
 from normtune.kernels.problem import MAX_ROWS
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+# Characters of a value in an error.
+_LONGEST = 100
 _LARGEST = torch.finfo(torch.float32).max
 
 
@@ -81,18 +83,59 @@ def number(name: str, value: Any) -> float:
     """A finite number of float32's range as a float; a tensor is refused, as it could change later.
 
     Raises:
-        TypeError: not a number.
-        ValueError: not finite.
+        TypeError: not a number, but a flag, say, which has this place in another library.
+        ValueError: not finite; or an eps of 1 or more, which in another library's place is a size.
     """
-    if not isinstance(value, Real | torch.SymFloat):
-        raise TypeError(f"{name} is {value!r}: expected a number")
+    if isinstance(value, bool) or not isinstance(value, Real | torch.SymFloat):
+        raise TypeError(f"{name} is {_one_line(value)}: expected a number")
     try:
         converted = float(value)
     except OverflowError:
         converted = float("inf")
     if not -_LARGEST <= converted <= _LARGEST:  # also refuses NaN
-        raise ValueError(f"{name} is {value!r}: expected a finite number")
+        raise ValueError(f"{name} is {_one_line(value)}: expected a finite number")
+    if name == "eps" and converted >= 1:
+        raise ValueError(f"eps is {_one_line(value)}: expected less than 1, as it is added to a mean square")
     return converted
+
+
+def check_flag(name: str, value: Any, is_optional: bool = False) -> None:
+    """Raise TypeError for anything but a bool, or None for an optional one."""
+    if value is not True and value is not False and not (value is None and is_optional):
+        raise TypeError(
+            f"{name} is {_one_line(value)}: expected True{', False or None' if is_optional else ' or False'}"
+        )
+
+
+def check_module(eps: Any, offset: Any, batch_invariant: Any, reuse_dy: Any, device: Any, dtype: Any) -> None:
+    """Check the arguments of a module as its calls would, and those of its weight.
+
+    Raises:
+        TypeError, ValueError: one is wrong.
+    """
+    if eps is not None:
+        number("eps", eps)
+    number("offset", offset)
+    check_flag("batch_invariant", batch_invariant, is_optional=True)
+    check_flag("reuse_dy", reuse_dy)
+    if device is not None and (isinstance(device, bool) or not isinstance(device, str | int | torch.device)):
+        raise TypeError(f"device is {_one_line(device)}: expected a device, such as 'cuda', or None")
+    if dtype is not None and dtype not in _FLOATS:
+        error = ValueError if isinstance(dtype, torch.dtype) else TypeError
+        raise error(f"dtype is {_one_line(dtype)}: expected {', '.join(map(str, _FLOATS))} or None")
+
+
+def shown(x: Tensor) -> str:
+    """Text of a tensor for errors."""
+    return f"{x.dtype} on {x.device} with shape {tuple(x.shape)}"
+
+
+def _one_line(value: Any) -> str:
+    """A value in one line."""
+    if isinstance(value, Tensor):
+        return f"a tensor with shape {tuple(value.shape)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def check_choice(name: str, value: Any, known: Collection[str]) -> None:
@@ -100,7 +143,7 @@ def check_choice(name: str, value: Any, known: Collection[str]) -> None:
     if isinstance(value, str) and value in known:
         return
     error = ValueError if isinstance(value, str) else TypeError
-    raise error(f"{name} is {value!r}: expected one of {', '.join(known)}")
+    raise error(f"{name} is {_one_line(value)}: expected one of {', '.join(known)}")
 
 
 def is_for_kernels(operation: Operation, x: Tensor) -> bool:
@@ -111,10 +154,43 @@ def is_for_kernels(operation: Operation, x: Tensor) -> bool:
     )
 
 
+def check_saved(plan: Any, given: Mapping[str, Tensor | None]) -> None:
+    """Raise ValueError if hooks of saved tensors gave back others than those of a forward, an `eager.Plan`."""
+    operation = plan.operation
+    first = given[operation.incoming[0]]
+    assert first is not None
+    for name in operation.incoming:
+        gradient = given[name]
+        if gradient is not None and gradient.shape != plan.shape:
+            raise ValueError(f"{name} has shape {tuple(gradient.shape)}: expected {tuple(plan.shape)}, as {name[1:]}")
+    for name in operation.saved:
+        tensor: Any = given[name]
+        shape: Sequence[int]
+        if operation.kinds[name] == FACTORS:
+            tensor, shape, dtype = tensor.reshape(-1), (plan.rows,), None
+        elif name in plan.saved:
+            known = plan.saved[name]
+            if known is None:
+                continue
+            shape, dtype = known
+        else:
+            shape, dtype = plan.shape, None
+        if (
+            not isinstance(tensor, Tensor)
+            or tensor.shape != shape
+            or (dtype is not None and tensor.dtype != dtype)
+            or tensor.device != first.device
+            or tensor.layout != torch.strided
+        ):
+            text = shown(tensor) if isinstance(tensor, Tensor) else _one_line(tensor)
+            expected = f"{name} was saved with shape {tuple(shape)} on {first.device}"
+            raise ValueError(f"{expected}, and hooks of saved tensors gave back {text}")
+
+
 def check_kind(name: str, tensor: Any) -> None:
     """Raise TypeError for anything but a tensor and ValueError for nested ones, whatever their type intercepts."""
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} is {tensor!r}: expected a tensor")
+        raise TypeError(f"{name} is {_one_line(tensor)}: expected a tensor")
     # A jagged tensor knows torch's own function by its name, and would call it with other arguments.
     with torch._C.DisableTorchFunctionSubclass():
         if tensor.is_nested:

@@ -33,8 +33,13 @@ def use_batch_invariant(enabled: bool | None = True) -> None:
 
     Args:
         enabled: True or False; None for the value of NORMTUNE_BATCH_INVARIANT, as at the start.
+
+    Raises:
+        TypeError: it is something else.
     """
     global _process, _environment
+    if enabled is not None:
+        _check(enabled)
     _process, _environment = enabled, None
 
 
@@ -47,8 +52,12 @@ def batch_invariant(enabled: bool = True) -> Iterator[None]:
     it around the call of the compiled function.
 
     Args:
-        enabled: as in `use_batch_invariant`.
+        enabled: True or False.
+
+    Raises:
+        TypeError: it is neither.
     """
+    _check(enabled)
     token = _here.set(enabled)
     try:
         yield
@@ -87,6 +96,11 @@ def settled(x: Tensor) -> Tensor:
         if x.is_contiguous() or alignment_of(hidden, x.stride(0)) == alignment_of(hidden):
             return x
     return x.contiguous() if not x.is_contiguous() else x.clone()
+
+
+def _check(enabled: object) -> None:
+    if enabled is not True and enabled is not False:
+        raise TypeError(f"enabled is {enabled!r}: expected True or False")
 
 
 def _of_environment() -> bool:

@@ -19,17 +19,19 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.calling import wide
-from normtune.kernels.calling.arguments import check
+from normtune.kernels.calling.arguments import check, check_saved
 from normtune.kernels.calling.dispatch import Cache, prepared, prepared_without_table
 from normtune.kernels.calling.groups import grouped_rows
 from normtune.kernels.calling.launcher import Prepared
 from normtune.kernels.calling.layout import (
+    as_rows,
+    check_invariant,
     columns_of,
     has_memory,
-    is_invariant_without_kernels,
+    is_uncopied,
+    new_like,
     readable,
     rows_of,
-    shown,
     takes_kernels,
     traits,
 )
@@ -56,11 +58,11 @@ class Plan:
         saved: shape and dtype of each saved input.
         backward: without and with gradients (hidden,), the kept launch behind its key of `written_out`.
         made: shape and dtype of each output, for an operation without a backward.
-        nbytes: of each input, for an operation that can work in place.
+        spans: bytes of each input, for an operation that can work in place.
     """
 
     __slots__ = (
-        *("backward", "batch_invariant", "launch", "made", "nbytes", "operation", "rows", "saved", "scalars", "shape"),
+        *("backward", "batch_invariant", "launch", "made", "operation", "rows", "saved", "scalars", "shape", "spans"),
     )
 
     def __init__(
@@ -80,7 +82,7 @@ class Plan:
         }
         self.backward: list[tuple[Any, Prepared | None]] = [(None, None), (None, None)]
         self.made = {} if operation.backward else operation.outputs_at(x)
-        self.nbytes = (
+        self.spans = (
             [0 if tensor is None else span(tensor) for tensor in tensors.values()] if operation.in_place else []
         )
 
@@ -121,10 +123,8 @@ def new_forward(
     x = given[operation.inputs[0]]
     assert x is not None
     if not takes_kernels(operation, x):
-        if batch_invariant and not is_invariant_without_kernels(x):
-            raise ValueError(
-                f"{operation.inputs[0]} is {shown(x)}: the batch-invariant mode has {operation.kernels_take}"
-            )
+        if batch_invariant:
+            check_invariant(operation.inputs[0], x, operation.kernels_take)
         compose = wide.forward if operation.backward else wide.forward_alone
         found: dict[str, Tensor | None] = dict(
             zip(operation.outputs, compose(operation, tensors, scalars, batch_invariant), strict=True)
@@ -140,7 +140,7 @@ def new_forward(
     }
     if x.numel():
         launched = _inputs(operation, given, x, batch_invariant)
-        views = {name: _as_rows(tensor) for name, tensor in outputs.items()}
+        views = {name: as_rows(tensor) for name, tensor in outputs.items()}
         for name, source in operation.in_place.items() if is_in_place else ():
             if is_uncopied({source: given[source]}, launched):
                 outputs[name], views[name] = given[source], launched[source]
@@ -183,7 +183,7 @@ def new_backward(
     operation = plan.operation
     needs_rows = needs_rows or operation.columns_alone is None
     given = dict(zip((*operation.incoming, *operation.saved), tensors, strict=True))
-    _check_saved(given, plan)
+    check_saved(plan, given)
     x = given[operation.incoming[0]]
     assert x is not None
     is_wanted = {
@@ -205,15 +205,15 @@ def new_backward(
     first = operation.gradients[0]
     is_reused = reuses_dy and is_wanted[first] and is_reusable(x, likes[first], tensors[1:])  # type: ignore[arg-type]
     gradients = {
-        name: x if is_reused and name == first else _new_like(like) if is_wanted[name] else None
+        name: x if is_reused and name == first else new_like(like) if is_wanted[name] else None
         for name, like in likes.items()
     }
     if x.numel():
-        every = {**launched, **{name: _as_rows(gradient) for name, gradient in gradients.items()}}
+        every = {**launched, **{name: as_rows(gradient) for name, gradient in gradients.items()}}
         launch = _backward_launch(plan, every, needs_rows, needs_columns)
         if is_reused and not launch.reuses_dy:
-            gradients[first] = _new_like(likes[first])
-            every[first] = _as_rows(gradients[first])
+            gradients[first] = new_like(likes[first])
+            every[first] = as_rows(gradients[first])
         if key is not None and plan.launch is not None and needs_rows and is_uncopied(given, launched):
             plan.backward[needs_columns] = key, launch
         launch(*every.values())
@@ -247,7 +247,7 @@ def new_output(operation: Operation, name: str, given: Mapping[str, Tensor | Non
     assert like is not None
     if operation.kinds[name] == FACTORS:
         return new_factors(like, plan)
-    return torch.empty(like.shape, dtype=like.dtype, device=like.device)
+    return new_like(like)
 
 
 def new_of(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -288,22 +288,6 @@ def _inputs(
         elif kind == OTHERS:
             found[name] = readable(name, tensor)
     return found
-
-
-def is_uncopied(given: Mapping[str, Tensor | None], launched: Mapping[str, Tensor | None]) -> bool:
-    """Whether the kernels read the caller's own memory; not for what stands in for a missing tensor."""
-    return all(
-        launched[name] is tensor or (tensor is not None and tensor.data_ptr() == launched[name].data_ptr())  # type: ignore[union-attr]
-        for name, tensor in given.items()
-    )
-
-
-def _new_like(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-
-
-def _as_rows(tensor: Tensor | None) -> Tensor | None:
-    return tensor if tensor is None or tensor.dim() == 1 else tensor.view(-1, tensor.shape[-1])
 
 
 def _forward_launch(plan: Plan, tensors: dict[str, Tensor | None], is_saving: bool, is_shared: bool) -> Prepared:
@@ -384,36 +368,3 @@ def _invariant_factors(given: Mapping[str, Tensor | None], plan: Plan) -> dict[s
     *outputs, _ = new_forward(operation, None, inputs, plan.scalars, True, True)
     anew = dict(zip(operation.outputs, outputs, strict=True))
     return {name: anew[name] for name in names}
-
-
-def _check_saved(given: Mapping[str, Tensor | None], plan: Plan) -> None:
-    """Raise ValueError if hooks of saved tensors returned different tensors."""
-    operation = plan.operation
-    first = given[operation.incoming[0]]
-    assert first is not None
-    for name in operation.incoming:
-        gradient = given[name]
-        if gradient is not None and gradient.shape != plan.shape:
-            raise ValueError(f"{name} has shape {tuple(gradient.shape)}: expected {tuple(plan.shape)}, as {name[1:]}")
-    for name in operation.saved:
-        tensor: Any = given[name]
-        shape: Sequence[int]
-        if operation.kinds[name] == FACTORS:
-            tensor, shape, dtype = tensor.reshape(-1), (plan.rows,), None
-        elif name in plan.saved:
-            known = plan.saved[name]
-            if known is None:
-                continue
-            shape, dtype = known
-        else:
-            shape, dtype = plan.shape, None
-        if (
-            not isinstance(tensor, Tensor)
-            or tensor.shape != shape
-            or (dtype is not None and tensor.dtype != dtype)
-            or tensor.device != first.device
-            or tensor.layout != torch.strided
-        ):
-            text = shown(tensor) if isinstance(tensor, Tensor) else repr(tensor)
-            expected = f"{name} was saved with shape {tuple(shape)} on {first.device}"
-            raise ValueError(f"{expected}, and hooks of saved tensors gave back {text}")

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function, has_torch_function_variadic
 
-from normtune.kernels.calling.arguments import check, check_kind
+from normtune.kernels.calling.arguments import check, check_flag, check_kind
 from normtune.kernels.calling.autograd import function_of
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.layout import PLAIN
@@ -59,8 +59,7 @@ class Entry:
         Raises:
             TypeError: `reuse_dy` is not a bool.
         """
-        if reuse_dy is not True and reuse_dy is not False:
-            raise TypeError(f"reuse_dy is {reuse_dy!r}: expected True or False")
+        check_flag("reuse_dy", reuse_dy)
         return self._reusing if reuse_dy and not _is_compiling() else self.call
 
     @cached_property

@@ -46,8 +46,8 @@ class Member:
         for name, tensor in named.items():
             if tensor is not None or name not in self.operation.optional:
                 check_kind(name, tensor)
-        numbers = {name: number(name, value) for name, value in zip(self.operation.defaults, scalars, strict=True)}
-        return self._family.dispatched(self._choices, named, numbers, batch_invariant)
+        given = dict(zip(self.operation.defaults, scalars, strict=True))
+        return self._family.dispatched(self._choices, named, given, batch_invariant)
 
 
 class Family:
@@ -123,7 +123,7 @@ class Family:
         """The outputs of a call through torch's dispatcher; inputs and scalars that are not given are not read."""
         read = [given.get(name) for name in self.inputs]
         detached = [None if tensor is None else tensor.detach() for tensor in read]
-        numbers = [scalars.get(name, value) for name, value in self.scalars.items()]
+        numbers = [number(name, scalars.get(name, value)) for name, value in self.scalars.items()]
         made: list[Tensor] = self.operator(*detached, *numbers, *choices, batch_invariant)
         return made
 

@@ -4,13 +4,14 @@ In: a user's tensors. Out: matrices and weights for the kernels, and the propert
 only as a last resort.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, overload
 
 import torch
 import triton
 from torch import Tensor
 
-from normtune.kernels.calling.arguments import is_for_kernels
+from normtune.kernels.calling.arguments import is_for_kernels, shown
 from normtune.kernels.calling.batch_invariant import settled
 from normtune.kernels.calling.dispatch import target_of
 from normtune.kernels.calling.operation import Operation
@@ -42,14 +43,36 @@ def has_kernels(x: Tensor) -> bool:
     return x.is_cuda or (INTERPRETED and x.device.type == "cpu")
 
 
-def is_invariant_without_kernels(x: Tensor) -> bool:
-    """Whether the batch-invariant mode is kept without kernels: on a CPU (`wide`), and where there are no values."""
-    return x.device.type == "cpu" or x.is_meta
+def check_invariant(name: str, x: Tensor, kernels_take: str) -> None:
+    """Raise ValueError unless the batch-invariant mode needs no kernels: on a CPU (`wide`), and without values."""
+    if x.device.type != "cpu" and not x.is_meta:
+        raise ValueError(f"{name} is {shown(x)}: the batch-invariant mode has {kernels_take}")
 
 
-def shown(x: Tensor) -> str:
-    """Text of a tensor for errors."""
-    return f"{x.dtype} on {x.device} with shape {tuple(x.shape)}"
+def is_uncopied(given: Mapping[str, Tensor | None], launched: Mapping[str, Tensor | None]) -> bool:
+    """Whether the kernels read the caller's own memory; not for what stands in for a missing tensor."""
+    return all(
+        launched[name] is tensor or (tensor is not None and tensor.data_ptr() == launched[name].data_ptr())  # type: ignore[union-attr]
+        for name, tensor in given.items()
+    )
+
+
+@overload
+def new_like(tensor: Tensor) -> Tensor: ...
+
+
+@overload
+def new_like(tensor: Tensor | None) -> Tensor | None: ...
+
+
+def new_like(tensor: Tensor | None) -> Tensor | None:
+    """Contiguous memory of the same shape, dtype and device; None for None."""
+    return None if tensor is None else torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+
+def as_rows(tensor: Tensor | None) -> Tensor | None:
+    """(rows, hidden) of contiguous (..., hidden); what has one dimension, and None, as it is."""
+    return tensor if tensor is None or tensor.dim() == 1 else tensor.view(-1, tensor.shape[-1])
 
 
 def traits(tensor: Tensor | None) -> Any:

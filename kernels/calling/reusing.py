@@ -7,16 +7,12 @@ have. What else reads dy is known to the caller alone.
 """
 
 from collections.abc import Iterable, Mapping
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from normtune.kernels.calling.layout import PLAIN, POINTER_MASK
-
-# Steps of numpy's search for a common byte, some ms; it finds an answer at once for views that have a stride in common.
-_MOST_WORK = 100_000
 
 
 def is_reusable(dy: Tensor, like: Tensor, others: Iterable[Tensor | None]) -> bool:
@@ -55,7 +51,7 @@ def claim(written: Mapping[str, Tensor], read: Mapping[str, Tensor | None]) -> N
             autograd could not tell that it was written.
     """
     others = dict(read)
-    for name, tensor in reversed(written.items()):
+    for name, tensor in reversed(list(written.items())):
         if tensor.is_inference() and not torch.is_inference_mode_enabled():
             raise ValueError(f"{name} is an inference tensor: expected to be written in torch.inference_mode()")
         if not _is_apart(tensor):
@@ -80,30 +76,47 @@ def _is_apart(tensor: Tensor) -> bool:
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= reach:
-            return False
+            return tensor.numel() == 0
         reach += (size - 1) * stride
     return True
 
 
 def _share_memory(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have a byte in common; views of one tensor, as its halves, may lie between each other."""
-    start, begin = one.data_ptr(), other.data_ptr()
-    has_memory = start and begin
-    if not has_memory or start >= begin + span(other) or begin >= start + span(one):
+    """Whether two tensors with elements have a byte in common.
+
+    Exact for rows that are one stride apart, the same in both, as halves of a projection or alternating rows are; other
+    views that lie between each other count as if they had.
+    """
+    if not (one.numel() and other.numel() and one.data_ptr() and other.data_ptr()):
         return False
-    import numpy as np
+    distance = other.data_ptr() - one.data_ptr()
+    (count, stride, width), (others, step, size) = _chunks(one), _chunks(other)
+    if 0 not in (stride, step) and stride != step:
+        (count, width), (others, size), stride = (1, span(one)), (1, span(other)), 1
+    stride = max(stride, step, 1)
+    # Chunk i + k of the other begins k strides and the distance behind chunk i of the one, for k from 1 - count to
+    # others - 1: beyond -size, and before width, they have a byte in common.
+    least, most = (-size - distance) // stride + 1, -((distance - width) // stride) - 1
+    return max(least, 1 - count) <= min(most, others - 1)
 
-    def described(tensor: Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.void]]":
-        """An array at the same addresses, also of a GPU: never read."""
-        size = tensor.element_size()
-        strides = tuple(size * stride for stride in tensor.stride())
-        interface = {"data": (tensor.data_ptr(), True), "shape": tuple(tensor.shape), "strides": strides}
-        return np.asarray(SimpleNamespace(__array_interface__={**interface, "typestr": f"|V{size}", "version": 3}))
 
-    try:
-        return bool(np.shares_memory(described(one), described(other), max_work=_MOST_WORK))
-    except np.exceptions.TooHardError:
-        return True
+def _chunks(tensor: Tensor) -> tuple[int, int, int]:
+    """How many chunks of adjacent bytes a tensor has, a stride apart, the stride (0 for one), and the bytes of each.
+
+    All that a tensor of several strides spans counts as one chunk.
+    """
+    count, stride, width = 1, 0, tensor.element_size()
+    for elements, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        step = elements * tensor.element_size()
+        if extent == 1 or not step:
+            continue
+        if count == 1:
+            count, stride, width = (1, 0, width * extent) if step == width else (extent, step, width)
+        elif step == count * stride:
+            count *= extent
+        else:
+            return 1, 0, span(tensor)
+    return count, stride, width
 
 
 def reused(dy: Tensor) -> Tensor:

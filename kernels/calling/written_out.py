@@ -16,7 +16,7 @@ from torch.autograd.graph import increment_version
 from torch.overrides import has_torch_function_variadic
 
 from normtune.kernels.calling import eager
-from normtune.kernels.calling.arguments import number
+from normtune.kernels.calling.arguments import check_flag, number
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.layout import PLAIN, POINTER_MASK
 from normtune.kernels.calling.operation import COLUMNS, FACTORS, ROWS, Operation
@@ -38,7 +38,7 @@ def {name}({signature}, batch_invariant=None):
 {convert}    if batch_invariant is None:
         batch_invariant = is_batch_invariant()
     elif batch_invariant is not True and batch_invariant is not False:
-        raise TypeError(f"batch_invariant is {{batch_invariant!r}}: expected True, False or None")
+        check_flag("batch_invariant", batch_invariant, is_optional=True)
 {differentiate}    return forward({arguments}, batch_invariant, False)[{results}]
 """
 
@@ -76,7 +76,7 @@ _IN_PLACE = f"""
 def in_place({{arguments}}, batch_invariant, is_saving=False):
 {_PLAN}        new_forward(operation, key, ({{inputs}},), {{scalars}}, batch_invariant, is_saving, True)
         return
-    {{sizes_of}}, = plan.nbytes
+    {{sizes_of}}, = plan.spans
     if {{overlap}} or (({{is_inference}}) and not is_inference_mode_enabled()):
         claim(*operation.divided(dict(zip(operation.inputs, ({{inputs}},)))))
     else:
@@ -264,7 +264,12 @@ def call_of(
     derive = [f"    if {name} is None:\n        {name} = derived[{name!r}]({inputs[0]})" for name in operation.derived]
     scope = {
         **{"special": special, "forward": forward, "differentiable": differentiable, "derived": operation.derived},
-        **{"number": number, "is_batch_invariant": is_batch_invariant, "forward_ad": forward_ad},
+        **{
+            "number": number,
+            "check_flag": check_flag,
+            "is_batch_invariant": is_batch_invariant,
+            "forward_ad": forward_ad,
+        },
         "has_torch_function_variadic": has_torch_function_variadic,
         "is_compiling": torch.compiler.is_compiling,
         "is_grad_enabled": torch.is_grad_enabled,

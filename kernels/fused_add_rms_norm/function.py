@@ -3,14 +3,16 @@
 In: arguments. Out: y and s, with gradients.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor
 
+from normtune.kernels.calling.arguments import check_choice, check_flag
 from normtune.kernels.calling.entry import Entry
 from normtune.kernels.fused_add_rms_norm.operation import OPERATIONS
 
 Rounding = Literal["float32", "sum", "llama"]
+ROUNDINGS = get_args(Rounding)
 _CALLS = {rounding: Entry(operation) for rounding, operation in OPERATIONS.items()}
 
 
@@ -39,24 +41,26 @@ def fused_add_rms_norm(
         eps: added to the mean square; None for the machine epsilon of float32, or of float64 if x is float64.
         offset: added to the weight, in float32: 1.0 for weights that are stored around zero.
         batch_invariant: as in `rms_norm`.
-        rounding: what is rounded to the dtype on the way, bit for bit that of others: `float32`, nothing, as in
-            FlashInfer and quack; `sum`, y is computed from the stored s, as in Liger-Kernel's mode `gemma`; `llama`,
-            the same, and s * rstd is rounded to x's dtype before the multiplication, as in vLLM and in Hugging Face's
-            Llama and Qwen.
-        in_place: write y into x and s into residual, and return these; without gradients.
+        rounding: what is rounded to the dtype on the way, where others round: `float32`, nothing, as in FlashInfer and
+            quack; `sum`, y is computed from the stored s, as in Liger-Kernel's mode `gemma`; `llama`, the same, and
+            s * rstd is rounded to x's dtype before the multiplication, as in vLLM and in Hugging Face's Llama and Qwen.
+            Bits are theirs but where another order of the sum of squares moves a value across a boundary of rounding.
+        in_place: write y into x and s into residual, and return these; without gradients. Neither may share memory
+            with another tensor of the call, nor its rows with each other.
         reuse_dy: as in `rms_norm`; only where y's gradient has the dtype of residual.
 
     Returns:
         y, of x's shape and dtype, and s, of x's shape and residual's dtype, both contiguous.
 
     Raises:
-        TypeError: x, residual or weight is not a tensor, eps or offset not a number, or reuse_dy not a bool.
+        TypeError: x, residual or weight is not a tensor, eps or offset not a number, or a flag not a bool.
         ValueError: another argument is wrong; the message names it and its value. Nothing was launched.
     """
-    calls = _CALLS.get(rounding)
-    if calls is None:
-        raise ValueError(f"rounding is {rounding!r}: expected one of {', '.join(_CALLS)}")
-    if in_place:
+    if rounding not in ROUNDINGS:
+        check_choice("rounding", rounding, ROUNDINGS)
+    calls = _CALLS[rounding]
+    if in_place is not False:
+        check_flag("in_place", in_place)
         calls.call_in_place((x, residual, weight), (eps, offset), batch_invariant)
         return x, residual
     call = calls.call if reuse_dy is False else calls.calling(reuse_dy)

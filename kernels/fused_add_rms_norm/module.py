@@ -6,7 +6,8 @@ In: hidden size and the arguments of `fused_add_rms_norm`. Out: a module with RM
 import torch
 from torch import Tensor
 
-from normtune.kernels.fused_add_rms_norm.function import Rounding, fused_add_rms_norm
+from normtune.kernels.calling.arguments import check_choice
+from normtune.kernels.fused_add_rms_norm.function import ROUNDINGS, Rounding, fused_add_rms_norm
 from normtune.kernels.rms_norm.module import RMSNorm
 
 
@@ -25,8 +26,8 @@ class FusedAddRMSNorm(RMSNorm):
         batch_invariant, reuse_dy: as in `rms_norm`.
 
     Raises:
-        TypeError: `hidden` is not an integer.
-        ValueError: `hidden` is negative.
+        TypeError: `hidden` is not an integer, or another argument not of its type.
+        ValueError: `hidden` is negative, or another argument is one that calls refuse.
     """
 
     def __init__(
@@ -41,6 +42,11 @@ class FusedAddRMSNorm(RMSNorm):
         batch_invariant: bool | None = None,
         reuse_dy: bool = False,
     ) -> None:
+        if not isinstance(hidden, int) or isinstance(hidden, bool):
+            raise TypeError(f"hidden is {hidden!r}: expected an integer")
+        if hidden < 0:
+            raise ValueError(f"hidden is {hidden}: expected no negative number")
+        check_choice("rounding", rounding, ROUNDINGS)
         self.rounding: Rounding = rounding
         super().__init__(
             *(hidden, eps, True, device, dtype), offset=offset, batch_invariant=batch_invariant, reuse_dy=reuse_dy

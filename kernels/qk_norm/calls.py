@@ -14,15 +14,15 @@ from torch.autograd.graph import increment_version
 
 from normtune.kernels.calling.batch_invariant import settled
 from normtune.kernels.calling.dispatch import Cache, prepared
-from normtune.kernels.calling.eager import is_uncopied
 from normtune.kernels.calling.launcher import Prepared
 from normtune.kernels.calling.layout import (
+    check_invariant,
     columns_of,
     has_kernels,
-    is_invariant_without_kernels,
+    is_uncopied,
+    new_like,
     readable,
     rows_of,
-    shown,
     traits,
 )
 from normtune.kernels.calling.reusing import claim, span
@@ -96,7 +96,7 @@ def result_of(tensors: Tensors, asked: Asked) -> Tensor:
             launch.at((*pointers, None), *tensors, None)
             return qkv
         if launch is not None:
-            out = _new(qkv)
+            out = new_like(qkv)
             launch.at((*pointers, out.data_ptr()), *tensors, out)
             return out
     if asked.is_in_place:
@@ -132,20 +132,19 @@ def _of_new(key: object, tensors: Tensors, asked: Asked) -> Tensor:
     qkv, is_in_place = tensors.qkv, asked.is_in_place
     spec, problem = asked.problem(tensors)
     if not _takes_kernel(tensors, problem):
-        if asked.batch_invariant and not is_invariant_without_kernels(qkv):
+        if asked.batch_invariant:
             dtypes = ", ".join(spec.dtypes)
-            expected = f"kernels for {dtypes} on a GPU, heads of 1 to {MAX_HIDDEN} elements"
-            raise ValueError(f"qkv is {shown(qkv)}: the batch-invariant mode has {expected}")
+            check_invariant("qkv", qkv, f"kernels for {dtypes} on a GPU, heads of 1 to {MAX_HIDDEN} elements")
         with torch.no_grad():
             made = composed.forward(work_of(problem), tensors, asked.eps, asked.offset)
             return _written(qkv, made, asked, tensors) if is_in_place else made
     if not qkv.numel():
-        return qkv if is_in_place else _new(qkv)
+        return qkv if is_in_place else new_like(qkv)
     rows = _rows_in_place(qkv) if is_in_place else rows_of("qkv", qkv, asked.batch_invariant)
     # A copy has the alignment that the mode needs.
     settled_rows = settled(rows) if asked.batch_invariant else rows
     launched = _of_kernel(tensors._replace(qkv=settled_rows), asked)
-    out = None if is_in_place else _new(qkv)
+    out = None if is_in_place else new_like(qkv)
     every = {**launched._asdict(), "out": None if out is None else out.view(rows.shape)}
     generation = _launches.generation
     launch = _prepared(spec, problem, every, asked)
@@ -169,7 +168,7 @@ def gradients_of(dout: Tensor, tensors: Tensors, asked: Asked, needs_dweight: bo
         return composed.backward(work_of(problem), dout, tensors, asked.eps, asked.offset)
     rows = rows_of("qkv", qkv, asked.batch_invariant)
     launched = _of_kernel(tensors._replace(qkv=rows), asked)
-    dqkv, dweights = _new(qkv), qkv.new_empty((2, problem.hidden), dtype=torch.float32)
+    dqkv, dweights = new_like(qkv), qkv.new_empty((2, problem.hidden), dtype=torch.float32)
     every: dict[str, Tensor | None] = {
         "dout": rows_of("dout", dout, asked.batch_invariant),
         **launched._asdict(),
@@ -253,7 +252,3 @@ def _written_columns(asked: Asked, tensors: Tensors) -> int:
 def _narrow(table: Tensor, qkv: Tensor) -> Tensor:
     """A table in a dtype that the kernels take."""
     return table if table.dtype in (qkv.dtype, torch.float32) else table.float()
-
-
-def _new(qkv: Tensor) -> Tensor:
-    return torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)

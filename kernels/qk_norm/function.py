@@ -10,7 +10,14 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from normtune.kernels.calling.arguments import check_choice, check_device, check_kind, check_tensor, number
+from normtune.kernels.calling.arguments import (
+    check_choice,
+    check_device,
+    check_flag,
+    check_kind,
+    check_tensor,
+    number,
+)
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.layout import PLAIN
 from normtune.kernels.calling.wide import machine_epsilon
@@ -94,7 +101,8 @@ def qk_norm(
             before the weight multiplies it, as in Hugging Face's Qwen3 and in vLLM.
         rotation: what is rounded in the rotation before its result: "float32", nothing; "products", both products of
             each element, as in Hugging Face.
-        in_place: write the heads into qkv and return it; without gradients.
+        in_place: write the heads into qkv and return it; without gradients. They may share memory neither with each
+            other nor with another tensor of the call.
         batch_invariant: give each token the same bits in every batch; None for the setting of
             `normtune.batch_invariant` and `normtune.use_batch_invariant`.
 
@@ -115,10 +123,8 @@ def qk_norm(
         )
     for name, value in (("rotary_style", rotary_style), ("casting", casting), ("rotation", rotation)):
         check_choice(name, value, _CHOICES[name])
-    if in_place is not True and in_place is not False:
-        raise TypeError(f"in_place is {in_place!r}: expected True or False")
-    if not (batch_invariant is None or isinstance(batch_invariant, bool)):
-        raise TypeError(f"batch_invariant is {batch_invariant!r}: expected True, False or None")
+    check_flag("in_place", in_place)
+    check_flag("batch_invariant", batch_invariant, is_optional=True)
     _check_heads(qkv, weight_q, weight_k, heads_q, heads_k)
     rotary = _rotary(qkv, weight_q.shape[0], cos, sin, positions, rotary_dim)
     eps = machine_epsilon(qkv) if eps is None else number("eps", eps)

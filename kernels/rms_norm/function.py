@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
+from normtune.kernels.calling.arguments import check_choice
 from normtune.kernels.calling.entry import Entry, is_proxy
 from normtune.kernels.calling.layout import PLAIN
 from normtune.kernels.rms_norm.operation import OPERATIONS
@@ -68,10 +69,10 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
         batch_invariant: give each row of y, and of the gradient of x, the same bits in every batch; None for the
             setting of `normtune.batch_invariant` and `normtune.use_batch_invariant`. The weight gradient sums over rows
             and always depends on the batch.
-        casting: what is rounded to x's dtype on the way, bit for bit as in Liger-Kernel's casting modes: `gemma`,
-            nothing; `llama`, the normalized row before its multiplication by the weight, as in Hugging Face's Llama and
-            Qwen, and the terms of the weight gradient; `none`, squares, eps, weight + offset, and rstd for the
-            backward. Sums are in float32 in all of them.
+        casting: what is rounded to x's dtype on the way, where Liger-Kernel's casting modes of these names round:
+            `gemma`, nothing; `llama`, the normalized row before its multiplication by the weight, as in Hugging Face's
+            Llama and Qwen, and the terms of the weight gradient; `none`, squares, eps, weight + offset, and rstd for
+            the backward. Sums are in float32 in all of them; those of Liger's `none` are in x's dtype.
         reuse_dy: let the backward write the gradient of x into the memory of y's gradient, which saves a tensor of y's
             size. For a y that one operation alone reads, and one backward: whatever else reads y's gradient afterwards
             reads other values, without an error, as the other operand of `residual + y`, hooks, `y.retain_grad()`, and
@@ -93,8 +94,7 @@ def rms_norm(*arguments: Any, **named: Any) -> Tensor:  # noqa: D417  (of the ov
     call = _rms_norm
     if "casting" in named:
         casting = named["casting"]
-        if casting not in CALLS:
-            raise ValueError(f"casting is {casting!r}: expected one of {', '.join(CALLS)}")
+        check_choice("casting", casting, CALLS)
         call = CALLS[casting].call
     if "reuse_dy" in named:
         call = CALLS[named.get("casting", "gemma")].calling(named["reuse_dy"])
@@ -144,7 +144,8 @@ def shape_of(normalized_shape: Any) -> tuple[int, ...]:
         ValueError: empty, or with a negative size.
     """
     sizes = (normalized_shape,) if isinstance(normalized_shape, _INTEGERS) else normalized_shape
-    if not isinstance(sizes, Sequence) or not all(isinstance(size, _INTEGERS) for size in sizes):
+    integers = isinstance(sizes, Sequence) and all(isinstance(size, _INTEGERS) for size in sizes)
+    if not integers or any(isinstance(size, bool) for size in sizes):
         raise TypeError(f"normalized_shape is {normalized_shape!r}: expected an integer or a sequence of integers")
     if not sizes or min(sizes) < 0:
         raise ValueError(f"normalized_shape is {normalized_shape!r}: expected one size or more, none negative")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normtune.kernels.calling.arguments import check_choice, check_flag, check_module
 from normtune.kernels.rms_norm.function import CALLS, Casting, rms_norm, shape_of
 
 
@@ -29,8 +30,10 @@ class RMSNorm(torch.nn.RMSNorm):
         casting, reuse_dy: as in `rms_norm`.
 
     Raises:
-        TypeError: `normalized_shape` is neither an integer nor a sequence of integers.
-        ValueError: `normalized_shape` is empty, or has a negative size; `casting` is unknown.
+        TypeError: `normalized_shape` is neither an integer nor a sequence of integers, or another argument is none of
+            its type.
+        ValueError: `normalized_shape` is empty, or has a negative size; `casting` is unknown; or another argument is
+            one that calls refuse.
     """
 
     def __init__(
@@ -46,8 +49,9 @@ class RMSNorm(torch.nn.RMSNorm):
         casting: Casting = "gemma",
         reuse_dy: bool = False,
     ) -> None:
-        if casting not in CALLS:
-            raise ValueError(f"casting is {casting!r}: expected one of {', '.join(CALLS)}")
+        check_choice("casting", casting, CALLS)
+        check_flag("elementwise_affine", elementwise_affine)
+        check_module(eps, offset, batch_invariant, reuse_dy, device, dtype)
         self.offset, self.batch_invariant, self.casting, self.reuse_dy = offset, batch_invariant, casting, reuse_dy
         super().__init__(list(shape_of(normalized_shape)), eps, elementwise_affine, device, dtype)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from normtune.kernels.calling.arguments import check_kind
+from normtune.kernels.calling.arguments import check_choice, check_flag, check_kind
 from normtune.kernels.calling.entry import Entry
 from normtune.kernels.rms_norm.function import rms_norm
 from normtune.kernels.rms_norm_gated.operation import OPERATIONS
@@ -71,13 +71,9 @@ def rms_norm_gated(
         return handle_torch_function(  # type: ignore[no-any-return]
             rms_norm_gated, (x, weight, z), x, weight, z, eps, offset, **options
         )
-    if norm_before_gate is not True and norm_before_gate is not False:
-        raise TypeError(f"norm_before_gate is {norm_before_gate!r}: expected True or False")
-    if rounding not in _ROUNDINGS:
-        raise ValueError(f"rounding is {rounding!r}: expected one of {', '.join(_ROUNDINGS)}")
     rounds_once = rounding == "float32"
-    if not rounds_once and offset != 0:
-        raise ValueError(f"offset is {offset!r} with the rounding 'hugging_face', whose weights have none: expected 0")
+    if not rounds_once or (norm_before_gate is not True and norm_before_gate is not False):
+        check_mode(norm_before_gate, rounding, offset)
     mode = norm_before_gate or z is None, z is not None, rounds_once
     call = _CALLS[mode].call if reuse_dy is False else _CALLS[mode].calling(reuse_dy)
     if group_size is not None and (groups := _groups(x, weight, z, group_size)) > 1:
@@ -92,17 +88,30 @@ def rms_norm_gated(
     return call(*((x, weight) if z is None else (x, z, weight)), eps, offset, batch_invariant)  # type: ignore[no-any-return]
 
 
-def _groups(x: Tensor, weight: Tensor, z: Tensor | None, group_size: int) -> int:
-    """Number of groups of a row, of arguments whose shapes fit to each other."""
+def check_mode(norm_before_gate: Any, rounding: Any, offset: Any) -> None:
+    """Raise TypeError or ValueError for a mode that there is not."""
+    check_flag("norm_before_gate", norm_before_gate)
+    check_choice("rounding", rounding, _ROUNDINGS)
+    if rounding != "float32" and offset != 0:
+        raise ValueError(f"offset is {offset!r} with the rounding 'hugging_face', whose weights have none: expected 0")
+
+
+def check_group_size(group_size: Any, hidden: int, named: str) -> None:
+    """Raise TypeError or ValueError for what is no divisor of `hidden`, which is what `named` says."""
     if not isinstance(group_size, int) or isinstance(group_size, bool):
         raise TypeError(f"group_size is {group_size!r}: expected an integer or None")
+    if group_size < 1 or hidden % group_size:
+        raise ValueError(f"group_size is {group_size}: expected a divisor of {hidden}, {named}")
+
+
+def _groups(x: Tensor, weight: Tensor, z: Tensor | None, group_size: int) -> int:
+    """Number of groups of a row, of arguments whose shapes fit to each other."""
     for name, tensor in (("x", x), ("weight", weight), *(() if z is None else (("z", z),))):
         check_kind(name, tensor)
     if x.dim() == 0:
         raise ValueError("x has no dimension: expected (..., hidden)")
     hidden = x.shape[-1]
-    if group_size < 1 or hidden % group_size:
-        raise ValueError(f"group_size is {group_size}: expected a divisor of {hidden}, the last dimension of x")
+    check_group_size(group_size, hidden, "the last dimension of x")
     if tuple(weight.shape) != (hidden,):
         raise ValueError(f"weight has shape {tuple(weight.shape)}: expected ({hidden},), the last dimension of x")
     if z is not None and z.shape != x.shape:

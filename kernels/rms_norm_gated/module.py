@@ -6,7 +6,8 @@ In: the arguments of `rms_norm_gated`. Out: a module with their state: `weight`.
 import torch
 from torch import Tensor
 
-from normtune.kernels.rms_norm_gated.function import Rounding, rms_norm_gated
+from normtune.kernels.calling.arguments import check_module
+from normtune.kernels.rms_norm_gated.function import Rounding, check_group_size, check_mode, rms_norm_gated
 
 
 class RMSNormGated(torch.nn.Module):
@@ -17,20 +18,22 @@ class RMSNormGated(torch.nn.Module):
 
     Args:
         hidden_size: the last dimension.
-        eps: added to the mean square.
+        eps: added to the mean square; None for the machine epsilon.
         device: of the weight.
         dtype: the weight's dtype.
         offset: added to the weight; the weight starts at 1 - offset.
         norm_before_gate, group_size, rounding, batch_invariant, reuse_dy: as in `rms_norm_gated`.
 
     Raises:
-        ValueError: `hidden_size` is no positive integer, or `group_size` does not divide it.
+        TypeError: an argument is not of its type.
+        ValueError: `hidden_size` is no positive integer, `group_size` does not divide it, or another argument is one
+            that calls refuse.
     """
 
     def __init__(
         self,
         hidden_size: int,
-        eps: float = 1e-6,
+        eps: float | None = 1e-6,
         *,
         offset: float = 0.0,
         norm_before_gate: bool = True,
@@ -42,10 +45,12 @@ class RMSNormGated(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(hidden_size, int) or hidden_size < 1:
+        if not isinstance(hidden_size, int) or isinstance(hidden_size, bool) or hidden_size < 1:
             raise ValueError(f"hidden_size is {hidden_size!r}: expected a positive integer")
-        if group_size is not None and (not isinstance(group_size, int) or group_size < 1 or hidden_size % group_size):
-            raise ValueError(f"group_size is {group_size!r}: expected a divisor of {hidden_size}, the hidden_size")
+        check_module(eps, offset, batch_invariant, reuse_dy, device, dtype)
+        check_mode(norm_before_gate, rounding, offset)
+        if group_size is not None:
+            check_group_size(group_size, hidden_size, "the hidden_size")
         self.hidden_size, self.eps, self.offset = hidden_size, eps, offset
         self.norm_before_gate, self.group_size = norm_before_gate, group_size
         self.rounding: Rounding = rounding

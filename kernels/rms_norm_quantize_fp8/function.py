@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from normtune.kernels.calling.arguments import check_choice, check_kind, number
+from normtune.kernels.calling.arguments import check_choice, check_flag, check_kind, number
 from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
 from normtune.kernels.rms_norm_quantize_fp8.variants import LARGEST, SCALINGS, Work, blocks_of, padded_rows, variant_of
 
@@ -165,8 +165,7 @@ def _settled(
     flags = {"round_sum": round_sum, "return_amax": return_amax}
     flags |= {"return_y": return_y, "return_transpose": return_transpose}
     for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise TypeError(f"{name} is {flag!r}: expected True or False")
+        check_flag(name, flag)
     if return_amax and scaling != "static":
         raise ValueError(f"return_amax is True with scaling {scaling!r}: expected 'static', other scales tell the amax")
     if return_transpose and scaling != "static":
