@@ -14,6 +14,8 @@ from normtune.results.places import unreadable
 
 # A file of shapes or weights has hundreds of lines; one of so many is another file.
 MOST_LINES = 1_000_000
+# A line of one has tens of bytes, and takes some hundreds in memory.
+MOST_BYTES = 1 << 25
 # What a message takes of a text that somebody else wrote.
 _MOST_CHARACTERS = 40
 
@@ -46,6 +48,8 @@ def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = 
         raise UsageError(f"{path} {why}: {expected}")
     found = []
     try:
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise UsageError(f"{path} has {size} bytes, at most {MOST_BYTES} are read: expected a file of shapes")
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
             names = [name.strip() for name in next(reader, [])]

@@ -20,6 +20,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.results.atomic import replaced
 from normtune.results.columns import TEXTS, flatten, split
 from normtune.results.evidence import Evidence
+from normtune.results.exchange.parquet_pages import cost
 from normtune.results.places import check_place, unreadable
 from normtune.results.records import TimedCode
 from normtune.results.runs import from_plain, to_plain
@@ -28,8 +29,8 @@ from normtune.results.validate import check_runs
 # Raised when a reader must know more to understand a file.
 FORMAT = 1
 _METADATA = b"normtune"
-# The recorded H200 has 131304.
-MOST_ROWS = 10_000_000
+# Memory that a file may take to be read. The recorded H200 takes 57 MB.
+MOST_BYTES = 1 << 30
 # What a message takes of a text that somebody else wrote.
 _MOST_CHARACTERS = 200
 _MOST_CSV_HEADER = 10_000
@@ -125,17 +126,16 @@ def read_parquet(path: Path) -> Evidence:
         UsageError: the file does not exist.
         NormtuneError: it is damaged, not written by normtune, or of a newer version.
     """
+    if why := unreadable(path):
+        raise UsageError(f"{path} {why}: expected a Parquet file that `normtune data export` wrote")
     try:
-        if why := unreadable(path):
-            raise UsageError(f"{path} {why}: expected a Parquet file that `normtune data export` wrote")
         _check_size(path)
-        table = pq.read_table(path, page_checksum_verification=True)
+        schema = pq.read_schema(path)
     except PermissionError as error:
         raise NormtuneError(f"{path} cannot be read ({error.strerror}): see to its permissions, or copy it") from None
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:_MOST_CHARACTERS]
-        raise NormtuneError(f"{path} is no Parquet file or a damaged one ({reason}): export it again") from None
-    text = (table.schema.metadata or {}).get(_METADATA)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _damaged(path, error) from None
+    text = (schema.metadata or {}).get(_METADATA)
     if text is None:
         raise NormtuneError(f"{path} is a Parquet file that normtune did not write: expected an export or a recording")
     try:
@@ -143,27 +143,70 @@ def read_parquet(path: Path) -> Evidence:
         found = head["format"]
         if found != FORMAT:
             raise NormtuneError(f"{path} has format {str(found)[:20]!r}, this normtune reads {FORMAT}: update normtune")
+        _check_types(schema)
+        table = _read_columns(path, schema)
         columns = {name: _column(table, name) for name in (*TEXTS, "rows", "hidden", *_ARRAYS)}
         columns["code"] = _codes(table)
         runs = [from_plain(run) for run in head["runs"]]
         check_runs(runs)
         return Evidence.from_columns(columns, runs)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         why = " ".join(str(error).split())[:_MOST_CHARACTERS]
         raise NormtuneError(f"{path} holds what normtune does not write ({why}): export it again") from None
 
 
-def _check_size(path: Path) -> None:
-    """Refuse a small file that claims more rows than memory holds: equal values take no room in Parquet.
+def _damaged(path: Path, error: Exception) -> NormtuneError:
+    reason = " ".join(str(error).split())[:_MOST_CHARACTERS]
+    return NormtuneError(f"{path} is no Parquet file or a damaged one ({reason}): export it again")
 
-    Looks at no column: Arrow ends the process at a damaged one, but raises an error when it reads the table.
+
+def _check_size(path: Path) -> None:
+    """Refuse a small file that decodes to more than memory holds: equal values take no room in Parquet.
 
     Raises:
-        NormtuneError: it claims too many rows.
+        NormtuneError: it takes too much.
+        ValueError: it is damaged.
     """
-    rows = pq.read_metadata(path).num_rows
-    if rows > MOST_ROWS:
-        raise NormtuneError(f"{path} has {rows} measurements, at most {MOST_ROWS} are read: export fewer in a file")
+    if cost(path, MOST_BYTES) > MOST_BYTES:
+        raise NormtuneError(
+            f"{path} takes over {MOST_BYTES >> 20} MB of memory to be read: export fewer measurements in a file"
+        )
+
+
+def _check_types(schema: pa.Schema) -> None:
+    """Check the types of the columns that are read.
+
+    Raises:
+        ValueError: one is missing, twice, or of another type.
+    """
+    code = _CODE if set(_CODE) & set(schema.names) else ()
+    expected = {name: pa.string() for name in TEXTS} | {name: pa.int64() for name in ("rows", "hidden")}
+    expected |= {name: pa.list_(pa.int32()) for name in _ARRAYS} | {name: pa.binary() for name in code}
+    for name, kind in expected.items():
+        if schema.names.count(name) != 1:
+            raise ValueError(f"there is no column {name}" if name not in schema.names else f"{name} is there twice")
+        found = schema.field(name).type
+        is_list = pa.types.is_list(found) and pa.types.is_list(kind) and found.value_type == kind.value_type
+        if found != kind and not is_list:
+            raise ValueError(f"column {name} is {found}, expected {kind}".replace("item: ", ""))
+
+
+def _read_columns(path: Path, schema: pa.Schema) -> pa.Table:
+    """The columns that `_check_types` checked; a text that is in many rows is there once.
+
+    Raises:
+        NormtuneError: the file is damaged, or its texts take too much memory.
+    """
+    texts = [name for name in (*TEXTS, *_CODE) if name in schema.names]
+    try:
+        return pq.read_table(
+            path,
+            columns=[*texts, "rows", "hidden", *_ARRAYS],
+            read_dictionary=texts,
+            page_checksum_verification=True,
+        )
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, error) from None
 
 
 def is_export(path: Path) -> bool:
@@ -222,42 +265,45 @@ def _column(table: pa.Table, name: str) -> list[Any]:
     """A column as a list; equal texts are one object.
 
     Raises:
-        ValueError: it is missing, of another type, or has nulls.
+        ValueError: it has nulls, or texts that take too much where each row has its own.
     """
-    if name not in table.column_names:
-        raise ValueError(f"there is no column {name}")
     column = table.column(name)
     if column.null_count:
         raise ValueError(f"column {name} has nulls")
-    column = column.combine_chunks()
     if name in TEXTS:
-        if column.type != pa.string():
-            raise ValueError(f"column {name} is {column.type}, expected string")
-        encoded = column.dictionary_encode()
-        names = np.array(encoded.dictionary.to_pylist(), dtype=object)
-        return names[encoded.indices.to_numpy()].tolist()
+        return _texts(column, name)
+    column = column.combine_chunks()
     if name in _ARRAYS:
-        if not pa.types.is_list(column.type) or column.type.value_type != pa.int32() or column.flatten().null_count:
-            raise ValueError(f"column {name} is {column.type}, expected lists of int32")
+        if column.flatten().null_count:
+            raise ValueError(f"column {name} has nulls in its lists")
         return split(column.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64), _flat(column))
-    if column.type != pa.int64():
-        raise ValueError(f"column {name} is {column.type}, expected int64")
     return column.to_pylist()
 
 
-def _codes(table: pa.Table) -> list[TimedCode | None]:
-    """What each measurement launched; equal ones are one object.
+def _texts(column: pa.ChunkedArray, name: str) -> list[Any]:
+    """The values of a column of texts or bytes, None for a null; equal ones are one object.
 
     Raises:
-        ValueError: a column is missing or of another type.
+        ValueError: they take too much where each row has its own, as in a store.
     """
+    found: list[Any] = []
+    known: dict[Any, Any] = {}
+    total = 0
+    for chunk in column.chunks:
+        values = [known.setdefault(value, value) for value in chunk.dictionary.to_pylist()]
+        places = chunk.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
+        total += int(np.array([*map(len, values), 0], np.int64)[places].sum())
+        if total > MOST_BYTES:
+            raise ValueError(f"the texts of column {name} have over {MOST_BYTES >> 20} MB")
+        found += np.fromiter((*values, None), object, len(values) + 1)[places].tolist()
+    return found
+
+
+def _codes(table: pa.Table) -> list[TimedCode | None]:
+    """What each measurement launched; equal ones are one object."""
     if not set(_CODE) & set(table.column_names):
         return [None] * table.num_rows
-    columns = []
-    for name in _CODE:
-        if name not in table.column_names or table.column(name).type != pa.binary():
-            raise ValueError(f"there is no column {name} of bytes")
-        columns.append(table.column(name).to_pylist())
+    columns = [_texts(table.column(name), name) for name in _CODE]
     known: dict[TimedCode, TimedCode] = {}
     codes = (
         TimedCode(launch, code or b"", machine or b"") if launch else None

@@ -161,9 +161,9 @@ def test_a_device_that_is_no_gpu_is_refused(make, make_run, tmp_path, field, val
 
 def test_a_small_file_of_very_many_rows_is_not_read(make, make_run, tmp_path, monkeypatch):
     write_parquet(Evidence.from_measurements([make(run=make_run(1))], [make_run(1)]), tmp_path / "data.parquet")
-    monkeypatch.setattr(parquet_csv, "MOST_ROWS", 0)
+    monkeypatch.setattr(parquet_csv, "MOST_BYTES", 1 << 8)
     monkeypatch.setattr(parquet_csv.pq, "read_table", None)
-    with pytest.raises(NormtuneError, match=r"data\.parquet has 1 measurements, at most 0 are read: export fewer"):
+    with pytest.raises(NormtuneError, match=r"data\.parquet takes over 0 MB of memory to be read: export fewer"):
         read_parquet(tmp_path / "data.parquet")
 
 

@@ -114,7 +114,7 @@ def test_a_file_that_may_not_be_read(file, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied", str(file))
 
-    monkeypatch.setattr(pq, "read_table", refuse)
+    monkeypatch.setattr(pq, "read_schema", refuse)
     with pytest.raises(
         NormtuneError, match=r"data\.parquet cannot be read \(Permission denied\): see to its permissions"
     ):
@@ -178,11 +178,11 @@ def break_device(table, head):
         (config(schedule="row; import os"), "schedule of a config is 'row; import os', expected a name"),
         (config(finish="\x1b[2J"), "finish of a config is '.x1b.2J', expected a name"),
         (replace("rows", lambda old: pa.array([1 << 62, *old[1:]])), "rows is 4611686018427387904, expected"),
-        (replace("samples", lambda old: pa.array([[1.5] * len(row) for row in old])), "expected lists of int32"),
+        (replace("samples", lambda old: pa.array([[1.5] * len(row) for row in old])), "expected list<int32>"),
         (replace("samples", lambda old: pa.array([*old[:-1], [1, 2]], pa.list_(pa.int32()))), "2 samples have 1 round"),
         (coded(b"x" * 33, b""), "digests of code have 33, 0, 0 bytes, expected 1 to 32 of the launch"),
         (coded(b"x" * 8, b"y" * 99), "digests of code have 8, 99, 0 bytes"),
-        (coded("x", b""), "there is no column launch of bytes"),
+        (coded("x", b""), "column launch is string, expected binary"),
         (lambda table, head: (coded(b"x", b"")(table, head)[0].drop_columns("code"), head), "there is no column code"),
         (replace("rounds", lambda old: pa.array([[-1 - n for n in r] for r in old], pa.list_(pa.int32()))), "a round"),
     ],
