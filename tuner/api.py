@@ -24,6 +24,7 @@ from normtune.tuner.device.identity import compare
 from normtune.tuner.device.open import Bench, Phases, begin_device, open_device_to_plan
 from normtune.tuner.device.unopened import unopened
 from normtune.tuner.plan.plan import advice, fitting
+from normtune.tuner.plan.resume import without_times
 from normtune.tuner.progress import Silent
 from normtune.tuner.ready import Ready, is_finished, ready, refined, refined_lines
 from normtune.tuner.report import (
@@ -259,7 +260,8 @@ def _done(
 ) -> Sweep:
     """The end of a sweep that has nothing to measure; its device was not opened."""
     protocol = {"regime": request.regime, "rounds": 0, "void_rounds": 0, "worker_restarts": 0}
-    summary = Summary(known=len(work.plan.tasks), phases=Phases(0.0, 0.0, 0.0, protocol))
+    failed = without_times(work.stored, [task.problem for task in work.plan.tasks])
+    summary = Summary(known=len(work.plan.tasks), known_failed=failed, phases=Phases(0.0, 0.0, 0.0, protocol))
     summary.starting_seconds = time.monotonic() - begun
     with face:
         face.say(*work.lines)
@@ -299,7 +301,8 @@ def _swept(
         summary.starting_seconds += starting
     control = work.control.result() if work.control else None
     more = control.line() if control else "", cache.line() if cache else ""
-    face.say(*refined_lines(work.search), *end_lines(summary, budget), *filter(None, more))
+    pruned = pruned_lines(chosen) if summary.is_fruitless else []
+    face.say(*refined_lines(work.search), *end_lines(summary, budget), *pruned, *filter(None, more))
     return Sweep(bench.device, face.outlook, summary, opened.damage, control=control)
 
 

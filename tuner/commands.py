@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from normtune.errors import UsageError
+from normtune.errors import NormtuneError, UsageError
 from normtune.results.commands import StoreOption
 from normtune.results.regimes import COLD
 from normtune.results.source import warn_of_damage
@@ -176,6 +176,7 @@ def sweep(
     begun = time.monotonic()
     from normtune.tuner.api import run
     from normtune.tuner.progress import face_of
+    from normtune.tuner.report import fruitless_line
     from normtune.tuner.request import Request
 
     request = Request(
@@ -210,6 +211,8 @@ def sweep(
     warn_of_damage(found.damage)
     if as_json and (found.outlook or found.summary.known or found.compiled):
         say(json.dumps(found.to_plain(), indent=1))
+    if reason := fruitless_line(found.summary, found.compiled):
+        raise NormtuneError(reason)
 
 
 def parse_budget(text: str | None) -> float | None:

@@ -109,17 +109,21 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
         budget_seconds: the given budget, for the message if it was too short for any problem.
     """
     fit = _fit(summary)
-    if not summary.problems and not summary.left and not summary.skipped:
-        return [f"nothing to do: all {summary.known} problems are measured; `{fit}` makes their table"]
-    if not summary.problems and not summary.skipped and budget_seconds is not None:
+    if not summary.done and not summary.left:
+        if summary.is_fruitless:
+            return []  # the command ends with that
+        told = f"{summary.known_failed} of them without a config that could be timed; " if summary.known_failed else ""
+        return [f"nothing to do: all {summary.known} problems are measured; {told}`{fit}` makes their table"]
+    if not summary.done and budget_seconds is not None:
         return [
             f"the budget of {told_seconds(budget_seconds)} was spent before a problem could be measured: nothing was "
             f"stored; all {summary.left} problems take {about(summary.left_seconds)} besides starting"
         ]
     failed = sum(summary.failures.values())
+    untimed = f"{_counted(summary.failed, 'other')} without a config that could be timed, " if summary.failed else ""
     lines = [
-        f"{summary.problems} problems measured, {summary.known} were stored before: {summary.configs} configs timed, "
-        f"{summary.timings} timings; failures: {failed or 'none'}",
+        f"{summary.problems} problems measured, {untimed}{summary.known} were stored before: "
+        f"{summary.configs} configs timed, {summary.timings} timings; failures: {failed or 'none'}",
         *_failure_lines(summary.failures),
     ]
     if summary.phases:
@@ -142,11 +146,26 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
             f"budget spent with {_counted(summary.left, 'problem')} left: {about(summary.left_seconds)} more; the same "
             f"command goes on. `{fit}` makes a table of what there is"
         )
+    elif summary.is_fruitless:
+        pass  # the command ends with that
     elif summary.skipped:
         lines.append(f"all else is measured: `{fit}` makes the table of what there is")
     else:
         lines.append(f"complete: `{fit}` fits the table that loses least to these times")
     return lines
+
+
+def fruitless_line(summary: Summary, ahead: Ahead | None = None) -> str:
+    """The error of a sweep in which nothing could be timed, or compiled; empty if something could."""
+    if ahead and ahead.failures and not ahead.binaries:
+        return f"nothing could be compiled for {ahead.target}: all {sum(ahead.failures.values())} binaries failed"
+    if not summary.is_fruitless:
+        return ""
+    problems = summary.done + summary.known
+    return (
+        f"nothing could be timed at any of {_counted(problems, 'problem')}, so there is no table to fit: `normtune "
+        "show --where \"status != 'ok'\"` lists the reasons, `--retry-failed` measures crashes and timeouts again"
+    )
 
 
 def ahead_lines(ahead: Ahead) -> list[str]:

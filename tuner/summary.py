@@ -45,8 +45,10 @@ class Summary:
     """Counts and times of a sweep.
 
     Attributes:
-        measured: problems measured now, each with the greatest `Best.of_copy` of its tasks, if any has one.
+        measured: problems that were tried now, each with the greatest `Best.of_copy` of its tasks, if any has one.
+        timed: those of them of which a config was timed.
         known: problems that were complete before.
+        known_failed: those of them of which no config has a time.
         left: problems beyond the budget.
         left_seconds: expected time of these.
         configs: (problem, config) pairs timed now.
@@ -61,7 +63,9 @@ class Summary:
     """
 
     measured: dict[Problem, float | None] = field(default_factory=dict)
+    timed: set[Problem] = field(default_factory=set)
     known: int = 0
+    known_failed: int = 0
     left: int = 0
     left_seconds: float = 0.0
     configs: int = 0
@@ -76,13 +80,24 @@ class Summary:
 
     @property
     def problems(self) -> int:
-        """Number of problems measured now."""
-        return len(self.measured)
+        """Number of problems of which a config was timed now."""
+        return len(self.timed)
+
+    @property
+    def failed(self) -> int:
+        """Number of problems all of whose configs failed now."""
+        return len(self.measured) - len(self.timed)
+
+    @property
+    def is_fruitless(self) -> bool:
+        """Whether problems were tried, now or before, and nothing could be timed at any of them."""
+        tried = self.measured or self.skipped or (self.known and not self.left)
+        return bool(tried) and not self.timed and self.known == self.known_failed
 
     @property
     def done(self) -> int:
         """Number of problems measured or skipped."""
-        return self.problems + sum(self.skipped.values())
+        return len(self.measured) + sum(self.skipped.values())
 
     def add(self, problem: Problem, outcomes: Mapping[Config, Outcome]) -> Best | None:
         """Count the outcomes of a task of a problem; returns its best config."""
@@ -96,6 +111,8 @@ class Summary:
         if (copy := outcomes.get(COPY)) and copy.nanoseconds:
             self.copies[problem] = median(copy.nanoseconds)
         best = best_of(outcomes, self.copies.get(problem))
+        if best:
+            self.timed.add(problem)
         fractions = [self.measured.get(problem), best and best.of_copy]
         self.measured[problem] = max((value for value in fractions if value is not None), default=None)
         return best
@@ -121,6 +138,7 @@ class Summary:
             seconds |= {"compile": phases.compile, "gate": phases.gate, "timing": phases.timing}
         return {
             "problems_measured": self.problems,
+            "problems_failed": self.failed,
             "problems_known": self.known,
             "problems_left": self.left,
             "problems_skipped": dict(self.skipped),

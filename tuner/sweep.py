@@ -15,7 +15,7 @@ from normtune.results.database.store import Store
 from normtune.tuner.device.open import Bench, Phases, SkippedError
 from normtune.tuner.plan.estimate import Estimate, Pace, corrected, new_binaries, python_seconds
 from normtune.tuner.plan.plan import Plan, Task
-from normtune.tuner.plan.resume import Stored, known
+from normtune.tuner.plan.resume import Stored, known, without_times
 from normtune.tuner.rescue import Keeper
 from normtune.tuner.run_record import begun_run, measurements
 from normtune.tuner.search.protocol import Search, Strategy
@@ -103,9 +103,11 @@ def sweep(
             measurements are in the store, or in the file that the message names.
     """
     begun = clock()
+    stored = store.coverage(bench.device, bench.regime) if stored is None else stored
     search = _search(bench, store, plan, strategy, retry_failed, stored)
     tasks = tuple(search.left())
-    summary = Summary(known=len(plan.tasks) - len(tasks))
+    before = {task.problem for task in plan.tasks} - {task.problem for task in tasks}
+    summary = Summary(known=len(plan.tasks) - len(tasks), known_failed=without_times(stored, before))
     if not tasks:
         summary.phases = bench.phases()
         bench.close()
@@ -119,25 +121,37 @@ def sweep(
     going = _Going(bench, search, pace, outlook, begun, clock, progress)
     summary.left, summary.left_seconds = len(tasks), outlook.estimate.seconds
     keeper = Keeper(store, begun_run(bench, search.name))
+    unsaid: list[tuple[Problem, Best | None]] = []
+
+    def save() -> None:
+        """Store the task before, and only then say that it was measured."""
+        keeper.flush()
+        while unsaid:
+            problem, best = unsaid.pop()
+            if progress:
+                progress.measured(problem, best, summary, summary.left, summary.left_seconds)
+
     try:
         bench.examine(tasks)
         while task := going.next():
             best = None
             start = clock()
             try:
-                outcomes = bench.measure(task, search.race(task), keeper.flush)
+                outcomes = bench.measure(task, search.race(task), save)
             except SkippedError as error:
+                save()
                 summary.skipped[str(error)] += 1
                 search.tell(task, {})
                 going.skipped(task)
             else:
+                save()
                 keeper.add(measurements(task, outcomes, keeper.run.id))
                 best = summary.add(task.problem, outcomes)
                 going.measured(task, clock() - start)
                 search.tell(task, outcomes)
             summary.left, summary.left_seconds = len(search.left()), going.left_seconds()
-            if progress:
-                progress.measured(task.problem, best, summary, summary.left, summary.left_seconds)
+            unsaid.append((task.problem, best))
+        save()
     finally:
         summary.phases = bench.phases()
         is_done = key is not None and not summary.left and not summary.skipped

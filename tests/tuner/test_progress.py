@@ -2,6 +2,7 @@
 
 import io
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -11,10 +12,11 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tuner import progress
+from normtune.tuner.compiling.ahead import Ahead
 from normtune.tuner.device.open import Outcome, Phases
 from normtune.tuner.plan.estimate import Estimate
 from normtune.tuner.plan.plan import Plan, fitting, plan, problems
-from normtune.tuner.report import end_lines, plain_sweep, plan_lines
+from normtune.tuner.report import end_lines, fruitless_line, plain_sweep, plan_lines
 from normtune.tuner.summary import Best, Summary, best_of
 from normtune.tuner.sweep import Outlook
 
@@ -80,6 +82,14 @@ def test_the_end_tells_counts_seconds_failures_and_the_copy(summary):
         "67 % over all sizes",
         "complete: `normtune fit` fits the table that loses least to these times",
     ]
+
+
+@pytest.mark.parametrize(
+    ("binaries", "told"), [(0, "nothing could be compiled for sm_90: all 3 binaries failed"), (1, "")]
+)
+def test_binaries_of_which_none_compiles_are_an_error(binaries, told):
+    ahead = Ahead(Path("out"), "sm_90", binaries, 0, "", "", Counter({("compile_error", "no such thing"): 3}))
+    assert fruitless_line(Summary(), ahead) == told
 
 
 def test_of_many_reasons_the_most_frequent_are_told_and_the_rest_is_counted(summary):

@@ -19,7 +19,7 @@ from normtune.tuner.plan.estimate import Pace
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.plan.resume import stale_plan
-from normtune.tuner.report import end_lines
+from normtune.tuner.report import end_lines, fruitless_line
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive
 from normtune.tuner.search.rounds import timed
@@ -305,7 +305,77 @@ def test_a_sweep_that_skips_everything_ends_and_stores_nothing(store, small_plan
 
     summary = sweep(Full(), store, small_plan, Adaptive)
     assert (summary.problems, summary.left, summary.skipped) == (0, 0, {"out of memory": 8})
+    assert summary.is_fruitless and not [line for line in end_lines(summary, None) if "fit" in line]
     assert store.runs() == []
+
+
+class Watching:
+    """Progress that notes how many problems the store held when it was told of each."""
+
+    def __init__(self, store):
+        self.store, self.held = store, []
+
+    def planned(self, outlook):
+        pass
+
+    def compiling(self, done, total):
+        pass
+
+    def measured(self, problem, best, summary, left, seconds):
+        stored = {problem for problem, _ in self.store.coverage(DEVICE)}
+        self.held.append((problem in stored, summary.done, summary.done + left))
+
+
+def test_progress_counts_a_problem_once_it_is_stored(store, small_plan):
+    class Crowded(MadeUp):
+        def measure(self, task, race, meanwhile):
+            outcomes = super().measure(task, race, meanwhile)
+            if len(self.measured) in (1, 4):
+                raise SkippedError("out of memory")
+            return outcomes
+
+    watching = Watching(store)
+    summary = sweep(Crowded(), store, small_plan, Adaptive, progress=watching)
+    assert [done for _, done, _ in watching.held] == list(range(1, 9)) and {total for *_, total in watching.held} == {8}
+    assert [is_stored for is_stored, *_ in watching.held].count(False) == 2 == sum(summary.skipped.values())
+
+
+def test_a_sweep_in_which_nothing_could_be_timed_is_no_success(store, small_plan):
+    broken = {c.config: Outcome("wrong_result", "y is off") for task in small_plan.tasks for c in task.candidates}
+    summary = sweep(MadeUp(broken), store, small_plan, Adaptive)
+    assert (summary.problems, summary.failed, summary.left, summary.is_fruitless) == (0, 8, 0, True)
+    told = end_lines(summary, None)
+    assert told[0].startswith(
+        "0 problems measured, 8 others without a config that could be timed, 0 were stored before"
+    )
+    assert not [line for line in told if "complete" in line or "fit" in line]
+    assert fruitless_line(summary).startswith(
+        "nothing could be timed at any of 8 problems, so there is no table to fit"
+    )
+    assert summary.to_plain()["problems_failed"] == 8
+    again = sweep(MadeUp(), store, small_plan, Adaptive)
+    assert (again.known, again.known_failed, again.is_fruitless, end_lines(again, None)) == (8, 8, True, [])
+
+
+def test_problems_without_a_time_are_counted_apart(store, small_plan):
+    (first, *_) = small_plan.tasks
+    broken = {c.config: Outcome("crashed", "gone") for c in first.candidates}
+
+    class Choosy(MadeUp):
+        def measure(self, task, race, meanwhile):
+            self.broken = broken if task.problem == first.problem else {}
+            return super().measure(task, race, meanwhile)
+
+    summary = sweep(Choosy(), store, small_plan, Adaptive)
+    assert (summary.problems, summary.failed, summary.done, summary.is_fruitless) == (7, 1, 8, False)
+    assert end_lines(summary, None)[0].startswith(
+        "7 problems measured, 1 other without a config that could be timed, 0"
+    )
+    again = sweep(MadeUp(), store, small_plan, Adaptive)
+    assert end_lines(again, None) == [
+        "nothing to do: all 8 problems are measured; 1 of them without a config that could be timed; `normtune fit` "
+        "makes their table"
+    ]
 
 
 def test_nothing_to_do_closes_the_device(store, small_plan):

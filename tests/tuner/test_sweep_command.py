@@ -226,3 +226,16 @@ def test_a_grid_has_the_hidden_sizes_that_an_operator_takes(monkeypatch):
     assert sizes("reduce_partials") == {hidden for hidden in default if hidden <= 4096}
     with pytest.raises(UsageError, match="hidden is 5120: reduce_partials takes 1 to 4096"):
         sizes("reduce_partials", hidden=(64, 5120))
+
+
+@pytest.mark.long
+def test_a_sweep_of_what_was_not_recorded_fails_every_time_and_is_counted(tmp_path):
+    asked = ("sweep", "--device", "replay:nvidia-h200", "--operator", "rms_norm_forward", "--hidden", "77")
+    asked = (*asked, "--rows", "3,5", "--effort", "quick", "--store", str(tmp_path / "store.db"))
+    for options, known in ((("--json",), 0), ((), 2), (("--json",), 2)):
+        done = invoke(*asked, *options)
+        assert done.exit_code == 1 and "complete" not in done.output
+        assert "error: nothing could be timed at any of 2 problems, so there is no table to fit" in done.output
+        if options:
+            told = json.loads(done.stdout)["sweep"]
+            assert (told["problems_measured"], told["problems_failed"], told["problems_known"]) == (0, 2 - known, known)

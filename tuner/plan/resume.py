@@ -38,6 +38,12 @@ def known(stored: Stored, names: Collection[str], retry_failed: bool = False) ->
     return result
 
 
+def without_times(stored: Stored, problems: Collection[Problem]) -> int:
+    """Number of problems of which no config has a time."""
+    timed = {problem for (problem, config), state in stored.items() if state.status == "ok" and config != COPY}
+    return sum(problem not in timed for problem in problems)
+
+
 def key_of(always: Always, space: str, search: str) -> str | None:
     """What a run of a search says in its protocol that found all there is to find: equal for an equal request.
 

@@ -9,6 +9,7 @@ import torch
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.operator import operator
+from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles.trial import PASSES
 from normtune.tuner.plan.plan import candidates
@@ -199,17 +200,24 @@ def test_a_result_that_rounds_differently_now_and_then_is_right(few_calls):
     gate(sabotaged(spec, on_call(range(0, 1000, 2), other_rounding)), problem, kept[0], TARGET, CPU)
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_what_a_launch_throws_is_the_fault_of_its_config(early, few_calls):
+@pytest.mark.parametrize(
+    ("early", "kind", "told"),
+    [
+        (False, LaunchFailedError, r"^ZeroDivisionError: no rows$"),
+        # Before there is a kernel to launch.
+        (True, OperatorError, r"^operator 'rms_norm_forward': its calls raises ZeroDivisionError: no rows \(test_gate"),
+    ],
+)
+def test_what_a_launch_throws_is_the_fault_of_its_config_and_what_makes_it_throws_is_not(early, kind, told, few_calls):
     def refuse(*_, **scalars):
         raise ZeroDivisionError("no rows\nat all")
 
     spec = operator("rms_norm_forward")
     problem = spec.problem(64, 48, "float32")
     kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
-    with pytest.raises(LaunchFailedError, match=r"^ZeroDivisionError: no rows$") as failed:
+    with pytest.raises(kind, match=told) as failed:
         broken = sabotaged(spec, refuse)
-        if early:  # before there is a kernel to launch
+        if early:
             object.__setattr__(broken, "kernels", lambda: SimpleNamespace(calls=refuse))
         gate(broken, problem, kept[0], TARGET, CPU)
-    assert failed.value.status == "crashed"
+    assert early or failed.value.status == "crashed"
