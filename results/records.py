@@ -32,6 +32,9 @@ STATUSES = (
     "not_recorded",
 )
 
+# What a run's protocol says of a search that left configs out: `tuner.search.audit` writes it, and tables tell it.
+SEARCHED = "searched"
+
 # What the uuid of a device begins with whose samples were drawn from a recording.
 REPLAY_PREFIX = "replay:"
 
