@@ -20,7 +20,7 @@ from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem, split_key
 from normtune.results.columns import COLUMNS, TEXTS, columns_of, first_rounds, flatten
-from normtune.results.records import Device, Measurement, Run, TimedCode
+from normtune.results.records import SEARCHED, Device, Measurement, Run, TimedCode
 from normtune.results.regimes import COLD
 from normtune.results.validate import check_columns
 
@@ -203,10 +203,15 @@ class Evidence:
     def digest(self) -> str:
         """`sha256:` and the hash of the content: runs with their device and software, and every measurement.
 
-        Of a run's protocol only a regime other than cold is included, because a running sweep changes the rest.
+        Of a run's protocol only a regime other than cold and what a search left out are included, which tables tell: a
+        running sweep changes the rest.
         """
         runs = [
-            [run.id, run.started, run.device._asdict(), run.software, *([run.regime] if run.regime != COLD else [])]
+            [
+                *(run.id, run.started, run.device._asdict(), run.software),
+                *([run.regime] if run.regime != COLD else []),
+                *([run.protocol[SEARCHED]] if SEARCHED in run.protocol else []),
+            ]
             for run in self.runs
         ]
         hashed = hashlib.sha256(_canonical([_DIGEST_FORMAT, runs, len(self.frame)]))

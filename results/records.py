@@ -36,6 +36,9 @@ STATUSES = (
 # machine or of a day, and a success under the same code outranks it.
 WRONG = "wrong_result"
 
+# What a run's protocol says of a search that left configs out: `tuner.search.audit` writes it, and tables tell it.
+SEARCHED = "searched"
+
 # What the uuid of a device begins with whose samples were drawn from a recording.
 REPLAY_PREFIX = "replay:"
 

@@ -195,7 +195,9 @@ class Request:
         options |= {} if self.seed is None else {"seed": self.seed}
         if not self.leaves_out:
             return partial(chosen, **options)
-        return partial(chosen, **options, advice=advice)
+        from normtune.tuner.search.audit import Audited  # loads scipy, which a sweep with nothing to do has no use for
+
+        return partial(Audited, strategy=partial(chosen, **options, advice=advice), seed=self.seed or 0)
 
     def key(self, always: Always) -> str | None:
         """By which the request is known again, see `resume.key_of`; None where the store tells what is left of it."""

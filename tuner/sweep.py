@@ -155,7 +155,7 @@ def sweep(
     finally:
         summary.phases = bench.phases()
         is_done = key is not None and not summary.left and not summary.skipped
-        ended = {"finished": key} if is_done else {}
+        ended = ({"finished": key} if is_done else {}) | getattr(search, "report", dict)()
         keeper.end(_protocol(search.name, summary.phases, machine, going.estimated) | ended | bench.close())
         summary.seconds = clock() - planned
     return summary

@@ -35,7 +35,11 @@ def module_text(fit: Fit, regenerate: str) -> str:
     body = body_text(fit.functions)
     header = header_of(fit, regenerate, (fit.device.label, fit.device.target, fit.device.sms), _regret(fit), body)
     shared = (f"{key} {dtype}: uses {donor}, as it has no data of its own" for key, dtype, donor in fit.without_data())
-    header = header._replace(shared=tuple(shared), replaced=any(function.replacing for function in fit.functions))
+    header = header._replace(
+        shared=tuple(shared),
+        replaced=any(function.replacing for function in fit.functions),
+        searched=fit.searched,
+    )
     return f"{header.text()}\n{body}"
 
 

@@ -60,6 +60,7 @@ def figures(fit: Fit) -> Iterable[str]:
         yield f"means are low by at most {percent_up(lucky)}, as half of the blocks choose a shape's best and the"
         yield "others score it; a mean below 0 is one of about 0"
     yield from _beyond(fit)
+    yield from (f"searched: {line}" for line in fit.searched)
     yield from forward_backward.lines(fit.together, "Liger")
     yield from _batch_invariant(fit)
     for function in fit.functions:

@@ -138,6 +138,7 @@ class Fit(FromData):
         shared: variants and dtypes that have data and no function of their own.
         weights: of the problems, the user's choice.
         together: loss of forward and backward together.
+        searched: a line for each function whose data a search chose that left configs out.
     """
 
     device: Device
@@ -145,6 +146,7 @@ class Fit(FromData):
     shared: tuple[Shared, ...]
     weights: str = "decades"
     together: tuple[Together, ...] = ()
+    searched: tuple[str, ...] = ()
 
     def with_data(self) -> list[tuple[str, str, Figures]]:
         """(key, dtype, figures) of everything that was measured, with a function of its own or with another's."""

@@ -15,6 +15,7 @@ from normtune.heuristics.fitted.result import Fit, FromData, Function, Shared
 from normtune.heuristics.fitting.case import Asked
 from normtune.heuristics.fitting.invariant_functions import invariant_functions
 from normtune.heuristics.fitting.parallel import in_order, processes_for
+from normtune.heuristics.fitting.searched import searched
 from normtune.heuristics.fitting.serving import functions_of
 from normtune.heuristics.regret.build import check_times, older
 from normtune.heuristics.regret.legality import all_variants
@@ -82,6 +83,7 @@ def fit(
         shared=tuple(share for part in parts for share in part.shared),
         weights=options.weights,
         together=tuple(together([side for part in parts for side in part.sides], liger.choose)),
+        searched=tuple(line for part in parts for line in part.searched),
     )
 
 
@@ -111,6 +113,7 @@ class _Part(NamedTuple):
         functions, shared, notes: as in `Fit`.
         sides: for figures of two operators together.
         shapes: the measured ones.
+        searched: as in `Fit`.
     """
 
     functions: list[Function]
@@ -118,6 +121,7 @@ class _Part(NamedTuple):
     notes: list[str]
     sides: list[Side]
     shapes: list[tuple[int, int]]
+    searched: list[str]
 
 
 def _part(data: "Evidence", spec: OperatorSpec, asked: Asked, weighting: Weighting) -> _Part:
@@ -132,11 +136,18 @@ def _part(data: "Evidence", spec: OperatorSpec, asked: Asked, weighting: Weighti
         for dtype in function.dtypes
     }
     sides = sides_of(data, matrices, plain)
+    trees = {(function.key, function.dtype): function.tree for function in functions}
+    trees |= {(share.key, share.dtype): trees[share.donor] for share in shared}
+    lines = [
+        searched(data, matrix, trees[matrix.key, matrix.dtype])
+        for matrix in matrices
+        if (matrix.key, matrix.dtype) in trees
+    ]
     if asked.options.batch_invariant:
         invariant = invariant_functions(data, cases, functions, shared, notes)
         functions, shared = [*functions, *invariant[0]], [*shared, *invariant[1]]
     shapes = [shape for matrix in matrices for shape in matrix.problems]
-    return _Part(functions, shared, notes, sides, shapes)
+    return _Part(functions, shared, notes, sides, shapes, [line for line in lines if line])
 
 
 def used(evidence: "Evidence", operators: Sequence[str] = ()) -> "Evidence":

@@ -91,6 +91,7 @@ class Header(NamedTuple):
         replaced: whether the table depends on the one that it replaced, which is gone.
         format: of the file; `FORMAT` is the newest known here.
         fitted: one line for each GPU that a table for any GPU was fitted to, as text.
+        searched: one line for each function whose search left configs out: how many, and what an audit of them found.
     """
 
     regenerate: str
@@ -107,6 +108,7 @@ class Header(NamedTuple):
     format: int = FORMAT
     replaced: bool = False
     fitted: tuple[str, ...] = ()
+    searched: tuple[str, ...] = ()
 
     @property
     def is_for_any_gpu(self) -> bool:
@@ -149,6 +151,7 @@ class Header(NamedTuple):
             *(("Kernels", f"{name} {fingerprint}") for name, fingerprint in self.kernels.items()),
             ("Measured", self.measured),
             *(("Regret", line) for line in self.regret),
+            *(("Searched", line) for line in self.searched),
             *(("Shared", line) for line in self.shared),
             *([("Replaced", REPLACED)] if self.replaced else []),
             ("Format", str(self.format)),
@@ -245,6 +248,7 @@ def parse(text: str, source: str) -> tuple[Header, str]:
             format=int(entries["Format"][0]),
             replaced="Replaced" in entries,
             fitted=tuple(entries.get("Fitted", ())),
+            searched=tuple(entries.get("Searched", ())),
         )
     except KeyError as error:
         raise UsageError(f"the header of {source} has no line {error}: restore the file or fit it again") from None

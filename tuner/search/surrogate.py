@@ -17,6 +17,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
+from scipy.special import ndtr
 from threadpoolctl import ThreadpoolController
 
 from normtune.kernels.config import Config
@@ -119,6 +120,15 @@ def draws(own: Cells, all_points: Array, others: Iterable[Cells], random: Genera
         times = np.full((DRAWS, len(mean)), np.inf)
         times[:, kept] = mean[kept] + random.standard_normal((DRAWS, len(kept))) @ factor.T
         return times
+
+
+def expected_gains(own: Cells, all_points: Array, others: Iterable[Cells]) -> Array:
+    """What each config is expected to gain over the best measured one, a log ratio; arguments as those of `draws`."""
+    with _libraries().limit(limits=1):
+        mean, spread, _ = _posterior(own, all_points, [cells for cells in (own, *others) if len(cells.logs)])
+    spread = np.hypot(spread, _NOISE)
+    density = np.exp(-((mean / spread) ** 2) / 2) / math.sqrt(2 * math.pi)
+    return np.asarray(spread * density - mean * ndtr(-mean / spread))
 
 
 @cache

@@ -21,11 +21,12 @@ from normtune.results.records import Device, Outcome
 from normtune.tuner.always import always
 from normtune.tuner.plan.plan import SPACES as SPACE_NAMES
 from normtune.tuner.plan.plan import Candidate, Task, advice, plan
-from normtune.tuner.search import plane
+from normtune.tuner.search import shape
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.search.plane import LEAST, MOST, NEIGHBOURS, Plane
+from normtune.tuner.search.plane import Plane
 from normtune.tuner.search.sampling.random_draw import RandomDraw
 from normtune.tuner.search.sampling.tpe import TPE
+from normtune.tuner.search.shape import LEAST, MOST, NEIGHBOURS
 from normtune.tuner.search.simulation import Space, simulate
 from normtune.tuner.search.surrogate import DRAWS, Axes, Cells, distance, draws
 
@@ -361,7 +362,7 @@ def test_what_is_asked_for_does_not_depend_on_how_long_a_choice_takes(monkeypatc
         return [(task, task.configs) for task, _ in simulate(Plane, SPACES[:12], 0, math.inf).measured]
 
     at_once = measured()
-    monkeypatch.setattr(plane, "draws", slow)
+    monkeypatch.setattr(shape, "draws", slow)
     assert measured() == at_once
 
 

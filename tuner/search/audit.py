@@ -1,0 +1,137 @@
+"""An audit of a search that leaves configs out: one timing in twenty goes to a random config that it left out.
+
+In: a search; see `protocol`. Out: its tasks, and between them those of the audit: a config drawn from all that were not
+tried at the shapes that are done, beside the best config of its shape. At the end `report`: which they were, for the
+protocol of the run. A fit then says how many of them were faster than what its table chose.
+"""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from normtune.kernels.config import COPY, Config
+from normtune.kernels.problem import Problem
+from normtune.results.records import SEARCHED, Outcome
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.search.adaptive import two_batches
+from normtune.tuner.search.paired import chained
+from normtune.tuner.search.protocol import Known, Race, Search, Strategy
+
+# Configs that a search times, for one of the audit.
+FOR_ONE = 19
+# Times the best, up to which an audited config is timed to the end.
+CLOSE = 1.03
+
+
+class Audited:
+    """A `protocol.Search`: another one's tasks, and those of the audit.
+
+    Args:
+        tasks, known: see `protocol.Search`.
+        strategy: makes the other search. If that has a model, it hears of the audit by `hear`, and `missed` says what
+            it expects to have missed.
+        seed: of the draws.
+    """
+
+    def __init__(self, tasks: Sequence[Task], known: Known, strategy: Strategy, seed: int = 0) -> None:
+        self._search: Search = strategy(tasks, known)
+        self.name = self._search.name
+        self.expected_blocks = self._search.expected_blocks
+        self._tasks = {task.problem: task for task in tasks}
+        self._tried = {problem: set(known.get(problem, ())) for problem in self._tasks}
+        self._logs: dict[Problem, dict[Config, float]] = {}
+        for task in tasks:
+            medians = ((config, one.median_ns) for config, one in known.get(task.problem, {}).items())
+            of_task = {*task.configs}
+            self._logs[task.problem] = {c: math.log(median) for c, median in medians if median and c in of_task}
+        self._random = random.Random(seed)
+        self._new: Counter[Problem] = Counter()
+        self._done: set[Problem] = set()
+        self._due = 0
+        self._pending: list[Task] = []
+        self._audited: dict[Problem, list[Config]] = {}
+
+    def left(self) -> Sequence[Task]:
+        """The tasks of both that are not done."""
+        return [*self._pending, *self._search.left()]
+
+    def ask(self, seconds: float) -> Iterator[Task]:
+        """The audit first: a budget may end the rest."""
+        yield from list(self._pending)
+        yield from self._search.ask(seconds)
+
+    def race(self, task: Task) -> Race:
+        """As in `adaptive` for the audit; the other search's batches for its own tasks."""
+        if self._is_pending(task):
+            return two_batches(task.configs, CLOSE, with_copy=False)
+        return self._search.race(task)
+
+    def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """Pass outcomes to the search, and draw what is audited next."""
+        problem = task.problem
+        new = [config for config in task.configs if config not in self._tried[problem]]
+        is_audit = self._is_pending(task)
+        self._tried[problem].update(task.configs)
+        self._logs[problem] |= chained(
+            self._logs[problem], {config: one for config, one in outcomes.items() if config != COPY}
+        )
+        if is_audit:
+            self._pending = [one for one in self._pending if one is not task]
+            if outcomes:
+                self._audited.setdefault(problem, []).extend(new)
+                if hear := getattr(self._search, "hear", None):
+                    hear(task, outcomes)
+        else:
+            self._search.tell(task, outcomes)
+            self._new[problem] += len(new) if outcomes else 0
+            # The search may have timed what was drawn.
+            self._pending = [one for one in self._pending if not self._tried[one.problem].issuperset(one.configs)]
+        self._draw()
+
+    def report(self) -> dict[str, Any]:
+        """The audit as entries of a run's protocol, by operator, variant and dtype.
+
+        `pairs` counts the configs of the plan, `audited` has [rows, hidden, config] of each that was drawn, and
+        `missed` is what the model expects the best configs to gain over those that were found, millionths of a log.
+        """
+        missed = {name: round(1e6 * gain) for name, gain in getattr(self._search, "missed", dict)().items()}
+        entries: dict[str, dict[str, Any]] = {}
+        for problem, task in self._tasks.items():
+            name = f"{problem.key} {problem.dtype}"
+            entry = entries.setdefault(name, {"pairs": 0, "audited": [], "missed": missed.get(name)})
+            entry["pairs"] += len(task.candidates)
+            drawn = self._audited.get(problem, [])
+            entry["audited"] += [[problem.rows, problem.hidden, config.to_json()] for config in drawn]
+        return {SEARCHED: entries}
+
+    def _is_pending(self, task: Task) -> bool:
+        return any(task is one for one in self._pending)
+
+    def _draw(self) -> None:
+        """Draw as many as are due for what was timed at problems that are done, at those done since the last draw."""
+        if self._due + self._new.total() < FOR_ONE:
+            return
+        undone = {task.problem for task in self._search.left()}
+        for problem in self._new.keys() - undone:
+            self._due += self._new.pop(problem)
+            self._done.add(problem)
+        if self._due < FOR_ONE:
+            return
+        drawn = {(task.problem, config) for task in self._pending for config in task.configs}
+        free = [
+            (problem, candidate.config)
+            for problem, task in self._tasks.items()
+            if problem in self._done and self._logs[problem]
+            for candidate in task.candidates
+            if candidate.config not in self._tried[problem] and (problem, candidate.config) not in drawn
+        ]
+        for problem, config in self._random.sample(free, min(self._due // FOR_ONE, len(free))):
+            self._due -= FOR_ONE
+            times = self._logs[problem]
+            best = min(times, key=lambda one: (times[one], one))
+            candidates = self._tasks[problem].candidates
+            self._pending.append(Task(problem, tuple(one for one in candidates if one.config in (config, best))))
+        if free:
+            self._done.clear()
