@@ -43,6 +43,7 @@ _REGRET = re.compile(
 )
 
 _SLOWER = re.compile(r"(\d+) shapes? up to (-?[\d.]+) % slower")
+_UNCOMPARED = re.compile(r"(?<!\d)(\d{1,12}) shapes? not compared")
 
 
 class Known(NamedTuple):
@@ -58,6 +59,7 @@ class Known(NamedTuple):
         slower: number of problems at which the function is slower than the baseline, and the most it is slower,
             millionths.
         plain_validated: plain cross-validated loss, millionths.
+        uncompared: number of problems at which the times do not compare the function with the baseline.
     """
 
     leaves: int
@@ -68,6 +70,7 @@ class Known(NamedTuple):
     strict: bool = False
     slower: tuple[int, int] | None = None
     plain_validated: int | None = None
+    uncompared: int = 0
 
 
 class Header(NamedTuple):
@@ -124,8 +127,10 @@ class Header(NamedTuple):
                 inside, plain, outside = (None if share is None else micrologs_of(share) for share in shares)
                 slow = _SLOWER.search(line)
                 slower = None if slow is None else (int(slow[1]), micrologs_of(slow[2]))
+                unknown = _UNCOMPARED.search(line)
                 found[key, dtype] = Known(
-                    int(asked or leaves), inside, None, outside, int(kept or 0), NOWHERE_SLOWER in line, slower, plain
+                    *(int(asked or leaves), inside, None, outside, int(kept or 0), NOWHERE_SLOWER in line),
+                    *(slower, plain, int(unknown[1]) if unknown else 0),
                 )
             elif match := _SHARED.fullmatch(line):
                 key, dtype, *donor = match.groups()
