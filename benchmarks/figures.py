@@ -52,7 +52,10 @@ def headline() -> list[str]:
             "shape (below 0: about 0); Liger-Kernel's launch rule, on the same kernels, "
             f"{_range(one.liger for one in forward)} and {_range(one.liger for one in backward)}. At "
             f"{forward[0].held_out.problems} shapes that took no part in the fit the table loses "
-            f"{_range(one.held_out.mean for one in forward)} and {_range(one.held_out.mean for one in backward)}."
+            f"{_range(one.held_out.mean for one in forward)} and {_range(one.held_out.mean for one in backward)}. "
+            f"They have {backward[0].sizes} hidden sizes only: with others, the backward in {backward[0].dtype} might "
+            f"lose {_range(backward[0].interval)} in place of {percent(backward[0].held_out.mean, 2)} % (95 %, a "
+            "bootstrap over sizes)."
         ),
         *_item(
             f"**Cost.** A default sweep takes {sweep['wall_s']:.0f} s on the GPU. A fit of the whole recording takes "

@@ -4,6 +4,7 @@ In: recordings, held-out measurements, shipped tables and their headers. Out: li
 for the README. Needs no GPU and fits nothing.
 """
 
+import random
 import re
 import textwrap
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from normtune.docs import blocks
 RECORDING = "nvidia-h200"
 HELD_OUT = blocks.ROOT / "tests" / "heuristics" / "fitting" / "nvidia_h200_held_out.parquet"
 OPERATORS = ("rms_norm_forward", "rms_norm_backward")
+_RESAMPLED = 4_000
 # From so many bytes on memory determines the time.
 LARGE = 64 * 1000**2
 
@@ -32,6 +34,8 @@ class Losses(NamedTuple):
         function: its number of leaves, or the function that it shares.
         recorded: its loss on the recording; None if not measured.
         held_out: its loss at the held-out shapes; None if not measured.
+        sizes: hidden sizes of these shapes.
+        interval: 95 % interval of that mean if other hidden sizes had been held out, millionths; None likewise.
         gap: to the best tree with the same number of leaves, from the header; empty if it shares another function.
         liger: mean loss of Liger-Kernel's rule on the recording, millionths.
     """
@@ -41,6 +45,8 @@ class Losses(NamedTuple):
     function: str
     recorded: Any
     held_out: Any
+    sizes: int
+    interval: tuple[int, int] | None
     gap: str
     liger: int | None
 
@@ -55,14 +61,16 @@ def losses() -> list[str]:
     """Losses of the shipped table's functions on the recording and at held-out shapes, beside Liger's rule."""
     lines = [
         "",
-        "| operator | dtype | function | shapes | plain mean | worst | gap | held out: mean | worst | Liger's rule |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| operator | dtype | function | shapes | plain mean | worst | gap | held out: mean | of other sizes | worst | "
+        "Liger's rule |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for one in function_losses():
         recorded, held_out = one.recorded, one.held_out
         cells = [one.operator, one.dtype, one.function, str(recorded.problems if recorded else 0)]
         cells += [percent(recorded and recorded.mean, 2), percent(recorded and recorded.worst, 1), one.gap]
-        cells += [percent(held_out and held_out.mean, 2), percent(held_out and held_out.worst, 1)]
+        interval = " to ".join(percent(end, 2) for end in one.interval or ())
+        cells += [percent(held_out and held_out.mean, 2), interval, percent(held_out and held_out.worst, 1)]
         lines.append(f"| {' | '.join([*cells, percent(one.liger, 2)])} |")
     bias = max(loss.luck for one in function_losses() for loss in (one.recorded, one.held_out) if loss)
     note = (
@@ -106,11 +114,27 @@ def function_losses() -> list[Losses]:
                     f"{donor[1]}'s, which costs {costs[1]}" if donor and costs else f"{leaves(tree)} leaves",
                     figures.of_tree(recorded, tree) if recorded else None,
                     figures.of_tree(held_out, tree) if held_out else None,
+                    len({hidden for _, hidden in held_out.problems}) if held_out else 0,
+                    _interval(held_out, tree) if held_out else None,
                     gap[1] if gap else "",
                     rule.mean if rule else None,
                 )
             )
     return of_functions
+
+
+def _interval(matrix: Any, tree: Any) -> tuple[int, int]:
+    """95 % interval of a tree's mean loss, millionths: a bootstrap over hidden sizes, whose shapes share a luck."""
+    from normtune.heuristics.solver.bins import losses as losses_of
+
+    known = [(hidden, loss) for (_, hidden), loss in zip(matrix.problems, losses_of(matrix, tree), strict=True)]
+    of_size: dict[int, list[int]] = {}
+    for hidden, loss in known:
+        if loss is not None:
+            of_size.setdefault(hidden, []).append(loss)
+    draw, sizes = random.Random(0), list(of_size.values())
+    means = sorted(fmean(loss for own in draw.choices(sizes, k=len(sizes)) for loss in own) for _ in range(_RESAMPLED))
+    return round(means[_RESAMPLED // 40]), round(means[-_RESAMPLED // 40])
 
 
 def batch_invariant() -> list[str]:

@@ -123,7 +123,7 @@ class Joint:
             usable = np.zeros(len(configs), np.bool_)
             usable[columns] = part.matrix.usable[index]
             regret = np.zeros(len(configs), np.int64)
-            regret[columns] = part.matrix.regret[index]
+            regret[columns] = np.where(part.matrix.usable[index], part.matrix.regret[index], 0)
             row, column = rows.bin(self._scaled(part, shape)), hidden.bin(shape[1])
             barred[:, row, column] |= ~usable
             cost[:, row, column] += regret * int(weights[index])

@@ -168,7 +168,7 @@ def fit(
         tie_percent: trees whose mean slowdown is that near to the least are equally good, and the simplest is taken.
         weights: of problems in means: `decades`, `equal`, or a CSV file with columns rows, hidden and weight.
         max_configs: the most distinct configs of a function; None for no bound.
-        baseline: a rule by name or a table's file, than which no leaf may be slower; None for none.
+        baseline: a rule by name or a table's file, than which no leaf may be slower; None or `none` for none.
         replaces: a table's file; the new table stays near it where times cannot tell them apart, and no leaf becomes
             slower, as where `normtune fit --out` replaces a table; None for none.
         batch_invariant: whether the table also gets functions that do not look at rows.

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitted.baseline import Incumbents
+from normtune.heuristics.fitted.baseline import NONE, Incumbents
 from normtune.heuristics.fitted.baseline import baseline as incumbents
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.regret.weights import NAMED, Weighting
@@ -73,6 +73,6 @@ def baseline(options: FitOptions, table: Path) -> Incumbents | None:
     """
     if options.baseline is None:
         return None
-    if options.baseline not in RULES:
+    if options.baseline not in (NONE, *RULES):
         inside("--baseline", options.baseline, table)
     return incumbents(options.baseline, table.parent)

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.fitting.guard import block_ratios
 from normtune.heuristics.regret.fixed_log import MILLION, fraction
 from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.regret.paired import block_ratios
 
 CONFIDENCE = 0.95
 

@@ -21,6 +21,9 @@ from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem, join_key, split_key
 from normtune.kernels.target import Target
 
+# A baseline's name for none: not even the table that is replaced.
+NONE = "none"
+
 
 @dataclass(frozen=True)
 class Incumbent:
@@ -82,8 +85,8 @@ def _of_operator(operator: str, tree: Tree) -> Tree:
     return with_parts(tree, (Leaf(read_config(operator, config.to_json())) for config in configs_of(tree)))
 
 
-def baseline(name: str, folder: Path) -> Incumbents:
-    """The rule of that name, else the table in the file of that name, else the shipped table of that name.
+def baseline(name: str, folder: Path) -> Incumbents | None:
+    """The rule of that name, else the table in the file of that name, else the shipped table; None for `none`.
 
     Args:
         name: the user's.
@@ -92,6 +95,8 @@ def baseline(name: str, folder: Path) -> Incumbents:
     Raises:
         UsageError: there is none of them.
     """
+    if name == NONE:
+        return None
     if name in RULES:
         return Incumbents({}, RULES[name])
     path = folder / name
@@ -101,7 +106,7 @@ def baseline(name: str, folder: Path) -> Incumbents:
             of_one_gpu = [stem for stem, file in shipped.items() if file.name != locate.ANY_GPU]
             raise UsageError(
                 f"baseline {locate.told(name)} is no rule, file or shipped table: expected a table that `normtune fit` "
-                f"wrote, or one of {', '.join([*RULES, *of_one_gpu])}"
+                f"wrote, or one of {', '.join([NONE, *RULES, *of_one_gpu])}"
             )
         path = shipped[name]
     return of_file(path)

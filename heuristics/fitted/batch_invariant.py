@@ -171,7 +171,7 @@ def bounded(matrix: TimingMatrix, times: BestTimes, legality: Legality) -> Timin
             above = np.maximum(least - micrologs(times.best[index : index + 1])[0], 0)
             regret[index, known] = above[known]
             usable[index] |= known
-    return replace(matrix, regret=regret, usable=usable)
+    return replace(matrix, regret=regret, usable=usable, untimed=None)
 
 
 def _serving_a_size(filled: TimingMatrix) -> list[Config]:

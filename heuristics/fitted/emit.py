@@ -84,6 +84,7 @@ def _regret(fit: Fit) -> Iterable[str]:
             *_percents("plain cross-validated", figures.plain_validated),
             *_percents("extrapolated", figures.extrapolated),
             *unmeasured(figures),
+            *untimed(figures),
             *slower(figures),
             *([beside(function.beside, split_batch_invariant(function.key)[0])] if function.beside else []),
         ]
@@ -113,12 +114,21 @@ def unmeasured(figures: Figures) -> list[str]:
     return [f"{counted_leaves(figures.unmeasured)} of the default config, where none that was measured is legal"]
 
 
+def untimed(figures: Figures) -> list[str]:
+    """Shapes without a time: `3 shapes not timed, which count as the slowest there`."""
+    count = figures.untimed
+    return [f"{count} shape{'s' * (count != 1)} not timed, counted as the slowest there"] if count else []
+
+
 def slower(figures: Figures) -> list[str]:
-    """Shapes that regress against the baseline: `3 shapes up to 5.1 % slower than what was in use`."""
-    if not figures.slower:
-        return []
-    count, most = figures.slower
-    return [f"{count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what was in use"]
+    """Shapes that regress against the baseline, or may: `3 shapes up to 5.1 % slower than what was in use`."""
+    parts = []
+    if figures.slower:
+        count, most = figures.slower
+        parts.append(f"{count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what was in use")
+    if count := figures.uncompared:
+        parts.append(f"{count} shape{'s' * (count != 1)} not compared with what was in use")
+    return parts
 
 
 def beside(cost: Cost, usual: str) -> str:

@@ -87,10 +87,13 @@ class Figures(NamedTuple):
         cross_validated: mean regret between sizes, on problems left out of the fit; None if there are too few sizes.
         plain_validated: the same with equal weights.
         extrapolated: mean regret beyond the fitted sizes, likewise.
+        untimed: number of problems on which the tree's config has no time, and counts in `loss` as the slowest there.
         unmeasured: leaves with the operator's default config, which has no time.
         joined: whether near sizes were merged because there were too many for an optimum.
         slower: number of problems that regress against the baseline, and the largest regression, millionths; None if
             there is none.
+        uncompared: number of problems on which the times do not compare the tree's config with the baseline's.
+        advice: options with which there is no `slower`; empty if none were found.
         rule: loss of Liger's shipped rule on the same kernels; None if none of its configs was measured.
         gain: of the tree over that rule; None likewise.
     """
@@ -106,9 +109,12 @@ class Figures(NamedTuple):
     cross_validated: int | None = None
     plain_validated: int | None = None
     extrapolated: int | None = None
+    untimed: int = 0
     unmeasured: int = 0
     joined: bool = False
     slower: tuple[int, int] | None = None
+    uncompared: int = 0
+    advice: str = ""
     rule: Loss | None = None
     gain: Gain | None = None
 

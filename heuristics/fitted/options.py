@@ -69,7 +69,7 @@ class FitOptions:
         weights: of problems: `decades`, `equal`, or a CSV file with columns rows, hidden and weight.
         max_configs: the most distinct configs of a function; None for no bound.
         baseline: a rule by name or a table's file; no leaf may be slower. None for the table that is replaced, if there
-            is one.
+            is one; `none` for no comparison with that either.
         batch_invariant: whether the table also gets batch-invariant functions.
         regime: of the fitted times, a name of `regimes.REGIMES`.
 
@@ -105,8 +105,8 @@ class FitOptions:
     )
     baseline: str | None = _option(
         None,
-        "Rule (liger, ...), shipped table or file that no leaf may be slower than. Default: the table that is "
-        "replaced.",
+        "Rule (liger, ...), shipped table or file that no leaf may be slower than; none: compare with nothing. "
+        "Default: the table that is replaced.",
         "NAME",
     )
     batch_invariant: bool = _option(
@@ -149,13 +149,14 @@ class FitOptions:
 
     def seen_from(self, folder: Path) -> "FitOptions":
         """The options with files named relative to a folder, as in the header of a table there."""
+        from normtune.heuristics.fitted.baseline import NONE
         from normtune.heuristics.regret.weights import NAMED
         from normtune.heuristics.rules import RULES
 
         weights, baseline = self.weights, self.baseline
         if weights not in NAMED:
             weights = seen_from(weights, folder)
-        if baseline is not None and baseline not in RULES and os.path.lexists(baseline):
+        if baseline is not None and baseline not in (NONE, *RULES) and os.path.lexists(baseline):
             baseline = seen_from(baseline, folder)
         return replace(self, weights=weights, baseline=baseline)
 

@@ -68,11 +68,21 @@ def figures(fit: Fit) -> Iterable[str]:
         if own.kept:
             were = "leaf was" if own.kept == 1 else "leaves were"
             yield f"{name}: {own.kept} {were} slower than what is in use, and gave way there"
+        if own.untimed:
+            yield (
+                f"{name}: at {own.untimed} of {own.loss.problems} shapes its config was not timed, and counts as the "
+                "slowest that was"
+            )
         if own.slower:
             count, most = own.slower
             yield (
-                f"{name}: {count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what is in use; no "
-                "table within the bounds avoids it"
+                f"{name}: {count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what is in use; "
+                f"{own.advice or 'no --leaves and no --max-configs'} avoids it, --baseline none compares with nothing"
+            )
+        if own.uncompared:
+            yield (
+                f"{name}: at {own.uncompared} of {own.loss.problems} shapes nothing compares it with what is in use, "
+                "as one of both configs was not timed there"
             )
     for function in fit.functions:
         takers = [

@@ -5,10 +5,13 @@ options, results of an earlier fit, the baseline, and a shared solver.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from normtune.heuristics.fitted.baseline import Incumbent, Incumbents
 from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.guard import Guard
 from normtune.heuristics.regret.legality import Legality, served_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import Solver
@@ -34,33 +37,33 @@ class Asked(NamedTuple):
             matrix,
             Legality(spec, self.target, (matrix.dtype,), served_variants(spec, matrix.variant)),
             self.options,
-            Solver(),
             self.incumbents.of(*kind, self.target) if self.incumbents else None,
             self.known.get(entry),
             self.given.get(entry),
         )
 
 
-class Case(NamedTuple):
+@dataclass(frozen=True)
+class Case:
     """One operator variant and dtype.
 
     Attributes:
         matrix: its timing matrix, weighted.
         legality: for all that its function will serve.
         options: of the fit.
-        solver: of the matrix.
         baseline: its function must not be slower; None for no baseline.
         known: decisions of an earlier fit, which are kept.
         given: the tree of an earlier fit, which is scored and not fitted again.
+        solver: of the matrix.
     """
 
     matrix: TimingMatrix
     legality: Legality
     options: FitOptions
-    solver: Solver
     baseline: Incumbent | None = None
     known: Known | None = None
     given: Tree | None = None
+    solver: Solver = field(default_factory=Solver)
 
     @property
     def name(self) -> str:
@@ -75,4 +78,16 @@ class Case(NamedTuple):
     def serving(self, dtypes: Sequence[str]) -> "Case":
         """The case for a function that serves other dtypes."""
         spec, target = self.legality.spec, self.legality.target
-        return self._replace(legality=Legality(spec, target, dtypes, served_variants(spec, self.matrix.variant)))
+        return replace(self, legality=Legality(spec, target, dtypes, served_variants(spec, self.matrix.variant)))
+
+    def on(self, matrix: TimingMatrix, known: Known | None) -> "Case":
+        """The case of another matrix, with these decisions."""
+        return replace(self, matrix=matrix, known=known, solver=Solver())
+
+    @cached_property
+    def guard(self) -> Guard | None:
+        """Its configs beside the baseline's; None without a baseline."""
+        if self.baseline is None:
+            return None
+        own = Legality(self.spec, self.legality.target, (self.matrix.dtype,), (self.matrix.variant,))
+        return Guard(self.matrix, self.baseline.choice, own.reaches)

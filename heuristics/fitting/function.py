@@ -6,28 +6,31 @@ The optimum comes first. Of the trees that lose at most the tie more, the simple
 is slower than the baseline is replaced (`guard`). The gap of the result to the optimum is printed.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitted import figures
-from normtune.heuristics.fitted.baseline import Incumbent
 from normtune.heuristics.fitted.figures import Figures
 from normtune.heuristics.fitted.options import MOST_LEAVES, FitOptions
 from normtune.heuristics.fitted.result import Function
 from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.conditions import Task, no_tree, sought
-from normtune.heuristics.fitting.guard import guarded, slower_cells, still_slower
+from normtune.heuristics.fitting.guard import Guard
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
-from normtune.heuristics.solver.bins import Solver, losses
+from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.solver.cross_validation import FEW_FOLDS, MAX_LEAVES, cross_validated, selected
 from normtune.heuristics.solver.optimum import Optima, Sums
 from normtune.heuristics.solver.simplify import Old, cost_of, tidied
 from normtune.heuristics.tablefile.header import NOWHERE_SLOWER, Known
 from normtune.heuristics.tablefile.tree import Tree, choose, configs_of, distinct, leaves
+
+# Most leaves of a search for bounds that suffice: twice as many take half a minute on the recording grid.
+_MOST_TRIED = 64
 
 
 def fit_function(case: Case, bound: int | None = None) -> Function:
@@ -41,7 +44,7 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
         NormtuneError: there is no legal tree of so few leaves, or none under the conditions.
     """
     matrix, legality, options = case.matrix, case.legality, case.options
-    known, baseline = case.known, case.baseline
+    known, baseline, guard = case.known, case.baseline, case.guard
     validated, enough, most = None, None, known.leaves if known else options.leaves or MAX_LEAVES[0]
     if known is None and options.leaves is None:
         validated, most = selected(matrix, legality, options.max_configs)
@@ -59,7 +62,7 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
         raise NormtuneError(no_tree(case, task, most))
 
     # The tree of an earlier fit is only given if the table before it shaped it.
-    kept, replacing = 0, case.given is not None
+    kept, replacing, advice = 0, case.given is not None, ""
     if case.given is not None:
         tree = case.given
     else:
@@ -67,15 +70,16 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
         old = _old(task, legality, baseline.tree) if baseline and baseline.tree else None
         if old:
             tree = tidied(optima, tree, best.budget, old)
-        if baseline:
-            unguarded, (tree, kept) = tree, guarded(task.matrix, task.found, tree, baseline.choice)
-            if (known and known.strict) or _is_beyond(case, baseline, tree, bound):
-                strict = _nowhere_slower(case, baseline, min(enough or most, most), most)
-                kept = 0
-                if strict:
-                    task, optima, asked, tree = strict
-                else:
-                    tree = unguarded
+        if baseline and guard:
+            unguarded, (tree, kept) = tree, guard.guarded(task.found, tree)
+            if (known and known.strict) or _is_beyond(case, guard, tree, bound):
+                strict = _nowhere_slower(case, guard, min(enough or most, most), most)
+                if strict is None:
+                    tree, kept, advice = unguarded, 0, _avoiding(case, guard, most)
+                elif baseline.tree is None:
+                    kept, (task, optima, asked, tree) = 0, strict
+                else:  # a check cannot repeat conditions that come from a table that is gone
+                    tree = strict[-1]
             replacing = baseline.tree is not None and tree != plain
     shown = min(best.leaves, tried)
     decided = known or Known(
@@ -83,7 +87,8 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
         validated and validated.inside(shown),
         extrapolated=validated and validated.outside(shown),
         kept=kept,
-        slower=still_slower(matrix, tree, baseline.choice) if baseline else None,
+        slower=guard.slower(tree) if guard else None,
+        uncompared=guard.uncompared(tree) if guard else 0,
         plain_validated=validated and validated.plain_inside(shown),
     )
     figures_found = _figures(task, optima, tree, asked)._replace(
@@ -92,6 +97,8 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
         plain_validated=decided.plain_validated,
         extrapolated=decided.extrapolated,
         slower=decided.slower,
+        uncompared=decided.uncompared,
+        advice=advice,
     )
     return Function(
         operator=matrix.operator,
@@ -157,22 +164,17 @@ def least_measured(matrix: TimingMatrix, optima: Optima, count: int) -> int | No
     return None if least is None else least // int(matrix.weight.sum())
 
 
-def _is_beyond(case: Case, baseline: Incumbent, tree: Tree, bound: int | None) -> bool:
-    """Whether a tree with replaced leaves breaks the bounds on leaves or configs.
-
-    A bare baseline leaves these bounds in force. A table that replaces another stays near to it, and may exceed them.
-    """
-    if baseline.tree is not None:
-        return False
+def _is_beyond(case: Case, guard: Guard, tree: Tree, bound: int | None) -> bool:
+    """Whether a tree with replaced leaves breaks the bound on leaves, or that on configs left no room for it."""
     if bound is not None and leaves(tree) > bound:
         return True
-    return case.options.max_configs is not None and still_slower(case.matrix, tree, baseline.choice) is not None
+    return case.options.max_configs is not None and guard.refuses(tree)
 
 
-def _nowhere_slower(case: Case, baseline: Incumbent, enough: int, most: int) -> tuple[Task, Optima, int, Tree] | None:
+def _nowhere_slower(case: Case, guard: Guard, enough: int, most: int) -> tuple[Task, Optima, int, Tree] | None:
     """The best tree within all bounds with no config slower than the baseline; None if there is none."""
     matrix = case.matrix
-    strict = case._replace(matrix=matrix.without(slower_cells(matrix, baseline.choice)), solver=Solver())
+    strict = case.on(matrix.without(guard.refused), case.known)
     try:
         task, optima, asked = sought(strict, enough, most)
     except NormtuneError:
@@ -182,6 +184,25 @@ def _nowhere_slower(case: Case, baseline: Incumbent, enough: int, most: int) -> 
         return None
     tree = tidied(optima, best.tree, best.budget)
     return task._replace(matrix=matrix, limits=task.limits + NOWHERE_SLOWER), optima, asked, tree
+
+
+def _avoiding(case: Case, guard: Guard, most: int) -> str:
+    """Bounds, as options, within which a table is nowhere slower than the baseline; empty if none were found.
+
+    The fewest leaves; beside a bound on configs, the first of twice as many of both, four times, ...
+    """
+    options = case.options
+    while most < _MOST_TRIED:
+        most = min(2 * most, _MOST_TRIED)
+        options = replace(options, max_configs=options.max_configs and 2 * options.max_configs)
+        found = _nowhere_slower(replace(case, options=options), guard, most, most)
+        if found:
+            optima = found[1]
+            if options.max_configs is None:
+                most = next(count for count in range(1, most + 1) if optima.least(count) is not None)
+            words = [f"--leaves {most}"] if options.leaves else []
+            return " ".join([*words, *([f"--max-configs {options.max_configs}"] if options.max_configs else [])])
+    return ""
 
 
 def _old(task: Task, legality: Legality, tree: Tree) -> Old:
@@ -196,7 +217,7 @@ def _old(task: Task, legality: Legality, tree: Tree) -> Old:
         differs[:, row, column] += weights[index]
         if answer in columns:
             differs[columns[answer], row, column] -= weights[index]
-        loss = matrix.loss(index, answer)
+        loss = matrix.assumed.loss(index, answer)
         cost = None if cost is None or loss is None else cost + loss * weights[index]
     return Old(tree, cost, Sums(differs))
 
@@ -209,13 +230,16 @@ def _figures(task: Task, optima: Optima, tree: Tree, asked: int) -> Figures:
         raise AssertionError("where there is a tree there is a best one")
     joined = task.found.joins(task.matrix.problems)
     own, few = figures_of(task.matrix, tree, optimum, joined), task.few
+    loss = figures.of_tree(task.matrix.assumed, tree) or own.loss
     # A tree with its cuts on the grid is legal at all sizes, and compared with such trees. Any other tree is compared
     # with trees that need not be legal beyond the measured sizes.
     cost = cost_of(optima, tree)
     gap = own.gap if cost is None else -((best - cost) // int(task.matrix.weight.sum()))
     return own._replace(
         asked=asked,
-        gap=min(gap, own.gap),
+        loss=loss,
+        untimed=loss.problems - own.loss.problems,
+        gap=min(gap, max(0, loss.mean - optimum)),
         limits=task.limits,
         few=None if few is None else (few.bound, few.mean),
     )

@@ -1,31 +1,33 @@
 """Guard against regressions: where a leaf is measured slower than the baseline, the baseline's config is kept.
 
-In: a fitted tree and an incumbent: the table that is replaced, or the rule of a library. Out: a tree that is on no
-measured problem slower than the incumbent, as far as measurements can show.
+In: a fitted tree and a baseline: the table that is replaced, or the rule of a library. Out: a tree that is on no
+measured problem slower than the baseline, as far as measurements can show.
 
-The test. On each problem on which the two choose differently, the paired log-ratios of both configs inside the rounds
-are averaged by block (the unit, because rounds of a block share their noise). A one-sided t-test asks whether the
-tree's config is slower; all problems of the function are tested together by Holm's procedure (Holm 1979) at `LEVEL`. A
-config is slower if the test rejects and the mean ratio is at least `SLOWER`.
+The test. On each problem on which the two choose differently, a one-sided t-test of the paired times asks whether the
+tree's config is slower (`regret.paired`); all problems of the function are tested together by Holm's procedure (Holm
+1979) at `LEVEL`. A config is slower if the test rejects and the mean ratio is at least `SLOWER`. A config that was not
+timed where the baseline's was is refused like a slower one. Where the baseline's was not timed nothing is known; such
+problems are counted.
 
-Replacement. The region of a leaf with such problems is divided again, with the leaf's own config and the incumbent's
-configs on those problems as candidates. The result is the fewest parts in which none is slower than the incumbent's and
+Replacement. The region of a leaf with such problems is divided again, with the leaf's own config and the baseline's
+configs on those problems as candidates. The result is the fewest parts in which none is slower than the baseline's and
 which together lose no more than the leaf did, or else, of at most `PARTS` (twice as many until a tree is legal), those
-of least regret. If the incumbent's config has no time or is not legal, the fitted one stays. (Giving the whole region
-back to the incumbent would be simpler, and ruinous: a leaf that loses 2 % on one of its 40 problems would get a rule
-that loses up to 765 % on the others.)
+of least regret. If the baseline's config has no time or is not legal, the fitted one stays. (Giving the whole region
+back to the baseline would be simpler, and ruinous: a leaf that loses 2 % on one of its 40 problems would get a rule
+that loses up to 765 % on the others.) What gave way is compared no more, so Holm's procedure may reject others: all
+this is repeated until it changes nothing.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr
 
-from normtune.heuristics.regret.effects import block_of
-from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.regret.paired import Paired, paired
 from normtune.heuristics.solver.bins import Bins
 from normtune.heuristics.solver.optimum import Optima
 from normtune.heuristics.solver.simplify import boxes, replaced
@@ -35,14 +37,13 @@ from normtune.kernels.config import Config
 LEVEL = 0.05
 SLOWER = 9_950  # millionths: 1 %
 PARTS = 4
-_LEAST_BLOCKS = 3
 
 # (rows, hidden) to a config, None if there is no answer.
 Choice = Callable[[int, int], Config | None]
 
 
 class Guarded(NamedTuple):
-    """A tree after the comparison with an incumbent.
+    """A tree after the comparison with a baseline.
 
     Attributes:
         tree: divided again where it was slower.
@@ -51,58 +52,6 @@ class Guarded(NamedTuple):
 
     tree: Tree
     kept: int
-
-
-def guarded(matrix: TimingMatrix, in_bins: Bins, tree: Tree, incumbent: Choice) -> Guarded:
-    """The tree, divided again wherever it is slower than the incumbent.
-
-    Args:
-        matrix: of the measurements.
-        in_bins: the bins of its problems, with all cuts of the tree.
-        tree: fitted.
-        incumbent: the baseline.
-    """
-    slow = slower(matrix, lambda rows, hidden: choose(tree, rows, hidden), incumbent)
-    slow = [index for index in slow if _may_answer(in_bins, matrix.problems[index], incumbent)]
-    if not slow:
-        return Guarded(tree, 0)
-    optima = Optima(*in_bins, 1)
-    parts: list[Tree] = []
-    kept = 0
-    for box, config in zip(boxes(optima, tree), configs_of(tree), strict=True):
-        part = None
-        if any(_holds(in_bins, box, matrix.problems[index]) for index in slow):
-            part = _divided(matrix, in_bins, box, config, slow, incumbent)
-        kept += part is not None
-        parts.append(part or Leaf(config))
-    return Guarded(replaced(tree, iter(parts)), kept)
-
-
-def slower(matrix: TimingMatrix, chosen: Choice, incumbent: Choice) -> list[int]:
-    """Problems on which the choice is slower than the incumbent's: by the test, and by at least `SLOWER`."""
-    return [*_slower_by(matrix, chosen, incumbent)]
-
-
-def _slower_by(matrix: TimingMatrix, chosen: Choice, incumbent: Choice) -> dict[int, float]:
-    """The problems of `slower`, in order, with their mean log-ratios, millionths."""
-    if matrix.rounds is None:
-        return {}
-    indices = {config: column for column, config in enumerate(matrix.configs)}
-    tested: list[tuple[int, float, float]] = []
-    for index, shape in enumerate(matrix.problems):
-        ours, theirs = indices.get(chosen(*shape), -1), indices.get(incumbent(*shape), -1)  # type: ignore[arg-type]
-        if min(ours, theirs) < 0 or ours == theirs:
-            continue
-        means = block_ratios(matrix.rounds, index, ours, theirs)
-        if len(means) >= _LEAST_BLOCKS:
-            tested.append((index, float(means.mean()), p_value(means)))
-    slow: dict[int, float] = {}
-    for rank, (index, ratio, p) in enumerate(sorted(tested, key=lambda candidate: (candidate[2], candidate[0]))):
-        if p * (len(tested) - rank) > LEVEL:  # Holm's procedure stops at the first that is not rejected
-            break
-        if ratio >= SLOWER:
-            slow[index] = ratio
-    return dict(sorted(slow.items()))
 
 
 class Slower(NamedTuple):
@@ -117,109 +66,178 @@ class Slower(NamedTuple):
     most: int
 
 
-def still_slower(matrix: TimingMatrix, tree: Tree, incumbent: Choice) -> Slower | None:
-    """Problems on which a tree is slower than the incumbent, by the test of `slower`; None if there are none."""
-    slow = _slower_by(matrix, lambda rows, hidden: choose(tree, rows, hidden), incumbent)
-    return Slower(len(slow), round(max(slow.values()))) if slow else None
+class Guard:
+    """The configs of a timing matrix beside those of a baseline."""
 
+    def __init__(self, matrix: TimingMatrix, baseline: Choice, is_legal: Callable[[Config, int, int], bool]) -> None:
+        """Take the measurements of a function.
 
-def slower_cells(matrix: TimingMatrix, incumbent: Choice) -> NDArray[np.bool_]:
-    """Bool (problems, configs): the config is slower than the incumbent's, each tested by itself."""
-    return np.array(
-        [
-            [_is_slower(matrix, index, config, incumbent) for config in matrix.configs]
-            for index in range(len(matrix.problems))
+        Args:
+            matrix: all of them, excluded by no condition.
+            baseline: its answers.
+            is_legal: whether a config is legal at rows and hidden.
+        """
+        self.matrix = matrix
+        self._is_legal = is_legal
+        self._columns = {config: column for column, config in enumerate(matrix.configs)}
+        self._theirs = [baseline(*shape) for shape in matrix.problems]
+
+    def guarded(self, in_bins: Bins, tree: Tree) -> Guarded:
+        """The tree, divided again wherever it is slower than the baseline.
+
+        Args:
+            in_bins: the bins of the problems, with all cuts of the tree.
+            tree: fitted.
+        """
+        found, slow = Guarded(tree, 0), frozenset[int]()
+        while True:
+            new = {index for index in self._rejected(found.tree) if self._may_answer(in_bins, index)} - slow
+            if not new:
+                return found
+            slow |= new
+            found = self._divided(in_bins, tree, slow)
+
+    def slower(self, tree: Tree) -> Slower | None:
+        """Problems on which a tree is slower than the baseline, all tested together; None if there are none."""
+        slow = self._slow(self._choices(tree))
+        return Slower(len(slow), round(max(slow.values()))) if slow else None
+
+    def refuses(self, tree: Tree) -> bool:
+        """Whether a tree is slower than the baseline on any problem, or has no time where the baseline has one."""
+        return bool(self._rejected(tree))
+
+    def uncompared(self, tree: Tree) -> int:
+        """Number of problems on which a tree chooses otherwise than the baseline and the times compare them not."""
+        return sum(
+            theirs is not None
+            and ours != theirs
+            and math.isnan(self._ratio(problem, ours))
+            and self._is_legal(theirs, *self.matrix.problems[problem])
+            for problem, (ours, theirs) in enumerate(zip(self._choices(tree), self._theirs, strict=True))
+        )
+
+    @cached_property
+    def refused(self) -> NDArray[np.bool_]:
+        """Bool (problems, configs): slower than the baseline's by a test of its own, or untimed where that is timed."""
+        cells = (self._tests.ratios >= SLOWER) & (self._tests.p <= LEVEL)
+        return cells if self.matrix.untimed is None else cells | (self.matrix.untimed & self._has_time[:, None])
+
+    @cached_property
+    def _tests(self) -> Paired:
+        """All configs against the baseline's, (problems, configs)."""
+        tests = Paired(*(np.full(self.matrix.usable.shape, np.nan) for _ in range(2)))
+        for problem, config in enumerate(self._theirs):
+            column = self._columns.get(config) if config is not None else None
+            if column is not None and self.matrix.rounds is not None:
+                tests.ratios[problem], tests.p[problem] = paired(self.matrix.rounds, problem, column)
+        return Paired(*(np.where(self.matrix.usable, values, np.nan) for values in tests))
+
+    @cached_property
+    def _has_time(self) -> NDArray[np.bool_]:
+        """Bool (problems,): the baseline's config was timed."""
+        return np.array(
+            [
+                config is not None and self.matrix.loss(index, config) is not None
+                for index, config in enumerate(self._theirs)
+            ]
+        )
+
+    def _choices(self, tree: Tree) -> list[Config]:
+        return [choose(tree, *shape) for shape in self.matrix.problems]
+
+    def _ratio(self, problem: int, config: Config) -> float:
+        """Mean log-ratio of a config's time and that of the baseline's, millionths; NaN if nothing compares them."""
+        column = self._columns.get(config)
+        return math.nan if column is None else float(self._tests.ratios[problem, column])
+
+    def _rejected(self, tree: Tree) -> set[int]:
+        """Problems on which a tree is slower, or untimed where the baseline is timed."""
+        choices = self._choices(tree)
+        columns = [self._columns.get(config) for config in choices]
+        untimed = self.matrix.untimed
+        return {*self._slow(choices)} | {
+            problem
+            for problem, column in enumerate(columns)
+            if untimed is not None and column is not None and untimed[problem, column] and self._has_time[problem]
+        }
+
+    def _slow(self, choices: list[Config]) -> dict[int, float]:
+        """Problems on which choices are slower, by Holm's test and by at least `SLOWER`, with the mean log-ratios."""
+        tested = [
+            (float(self._tests.p[problem, self._columns[config]]), problem, ratio)
+            for problem, config in enumerate(choices)
+            if config != self._theirs[problem] and not math.isnan(ratio := self._ratio(problem, config))
         ]
-    )
+        slow: dict[int, float] = {}
+        for rank, (p, problem, ratio) in enumerate(sorted(tested)):
+            if p * (len(tested) - rank) > LEVEL:  # Holm's procedure stops at the first that is not rejected
+                break
+            if ratio >= SLOWER:
+                slow[problem] = ratio
+        return slow
 
+    def _may_answer(self, in_bins: Bins, problem: int) -> bool:
+        """Whether the baseline's config may answer on a problem; otherwise the leaf is not replaced for it."""
+        config, cell = self._theirs[problem], _bin(in_bins, self.matrix.problems[problem])
+        if not self._has_time[problem] or config not in in_bins.configs:
+            return False
+        index = in_bins.configs.index(config)
+        return bool(in_bins.legal[index, *cell]) and not in_bins.barred[index, *cell]
 
-def block_ratios(rounds: Rounds, problem: int, left: int, right: int) -> NDArray[np.float64]:
-    """The mean log-ratio of two configs in each block in which both were timed, in the order of blocks, millionths."""
-    logs = rounds.logs[problem]
-    both = (logs[left] != MISSING) & (logs[right] != MISSING)
-    ratios = logs[left, both].astype(np.float64) - logs[right, both]
-    _, block = np.unique(block_of(rounds.labels[problem, both]), return_inverse=True)
-    return np.bincount(block, ratios) / np.bincount(block) if len(ratios) else ratios
+    def _divided(self, in_bins: Bins, tree: Tree, slow: frozenset[int]) -> Guarded:
+        """The tree with the leaves divided that hold one of the slow problems."""
+        parts: list[Tree] = []
+        kept = 0
+        for box, config in zip(boxes(Optima(*in_bins, 1), tree), configs_of(tree), strict=True):
+            inside = [index for index, shape in enumerate(self.matrix.problems) if box.holds(*_bin(in_bins, shape))]
+            part = None if slow.isdisjoint(inside) else self._part(in_bins, box, config, inside, slow)
+            kept += part is not None
+            parts.append(part or Leaf(config))
+        return Guarded(replaced(tree, iter(parts)), kept)
 
+    def _part(
+        self, in_bins: Bins, box: Box, fitted: Config, inside: Collection[int], slow: frozenset[int]
+    ) -> Tree | None:
+        """The tree for a rectangle in which no config is slower than the baseline's; None if there is none.
 
-def p_value(means: NDArray[np.float64]) -> float:
-    """Probability of a mean at least this far above 0 if the true mean is 0: Student's t, n - 1 degrees of freedom."""
-    count = len(means)
-    scatter = float(means.std(ddof=1)) / math.sqrt(count)
-    if scatter == 0.0:
-        return 0.0 if means[0] > 0 else 1.0
-    return float(stdtr(count - 1, -float(means.mean()) / scatter))
+        Args:
+            in_bins: the problems in their bins.
+            box: of a leaf.
+            fitted: the config of the leaf.
+            inside: the problems in the box.
+            slow: the problems on which a fitted config is slower than the baseline's.
+        """
+        within = slice(box.least_rows, box.most_rows + 1), slice(box.least_hidden, box.most_hidden + 1)
+        kept = {fitted, *(self._theirs[index] for index in inside if index in slow)}
+        indices = [number for number, config in enumerate(in_bins.configs) if config in kept]
+        configs = tuple(in_bins.configs[number] for number in indices)
+        barred = in_bins.barred[indices][:, *within]
+        for index in inside:
+            if self._may_answer(in_bins, index):
+                row, column = _bin(in_bins, self.matrix.problems[index])
+                cell = row - box.least_rows, column - box.least_hidden
+                for number, config in enumerate(configs):
+                    # The fitted config was tested together with all others of the tree; each of the rest, alone.
+                    alone = config in self._columns and self.refused[index, self._columns[config]]
+                    barred[number, *cell] |= index in slow if config == fitted else alone
+        rows, hidden = in_bins.axes
+        axes = (
+            rows._replace(tops=rows.tops[within[0]], beyond=False),
+            hidden._replace(tops=hidden.tops[within[1]], beyond=False),
+        )
+        cost, legal = in_bins.cost[indices][:, *within], in_bins.legal[indices][:, *within]
+        before = int(cost[configs.index(fitted)].sum())
+        most = PARTS
+        while True:
+            optima = Optima(axes, configs, cost, barred, legal, most)
+            if optima.least(most) is not None or most >= legal.shape[1] * legal.shape[2]:
+                break
+            most *= 2
+        least = [optima.least(count) for count in range(1, most + 1)]
+        enough = next((count for count, value in enumerate(least, 1) if value is not None and value <= before), most)
+        return optima.tree(enough)
 
 
 def _bin(in_bins: Bins, shape: tuple[int, int]) -> tuple[int, int]:
     rows, hidden = in_bins.axes
     return rows.bin(shape[0]), hidden.bin(shape[1])
-
-
-def _holds(in_bins: Bins, box: Box, shape: tuple[int, int]) -> bool:
-    return box.holds(*_bin(in_bins, shape))
-
-
-def _may_answer(in_bins: Bins, shape: tuple[int, int], incumbent: Choice) -> bool:
-    """Whether the incumbent's config may answer on a problem; otherwise the leaf is not replaced for it."""
-    config, cell = incumbent(*shape), _bin(in_bins, shape)
-    if config not in in_bins.configs:
-        return False
-    index = in_bins.configs.index(config)
-    return bool(in_bins.legal[index, *cell]) and not in_bins.barred[index, *cell]
-
-
-def _divided(
-    matrix: TimingMatrix, in_bins: Bins, box: Box, fitted: Config, slow: Sequence[int], incumbent: Choice
-) -> Tree | None:
-    """The tree for a rectangle in which no config is slower than the incumbent's; None if there is none.
-
-    Args:
-        matrix: of the measurements.
-        in_bins: its problems in their bins.
-        box: of a leaf.
-        fitted: the config of the leaf.
-        slow: the problems on which that is slower than the incumbent's.
-        incumbent: the baseline.
-    """
-    within = slice(box.least_rows, box.most_rows + 1), slice(box.least_hidden, box.most_hidden + 1)
-    kept = {
-        fitted,
-        *(incumbent(*matrix.problems[index]) for index in slow if _holds(in_bins, box, matrix.problems[index])),
-    }
-    indices = [number for number, config in enumerate(in_bins.configs) if config in kept]
-    configs = tuple(in_bins.configs[number] for number in indices)
-    barred = in_bins.barred[indices][:, *within]
-    for index, shape in enumerate(matrix.problems):
-        if _holds(in_bins, box, shape) and _may_answer(in_bins, shape, incumbent):
-            row, column = _bin(in_bins, shape)
-            cell = row - box.least_rows, column - box.least_hidden
-            for number, config in enumerate(configs):
-                # The fitted config was tested together with all others of the tree; each of the rest is tested alone.
-                refused = index in slow if config == fitted else _is_slower(matrix, index, config, incumbent)
-                barred[number, *cell] |= refused
-    rows, hidden = in_bins.axes
-    axes = (
-        rows._replace(tops=rows.tops[within[0]], beyond=False),
-        hidden._replace(tops=hidden.tops[within[1]], beyond=False),
-    )
-    cost, legal = in_bins.cost[indices][:, *within], in_bins.legal[indices][:, *within]
-    before = int(cost[configs.index(fitted)].sum())
-    most = PARTS
-    while True:
-        optima = Optima(axes, configs, cost, barred, legal, most)
-        if optima.least(most) is not None or most >= legal.shape[1] * legal.shape[2]:
-            break
-        most *= 2
-    least = [optima.least(count) for count in range(1, most + 1)]
-    enough = next((count for count, value in enumerate(least, 1) if value is not None and value <= before), most)
-    return optima.tree(enough)
-
-
-def _is_slower(matrix: TimingMatrix, problem: int, config: Config, incumbent: Choice) -> bool:
-    """Whether a config is slower than the incumbent's on one problem, in a single test."""
-    theirs = incumbent(*matrix.problems[problem])
-    if matrix.rounds is None or theirs is None or config == theirs or matrix.loss(problem, config) is None:
-        return False
-    means = block_ratios(matrix.rounds, problem, matrix.configs.index(config), matrix.configs.index(theirs))
-    return len(means) >= _LEAST_BLOCKS and float(means.mean()) >= SLOWER and p_value(means) <= LEVEL

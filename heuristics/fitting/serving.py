@@ -56,7 +56,7 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[Function
             own_case = case.serving((matrix.dtype, *able))
             most = [offered.leaves for offered in tried.values() if offered.leaves is not None]
             if options.leaves and not decided:
-                own_case = own_case._replace(options=replace(options, leaves=min([options.leaves, *most])))
+                own_case = replace(own_case, options=replace(options, leaves=min([options.leaves, *most])))
             try:
                 own = fit_function(own_case, options.leaves)
             except NormtuneError as error:

@@ -10,11 +10,10 @@ from normtune.heuristics.fitted import figures
 from normtune.heuristics.fitted.result import Function, Shared
 from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import figures_of, least_measured
-from normtune.heuristics.fitting.guard import slower
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import bins, losses
 from normtune.heuristics.solver.optimum import Optima
-from normtune.heuristics.tablefile.tree import Tree, choose
+from normtune.heuristics.tablefile.tree import Tree
 
 
 class Offer(NamedTuple):
@@ -41,14 +40,14 @@ def offer(case: Case, donor: Function) -> Offer:
         an earlier fit decided, exceeds the bound on a problem's slowdown or is slower than the baseline.
     """
     matrix, legality = case.matrix, case.legality
-    cap, baseline = (None, None) if case.known else (case.options.cap, case.baseline)
+    cap, guard = (None, None) if case.known else (case.options.cap, case.guard)
     in_bins = bins(matrix, legality)
     optima = case.solver.optima(in_bins, donor.figures.leaves)
     count = least_legal(optima, leaves_of_its_own(matrix, donor), donor.figures.leaves)
     loss = figures.of_tree(matrix, donor.tree)
     if count is None or loss is None or (cap is not None and loss.worst > cap) or any(legality.breaches(donor.tree)):
         return Offer(None, count)
-    if baseline and slower(matrix, lambda rows, hidden: choose(donor.tree, rows, hidden), baseline.choice):
+    if guard and guard.refuses(donor.tree):
         return Offer(None, count)
     own, optimum = optima.tree(count), least_measured(matrix, optima, count)
     if own is None or optimum is None or 2 * loss.problems < len(matrix.problems):

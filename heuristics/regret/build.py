@@ -49,6 +49,7 @@ def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
 
     Raises:
         UsageError: most times are shorter than any launch, or most rounds give all of three or more configs one time.
+            An alias, a config with the launch of another one, has its time and is none of these.
     """
     part = current.part(matrix.operator, matrix.variant, matrix.dtype)
     typical = np.median(np.concatenate(part["samples"][part["status"] == "ok"].tolist()))
@@ -57,7 +58,15 @@ def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
         raise UsageError(f"{subject} are {typical:g} ns, shorter than any kernel's: {expected}")
     if matrix.rounds:
         logs = matrix.rounds.logs
-        timed = logs != MISSING
+        problems, configs = (
+            {name: place for place, name in enumerate(names)}
+            for names in (matrix.problems, (config.to_json() for config in matrix.configs))
+        )
+        own = np.zeros(matrix.usable.shape, np.bool_)
+        for rows, hidden, config in zip(*(part[name] for name in ("rows", "hidden", "config")), strict=True):
+            if (rows, hidden) in problems and config in configs:
+                own[problems[rows, hidden], configs[config]] = True
+        timed = (logs != MISSING) & own[:, :, None]
         many = timed.sum(axis=1) >= 3
         high, low = np.where(timed, logs, MISSING).max(axis=1), np.where(timed, logs, -MISSING - 1).min(axis=1)
         equal = (many & (high == low)).sum()

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # Mean weight of a problem, so that weights are integers.
 WEIGHT = 4096
+# Least regret that an untimed config is assumed to have, millionths: 5 %.
+LEAST_ASSUMED = 48_790
 # Value in `Rounds` for a config that was not timed in a round.
 MISSING = np.iinfo(np.int32).min
 
@@ -56,11 +58,13 @@ class TimingMatrix:
         configs: candidates, ordered, without the copy.
         regret: int64 (problems, configs), millionths of log(time / best time). The best is chosen on one half of the
             blocks and scored on the other, then the other way round, and both are averaged: a lucky config gains
-            nothing, and an entry with a near tie for the best may be slightly negative. 0 where unusable.
+            nothing, and an entry with a near tie for the best may be slightly negative. Where `untimed`, the largest
+            of the problem; 0 where there is neither a time nor that.
         usable: bool (problems, configs): measured without failure, or the same launch as a config that was.
         rounds: the paired times behind the regret; None for a matrix made from regret alone.
         weights: int64 (problems,), weight of each problem in a mean; None for equal weights.
         excluded: bool (problems, configs): measured without failure, but excluded by a condition on the table.
+        untimed: bool (problems, configs): legal, without a time and without a failure; see `assumed`. None for none.
         luck: int64 (problems,), millionths: bound on the underestimate of a problem's regret, because the best by half
             of the blocks is no better than the best; None if unknown. With the best by all blocks, regret would be too
             high, because that one was lucky; the true regret lies between.
@@ -78,6 +82,7 @@ class TimingMatrix:
     rounds: Rounds | None = None
     weights: NDArray[np.int64] | None = None
     excluded: NDArray[np.bool_] | None = None
+    untimed: NDArray[np.bool_] | None = None
     luck: NDArray[np.int64] | None = None
     unused: tuple[int, int] = (0, 0)
 
@@ -101,6 +106,15 @@ class TimingMatrix:
         """Int64 (problems,), weight of each problem, `WEIGHT` on average."""
         return np.full(len(self.problems), WEIGHT, np.int64) if self.weights is None else self.weights
 
+    @cached_property
+    def assumed(self) -> "TimingMatrix":
+        """The matrix with the slowest time measured on a problem in place of each that is `untimed` there.
+
+        A search leaves out what it expects to lose, and one config without a time at one of many sizes is no reason to
+        refuse it for all of them.
+        """
+        return self if self.untimed is None else replace(self, usable=self.usable | self.untimed, untimed=None)
+
     def mean(self, losses: Sequence[int | None]) -> int | None:
         """Weighted mean of the losses, rounded down; None if no known loss has a weight."""
         known = [(loss, int(weight)) for loss, weight in zip(losses, self.weight, strict=True) if loss is not None]
@@ -112,10 +126,15 @@ class TimingMatrix:
         columns = [column for column, config in enumerate(self.configs) if config in configs]
         rounds = self.rounds and Rounds(self.rounds.labels, self.rounds.logs[:, columns])
         kept = tuple(self.configs[column] for column in columns)
-        excluded = None if self.excluded is None else self.excluded[:, columns]
-        usable = self.usable[:, columns]
+        excluded, untimed = (cells if cells is None else cells[:, columns] for cells in (self.excluded, self.untimed))
         return replace(
-            self, configs=kept, regret=self.regret[:, columns], usable=usable, rounds=rounds, excluded=excluded
+            self,
+            configs=kept,
+            regret=self.regret[:, columns],
+            usable=self.usable[:, columns],
+            rounds=rounds,
+            excluded=excluded,
+            untimed=untimed,
         )
 
     def of_problems(self, places: Sequence[int]) -> "TimingMatrix":
@@ -129,16 +148,18 @@ class TimingMatrix:
             rounds=self.rounds and Rounds(self.rounds.labels[indices], self.rounds.logs[indices]),
             weights=self.weight[indices],
             excluded=None if self.excluded is None else self.excluded[indices],
+            untimed=None if self.untimed is None else self.untimed[indices],
             luck=None if self.luck is None else self.luck[indices],
         )
 
     def within(self, cap: int) -> "TimingMatrix":
-        """The matrix without entries whose regret exceeds `cap`, millionths."""
-        return self.without(self.regret > cap)
+        """The matrix without entries whose regret exceeds `cap`, millionths, or is assumed."""
+        return self.without(self.regret > cap if self.untimed is None else (self.regret > cap) | self.untimed)
 
     def without(self, cells: NDArray[np.bool_]) -> "TimingMatrix":
         """The matrix without the entries that `cells`, bool (problems, configs), marks."""
-        return replace(self, usable=self.usable & ~cells, excluded=self.timed & ~(self.usable & ~cells))
+        usable, untimed = self.usable & ~cells, None if self.untimed is None else self.untimed & ~cells
+        return replace(self, usable=usable, excluded=self.timed & ~usable, untimed=untimed)
 
     @cached_property
     def _columns(self) -> dict[Config, int]:
@@ -176,14 +197,14 @@ def timing_matrix(
     with_levels = {shape: shape_data for shape, shape_data in sorted(measured.items()) if shape_data.levels}
     configs = tuple(sorted({config for shape_data in with_levels.values() for config in shape_data.levels}))
     regret = np.zeros((len(with_levels), len(configs)), np.int64)
-    usable = np.zeros((len(with_levels), len(configs)), np.bool_)
+    usable, untimed = (np.zeros(regret.shape, np.bool_) for _ in range(2))
     shapes: list[tuple[int, int]] = []
     behind: list[dict[int, Level]] = []
     illegal: dict[int, tuple[int, int]] = {}
     luck: list[int] = []
     for shape, shape_data in with_levels.items():
         problem = Problem(spec.name, shape[0], shape[1], dtype, variant)
-        known = _with_aliases(shape_data, configs, spec, problem, target, illegal)
+        known, others = _with_aliases(shape_data, configs, spec, problem, target, illegal)
         if not known:
             continue
         columns = list(known)
@@ -192,6 +213,8 @@ def timing_matrix(
         best_by_even, best_by_odd = int(np.argmin(even)), int(np.argmin(odd))
         regret[len(shapes), columns] = (odd - odd[best_by_even] + even - even[best_by_odd]) // 2
         usable[len(shapes), columns] = True
+        regret[len(shapes), others] = max(int(regret[len(shapes), columns].max()), LEAST_ASSUMED)
+        untimed[len(shapes), others] = True
         by_halves = int(odd[best_by_even] + even[best_by_odd])
         luck.append(-((int((even + odd).min()) - by_halves) // 2))
         shapes.append(shape)
@@ -202,6 +225,7 @@ def timing_matrix(
     return TimingMatrix(
         *(spec.name, variant, dtype, tuple(shapes), configs, regret[:count], usable[:count]),
         rounds=_rounds(behind, len(configs)),
+        untimed=untimed[:count],
         luck=np.array(luck, np.int64),
         unused=tuple(map(sum, zip(*(shape_data.unused for shape_data in measured.values()), strict=True))),  # type: ignore[arg-type]
     )
@@ -301,11 +325,11 @@ def _with_aliases(
     problem: Problem,
     target: Target,
     illegal: dict[int, tuple[int, int]],
-) -> dict[int, Level]:
-    """Levels of all legal configs that were measured, themselves or through an equal launch.
+) -> tuple[dict[int, Level], list[int]]:
+    """Levels of all legal configs that were measured, themselves or through an equal launch, and the other legal ones.
 
-    By the config's index, ascending. `illegal` is a cache, extended here: the smallest rows and hidden at which the
-    config of an index is known to be illegal.
+    By the config's index, ascending. The others have neither a time nor a failure, and no launch that failed. `illegal`
+    is a cache, extended here: the smallest rows and hidden at which the config of an index is known to be illegal.
     """
     rows, hidden, resolve = problem.rows, problem.hidden, spec.launch
     own = {index: measured.levels[config] for index, config in enumerate(configs) if config in measured.levels}
@@ -319,13 +343,16 @@ def _with_aliases(
             launches[index] = resolve(config, problem, target, None)
         except IllegalConfigError:
             illegal[index] = rows, hidden
+    failed_launches = {spec.launch_of(config, problem, target) for config in measured.failed}
     levels_of: dict[AnyLaunch, Level] = {}
     for index, level in own.items():
         if index in launches:
             levels_of.setdefault(launches[index], level)
-    result = {}
+    result, others = {}, []
     for index, launch in launches.items():
         known = own.get(index) or levels_of.get(launch)
         if known is not None and index not in failed:
             result[index] = known
-    return result
+        elif known is None and launch not in failed_launches:
+            others.append(index)
+    return result, others

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.fitting.guard import block_ratios, p_value
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
+from normtune.heuristics.regret.paired import block_ratios, p_value
 from normtune.kernels.config import Config
 from normtune.results.statistics import halves
 

@@ -6,6 +6,7 @@ leaves.
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -67,14 +68,14 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
     rows, hidden, legal = _trimmed(legality, matrix, *coarsened(*axes, MAX_BINS))
 
     cost, barred = np.zeros(legal.shape, np.int64), np.zeros(legal.shape, np.bool_)
-    answers = legal.copy()
+    answers, usable = legal.copy(), matrix.assumed.usable
     for index, (row_count, size) in enumerate(matrix.problems):
         cell = rows.bin(row_count), hidden.bin(size)
         weight = int(matrix.weight[index])
         if train[index]:
-            barred[:, *cell] |= ~matrix.usable[index]
+            barred[:, *cell] |= ~usable[index]
             answers[:, *cell] &= matrix.timed[index]
-            filled = np.where(matrix.usable[index], matrix.regret[index], matrix.regret[index].max())
+            filled = np.where(usable[index], matrix.regret[index], matrix.regret[index].max())
             cost[:, *cell] += matrix.regret[index] * weight
             # Sizes beyond the measured box have no problems: the nearest ones stand in for them, with a weight of 1.
             for outer in beyond(cell, rows, hidden):
@@ -163,6 +164,7 @@ def least_worst(matrix: TimingMatrix, legality: Legality, leaves: int) -> int | 
 
     Found by bisection over the regrets in the matrix, because a bound on the worst case only removes configs.
     """
+    matrix = replace(matrix, untimed=None)  # nothing bounds their regret
     if solve(matrix, legality, leaves).least(leaves) is None:
         return None
     bounds = np.unique(matrix.regret[matrix.usable]).tolist()

@@ -16,7 +16,6 @@ from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.pipeline import used
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import Weighting
-from normtune.heuristics.solver.bins import Solver
 from normtune.heuristics.tablefile.header import Known
 from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.operator import operator
@@ -82,7 +81,7 @@ def refitted(fitted: Fitted, matrix: TimingMatrix) -> Tree | None:
     """
     known = Known(fitted.function.figures.asked, None)
     try:
-        return fit_function(fitted.case._replace(matrix=matrix, known=known, solver=Solver())).tree
+        return fit_function(fitted.case.on(matrix, known)).tree
     except NormtuneError:
         return None
 

@@ -46,6 +46,7 @@ _CROSS_VALIDATED, _PLAIN_VALIDATED, _EXTRAPOLATED = (
     re.compile(f"{name} {PERCENT}") for name in ("(?<!plain )cross-validated", "plain cross-validated", "extrapolated")
 )
 _SLOWER = re.compile(rf"(?<![0-9])([0-9]{{1,9}}) shapes? up to {PERCENT} slower")
+_UNCOMPARED = re.compile(r"(?<![0-9])([0-9]{1,9}) shapes? not compared")
 
 
 class Known(NamedTuple):
@@ -61,6 +62,7 @@ class Known(NamedTuple):
         slower: number of problems at which the function is slower than the baseline, and the most it is slower,
             millionths.
         plain_validated: plain cross-validated loss, millionths.
+        uncompared: number of problems at which the times do not compare the function with the baseline.
     """
 
     leaves: int
@@ -71,6 +73,7 @@ class Known(NamedTuple):
     strict: bool = False
     slower: tuple[int, int] | None = None
     plain_validated: int | None = None
+    uncompared: int = 0
 
 
 class Header(NamedTuple):
@@ -132,8 +135,10 @@ class Header(NamedTuple):
                 )
                 slow = _SLOWER.search(line)
                 slower = None if slow is None else (int(slow[1]), micrologs_of(slow[2]))
+                unknown = _UNCOMPARED.search(line)
                 found[key, dtype] = Known(
-                    int(asked or leaves), inside, None, outside, int(kept or 0), NOWHERE_SLOWER in line, slower, plain
+                    *(int(asked or leaves), inside, None, outside, int(kept or 0), NOWHERE_SLOWER in line),
+                    *(slower, plain, int(unknown[1]) if unknown else 0),
                 )
             elif match := _SHARED.fullmatch(line):
                 key, dtype, *donor = match.groups()

@@ -66,25 +66,25 @@
 #           %, plain mean -0.04 %, worst 8.3 %, means low by at most 0.39 %, within 0.01
 #           % of the best 51-leaf tree on this grid, cross-validated 0.68 %, plain
 #           cross-validated 0.97 %, extrapolated 9.33 %
-# Regret:   rms_norm_forward float16: 49 leaves (of 51, 3 kept), 20 configs, mean -0.15
+# Regret:   rms_norm_forward float16: 50 leaves (of 51, 4 kept), 20 configs, mean -0.15
 #           %, plain mean 0.00 %, worst 7.6 %, means low by at most 0.39 %, within 0.04
-#           % of the best 49-leaf tree on this grid, cross-validated 0.73 %, plain
+#           % of the best 50-leaf tree on this grid, cross-validated 0.73 %, plain
 #           cross-validated 0.88 %, extrapolated 9.15 %
-# Regret:   rms_norm_forward float32: 39 leaves (of 51, 1 kept), 18 configs, mean -0.15
-#           %, plain mean -0.03 %, worst 9.6 %, means low by at most 0.35 %, within 0.01
-#           % of the best 39-leaf tree on this grid, cross-validated 0.37 %, plain
+# Regret:   rms_norm_forward float32: 43 leaves (of 51, 3 kept), 19 configs, mean -0.15
+#           %, plain mean -0.03 %, worst 9.6 %, means low by at most 0.35 %, within 0.02
+#           % of the best 43-leaf tree on this grid, cross-validated 0.37 %, plain
 #           cross-validated 0.57 %, extrapolated 5.74 %
-# Regret:   rms_norm_forward:no_rstd bfloat16: 33 leaves (of 30, 5 kept), 18 configs,
-#           mean -0.12 %, plain mean 0.15 %, worst 7.2 %, means low by at most 0.42 %,
-#           within 0.07 % of the best 33-leaf tree on this grid, cross-validated 1.26 %,
+# Regret:   rms_norm_forward:no_rstd bfloat16: 35 leaves (of 30, 6 kept), 18 configs,
+#           mean -0.13 %, plain mean 0.14 %, worst 7.2 %, means low by at most 0.42 %,
+#           within 0.08 % of the best 35-leaf tree on this grid, cross-validated 1.26 %,
 #           plain cross-validated 1.72 %, extrapolated 9.90 %
-# Regret:   rms_norm_forward:no_rstd float16: 33 leaves (of 30, 2 kept), 18 configs,
-#           mean -0.14 %, plain mean 0.19 %, worst 10.1 %, means low by at most 0.43 %,
-#           within 0.09 % of the best 33-leaf tree on this grid, cross-validated 0.91 %,
+# Regret:   rms_norm_forward:no_rstd float16: 32 leaves (of 30, 2 kept), 18 configs,
+#           mean -0.14 %, plain mean 0.20 %, worst 10.1 %, means low by at most 0.43 %,
+#           within 0.08 % of the best 32-leaf tree on this grid, cross-validated 0.91 %,
 #           plain cross-validated 1.33 %, extrapolated 7.69 %
-# Regret:   rms_norm_forward:no_rstd float32: 27 leaves (of 30, 1 kept), 16 configs,
-#           mean -0.32 %, plain mean 0.00 %, worst 8.4 %, means low by at most 0.50 %,
-#           within 0.02 % of the best 27-leaf tree on this grid, cross-validated 0.77 %,
+# Regret:   rms_norm_forward:no_rstd float32: 28 leaves (of 30, 2 kept), 16 configs,
+#           mean -0.32 %, plain mean -0.02 %, worst 8.4 %, means low by at most 0.50 %,
+#           within 0.02 % of the best 28-leaf tree on this grid, cross-validated 0.77 %,
 #           plain cross-validated 1.14 %, extrapolated 6.23 %
 # Regret:   rms_norm_forward:batch_invariant bfloat16: 10 leaves, 10 configs, mean 1.76
 #           %, plain mean 2.28 %, worst 17.4 %, means low by at most 0.39 %, the best
@@ -101,7 +101,7 @@
 # Regret:   rms_norm_forward:no_rstd+batch_invariant bfloat16: 8 leaves, 8 configs, mean
 #           1.50 %, plain mean 1.93 %, worst 14.9 %, means low by at most 0.42 %, the
 #           best 8-leaf tree of hidden alone on this grid, cross-validated 2.20 %, plain
-#           cross-validated 2.58 %, costs 1.62 % (worst 14.9 %) beside
+#           cross-validated 2.58 %, costs 1.63 % (worst 14.9 %) beside
 #           rms_norm_forward:no_rstd
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float16: 8 leaves, 8 configs, mean
 #           1.36 %, plain mean 1.99 %, worst 18.2 %, means low by at most 0.43 %, the
@@ -114,7 +114,7 @@
 #           cross-validated 2.02 %, costs 0.83 % (worst 13.7 %) beside
 #           rms_norm_forward:no_rstd
 # Format:   3
-# Body:     sha256:c4c87a2b6063637d66056f43af4787c5322317acc7937a3dda2ea76980b94db4
+# Body:     sha256:963fe93a55395f2ab80391fef7eed54175a7dd80e8c70c84df1c11f9b0da4754
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -418,14 +418,6 @@ PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT = Config(
     2,
     "dependent",
 )
-PERSISTENT_ROWS_32_WARPS_4_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    32,
-    4,
-    1,
-    4,
-    "dependent",
-)
 PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     "persistent",
     32,
@@ -534,7 +526,7 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                             return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
                         return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
                     if hidden <= 128:
-                        return PERSISTENT_ROWS_32_WARPS_4_PER_SM_4_DEPENDENT
+                        return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
                     return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
                 if hidden <= 256:
                     if rows >= 896:
@@ -1142,6 +1134,8 @@ def rms_norm_forward_float16(rows: int, hidden: int) -> Config:
                 if hidden <= 90:
                     return BLOCK_ROW_16_WARPS_8
                 return BLOCK_ROW_2_WARPS_1
+            if rows >= 23552:
+                return BLOCK_ROW_16_WARPS_4
             return BLOCK_ROW_16_WARPS_8
         return BLOCK_ROW_2_WARPS_1
     if hidden <= 512:
@@ -1228,6 +1222,8 @@ def rms_norm_forward_float16(rows: int, hidden: int) -> Config:
 def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
     if hidden <= 64:
         if rows >= 3072:
+            if rows >= 46080:
+                return BLOCK_ROW_16_WARPS_4
             return BLOCK_ROW_16_WARPS_2
         return BLOCK_ROW_2_WARPS_1
     if hidden <= 511:
@@ -1281,6 +1277,12 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
                     return SPLIT_4096_WARPS_16
                 return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
             return SPLIT_4096_WARPS_16
+        if hidden <= 8191:
+            return ROW_WARPS_8
+        if rows >= 220:
+            if rows >= 300:
+                return ROW_WARPS_8
+            return ROW_WARPS_16
         return ROW_WARPS_8
     if hidden <= 16384:
         if rows >= 160:
@@ -1333,6 +1335,10 @@ def rms_norm_forward_no_rstd_bfloat16(rows: int, hidden: int) -> Config:
             if hidden <= 2048:
                 if rows >= 6144:
                     return ROW_WARPS_2
+                if hidden <= 1024:
+                    if rows >= 3072:
+                        return BLOCK_ROW_2_WARPS_4
+                    return ROW_WARPS_4
                 return BLOCK_ROW_2_WARPS_4
             if hidden <= 4095:
                 return SPLIT_1024_WARPS_4
@@ -1413,11 +1419,9 @@ def rms_norm_forward_no_rstd_float16(rows: int, hidden: int) -> Config:
                     return SPLIT_1024_WARPS_4
                 return ROW_WARPS_4
             if hidden <= 4096:
-                if rows >= 1536:
-                    if rows >= 3072:
-                        return SPLIT_2048_WARPS_8
-                    return ROW_WARPS_8
-                return SPLIT_2048_WARPS_8
+                if rows >= 3072:
+                    return SPLIT_2048_WARPS_8
+                return ROW_WARPS_8
             return SPLIT_2048_WARPS_8
         return ROW_WARPS_8
     if rows >= 160:
@@ -1467,7 +1471,9 @@ def rms_norm_forward_no_rstd_float32(rows: int, hidden: int) -> Config:
             if hidden <= 8191:
                 if rows >= 384:
                     if hidden <= 2048:
-                        return ROW_WARPS_4
+                        if hidden <= 2047:
+                            return ROW_WARPS_4
+                        return ROW_WARPS_8
                     if hidden <= 4096:
                         if rows >= 768:
                             if rows >= 1536:

@@ -76,7 +76,9 @@ ROOMS = {
     "results/source": Room(
         r"results/(source|api|commands)\.py", "light results results/exchange results/database", "pandas rich typer"
     ),
-    "heuristics/regret": Room("heuristics/regret/", "light heuristics/tablefile results results/exchange", "numpy"),
+    "heuristics/regret": Room(
+        "heuristics/regret/", "light heuristics/tablefile results results/exchange", "numpy scipy"
+    ),
     "heuristics/solver": Room("heuristics/solver/", "light heuristics/tablefile heuristics/regret", "numpy"),
     "heuristics/fitted": Room(
         "heuristics/fitted/",
@@ -87,7 +89,7 @@ ROOMS = {
     "heuristics/fitting": Room(
         "heuristics/fitting/",
         "light heuristics/tablefile heuristics/rules results heuristics/regret heuristics/solver heuristics/fitted",
-        "numpy scipy",
+        "numpy",
     ),
     "heuristics/any_gpu": Room(
         "heuristics/any_gpu/",
@@ -112,8 +114,7 @@ ROOMS = {
     ),
     "heuristics/comparing": Room(
         "heuristics/comparing/",
-        "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/fitted "
-        "heuristics/fitting heuristics/showing",
+        "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/fitted heuristics/showing",
         "numpy scipy",
     ),
     "tuner/machine": Room("tuner/machine/", "kernels/calling", "pynvml torch triton"),

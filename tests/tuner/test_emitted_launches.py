@@ -17,7 +17,6 @@ from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.regret.legality import Legality, all_variants
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
-from normtune.heuristics.solver.bins import Solver
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.parse import trees
 from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose, regions
@@ -111,7 +110,7 @@ def test_whatever_is_fitted_is_legal_at_every_shape(seed: int, shapes: list[tupl
     before = random_tree(draw, configs, draw.randint(0, 3))
     incumbent = draw.choice([None, Incumbent(lambda *shape: choose(before, *shape), draw.choice([None, before]))])
     try:
-        tree = fit_function(Case(matrix, legality, options, Solver(), incumbent)).tree
+        tree = fit_function(Case(matrix, legality, options, incumbent)).tree
     except NormtuneError:  # no config is legal where these would have to answer
         return
     corners = [(box.most_rows, box.most_hidden) for _, box in regions(tree, Box(1, MAX_ROWS, 1, spec.max_hidden))]

@@ -1,6 +1,8 @@
 """The baseline: rules, tables, and the function of a table for each operator, variant and dtype."""
 
 import math
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,11 @@ import pytest
 from normtune.errors import UsageError
 from normtune.heuristics.fitted.baseline import Incumbents, baseline, of_file
 from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitted.options import FitOptions, read_options
 from normtune.heuristics.fitted.report import figures
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.fixed_log import percent
+from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import NOWHERE_SLOWER, parse
@@ -19,6 +22,7 @@ from normtune.heuristics.tablefile.parse import trees
 from normtune.heuristics.tablefile.tree import Leaf, Split, choose, configs_of, distinct, leaves
 from normtune.kernels import config as config_module
 from normtune.kernels.config import Config
+from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.reduce_partials.config import ReduceConfig
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -86,8 +90,8 @@ def test_a_link_to_nothing_is_no_name_of_a_shipped_table(tmp_path: Path) -> None
         baseline("nvidia-h200", tmp_path)
 
 
-def fitted(evidence: Evidence, incumbents: Incumbents | None, leaves: int = 1):
-    (function,) = fit(evidence, FitOptions(leaves=leaves), incumbents=incumbents).functions
+def fitted(evidence: Evidence, incumbents: Incumbents | None, leaves: int = 1, tie: float = 0.1):
+    (function,) = fit(evidence, FitOptions(leaves=leaves, tie_percent=tie), incumbents=incumbents).functions
     return function
 
 
@@ -95,11 +99,11 @@ BETTER = Split("hidden", 512, Split("rows", 4096, FOUR, Leaf(RMSNormConfig("bloc
 
 
 def test_what_loses_against_a_table_that_is_replaced_gives_way(evidence: Evidence) -> None:
-    """One leaf has to take 16 warps everywhere; in use is what is best up to 512."""
-    assert fitted(evidence, None).tree == Leaf(SLOW)
-    found = fitted(evidence, Incumbents({("toy", "bfloat16"): BETTER}, replaced=True))
+    """The simplest tree takes 16 warps everywhere; in use is what is best up to 512."""
+    assert fitted(evidence, None, 3, tie=50).tree == Leaf(SLOW)
+    found = fitted(evidence, Incumbents({("toy", "bfloat16"): BETTER}, replaced=True), 3, tie=50)
     assert found.figures.kept == 1
-    assert found.figures.asked == 1
+    assert found.figures.asked == 3
     assert found.replacing
     assert found.figures.slower is None
     assert found.figures.loss.worst < 1000
@@ -107,9 +111,12 @@ def test_what_loses_against_a_table_that_is_replaced_gives_way(evidence: Evidenc
         assert choose(found.tree, *shape) == choose(BETTER, *shape)
 
 
-def test_bounds_hold_beside_a_baseline_and_what_that_costs_is_told(evidence: Evidence, penalty) -> None:
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_bounds_hold_beside_a_baseline_and_what_that_costs_is_told(
+    evidence: Evidence, penalty, is_replaced: bool
+) -> None:
     """Leaves and configs are as many as were asked for; nothing is slower than the baseline where that can be had."""
-    beside = Incumbents({("toy", "bfloat16"): BETTER})
+    beside = Incumbents({("toy", "bfloat16"): BETTER}, replaced=is_replaced)
     for options in (FitOptions(leaves=3), FitOptions(leaves=5, max_configs=3)):
         (found,) = fit(evidence, options, incumbents=beside).functions
         assert leaves(found.tree) == len(distinct(found.tree)) == 3
@@ -127,7 +134,14 @@ def test_bounds_hold_beside_a_baseline_and_what_that_costs_is_told(evidence: Evi
         told = f"{count} shapes up to {percent(most, 1)} slower than what was in use"
         assert told in " ".join(text.replace("\n#", " ").split())
         assert parse(text, "x")[0].known()["toy", "bfloat16"].slower[0] == count
-        assert any(f"toy bfloat16: {count} shapes up to" in line for line in figures(whole))
+        (line,) = (line for line in figures(whole) if line.startswith(f"toy bfloat16: {count} shapes up to"))
+        # What it says avoids that does.
+        advised = line.partition("slower than what is in use; ")[2].partition(" avoids it, --baseline none")[0]
+        assert advised == found.figures.advice
+        wider = read_options(" ".join(["normtune fit", *options.words(), advised]))
+        assert wider != options
+        (avoided,) = fit(evidence, wider, incumbents=beside).functions
+        assert avoided.figures.slower is None and avoided.figures.leaves <= wider.leaves
 
 
 def test_where_leaves_that_gave_way_are_too_many_slower_configs_take_no_part(measure, run, spec) -> None:
@@ -159,9 +173,61 @@ def slowdowns(tree, penalty):
 
 
 @pytest.mark.parametrize("config", [RMSNormConfig("row", 1, 32), RMSNormConfig("split", 1, 4, block_col=1024)])
-def test_what_was_not_measured_changes_nothing(evidence: Evidence, config: Config) -> None:
+def test_what_was_not_measured_changes_nothing(evidence: Evidence, config: Config, spec: OperatorSpec) -> None:
+    """It is counted; what is illegal at a shape could not be launched there."""
     found = fitted(evidence, Incumbents({("toy", "bfloat16"): Leaf(config)}, replaced=True), 3)
-    assert found == fitted(evidence, None, 3)
+    legal = sum(spec.is_legal(config, Problem("toy", *shape, "bfloat16"), TARGET) for shape in SHAPES[:-1])
+    assert 0 < found.figures.uncompared == legal
+    assert found == replace(
+        fitted(evidence, None, 3), figures=fitted(evidence, None, 3).figures._replace(uncompared=legal)
+    )
+
+
+def test_bounds_beside_a_baseline_that_was_not_timed_everywhere(evidence: Evidence) -> None:
+    """Its config for many rows was never timed: that is told and stands in the header, also where bounds are broken."""
+    unknown = Leaf(RMSNormConfig("row", 1, 32))
+    tree = Split("hidden", 512, Split("rows", 4096, FOUR, unknown), Leaf(SLOW))
+    beside = Incumbents({("toy", "bfloat16"): tree})
+    whole = fit(evidence, FitOptions(leaves=1), incumbents=beside)
+    (found,) = whole.functions
+    assert found.tree == Leaf(SLOW) and found.figures.slower.problems > 0
+    count = sum(rows >= 4096 and hidden <= 512 for rows, hidden in SHAPES[:-1])
+    assert found.figures.uncompared == count
+    text = module_text(whole, "normtune fit --leaves 1 --baseline x.py")
+    assert f"{count} shapes not compared with what was in use" in " ".join(text.replace("\n#", " ").split())
+    known = parse(text, "x")[0].known()
+    assert known["toy", "bfloat16"].uncompared == count
+    assert any(f"toy bfloat16: at {count} of 34 shapes nothing compares it" in line for line in figures(whole))
+    again = fit(evidence, FitOptions(leaves=1), incumbents=beside, known=known)
+    assert module_text(again, "normtune fit --leaves 1 --baseline x.py") == text
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_random_parts_of_a_sweep_give_tables_within_the_bounds_and_no_shape_is_slower_unsaid(
+    measure, penalty, run, spec, is_replaced: bool
+) -> None:
+    cells = measure(penalty, SHAPES[:-1])
+    beside = Incumbents({("toy", "bfloat16"): BETTER}, replaced=is_replaced)
+    untimed = 0
+    for seed in range(12):
+        draw = random.Random(seed)
+        part = Evidence.from_measurements([cell for cell in cells if draw.random() < 0.5], [run])
+        options = FitOptions(leaves=draw.choice([1, 3, 6]), max_configs=draw.choice([None, 2, 3]))
+        whole = fit(part, options, incumbents=beside)
+        (found,) = whole.functions
+        assert leaves(found.tree) <= options.leaves and len(distinct(found.tree)) <= (options.max_configs or 9)
+        untimed += found.figures.untimed
+        matrix = timing_matrix(part, spec, "", "bfloat16", TARGET)
+        pairs = [(choose(found.tree, *shape), choose(BETTER, *shape)) for shape in matrix.problems]
+        lost = [[matrix.loss(place, one) for one in pair] for place, pair in enumerate(pairs)]
+        slow = [ours - theirs for ours, theirs in lost if None not in (ours, theirs) and ours - theirs > 20_000]
+        assert len(slow) <= (found.figures.slower.problems if found.figures.slower else 0)
+        told = " ".join(figures(whole))
+        assert ("slower than what is in use; " in told) == (found.figures.slower is not None)
+        assert found.figures.uncompared == sum(
+            None in pair and ours != theirs for pair, (ours, theirs) in zip(lost, pairs, strict=True)
+        )
+    assert untimed > 0
 
 
 def test_what_is_illegal_beyond_is_not_kept_there(measure, run, spec) -> None:
@@ -172,7 +238,7 @@ def test_what_is_illegal_beyond_is_not_kept_there(measure, run, spec) -> None:
         return 0.0 if config == few else 0.5 if config == SLOW else 0.2
 
     evidence = Evidence.from_measurements(measure(law, SHAPES), [run])
-    found = fitted(evidence, Incumbents({("toy", "bfloat16"): Leaf(few)}, replaced=True))
+    found = fitted(evidence, Incumbents({("toy", "bfloat16"): Leaf(few)}, replaced=True), 9, tie=50)
     for rows, hidden in [*SHAPES, (2**31 - 1, 16384), (1, 5000), (1, 4097)]:
         for dtype in ("bfloat16", "float16", "float32"):
             assert spec.is_legal(choose(found.tree, rows, hidden), Problem("toy", rows, hidden, dtype), TARGET)

@@ -88,7 +88,7 @@ def test_some_of_these_tables_replaced_another_and_stay(measured) -> None:
     """Over the table that they are they stay as they are, byte for byte."""
     seen = 0
     for seed in range(6):
-        options = FitOptions(leaves=4, tie_percent=1)
+        options = FitOptions(leaves=6, tie_percent=1)
         evidence = measured(seed, 0.05, ("bfloat16",))
         before = written(measured(seed, 0.0, ("bfloat16",)), FitOptions(leaves=9))
         over = written(evidence, options, Incumbents(trees(before), replaced=True))

@@ -230,9 +230,9 @@ def edited(change: Callable[[str], str]) -> None:
 
 @pytest.fixture
 def replacing(store: str) -> str:
-    """A table that is what it is because of the one before it: with three leaves, where one was asked for."""
+    """A table that is what it is because of the one before it: with three leaves, where one is within the tie."""
     fit("--leaves", "3", "--tie", "0")
-    fit("--leaves", "1")
+    fit("--leaves", "3", "--tie", "50")
     header = locate.load("table.py").header
     assert header.replaced
     assert "# Replaced: " in Path("table.py").read_text()
@@ -246,8 +246,17 @@ def test_a_table_that_replaced_another_passes_check(replacing: str) -> None:
 
 def test_it_stays_as_it_is_when_it_is_fitted_again(replacing: str) -> None:
     before = Path("table.py").read_bytes()
-    fit("--leaves", "1")
+    fit("--leaves", "3", "--tie", "50")
     assert Path("table.py").read_bytes() == before
+
+
+def test_baseline_none_compares_with_nothing_not_even_with_the_table_that_is_replaced(replacing: str) -> None:
+    fit("--leaves", "3", "--tie", "50", "--baseline", "none")
+    header = locate.load("table.py").header
+    assert not header.replaced and "--baseline none" in header.regenerate
+    assert leaves(tree_of()) == 1
+    Path("none").write_text("no table\n")  # the word comes before a file, as the name of a rule does
+    assert "byte for byte" in checked()
 
 
 def test_an_edit_of_it_fails(replacing: str) -> None:

@@ -1,12 +1,14 @@
 """No leaf worse than the baseline: leaves that are replaced, leaves that are kept, and false alarms by noise alone."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from normtune.heuristics.fitting.guard import LEVEL, SLOWER, block_ratios, guarded, p_value, slower
+from normtune.heuristics.fitting.guard import LEVEL, SLOWER, Guard, Guarded
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
+from normtune.heuristics.regret.paired import block_ratios, p_value, paired
 from normtune.heuristics.solver.bins import Bins
 from normtune.heuristics.solver.grid import axis
 from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
@@ -49,6 +51,19 @@ def bins_of(barred: tuple[tuple[int, int, int], ...] = (), illegal: tuple[tuple[
     for place in illegal:
         legal[place] = False
     return Bins(axes, CONFIGS, np.zeros(shape, np.int64), without, legal)
+
+
+def guarded(matrix: TimingMatrix, in_bins: Bins, tree: Tree, baseline) -> Guarded:
+    return Guard(matrix, baseline, lambda config, rows, hidden: True).guarded(in_bins, tree)
+
+
+def slower(matrix: TimingMatrix, tree: Tree, baseline) -> list[int]:
+    """The problems on which a tree is slower; their number and the largest ratio are what is told."""
+    guard = Guard(matrix, baseline, lambda config, rows, hidden: True)
+    found = guard._slow(guard._choices(tree))
+    told = guard.slower(tree)
+    assert (told is None) == (not found) and (not told or told == (len(found), round(max(found.values()))))
+    return sorted(found)
 
 
 def answers(tree: Tree) -> list[Config]:
@@ -110,13 +125,13 @@ def test_a_large_mean_that_one_block_makes_does_not_count() -> None:
 def test_luck_that_all_configs_of_a_round_share_hides_nothing() -> None:
     """10 % of noise from block to block, none between configs."""
     logs = timed({(2, 1): 20_000}, noise=100_000, together=True)
-    assert slower(matrix_of(logs), always(B), always(C)) == [2]
+    assert slower(matrix_of(logs), B, always(C)) == [2]
 
 
 def test_noise_alone_makes_a_leaf_give_way_at_most_as_often_as_the_level() -> None:
     """Nine problems, all of which differ from what is in use and none of which is slower."""
     draws = 2000
-    wrong = sum(bool(slower(matrix_of(timed({}, 30_000, seed)), always(A), always(C))) for seed in range(draws))
+    wrong = sum(bool(slower(matrix_of(timed({}, 30_000, seed)), A, always(C))) for seed in range(draws))
     # Three standard errors of a share of 5 % in 2000 draws.
     assert wrong <= draws * LEVEL + 3 * math.sqrt(draws * LEVEL * (1 - LEVEL))
     # The test is no sham: it comes near its level.
@@ -134,16 +149,16 @@ def test_holm_counts_all_problems_that_differ() -> None:
         logs[problem, 1] += mean
         matrix = matrix_of(logs)
         assert matrix.rounds is not None
-        p[problem] = p_value(block_ratios(matrix.rounds, problem, 1, 2))
+        p[problem] = paired(matrix.rounds, problem, 2).p[1]
     matrix = matrix_of(logs)
     assert LEVEL / 8 < p[0] < LEVEL and p[1] < LEVEL / 9
 
     def differs_at(count: int):
         return lambda rows, hidden: (C if SHAPES.index((rows, hidden)) < count else B).config
 
-    assert slower(matrix, always(B), differs_at(1)) == [0]
-    assert slower(matrix, always(B), differs_at(2)) == [0, 1]
-    assert slower(matrix, always(B), differs_at(9)) == [1]
+    assert slower(matrix, B, differs_at(1)) == [0]
+    assert slower(matrix, B, differs_at(2)) == [0, 1]
+    assert slower(matrix, B, differs_at(9)) == [1]
 
 
 def test_the_p_value_is_that_of_students_t() -> None:
@@ -164,8 +179,8 @@ def test_ratios_are_means_of_blocks_in_which_both_were_timed() -> None:
 
 def test_less_than_three_blocks_say_nothing() -> None:
     logs = timed({(problem, 1): 300_000 for problem in range(9)}, noise=0)[:, :, : 2 * ROUNDS_PER_BLOCK]
-    assert slower(matrix_of(logs), always(B), always(C)) == []
-    assert slower(matrix_of(timed({(2, 1): 300_000}, 0)[:, :, : 3 * ROUNDS_PER_BLOCK]), always(B), always(C)) == [2]
+    assert slower(matrix_of(logs), B, always(C)) == []
+    assert slower(matrix_of(timed({(2, 1): 300_000}, 0)[:, :, : 3 * ROUNDS_PER_BLOCK]), B, always(C)) == [2]
 
 
 def test_without_rounds_nothing_is_told() -> None:
@@ -180,7 +195,7 @@ def test_where_what_is_in_use_has_no_answer_or_no_time_the_fitted_one_stays() ->
     assert guarded(matrix, bins_of(), TREE, lambda rows, hidden: None) == (TREE, 0)
     assert guarded(matrix, bins_of(), TREE, always(Leaf(RMSNormConfig("row", 1, 32)))) == (TREE, 0)
     logs[5, 2] = MISSING
-    assert slower(matrix_of(logs), always(B), always(C)) == [2, 8]
+    assert slower(matrix_of(logs), B, always(C)) == [2, 8]
 
 
 def test_where_it_may_not_answer_it_is_no_reason_to_give_way_elsewhere() -> None:
@@ -197,3 +212,73 @@ def test_a_leaf_gives_way_where_it_may_and_keeps_the_rest() -> None:
     assert [one.num_warps for one in answers(found.tree)[2::3]] == [4, 4, 2]
     assert answers(found.tree)[0::3] == answers(TREE)[0::3]
     assert found.kept == 1
+
+
+def test_a_config_that_was_dropped_after_three_blocks_is_judged_by_the_noise_of_its_shape() -> None:
+    """B is 14.5 % slower; by its own three blocks alone the test of nine shapes passes it."""
+    logs = timed({(2, 1): 145_000}, noise=30_000, seed=3)
+    logs[:, 1, 3 * ROUNDS_PER_BLOCK :] = MISSING
+    matrix = matrix_of(logs)
+    assert matrix.rounds is not None
+    assert p_value(block_ratios(matrix.rounds, 2, 1, 2)) * len(SHAPES) > LEVEL
+    assert slower(matrix, B, always(C)) == [2]
+
+
+def test_configs_of_different_blocks_are_compared_through_what_both_share() -> None:
+    """B was timed in the first half of the blocks and C in the second, each beside A; A alone in all of them."""
+    logs = timed({(2, 1): 100_000}, noise=2000)
+    logs[:, 1, 4 * ROUNDS_PER_BLOCK :] = MISSING
+    logs[:, 2, : 4 * ROUNDS_PER_BLOCK] = MISSING
+    logs += np.where(logs == MISSING, 0, np.repeat(np.arange(BLOCKS) * 50_000, ROUNDS_PER_BLOCK))
+    assert slower(matrix_of(logs), B, always(C)) == [2]
+    logs[:, 0, 4 * ROUNDS_PER_BLOCK :] = MISSING  # nothing links the halves now
+    apart = matrix_of(logs)
+    assert slower(apart, B, always(C)) == []
+    assert Guard(apart, always(C), lambda config, rows, hidden: True).uncompared(B) == len(SHAPES)
+    assert Guard(apart, always(C), lambda config, rows, hidden: rows > 1).uncompared(B) == len(SHAPES) - len(HIDDEN)
+
+
+def test_aliases_add_no_evidence_of_noise() -> None:
+    logs = timed({(2, 1): 30_000}, noise=30_000)
+    once = paired(Rounds(np.arange(16, dtype=np.int32)[None], logs[2:3].astype(np.int32)), 0, 2)
+    twice = np.concatenate([logs[2:3], logs[2:3, :1], logs[2:3, :1]], axis=1).astype(np.int32)
+    again = paired(Rounds(np.arange(16, dtype=np.int32)[None], twice), 0, 2)
+    assert np.allclose(again.p, [*once.p, once.p[0], once.p[0]], rtol=1e-9)
+    assert np.allclose(again.ratios[:3], once.ratios)
+
+
+def test_the_guard_is_repeated_until_nothing_changes() -> None:
+    """B gives way in all of its leaf, so three comparisons fall away, and one of A, which nine excused, is too slow."""
+    spread = np.repeat(np.array([-1, 1, -1, 1, -1, 1, -1, 1]) * 20_000, ROUNDS_PER_BLOCK)
+    logs = timed({(SHAPES.index((1, 1024)), 1): 400_000}, noise=0)
+    logs[:, 0] += spread
+    logs[:, 1] += spread
+    hidden = SHAPES.index((64, 64))
+    for by in range(10_000, 60_000, 100):
+        logs[hidden, 0] = spread + by
+        matrix = matrix_of(logs)
+        assert matrix.rounds is not None
+        if paired(matrix.rounds, hidden, 2).p[0] * 7 < LEVEL:
+            break
+    assert paired(matrix.rounds, hidden, 2).p[0] * 8 > LEVEL
+    assert slower(matrix, TREE, always(C)) == [SHAPES.index((1, 1024))]
+    found = guarded(matrix, bins_of(), TREE, always(C))
+    assert slower(matrix, found.tree, always(C)) == []
+    assert choose(found.tree, 64, 64) == C.config and choose(found.tree, 1, 1024) == C.config
+    assert found.kept == 2
+
+
+def test_what_is_untimed_where_the_baseline_is_timed_gives_way_and_the_other_way_round_is_counted() -> None:
+    matrix = matrix_of(timed({}, noise=2000))
+    untimed = np.zeros_like(matrix.usable)
+    untimed[2, 1] = untimed[5, 2] = True
+    assert matrix.rounds is not None
+    logs = np.where(untimed[:, :, None], MISSING, matrix.rounds.logs)
+    partial = replace(matrix, usable=~untimed, untimed=untimed, rounds=matrix.rounds._replace(logs=logs))
+    guard = Guard(partial, always(C), lambda config, rows, hidden: True)
+    assert guard.refused.sum() == 1 and guard.refused[2, 1] and guard.refuses(TREE)
+    found = guarded(partial, bins_of(barred=((2, 1, 2),)), TREE, always(C))
+    assert choose(found.tree, *SHAPES[2]) == C.config
+    assert choose(found.tree, *SHAPES[5]) == B.config
+    assert not guard.refuses(found.tree) and guard.slower(found.tree) is None
+    assert (guard.uncompared(TREE), guard.uncompared(found.tree)) == (2, 1)

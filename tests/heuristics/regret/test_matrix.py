@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normtune.heuristics.regret.matrix import MISSING, timing_matrix
+from normtune.heuristics.regret.matrix import LEAST_ASSUMED, MISSING, timing_matrix
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
@@ -64,6 +64,28 @@ def test_a_failure_is_no_time_even_where_its_launch_has_one(spec: OperatorSpec, 
     assert found.loss(wide, SLOW) is None
     assert found.loss(wide, own) == 0
     assert not found.regret[wide][~found.usable[wide]].any()
+    assert not found.untimed[wide].any()
+
+
+def test_what_was_not_timed_counts_as_the_slowest_that_was_and_by_5_percent_at_least(
+    spec: OperatorSpec, run: Run
+) -> None:
+    alias, own, third = RMSNormConfig("block_row", 4, 1), RMSNormConfig("row", 1, 1), RMSNormConfig("row", 1, 2)
+    cells = [cell(FAST, 1000, 1000), cell(SLOW, 1300, 1300), cell(third, 1020, 1020)]
+    cells += [cell(FAST, 1000, 1000, 128), cell(third, 1010, 1010, 128)]
+    cells += [cell(SLOW, 1000, 1000, 2048), cell(own, 0, 0, 2048, "wrong_result"), cell(alias, 700, 700, 128)]
+    found = matrix_of(cells, run, spec)
+    column = {config: place for place, config in enumerate(found.configs)}
+    near, middle, wide = (found.problems.index((8, hidden)) for hidden in (64, 128, 2048))
+    assert found.assumed.loss(near, alias) == found.loss(near, SLOW) == pytest.approx(1e6 * np.log(1.3), abs=2)
+    assert found.assumed.loss(middle, SLOW) == found.loss(middle, third) == pytest.approx(1e6 * np.log(10.1 / 7), abs=2)
+    assert found.assumed.loss(wide, FAST) == LEAST_ASSUMED == pytest.approx(1e6 * np.log(1.05), abs=2)
+    # A launch that failed may not answer, whoever's it is; nor may what is untimed where a condition bounds the loss.
+    assert not found.untimed[wide, column[alias]] and found.assumed.loss(wide, alias) is None
+    assert found.within(10**7).assumed.loss(near, alias) is None
+    assert found.loss(near, alias) is None and found.untimed[near, column[alias]]
+    # Slices keep it, however few configs are left.
+    assert found.of_configs([alias]).of_problems([near]).assumed.loss(0, alias) == found.assumed.loss(near, alias)
 
 
 def test_what_is_illegal_by_now_has_no_time(spec: OperatorSpec, run: Run) -> None:

@@ -68,6 +68,21 @@ def test_microseconds_are_noticed(measure, penalty, run, spec, converted, messag
         fit(Evidence.from_measurements(cells, [run]), FitOptions(leaves=3))
 
 
+def test_aliases_are_no_equal_times(measure, penalty, run, spec):
+    """At hidden 1024 and more blocks of rows with one warp are lowered to one row: two configs share each other's time.
+
+    Only times of two launches could say that they are microseconds, and these differ.
+    """
+    shapes = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (2048, 1024)]
+    block = [RMSNormConfig("block_row", rows, 1) for rows in (4, 16)]
+    few = [cell for cell in measure(penalty, shapes, configs=[RMSNormConfig("row", 1, 1)])]
+    few += measure(penalty, [(8, 64)], configs=[*block, RMSNormConfig("row", 1, 1)])
+    found = fit(Evidence.from_measurements(few, [run]), FitOptions(leaves=2))
+    matrix = timing_matrix(Evidence.from_measurements(few, [run]), spec, "", "bfloat16", TARGETS["sm_90"])
+    assert (matrix.usable.sum(axis=1) == 3).sum() > len(matrix.problems) / 2
+    assert found.functions
+
+
 def test_a_mean_that_is_too_low_is_bounded(spec, run):
     """Ten configs that are equal but for noise: whatever is chosen, the true loss is 0."""
     draw = np.random.default_rng(0)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from normtune.heuristics.fitting.guard import block_ratios
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix, timing_matrix
+from normtune.heuristics.regret.paired import block_ratios
 from normtune.heuristics.stability.bootstrap import Blocks
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig

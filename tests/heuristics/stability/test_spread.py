@@ -129,7 +129,7 @@ def test_large_functions_get_fewer_tables(measured):
     def large(leaves):
         problems = tuple((rows, hidden) for rows in range(20) for hidden in range(31))
         figures = one.function.figures._replace(asked=leaves)
-        case = one.case._replace(matrix=replace(one.case.matrix, problems=problems))
+        case = one.case.on(replace(one.case.matrix, problems=problems), one.case.known)
         return one._replace(case=case, function=replace(one.function, figures=figures))
 
     # 21 x 32 bins: half of the squared leaves by 231 x 32^3 / 6 + 528 x 21^3 / 6 cuts.

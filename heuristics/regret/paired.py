@@ -1,0 +1,119 @@
+"""Comparison of the configs of one problem by their paired times, with the noise of its blocks.
+
+In: the rounds behind a timing matrix. Out: the log-ratio of two configs in each block, and `Paired`: all configs of a
+problem against one of them, with the probability that chance alone makes a config that much slower.
+
+Model. The mean log-time of config c in block b is level(c) + luck(b) + noise, by least squares over all configs and
+blocks of the problem (the analysis of incomplete blocks: Yates 1936). So configs that a search timed in different
+blocks are compared through those that both blocks share, and a config that was dropped after three blocks is compared
+with all of them. Aliases, which have one measurement, count once.
+
+Noise. Its variance is pooled over the configs of the problem: the log-variances of the configs of one shape of the
+recorded H200 scatter no more than by chance, those of different shapes 4 to 10 times as much. A config that was dropped
+after three blocks has two degrees of freedom by itself, which tell nothing below 10 %, and some hundred in the pool.
+Where the two configs compared scatter more than the pool, their own variance counts.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr
+
+from normtune.heuristics.regret.effects import block_of
+from normtune.heuristics.regret.matrix import MISSING, Rounds
+
+Floats = NDArray[np.float64]
+
+_LEAST_BLOCKS = 3
+# Eigenvalues of the design below this are 0: the least other one of a connected design of 100 configs is above 0.01.
+_ZERO = 1e-6
+
+
+class Paired(NamedTuple):
+    """The configs of a problem against one of them; NaN where nothing compares them.
+
+    Attributes:
+        ratios: (C,), mean log-ratio of the times of each config and that one, millionths.
+        p: (C,), probability of a ratio at least so large if the true one is 0.
+    """
+
+    ratios: Floats
+    p: Floats
+
+
+def paired(rounds: Rounds, problem: int, right: int) -> Paired:
+    """All configs of a problem against the one with index `right`.
+
+    Two configs are compared if each was timed in three blocks, which shared rounds connect.
+    """
+    logs = rounds.logs[problem]
+    found = Paired(np.full(len(logs), np.nan), np.full(len(logs), np.nan))
+    timed = logs != MISSING
+    if not timed[right].any():
+        return found
+    known = np.flatnonzero(timed.any(axis=1))
+    # The levels of an alias are those of the config that was measured.
+    own: dict[bytes, int] = {}
+    place = [own.setdefault(logs[column].tobytes(), len(own)) for column in known.tolist()]
+    _, firsts = np.unique(place, return_index=True)
+    means, counts = _block_means(logs[known[firsts]], timed[known[firsts]], rounds.labels[problem])
+    ratios, p = _against(means, counts, place[int(np.searchsorted(known, right))])
+    found.ratios[known], found.p[known] = ratios[place], p[place]
+    return found
+
+
+def _block_means(logs: NDArray[np.int32], timed: NDArray[np.bool_], labels: NDArray[np.int32]) -> tuple[Floats, Floats]:
+    """Mean log-time of each config in each block, and 1 where it has one, both (configs, blocks)."""
+    _, block = np.unique(block_of(labels), return_inverse=True)
+    in_block = (block[:, None] == np.arange(int(block.max()) + 1)).astype(np.float64)
+    counts = timed @ in_block
+    sums = np.where(timed, logs, 0).astype(np.float64) @ in_block
+    return sums / np.maximum(counts, 1), (counts > 0).astype(np.float64)
+
+
+def _against(means: Floats, timed: Floats, right: int) -> tuple[Floats, Floats]:
+    """Ratios and p of each config against one of them, from means (configs, blocks) and where there is one."""
+    of_block, blocks = timed.sum(axis=0), timed.sum(axis=1)
+    shares = timed / np.maximum(of_block, 1)
+    # Normal equations of the levels, with the luck of the blocks eliminated.
+    design = np.diag(blocks) - shares @ timed.T
+    values, vectors = np.linalg.eigh(design)
+    kept = values > _ZERO
+    inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
+    levels = inverse @ (means * timed - shares * (means * timed).sum(axis=0)).sum(axis=1)
+    noise = (means - levels[:, None]) * timed
+    squares = ((noise - timed * noise.sum(axis=0) / np.maximum(of_block, 1)) ** 2).sum(axis=1)
+    freedom = int(timed.sum()) - int((of_block > 0).sum()) - int(kept.sum())
+    enough = (blocks >= _LEAST_BLOCKS) & (blocks[right] >= _LEAST_BLOCKS) & (freedom > 1)
+    connected = vectors[:, kept] @ vectors[:, kept].T  # on differences of connected configs it changes nothing
+    enough &= np.abs(np.diag(connected) + connected[right, right] - 2 * connected[right] - 2) < _ZERO
+    enough[right] = True
+    spread = np.diag(inverse) + inverse[right, right] - 2 * inverse[right]
+    own = (squares + squares[right]) / np.maximum(blocks + blocks[right] - 2, 1)
+    scatter = np.sqrt(np.maximum(own, squares.sum() / max(freedom, 1)) * np.maximum(spread, 0))
+    ratios = levels - levels[right]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = stdtr(float(freedom), -ratios / scatter)
+    # Rounding leaves a scatter of the order of 1e-10 of the ratios where there is none.
+    p = np.where(scatter > 1e-6, p, np.where(ratios > 1e-3, 0.0, 1.0))
+    return np.where(enough, ratios, np.nan), np.where(enough, p, np.nan)
+
+
+def block_ratios(rounds: Rounds, problem: int, left: int, right: int) -> Floats:
+    """The mean log-ratio of two configs in each block in which both were timed, in the order of blocks, millionths."""
+    logs = rounds.logs[problem]
+    both = (logs[left] != MISSING) & (logs[right] != MISSING)
+    ratios = logs[left, both].astype(np.float64) - logs[right, both]
+    _, block = np.unique(block_of(rounds.labels[problem, both]), return_inverse=True)
+    return np.bincount(block, ratios) / np.bincount(block) if len(ratios) else ratios
+
+
+def p_value(means: Floats) -> float:
+    """Probability of a mean at least this far above 0 if the true mean is 0: Student's t, n - 1 degrees of freedom."""
+    count = len(means)
+    scatter = float(means.std(ddof=1)) / math.sqrt(count)
+    if scatter == 0.0:
+        return 0.0 if means[0] > 0 else 1.0
+    return float(stdtr(count - 1, -float(means.mean()) / scatter))
