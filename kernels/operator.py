@@ -230,8 +230,6 @@ class OperatorSpec:
             return ImplementationLaunch(config.implementation)
         try:
             launch = self.resolve(config, problem, target, alignment)
-        except IllegalConfigError:
-            raise
         except ZeroDivisionError:
             raise IllegalConfigError(f"{config} has a 0 by which its launch divides") from None
         except Exception as error:
@@ -385,18 +383,14 @@ def read_config(operator: str, text: str) -> Config:
     return spec.read_config(text)
 
 
-_SHIPPED = (
-    *("rms_norm", "fused_add_rms_norm", "rms_norm_gated", "rms_norm_quantize_fp8"),
-    *("transpose_fp8", "qk_norm", "reduce_partials"),
-)
-
-
 @cache
 def _import_specs() -> None:
-    for family in _SHIPPED:
+    norms = "rms_norm", "fused_add_rms_norm", "rms_norm_gated", "rms_norm_quantize_fp8"
+    families = (*norms, "transpose_fp8", "qk_norm", "reduce_partials")
+    for family in families:
         import_module(f"normtune.kernels.{family}.spec")
     # Whatever was imported before.
-    places = {f"normtune.kernels.{family}.reference": place for place, family in enumerate(_SHIPPED)}
+    places = {f"normtune.kernels.{family}.reference": place for place, family in enumerate(families)}
     ordered = sorted(_OPERATORS.items(), key=lambda item: places.get(item[1].reference_module, len(places)))
     _OPERATORS.clear()
     _OPERATORS.update(ordered)
