@@ -140,10 +140,15 @@ def staleness() -> list[str]:
     """Error rates of `normtune check --device`, on replays and on a GPU."""
     replay, gpu = _json("staleness_replay"), _json("staleness")
     lines = ["", "| replay | checks | OK | AMBIGUOUS | STALE |", "|---|---:|---:|---:|---:|"]
-    for title, stale in (("fresh tables", False), ("stale functions", True)):
+    for title, is_fresh, own in (
+        ("fresh tables", True, False),
+        ("stale functions", False, False),
+        ("fresh tables of own shapes", True, True),
+        ("stale functions of own shapes", False, True),
+    ):
         verdicts: Counter[str] = Counter()
         for count in replay["counts"]:
-            if count["stale"] is stale and (stale or count["kind"] == "fresh"):
+            if (count["kind"] == "fresh", count["own"]) == (is_fresh, own) and (is_fresh or count["stale"]):
                 verdicts.update({verdict: count.get(verdict, 0) for verdict in _VERDICTS})
         lines.append(f"| {title} | {verdicts.total()} | {' | '.join(str(verdicts[name]) for name in _VERDICTS)} |")
     lines += ["", "| H200 | checks | seconds | verdict | mean loss of plain functions, % |", "|---|---:|---:|---|---:|"]

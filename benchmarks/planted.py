@@ -115,11 +115,13 @@ def replaced(tree: Tree, configs: Mapping[Config, Config]) -> Tree:
 
 
 def _swapped(one: Checked, shapes: Sequence[tuple[int, int]], table: Suspect, rng: random.Random) -> Plant:
-    """Two of the configs of the most shapes, swapped."""
+    """Two of the configs of the most shapes, swapped; the unchanged tree if it has one."""
     counts: dict[Config, int] = {}
     for shape in shapes:
         config = choose(one.tree, *shape)
         counts[config] = counts.get(config, 0) + 1
+    if len(counts) < 2:
+        return Plant(one.tree)
     left, right = rng.sample(sorted(counts, key=lambda config: (-counts[config], config))[:_SWAPPED_AMONG], 2)
     return Plant(replaced(one.tree, {left: right, right: left}))
 

@@ -4,7 +4,8 @@ In: evidence of one device. Out: a bench that answers a check, and the mean loss
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import random
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -29,6 +30,9 @@ from normtune.tuner.device.replay import Blocks, ReplayEngine
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.protocol import Race
 from normtune.tuner.search.rounds import timed
+
+# Least and most shapes of a user's own table, and the most sizes of an axis.
+_OWN_SHAPES, _OWN_SIZES = (3, 30), 8
 
 
 class Truth(NamedTuple):
@@ -182,14 +186,44 @@ def half_table(recording: Evidence, half: int, leaves: int | None) -> Suspect:
         leaves: the most leaves of a function; None chooses by cross-validation.
     """
     of = {kind: _halves(recording, *kind) for kind in recording.kinds() if not kind[1]}
-    kept = []
-    for one in recording.measurements():
-        problem = one.problem
-        if not problem.variant and of[problem.operator, "", problem.dtype][problem.rows, problem.hidden] == half:
-            kept.append(one)
-    found = fit(Evidence.from_measurements(kept, recording.runs), FitOptions(leaves=leaves))
+    own = {kind: {shape for shape, other in halves.items() if other == half} for kind, halves in of.items()}
+    return _fitted(recording, own, leaves)
+
+
+def own_table(recording: Evidence, operators: str, seed: int) -> tuple[Suspect, set[tuple[int, int]]]:
+    """A table of one function, fitted to 3 to 30 shapes as a user would name them, and these shapes.
+
+    They are of up to 8 numbers of rows and 8 hidden sizes: all pairs of these, or some.
+
+    Args:
+        recording: the evidence.
+        operators: how the names begin of those whose functions take turns.
+        seed: of the draw.
+    """
+    rng = random.Random(f"{seed} {operators}")
+    kinds = [kind for kind in recording.kinds() if kind[0].startswith(operators) and not kind[1]]
+    kind = kinds[seed % len(kinds)]
+    measured = sorted(_halves(recording, *kind))
+    own: set[tuple[int, int]] = set()
+    while len(own) < _OWN_SHAPES[0]:
+        rows, hidden = (
+            set(rng.sample(sizes, min(len(sizes), rng.randint(1, _OWN_SIZES))))
+            for sizes in (sorted({shape[axis] for shape in measured}) for axis in (0, 1))
+        )
+        grid = [shape for shape in measured if shape[0] in rows and shape[1] in hidden]
+        own = set(rng.sample(grid, min(len(grid), rng.randint(*_OWN_SHAPES))))
+    return _fitted(recording, {kind: own}, None), own
+
+
+def _fitted(
+    recording: Evidence, shapes: Mapping[tuple[str, str, str], Collection[tuple[int, int]]], leaves: int | None
+) -> Suspect:
+    """The table of these kinds of functions at these shapes."""
+    columns = (recording.frame[name].tolist() for name in ("operator", "variant", "dtype", "rows", "hidden"))
+    kept = [(rows, hidden) in shapes.get(tuple(kind), ()) for *kind, rows, hidden in zip(*columns, strict=True)]
+    found = fit(Evidence(recording.frame[kept].reset_index(drop=True), recording.runs), FitOptions(leaves=leaves))
     with TemporaryDirectory() as folder:
-        path = Path(folder) / f"half_{half}.py"
+        path = Path(folder) / "fitted.py"
         path.write_text(module_text(found, f"normtune fit --out {path.name}"))
         return subject.read(path)
 

@@ -17,6 +17,7 @@ from normtune.heuristics.checking.verdict import (
     Judgement,
     of_table,
     ok_under,
+    promises_too_much,
     stale_over,
 )
 from normtune.heuristics.regret.fixed_log import percent
@@ -90,7 +91,9 @@ def note_lines(
 
 def _mean(judgement: Judgement) -> str:
     count = sum(not finding.failure for finding in judgement.findings)
-    limits = f"OK under {percent(ok_under(judgement.promise))}, stale over {percent(stale_over(judgement.promise))}"
+    limits = f"stale over {percent(stale_over(judgement.promise))}"
+    if not promises_too_much(judgement.promise):
+        limits = f"OK under {percent(ok_under(judgement.promise))}, {limits}"
     if judgement.mean is None:
         return f"{count} shapes have a time; {_promised(judgement.promise)} ({limits})"
     mean, low, high = (

@@ -105,7 +105,7 @@ class Course:
         own = answers[asked]
         if own.status not in ("ok", _UNKNOWN):
             self._fail(question, f"{own.status}: {own.reason}")
-        elif own.status == "ok":
+        elif own.status == "ok" and _is_race(asked, answers):
             samples = {
                 config: Samples(
                     np.asarray(answer.rounds, np.int32), micrologs(np.asarray(answer.nanoseconds, np.int64))
@@ -177,6 +177,12 @@ class Course:
         self._doubtful[function] = doubtful(known, promise)
         if alarming(known, promise):
             self._alarmed.add(function)
+
+
+def _is_race(asked: Config, answers: Mapping[Config, Outcome]) -> bool:
+    """Whether a rival took part, or none could: beside rivals that a replay has no times of nothing is fast or slow."""
+    rivals = [answer.status for config, answer in answers.items() if config not in (asked, COPY)]
+    return not rivals or any(status != _UNKNOWN for status in rivals)
 
 
 def _worth(function: Checked) -> tuple[bool, bool]:

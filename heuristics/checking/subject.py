@@ -24,6 +24,10 @@ from normtune.results.regimes import COLD
 
 _REGRET = re.compile(r"(\S+) (\S+): (.*)")
 _WORST = re.compile(rf"\bworst {PERCENT}")
+_COUNT = re.compile(r"\(([0-9]{1,12}) measurements")
+# Fewer measurements than these of a function are of some 50 shapes or less: its claims are guesses.
+_FEW = 1000
+_PRICE = re.compile(rf"\bcosts {PERCENT} \(worst {PERCENT}\) beside ")
 # Claims of a header on the mean loss, the best first: off the grid before on it, and equal weights before the fit's,
 # because a check draws shapes evenly.
 _MEANS = tuple(
@@ -39,16 +43,25 @@ class Promise(NamedTuple):
         mean: over shapes; 0 without a claim.
         worst: of the shapes that it was fitted on; None without a claim.
         figure: the name of the mean in the header; empty if there is none.
+        price: part of the mean that a batch-invariant function costs beside the usual one, as measured on the grid.
+        is_of_few: whether the function rests on few shapes, by the number of measurements; so the claim is uncertain.
     """
 
     mean: int = 0
     worst: int | None = None
     figure: str = ""
+    price: int = 0
+    is_of_few: bool = False
 
     @property
     def is_off_grid(self) -> bool:
         """Whether the mean is over shapes that the function was not fitted on, as those of a check are."""
         return "cross-validated" in self.figure
+
+    @property
+    def unpriced(self) -> int:
+        """The mean without the price: what the shapes of the fit leave open."""
+        return self.mean - self.price
 
 
 class Checked(NamedTuple):
@@ -143,7 +156,8 @@ def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[li
     """The functions of a table that can be checked, and notes on the entries that cannot."""
     known = header.known()
     lines = filter(None, map(_REGRET.fullmatch, header.regret))
-    promises = {(line[1], line[2]): _promise(line[3]) for line in lines}
+    is_of_few = _is_of_few(header)
+    promises = {(line[1], line[2]): _promise(line[3])._replace(is_of_few=is_of_few) for line in lines}
     result: list[Checked] = []
     notes = []
     for tree, entries in _by_function(trees):
@@ -161,12 +175,20 @@ def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[li
     return result, notes
 
 
+def _is_of_few(header: Header) -> bool:
+    """Whether the functions of a table have few measurements each; a batch-invariant one has those of the usual one."""
+    count = _COUNT.search(header.data)
+    measured = [line for line in header.regret if not split_batch_invariant(line.split()[0].removesuffix(":"))[1]]
+    return count is not None and int(count[1]) < _FEW * max(1, len(measured))
+
+
 def _promise(text: str) -> Promise:
     """The claimed loss in a line of figures."""
-    worst = _WORST.search(text)
+    worst, price = _WORST.search(text), _PRICE.search(text)
     for figure, pattern in _MEANS:
         if mean := pattern.search(text):
-            return Promise(micrologs_of(mean[1]), worst and micrologs_of(worst[1]), figure)
+            known = worst and micrologs_of(worst[1])
+            return Promise(micrologs_of(mean[1]), known, figure, micrologs_of(price[1]) if price else 0)
     return Promise()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from normtune.benchmarks import against_copy, figures, peers_report
+from normtune.benchmarks import against_copy, figures, peers_report, staleness
 from normtune.docs import blocks
 
 RESULTS = Path("benchmarks/results/nvidia_h200")
@@ -107,15 +107,16 @@ def test_the_headline_is_of_the_results(results: Path) -> None:
 def test_counts_of_checks_are_those_of_the_results(results: Path) -> None:
     path = results / "staleness_replay.json"
     document = json.loads(path.read_text())
-    rates = document["rates"]
-    (fresh, stale) = (line for line in figures.staleness() if line.startswith(("| fresh tables", "| stale functions")))
-    assert fresh.startswith(f"| fresh tables | {rates['fresh']} | ")
-    assert fresh.endswith(f"| {rates['fresh_ambiguous']} | {rates['fresh_stale']} |")
-    assert stale.startswith(
-        f"| stale functions | {rates['stale']} | {rates['stale_ok']} | {rates['stale_ambiguous']} |"
-    )
+    for tables, of in (("tables", ""), ("own shapes", " of own shapes")):
+        rates = staleness.Rates(**document["rates"][tables])
+        fresh = rates.fresh - rates.fresh_ambiguous - rates.fresh_stale, rates.fresh_ambiguous, rates.fresh_stale
+        missed = rates.stale_ok, rates.stale_ambiguous, rates.stale - rates.stale_ok - rates.stale_ambiguous
+        for title, counts in (("fresh tables", fresh), ("stale functions", missed)):
+            assert " | ".join(map(str, (f"| {title}{of}", sum(counts), *counts))) + " |" in figures.staleness()
     path.write_text(json.dumps(document | {"counts": document["counts"][:1]}))
-    assert "| fresh tables | 75 | 74 | 1 | 0 |" in figures.staleness()
+    first = document["counts"][0]
+    verdicts = " | ".join(str(first.get(name, 0)) for name in ("OK", "AMBIGUOUS", "STALE"))
+    assert f"| fresh tables | {first['checks']} | {verdicts} |" in figures.staleness()
 
 
 def test_the_table_of_tilegym_appears_once_it_was_made(results: Path) -> None:

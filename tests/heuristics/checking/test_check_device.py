@@ -11,11 +11,12 @@ from typer.testing import CliRunner, Result
 
 from normtune import cli
 from normtune.benchmarks import planted, staleness
-from normtune.benchmarks.replays import Replay
+from normtune.benchmarks.replays import Replay, own_table
 from normtune.errors import Terminated
 from normtune.heuristics.api import check as check_api
 from normtune.heuristics.checking import subject
 from normtune.heuristics.checking.session import Course, Question
+from normtune.heuristics.checking.verdict import AMBIGUOUS, OK, promises_too_much
 from normtune.heuristics.rules import liger
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
@@ -280,6 +281,27 @@ def test_planted_functions_are_not_called_ok(kind: str, replay: Replay) -> None:
     assert found.stale_ok <= 1
     if kind in ("leaf_50", "config_100", "liger"):
         assert found.stale - found.stale_ambiguous > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("seed", "promises_little"), [(1, True), (2, True), (3, False)])
+def test_a_fresh_table_of_own_shapes_is_not_stale_and_not_ok_by_a_large_promise(
+    seed: int, promises_little: bool, replay: Replay
+) -> None:
+    """Without a limit of the promise, and with the worst of the grid as a bound, these are OK, STALE and STALE."""
+    table, own = own_table(load_recording("nvidia-h200"), "rms_norm_backward", seed)
+    (one,) = table.functions
+    case = staleness.Case("own", table, replay, lambda one, shape: shape not in own)
+    assert 3 <= len(own) <= 30 and case.shapes(one) and not own & set(case.shapes(one) or ())
+    assert promises_too_much(one.promise) is promises_little
+    assert staleness.replayed(case, "fresh", seed, 44)["verdict"] == AMBIGUOUS
+
+
+def test_a_kind_of_which_one_in_twenty_was_called_ok_is_named() -> None:
+    missed, found = ({"kind": "swapped", "stale": True, "verdict": verdict} for verdict in (OK, AMBIGUOUS))
+    assert staleness.missed([missed] * 2 + [found] * 38) == []
+    assert staleness.missed([missed] * 3 + [found] * 37) == ["swapped"]
+    assert staleness.missed([missed]) == [] and staleness.missed([missed] * 2) == ["swapped"]
 
 
 @pytest.mark.long

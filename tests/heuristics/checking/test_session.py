@@ -164,6 +164,22 @@ def test_what_was_not_recorded_is_left_out(spec: OperatorSpec, penalty: Law) -> 
     assert (found.verdict, found.findings) == (UNMEASURED, ())
 
 
+def test_a_shape_at_which_no_rival_was_recorded_is_left_out(spec: OperatorSpec, penalty: Law) -> None:
+    """Else a replay that has times of the table's configs alone would call any table OK."""
+    asked = course(checked(FRESH))
+    for question in asked.questions:
+        answers = measured(penalty, question, random.Random(0))
+        unknown = {rival: Answer("not_recorded", "not there") for rival in question.rivals}
+        asked.learn(question, question.config, answers | unknown)
+    (found,) = judgements(asked)
+    assert (found.verdict, found.findings) == (UNMEASURED, ())
+    question = asked.questions[0]
+    asked.learn(
+        question, question.config, {question.config: measured(penalty, question, random.Random(0))[question.config]}
+    )
+    assert [one.loss for one in judgements(asked)[0].findings] == [0]  # nothing else is legal there
+
+
 def test_a_config_that_is_illegal_on_the_device_is_told_without_measuring(spec: OperatorSpec) -> None:
     asked = course(checked(Leaf(RMSNormConfig("row", 1, 1))))  # a warp holds 2048 elements
     (found,) = judgements(asked)

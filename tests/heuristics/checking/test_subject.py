@@ -67,6 +67,22 @@ def test_the_promise_is_the_best_that_the_header_says(line: str, figure: str, me
     promise = {(one.key, one.dtype): one.promise for one in found}["rms_norm_forward", "bfloat16"]
     assert (promise.figure, percents(promise.mean), percents(promise.worst)) == (figure, mean, worst)
     assert promise.is_off_grid == ("cross" in figure)
+    assert percents(promise.price) == (1.0 if "costs" in line else 0.0)
+    assert promise.unpriced == promise.mean - promise.price
+
+
+@pytest.mark.parametrize(("count", "is_of_few"), [(1, True), (1999, True), (2000, False), (131304, False)])
+def test_few_measurements_of_each_function_make_its_claim_a_guess(count: int, is_of_few: bool) -> None:
+    """Batch-invariant functions have those of the usual one."""
+    header, _ = parse(H200.read_text(), "table")
+    lines = ("rms_norm_forward bfloat16", "rms_norm_forward float32", "rms_norm_forward:batch_invariant bfloat16")
+    changed = header._replace(
+        data=f"sha256:0 ({count} measurements, 2026-11-21)",
+        regret=tuple(f"{line}: 9 leaves, mean 0.49 %, worst 3.0 %" for line in lines),
+    )
+    found, _ = subject.functions(changed, trees(H200.read_text()))
+    told = {one.promise.is_of_few for one in found if one.promise.figure}
+    assert told == {is_of_few}
 
 
 def test_plain_functions_are_neither_of_variants_nor_batch_invariant() -> None:

@@ -205,6 +205,63 @@ def test_two_shapes_of_a_config_that_lose_more_than_any_of_the_grid_are_enough()
     assert not verdict.alarming([*calm, alarm(0), alarm(1)], PROMISE._replace(worst=None))
 
 
+# What a table of a few shapes promises: 22 % off its grid, and nothing lost on it.
+FEW_SHAPES = Promise(200_000, 0, "plain cross-validated")
+
+
+@pytest.mark.parametrize(("mean", "limit"), [(0, 15.0), (17_000, 15.0), (40_000, 37.71), (48_000, 46.81)])
+def test_the_worst_shape_of_a_few_is_no_bound_and_eight_times_the_promise_is(mean: int, limit: float) -> None:
+    bound = verdict.worst(Promise(mean, 0, "plain cross-validated"))
+    assert bound is not None and math.expm1(bound / 1e6) * 100 == pytest.approx(limit, abs=0.01)
+    assert verdict.worst(Promise(mean, 500_000, "plain cross-validated")) == 500_000
+
+
+def test_shapes_alone_do_not_make_a_function_stale_that_promises_over_five_percent() -> None:
+    shapes = [*losses([0] * 30), *(alarm(0) for _ in range(6))]
+    assert judge(shapes, PROMISE, SHARES, 1).verdict == STALE
+    found = judge(shapes, FEW_SHAPES, SHARES, 1)
+    assert (found.verdict, found.why) == (
+        AMBIGUOUS,
+        "too few shapes or leaves to promise less than 22.14 %: OK is for at most 5 %",
+    )
+    assert not verdict.alarming(shapes, FEW_SHAPES) and not verdict.doubtful(shapes, FEW_SHAPES)
+    assert verdict.slow_config(shapes, FEW_SHAPES, 0.01) is None
+
+
+def test_a_function_that_promises_over_five_percent_is_never_ok_and_stale_by_its_mean_or_a_failure() -> None:
+    assert judge(losses([0] * 40), FEW_SHAPES, SHARES, 1).verdict == AMBIGUOUS
+    assert judge(losses([500_000, 510_000] * 20), FEW_SHAPES, SHARES, 1).why == "the mean loss is over the limit"
+    failed = Finding(7, 64, MINE, MINE, 0, 0, 0, "wrong_result: y is off")
+    assert judge([*losses([0] * 30), failed], FEW_SHAPES, SHARES, 1).verdict == STALE
+    just = Promise(verdict.MOST_PROMISED, 0, "plain cross-validated")
+    assert judge(losses([0] * 40), just, SHARES, 1).verdict == OK
+    assert judge(losses([0] * 40), just._replace(mean=just.mean + 1), SHARES, 1).verdict == AMBIGUOUS
+
+
+def test_a_function_of_few_measurements_is_stale_only_by_a_large_mean_and_ok_as_any() -> None:
+    few = PROMISE._replace(is_of_few=True)
+    shapes = [*losses([0] * 30), *(alarm(0) for _ in range(6))]
+    assert judge(shapes, few, SHARES, 1).verdict == AMBIGUOUS and not verdict.alarming(shapes, few)
+    assert math.expm1(stale_over(few) / 1e6) * 100 == pytest.approx(15.0, abs=0.01)
+    assert ok_under(few) == ok_under(PROMISE)
+    assert judge(losses([100_000, 110_000] * 20), few, SHARES, 1).verdict == AMBIGUOUS
+    assert judge(losses([100_000, 110_000] * 20), PROMISE, SHARES, 1).verdict == STALE
+    assert judge(losses([150_000, 160_000] * 20), few, SHARES, 1).verdict == STALE
+    assert judge(losses([0, 3000] * 20), few, SHARES, 1).verdict == OK
+    assert stale_over(Promise(100_000, None, "cross-validated", is_of_few=True)) == 200_000
+
+
+def test_what_a_batch_invariant_function_is_known_to_cost_does_not_count_as_too_few_shapes() -> None:
+    known = Promise(280_000, 900_000, "plain cross-validated", price=270_000)
+    assert judge(losses([250_000] * 40), known, SHARES, 1).verdict == OK
+    assert verdict.worst(known) == 900_000
+    unknown = judge(losses([250_000] * 40), known._replace(price=200_000), SHARES, 1)
+    assert (unknown.verdict, unknown.why[:64]) == (
+        AMBIGUOUS,
+        "too few shapes or leaves to promise less than 8.33 % more than b",
+    )
+
+
 def test_the_only_shape_of_a_leaf_asks_for_a_second_look() -> None:
     """Which is not in the mean: it was not drawn by luck."""
     shares = SHARES | {4: 0.02}
