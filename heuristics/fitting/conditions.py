@@ -3,6 +3,7 @@
 In: a case. Out: `Task`, and the optima under its conditions.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError
@@ -67,6 +68,7 @@ def task_of(case: Case, count: int) -> Task:
         limits += " of these configs"
     cap = options.cap
     if options.objective == "worst":
+        allowed = replace(allowed, untimed=None)  # nothing bounds what these lose
         least = least_worst(allowed if cap is None else allowed.within(cap), legality, count)
         cap = cap if least is None else least
     if cap is not None:

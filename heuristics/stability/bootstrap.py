@@ -89,9 +89,10 @@ class Blocks:
         usable[problem[known], config[known]] = True
         levels = np.full((2, *usable.shape), _NONE)
         levels[:, problem, config] = even, odd
+        regret, untimed = _regret(levels[0], levels[1], usable), self.matrix.untimed
         return replace(
             self.matrix,
-            regret=_regret(levels[0], levels[1], usable),
+            regret=regret if untimed is None else np.where(untimed, self.matrix.regret, regret),
             usable=usable,
             rounds=Rounds(labels.reshape(count, -1), logs),
         )

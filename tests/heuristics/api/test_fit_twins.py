@@ -55,8 +55,8 @@ def test_a_table_that_replaces_one_stays_near_it(store: str) -> None:
     for folder in ("by_command", "by_python"):
         Path(folder).mkdir()
         command("--store", store, "--leaves", "3", "--tie", "0", "--out", f"{folder}/table.py")
-    command("--store", store, "--leaves", "1", "--out", "by_command/table.py")
-    table = heuristics.fit(store, leaves=1, replaces="by_python/table.py")
+    command("--store", store, "--leaves", "3", "--tie", "50", "--out", "by_command/table.py")
+    table = heuristics.fit(store, leaves=3, tie_percent=50, replaces="by_python/table.py")
     table.save("by_python/table.py")
     assert Path("by_python/table.py").read_bytes() == Path("by_command/table.py").read_bytes()
     assert locate.load("by_python/table.py").header.replaced

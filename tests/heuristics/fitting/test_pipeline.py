@@ -311,6 +311,19 @@ def test_too_few_leaves_for_what_was_measured(measure, penalty, spec: OperatorSp
     narrow = measure(penalty, [s for s in SHAPES if s[1] <= 512], configs=[RMSNormConfig("row", 1, 4)])
     wide = measure(penalty, [s for s in SHAPES if s[1] > 512], configs=[RMSNormConfig("row", 1, 16)])
     evidence = Evidence.from_measurements(narrow + wide, [run])
-    with pytest.raises(NormtuneError, match="no table of at most 1 leaf covers toy bfloat16"):
-        fit(evidence, FitOptions(leaves=1))
+    for options in (FitOptions(leaves=1, objective="worst"), FitOptions(leaves=1, max_slowdown=1.5)):
+        with pytest.raises(NormtuneError, match="no table of at most 1 leaf covers toy bfloat16"):
+            fit(evidence, options)
+    # Where the worst shape is not bounded, either one counts as the slowest where it has no time, 5 % at least.
+    whole = fit(evidence, FitOptions(leaves=1))
+    (found,) = whole.functions
+    own, all_shapes = (len({one.problem for one in cells}) for cells in (wide, narrow + wide))
+    assert isinstance(found.tree, Leaf)
+    assert found.figures.untimed == all_shapes - own and found.figures.loss.problems == all_shapes
+    assert found.figures.loss.worst == 48_790
+    text = " ".join(module_text(whole, "normtune fit --leaves 1").replace("\n#", " ").split())
+    assert f"{found.figures.untimed} shapes not timed, counted as the slowest there" in text
+    assert any(
+        f"at {found.figures.untimed} of {all_shapes} shapes its config was not timed" in line for line in figures(whole)
+    )
     assert fit(evidence, FitOptions(leaves=2)).functions[0].figures.leaves == 2
