@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from normtune.results.database.connect import parse, resolve_url, sqlite_path
 from normtune.results.database.store import Store
+from normtune.results.database.url import parse, resolve_url, sqlite_path
 from normtune.results.names import named
 from normtune.results.records import Device
 from normtune.results.regimes import COLD

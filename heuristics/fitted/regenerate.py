@@ -32,7 +32,7 @@ class Source(NamedTuple):
         """The options that name the measurements again, from the folder of a table."""
         if self.recording:
             return ["--recording", self.recording]
-        from normtune.results.database.connect import parse, resolve_url, sqlite_path
+        from normtune.results.database.url import parse, resolve_url, sqlite_path
 
         path = sqlite_path(parse(resolve_url(self.store)))
         return ["--store", seen_from(path, folder) if path else _STORE_VARIABLE]

@@ -13,8 +13,8 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database import schema
-from normtune.results.database.connect import parse
 from normtune.results.database.store import Store
+from normtune.results.database.url import parse
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.runs import anonymous

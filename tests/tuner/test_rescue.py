@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from normtune import cli
 from normtune.errors import NormtuneError
 from normtune.results.database import schema
-from normtune.results.database.connect import parse
 from normtune.results.database.store import Store
+from normtune.results.database.url import parse
 from normtune.results.exchange.parquet_csv import read_parquet
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems

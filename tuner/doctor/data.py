@@ -33,8 +33,8 @@ def store(machine: Machine) -> Iterable[Finding]:
     if "version" not in machine.packages.get("sqlalchemy", {}) or "version" not in machine.packages.get("pandas", {}):
         yield Finding(PROBLEM, "store", "cannot be read without sqlalchemy and pandas")
         return
-    from normtune.results.database.connect import parse, resolve_url, sqlite_path, told
     from normtune.results.database.store import Store
+    from normtune.results.database.url import parse, resolve_url, sqlite_path, told
 
     try:
         url = resolve_url(machine.store)
@@ -109,7 +109,7 @@ def _held(name: str, tallies: "list[Tally]", same: bool) -> Iterable[Finding]:
 
 def disk(machine: Machine) -> Iterable[Finding]:
     """Free space on the disk of the store."""
-    from normtune.results.database.connect import parse, resolve_url, sqlite_path
+    from normtune.results.database.url import parse, resolve_url, sqlite_path
 
     try:
         path = sqlite_path(parse(resolve_url(machine.store)))

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.database import connect, schema
 from normtune.results.database.store import Store, resolve_url
+from normtune.results.database.url import parse
 
 
 @pytest.fixture
@@ -148,7 +149,7 @@ def server() -> str:
     url = os.environ.get("NORMTUNE_TEST_POSTGRES")
     if not url:
         pytest.skip("NORMTUNE_TEST_POSTGRES names no PostgreSQL database")
-    engine = sa.create_engine(connect.parse(url))
+    engine = sa.create_engine(parse(url))
     schema.metadata.drop_all(engine)
     yield url
     schema.metadata.drop_all(engine)
@@ -157,7 +158,7 @@ def server() -> str:
 
 def test_a_lock_of_a_server_is_waited_for_a_while(server, make, make_run, monkeypatch):
     monkeypatch.setattr(connect, "BUSY_SECONDS", 0.2)
-    other = sa.create_engine(connect.parse(server))
+    other = sa.create_engine(parse(server))
     with Store.open(server) as store:
         store.begin_run(make_run())
         with other.connect() as holding:
@@ -175,7 +176,7 @@ def test_a_role_that_may_only_read_is_told_so_before_anything_is_measured(server
     with Store.open(server) as store:
         store.begin_run(make_run())
         store.add([make()])
-    admin = sa.create_engine(connect.parse(server), isolation_level="AUTOCOMMIT")
+    admin = sa.create_engine(parse(server), isolation_level="AUTOCOMMIT")
     reader = admin.url.set(username="normtune_reader", password="p@ss/word")
     with admin.connect() as opened:
         opened.execute(sa.text("CREATE ROLE normtune_reader LOGIN PASSWORD 'p@ss/word'"))

@@ -1,0 +1,97 @@
+"""The URL of a store: which are taken, and how they are named in messages.
+
+In: the value of `--store` or NORMTUNE_STORE. Out: a SQLAlchemy URL, or one line that shows no password. `connect` opens
+what it names.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+
+from normtune.errors import UsageError
+
+DEFAULT_STORE = "sqlite:///normtune.db"
+# The query of the URL of a SQLite store that is not to be written.
+_READ_ONLY = {"mode": "ro"}
+_BACKENDS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
+_FORMS = "expected sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+# How a text that is to name a database begins or goes on, in libpq's own form or as a URL without its slashes.
+_CONNECTION = re.compile(
+    r"\s*postgres|(?:^|\s)(?:host|hostaddr|user|password|passfile|dbname|service)\s*=", re.IGNORECASE
+)
+_SECRET = re.compile(r"([?&][^=&?]*pass(?:word|wd)?=)[^&]*", re.IGNORECASE)
+
+
+def resolve_url(option: str | None) -> str:
+    """URL of the store: the option, else the variable NORMTUNE_STORE, else `DEFAULT_STORE`.
+
+    Args:
+        option: value of `--store`; None if not given. A path without a scheme is a SQLite file.
+
+    Raises:
+        UsageError: it is no URL of a SQLite or PostgreSQL database.
+    """
+    source, text = "--store", option
+    if text is None:
+        source, text = "NORMTUNE_STORE", os.environ.get("NORMTUNE_STORE") or DEFAULT_STORE
+    if not text.strip():
+        raise UsageError(f"{source} is empty: expected a file such as normtune.db or a URL such as {DEFAULT_STORE}")
+    if "://" not in text:
+        if _CONNECTION.match(text) or ("=" in text and _CONNECTION.search(text)):
+            raise UsageError(
+                f"{source} is neither a file nor a URL (it may have a password, and is not shown): {_FORMS}"
+            )
+        if "?" in text or not text.isprintable():
+            raise UsageError(f"{source} is {text!r}: a file of that name cannot be a store, choose another")
+        return f"sqlite:///{os.path.expanduser(text)}"  # a shell leaves the ~ of --store=~/x.db as it is
+    parse(text, source)
+    return text
+
+
+def parse(url: str, source: str = "the store") -> URL:
+    """Parse a URL, and replace the driver that it names with the one in use.
+
+    Raises:
+        UsageError: it is no URL of a SQLite or PostgreSQL database.
+    """
+    try:
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        raise UsageError(f"{source} is {_shown(url)!r}: {_FORMS}") from None
+    backend = parsed.drivername.partition("+")[0]
+    if backend not in _BACKENDS:
+        raise UsageError(f"{source} is a URL of {backend[:20]!r}: {_FORMS}")
+    if backend == "postgresql" and url.count("@") > 1:  # what follows the first would be taken for the host, and shown
+        raise UsageError(f"{source} is {_shown(url)!r}, with several @: write those of a name or password as %40")
+    name = parsed.database or ""
+    if backend == "sqlite" and (not name or name.startswith((":", "file:")) or not name.isprintable()):
+        raise UsageError(f"{source} is {_shown(url)!r}: a store is a file that stays, expected sqlite:///FILE")
+    if backend == "sqlite" and parsed.query not in ({}, _READ_ONLY):
+        options = _shown(url).partition("?")[2]
+        raise UsageError(
+            f"{source} is {_shown(url)!r}: of SQLite's options a store takes mode=ro, to read it only, and not "
+            f"{options!r}"
+        )
+    return parsed.set(drivername=_BACKENDS[backend])
+
+
+def sqlite_path(url: URL) -> Path | None:
+    """The file of a SQLite URL; None for other databases."""
+    return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+
+
+def told(url: URL) -> str:
+    """Name of the store for messages: its file, or the URL without the password."""
+    path = sqlite_path(url)
+    return str(path) if path is not None else _SECRET.sub(r"\1***", url.render_as_string(hide_password=True))
+
+
+def _shown(url: str) -> str:
+    """A URL that cannot be taken apart, without what may be a name or a password."""
+    user, mark, place = url.rpartition("@")
+    scheme, slashes, name = user.partition("://")
+    hidden = f"{scheme}{slashes}***" if name else "***" * bool(user)
+    return _SECRET.sub(r"\1***", f"{hidden}{mark}{place}")
