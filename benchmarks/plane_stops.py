@@ -1,0 +1,195 @@
+"""`--strategy plane` when it is stopped, after a quick sweep, where configs fail, and what its audit says.
+
+In: made-up operators (`landscapes`) and the H200 recordings. Out: benchmarks/results/strategies/plane_stops.json and
+.md. No GPU. A search is stopped after a share of the GPU time that it takes without a stop, and goes on from what is
+stored. Loss is that of the best config of each shape; of the config of the nearest one where it was not begun.
+
+    python benchmarks/plane_stops.py [SEEDS]
+"""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from normtune.benchmarks.landscapes import landscape
+from normtune.benchmarks.places import RESULTS, write
+from normtune.benchmarks.recorded_spaces import recorded
+from normtune.kernels.config import COPY, Config
+from normtune.kernels.problem import Problem
+from normtune.results.database.store import Coverage
+from normtune.results.exchange.recording import recordings
+from normtune.results.records import SEARCHED
+from normtune.tuner.plan.plan import spread
+from normtune.tuner.search.adaptive import Adaptive
+from normtune.tuner.search.audit import Audited
+from normtune.tuner.search.plane import Plane
+from normtune.tuner.search.shape import NEIGHBOURS
+from normtune.tuner.search.simulation import Simulated, Space, simulate
+from normtune.tuner.search.surrogate import distance
+
+SEEDS, OPERATORS = 6, ("rms_norm_backward", "rms_norm_gated_backward", "rms_norm_quantize_fp8_static")
+# Problems of a recorded operator at most, evenly spread.
+PROBLEMS = 60
+# Shares of the time without a stop, and what comes after them.
+STOPS: dict[str, list[float]] = {
+    "no stop": [math.inf],
+    "stopped at a fifth": [0.2, math.inf],
+    "stopped at every tenth": [0.1] * 9 + [math.inf],
+    "0.6 of the time": [0.6],
+    "0.3 and 0.3 of the time": [0.3, 0.3],
+}
+QUICK = "after a quick sweep"
+
+Known = dict[Problem, dict[Config, Coverage]]
+
+
+def stored(found: Simulated, before: Mapping[Problem, Mapping[Config, Coverage]]) -> Known:
+    """What a store has after a simulation."""
+    known = {problem: dict(configs) for problem, configs in before.items()}
+    for task, outcomes in found.measured:
+        for config, one in outcomes.items():
+            median = int(np.median(one.nanoseconds)) if len(one.nanoseconds) else None
+            if config != COPY:
+                known.setdefault(task.problem, {})[config] = Coverage(one.status, "", len(one.nanoseconds), median)
+    return known
+
+
+def sessions(spaces: Sequence[Space], seconds: Sequence[float], seed: int, known: Known) -> tuple[Known, float]:
+    """What is known after sessions of so many seconds, and the GPU seconds of all."""
+    device = 0.0
+    for number, limit in enumerate(seconds):
+        given = known
+        found = simulate(
+            lambda tasks, _, given=given: Plane(tasks, given, seed=seed), spaces, 100 * seed + number, limit
+        )
+        known, device = stored(found, known), device + found.device
+    return known, device
+
+
+def quick(spaces: Sequence[Space], seed: int) -> Known:
+    """What a quick sweep has: 12 configs at every third shape."""
+    some = [
+        one._replace(task=one.task._replace(candidates=tuple(spread([*one.task.candidates], 12)))) for one in spaces
+    ]
+    return stored(simulate(Adaptive, some[::3], seed, math.inf), {})
+
+
+def scores(spaces: Sequence[Space], known: Known) -> dict[str, float]:
+    """Loss of what is known, tries, and the share of them that failed."""
+    tries = [one.median_ns is None for configs in known.values() for one in configs.values()]
+    chosen = {problem: best for problem, configs in known.items() if (best := _best(configs))}
+    return {"loss": _loss(spaces, chosen), "configs": len(tries), "failed": sum(tries) / max(1, len(tries))}
+
+
+def drawn(spaces: Sequence[Space], known: Known, seed: int) -> dict[str, float]:
+    """Scores of as many random draws at each shape, with the best of the nearest shapes, which count as well."""
+    random, chosen = np.random.default_rng(seed), {}
+    tried = []
+    for one in spaces:
+        count = max(1, len(known.get(one.task.problem, {})) - NEIGHBOURS)
+        picks = [one.task.configs[index] for index in random.permutation(len(one.task.configs))[:count]]
+        tried += [config not in one.blocks for config in picks]
+        logs = {config: _log(one, config) for config in picks if config in one.blocks}
+        if logs:
+            chosen[one.task.problem] = min(logs, key=lambda config: logs[config])
+    for one in spaces:
+        near = sorted(chosen, key=lambda other: distance(one.task.problem, other))[: NEIGHBOURS + 1]
+        fine = [chosen[other] for other in near if chosen[other] in one.blocks]
+        if fine:
+            chosen[one.task.problem] = min(fine, key=partial(_log, one))
+    return {"loss": _loss(spaces, chosen), "configs": len(tried) + NEIGHBOURS * len(spaces), "failed": np.mean(tried)}
+
+
+def audited(spaces: Sequence[Space], seed: int) -> dict[str, float]:
+    """What the search expects to have missed, and what it did, percent."""
+    search = Audited([one.task for one in spaces], {}, partial(Plane, seed=seed), seed)
+    known = stored(simulate(lambda tasks, _: search, spaces, seed, math.inf), {})
+    entries = search.report()[SEARCHED].values()
+    expected = sum(entry["missed"] for entry in entries) / 1e6
+    return {"audited": sum(len(entry["audited"]) for entry in entries), "expected": expected} | {
+        "missed": scores(spaces, known)["loss"]
+    }
+
+
+def measured(name: str, of_seeds: Sequence[tuple[int, Sequence[Space]]]) -> dict[str, Any]:
+    """All scores of one operator, means over seeds."""
+    found: dict[str, list[dict[str, float]]] = {}
+    for seed, spaces in of_seeds:
+        whole = 0.0
+        for case, shares in [*STOPS.items(), (QUICK, [math.inf])]:
+            begun = quick(spaces, seed) if case == QUICK else {}
+            known, device = sessions(spaces, [share * (whole or math.inf) for share in shares], seed, begun)
+            whole = whole or device
+            found.setdefault(case, []).append(scores(spaces, known))
+            if case == "no stop":
+                found.setdefault("as many random draws", []).append(drawn(spaces, known, seed))
+        found.setdefault("audit", []).append(audited(spaces, seed))
+    means = {
+        case: {key: round(float(np.mean([s[key] for s in part])), 4) for key in part[0]} for case, part in found.items()
+    }
+    print(name, means, flush=True)
+    return {"operator": name, "seeds": len(of_seeds), "shapes": len(of_seeds[0][1]), "scores": means}
+
+
+def _best(configs: Mapping[Config, Coverage]) -> Config | None:
+    medians = {config: one.median_ns for config, one in configs.items() if one.median_ns is not None}
+    return min(medians, key=lambda config: (medians[config], config), default=None)
+
+
+def _log(space: Space, config: Config) -> float:
+    return float(np.log(np.median(space.blocks[config])))
+
+
+def _loss(spaces: Sequence[Space], chosen: Mapping[Problem, Config]) -> float:
+    losses = []
+    for one in spaces:
+        logs = {config: _log(one, config) for config in one.blocks}
+        near = sorted(chosen, key=lambda other: distance(one.task.problem, other))
+        config = next((chosen[other] for other in near if chosen[other] in logs), None)
+        losses.append((max(logs.values()) if config is None else logs[config]) - min(logs.values()))
+    return float(np.mean(losses))
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """The tables."""
+    lines = ["`python benchmarks/plane_stops.py`", "", "| operator | case | loses | configs tried | of these failed |"]
+    lines.append("| --- | --- | ---: | ---: | ---: |")
+    for one in document["operators"]:
+        for case, part in one["scores"].items():
+            if case != "audit":
+                figures = f"{100 * part['loss']:.2f} % | {part['configs']:.0f} | {100 * part['failed']:.0f} %"
+                lines.append(f"| {one['operator']} | {case} | {figures} |")
+    lines += ["", "| operator | audited | expected to have missed | missed |", "| --- | ---: | ---: | ---: |"]
+    for one in document["operators"]:
+        part = one["scores"]["audit"]
+        figures = f"{100 * part['expected']:.2f} % | {100 * part['missed']:.2f} %"
+        lines.append(f"| {one['operator']} | {part['audited']:.0f} | {figures} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Simulate and write."""
+    seeds = range(1, 1 + (int(sys.argv[1]) if sys.argv[1:] else SEEDS))
+    operators = [
+        measured(name, [(seed, landscape(seed, fails)) for seed in seeds])
+        for name, fails in (("made up", False), ("made up, 70 % of the configs fail", True))
+    ]
+    spaces = [one for recording in recordings() for one in recorded("bfloat16", recording)]
+    for name in OPERATORS:
+        part = [
+            one._replace(overhead=dict.fromkeys(one.overhead, 0.0)) for one in spaces if one.task.problem[0] == name
+        ]
+        part = part[:: -(-len(part) // PROBLEMS)]
+        operators.append(measured(name, [(seed, part) for seed in seeds]))
+    document = {"operators": operators}
+    if not sys.argv[1:]:
+        write(RESULTS / "strategies" / "plane_stops.json", document, markdown(document))
+    print(markdown(document))
+
+
+if __name__ == "__main__":
+    main()
