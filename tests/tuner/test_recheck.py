@@ -160,9 +160,9 @@ def test_only_a_store_that_is_given_keeps_the_measurements(tasks, tmp_path, monk
         asker = Asker()
         recheck(Bench(), tasks, asker, store=store)
         kept = store.load()
+        (run,) = store.runs()
     assert {(one.problem, one.config) for one in kept.measurements()} == {
         (problem, config) for problem, outcomes in asker.heard for config in outcomes
     }
-    (run,) = kept.runs
     assert (run.device, run.protocol["strategy"], run.protocol["regime"]) == (DEVICE, "adaptive", "cold")
     assert isinstance(kept.measurements()[0].config, Config)
