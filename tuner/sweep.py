@@ -7,7 +7,8 @@ its number of rounds; `estimate` gives the time.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from normtune.kernels.problem import Problem
@@ -142,14 +143,14 @@ def sweep(
                 save()
                 summary.skipped[str(error)] += 1
                 search.tell(task, {})
-                going.skipped(task)
             else:
                 save()
                 keeper.add(measurements(task, outcomes, keeper.run.id))
                 best = summary.add(task.problem, outcomes)
                 going.measured(task, clock() - start)
                 search.tell(task, outcomes)
-            summary.left, summary.left_seconds = len(search.left()), going.left_seconds()
+            left = {task.problem for task in search.left()}
+            summary.left, summary.left_seconds = len(left), going.left_seconds(left)
             unsaid.append((task.problem, best))
         save()
     finally:
@@ -226,7 +227,9 @@ class _Going:
         self._end = math.inf if outlook.budget_seconds is None else begun + outlook.budget_seconds - _MARGIN_SECONDS
         self._seen: set[object] = set()
         self._expected: dict[Task, float] = {}
-        self._left = sum(self._expects(task) for task in outlook.tasks)
+        self._of_problem: defaultdict[Problem, float] = defaultdict(float)
+        for task in outlook.tasks:
+            self._of_problem[task.problem] += self._expects(task)
         self._turn = {task.problem: turn for turn, task in enumerate(outlook.tasks)}
         self._taken = 0.0
         self.estimated = 0.0
@@ -252,17 +255,14 @@ class _Going:
 
     def measured(self, task: Task, seconds: float) -> None:
         """Record the duration of a task."""
-        self.skipped(task)
         self.estimated += self._expects(task)
         self._taken += seconds
 
-    def skipped(self, task: Task) -> None:
-        """Subtract the expected time of a task, measured or not."""
-        self._left -= self._expects(task)
-
-    def left_seconds(self) -> float:
-        """Expected time of the remaining tasks, scaled by the durations so far."""
-        return max(0.0, self._left) * self._scale()
+    def left_seconds(self, left: Collection[Problem]) -> float:
+        """Expected time of the problems left, scaled by what all tasks of the others took."""
+        expected = sum(self._of_problem[problem] for problem in left)
+        done = sum(self._of_problem.values()) - expected
+        return expected * (self._taken + _TRUST_SECONDS) / (done + _TRUST_SECONDS)
 
     def _choices(self, now: float) -> Iterator[Task]:
         """The tasks that the search asks for and that may begin."""

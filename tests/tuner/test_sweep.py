@@ -23,7 +23,7 @@ from normtune.tuner.report import end_lines, fruitless_line
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive
 from normtune.tuner.search.rounds import timed
-from normtune.tuner.sweep import look_ahead, sweep
+from normtune.tuner.sweep import _Going, look_ahead, sweep
 
 TARGET = TARGETS["sm_90"]
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
@@ -209,6 +209,24 @@ def test_the_budget_is_used_and_kept_and_the_end_says_what_is_left(store, other,
     assert len(frame[["operator", "rows", "hidden"]].drop_duplicates()) == summary.problems
     rest = swept(Clocked(factor, block_seconds=0.02), store, small_plan)
     assert (rest.problems, rest.known, rest.left) == (summary.left, summary.problems, 0)
+
+
+def test_what_is_left_follows_what_the_other_problems_took_in_all(small_plan):
+    """A search may ask for a problem more often than it expected."""
+    bench, tasks = Clocked(1.0, block_seconds=0.02), small_plan.tasks
+    outlook = look_ahead(bench, None, small_plan, Exhaustive)
+    pace = Pace(bench.speed(), bench.target, Exhaustive.expected_blocks, 0.0, 1.0, "cold")
+    going = _Going(bench, Exhaustive(tasks, {}), pace, outlook, 0.0, bench.clock, None)
+    left = {task.problem for task in tasks[4:]}
+    before = going.left_seconds(left)
+    for task in tasks[:4]:
+        for _ in range(3):
+            going.measured(task, 10.0)
+    taken, expected = 120.0, sum(pace.measuring(task, 0) for task in tasks[:4])
+    assert going.left_seconds(left) == pytest.approx(
+        sum(pace.measuring(task, 0) for task in tasks[4:]) * taken / expected, rel=0.1
+    )
+    assert going.left_seconds(left) > 2 * before
 
 
 @pytest.mark.long
