@@ -61,15 +61,17 @@ class ErrorLines(TyperGroup):
         except BrokenPipeError:
             _stop_printing()
             raise typer.Exit(141) from None
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, MemoryError) as error:
             if not (lacking := _lacking(error)):
                 raise
             say(f"normtune: error: {lacking}; what was measured so far is stored", error=True)
             raise typer.Exit(1) from None
 
 
-def _lacking(error: OSError | RuntimeError) -> str:
+def _lacking(error: OSError | RuntimeError | MemoryError) -> str:
     """What the operating system has no more of, and what to do; empty for another error."""
+    if isinstance(error, MemoryError):
+        return "this machine's memory is full, or the limit of `ulimit -v`: raise it, or ask for less at a time"
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return f"too many files are open ({error.strerror}): raise the limit, `ulimit -n 1024`"
     if (isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ENOMEM)) or "start new thread" in str(error):

@@ -37,11 +37,12 @@ def list_(
     """Print what a store holds, by device, operator and dtype."""
     from normtune.results.api import overview
     from normtune.results.database.store import Store, resolve_url
-    from normtune.results.source import measured
+    from normtune.results.source import measured, warn_of_runs
     from normtune.results.terminal import console
 
     if runs:
         with Store.open(resolve_url(store), create=False) as opened:
+            warn_of_runs(opened)
             for run in opened.runs(dropped=True):
                 aside = f", set aside on {run.protocol['dropped']}" if run.is_dropped else ""
                 strategy = run.protocol.get("strategy", "unknown strategy")

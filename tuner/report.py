@@ -157,8 +157,10 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
 
 def fruitless_line(summary: Summary, ahead: Ahead | None = None) -> str:
     """The error of a sweep in which nothing could be timed, or compiled; empty if something could."""
-    if ahead and ahead.failures and not ahead.binaries:
-        return f"nothing could be compiled for {ahead.target}: all {sum(ahead.failures.values())} binaries failed"
+    if ahead and not ahead.binaries:
+        failed = sum(ahead.failures.values())
+        why = f"all {failed} binaries failed" if failed else "no config is legal there"
+        return f"nothing could be compiled for {ahead.target}: {why}"
     if not summary.is_fruitless:
         return ""
     problems = summary.done + summary.known

@@ -7,6 +7,7 @@ import platform
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +19,15 @@ from normtune.tuner.device.open import Bench, Outcome
 from normtune.tuner.plan.plan import Task
 
 
-def begun_run(bench: Bench, strategy: str) -> Run:
-    """A run that begins now; its protocol is completed at the end."""
+def begun_run(bench: Bench, strategy: str, protocol: Mapping[str, Any] | None = None) -> Run:
+    """A run that begins now, with more entries of its protocol; that is completed at the end."""
     return Run(
         id=uuid.uuid4().hex,
         device=bench.device,
         software={"python": platform.python_version(), **bench.software},
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         # A killed sweep leaves only these entries.
-        protocol={"strategy": strategy, "regime": bench.regime},
+        protocol={"strategy": strategy, "regime": bench.regime, **(protocol or {})},
     )
 
 

@@ -121,7 +121,8 @@ def sweep(
     summary.starting_seconds = planned - begun
     going = _Going(bench, search, pace, outlook, begun, clock, progress)
     summary.left, summary.left_seconds = len(tasks), outlook.estimate.seconds
-    keeper = Keeper(store, begun_run(bench, search.name))
+    report = getattr(search, "report", None)
+    keeper = Keeper(store, begun_run(bench, search.name, report(is_over=False) if report else {}))
     unsaid: list[tuple[Problem, Best | None]] = []
 
     def save() -> None:
@@ -156,7 +157,7 @@ def sweep(
     finally:
         summary.phases = bench.phases()
         is_done = key is not None and not summary.left and not summary.skipped
-        ended = ({"finished": key} if is_done else {}) | getattr(search, "report", dict)()
+        ended = ({"finished": key} if is_done else {}) | (report() if report else {})
         keeper.end(_protocol(search.name, summary.phases, machine, going.estimated) | ended | bench.close())
         summary.seconds = clock() - planned
     return summary

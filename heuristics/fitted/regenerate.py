@@ -6,6 +6,7 @@ folder; and those words as one line.
 
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,9 +88,15 @@ def line(command: Sequence[str]) -> str:
 
 
 def is_plain(command: str) -> bool:
-    """Whether a header's command is one that `line` writes: a shell runs `normtune fit` and nothing else."""
+    """Whether a header's command is one that `line` writes: a shell runs `normtune fit` and nothing else.
+
+    And it writes the table where it lies.
+    """
     try:
         parsed = words_of(command)
     except UsageError:
         return False
-    return parsed[:2] == ["normtune", "fit"] and line(parsed) == command
+    written = [value for word, value in pairwise(parsed) if word == "--out"]
+    written += [word.partition("=")[2] for word in parsed if word.startswith("--out=")]
+    is_here = len(written) <= 1 and all(value == "./" or "/" not in value for value in written)
+    return parsed[:2] == ["normtune", "fit"] and line(parsed) == command and is_here

@@ -77,7 +77,7 @@ def figures(fit: Fit) -> Iterable[str]:
             count, most = own.slower
             yield (
                 f"{name}: {count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what is in use; "
-                f"{own.advice or 'no --leaves and no --max-configs'} avoids it, --baseline none compares with nothing"
+                f"{own.advice or 'no larger bound that was tried'} avoids it, --baseline none compares with nothing"
             )
         if own.uncompared:
             yield (

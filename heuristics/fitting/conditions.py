@@ -56,8 +56,10 @@ def task_of(case: Case, count: int) -> Task:
     """
     matrix, legality, options = case.matrix, case.legality, case.options
     allowed, few, limits = matrix, None, ""
+    if options.objective == "worst":
+        allowed = replace(matrix, untimed=None)  # nothing bounds what these lose
     if options.max_configs is not None:
-        few = few_configs(matrix, legality, options.max_configs)
+        few = few_configs(allowed, legality, options.max_configs)
         if few is None:
             raise NormtuneError(
                 f"no choice of at most {options.max_configs} config{'s' * (options.max_configs != 1)} covers "
@@ -68,7 +70,6 @@ def task_of(case: Case, count: int) -> Task:
         limits += " of these configs"
     cap = options.cap
     if options.objective == "worst":
-        allowed = replace(allowed, untimed=None)  # nothing bounds what these lose
         least = least_worst(allowed if cap is None else allowed.within(cap), legality, count)
         cap = cap if least is None else least
     if cap is not None:

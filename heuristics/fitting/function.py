@@ -192,16 +192,16 @@ def _avoiding(case: Case, guard: Guard, most: int) -> str:
     The fewest leaves; beside a bound on configs, the first of twice as many of both, four times, ...
     """
     options = case.options
-    while most < _MOST_TRIED:
+    while most < _MOST_TRIED or (options.max_configs or _MOST_TRIED) < _MOST_TRIED:
         most = min(2 * most, _MOST_TRIED)
-        options = replace(options, max_configs=options.max_configs and 2 * options.max_configs)
+        options = replace(options, max_configs=options.max_configs and min(2 * options.max_configs, _MOST_TRIED))
         found = _nowhere_slower(replace(case, options=options), guard, most, most)
         if found:
             optima = found[1]
             if options.max_configs is None:
                 most = next(count for count in range(1, most + 1) if optima.least(count) is not None)
-            words = [f"--leaves {most}"] if options.leaves else []
-            return " ".join([*words, *([f"--max-configs {options.max_configs}"] if options.max_configs else [])])
+            few = [f"--max-configs {options.max_configs}"] if options.max_configs else []
+            return " ".join([f"--leaves {most}", *few])
     return ""
 
 

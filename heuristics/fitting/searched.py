@@ -36,19 +36,19 @@ def searched(data: "Evidence", matrix: TimingMatrix, tree: Tree) -> str | None:
     entries = [entry for run in data.runs if (entry := _entry(run, matrix))]
     if not entries:
         return None
-    newest = entries[-1]
+    widest = max(entries, key=lambda entry: entry.pairs)  # the last of a store may be of a few shapes
     part = data.part(matrix.operator, matrix.variant, matrix.dtype)
     tried = part.loc[part["config"] != _COPY, ["rows", "hidden", "config"]].drop_duplicates()
-    share = round(100 * min(1.0, len(tried) / newest.pairs))
+    share = round(100 * min(1.0, len(tried) / widest.pairs))
     names = " and ".join(sorted({entry.strategy for entry in entries}))
     gains = [*_gains(matrix, tree, {pair for entry in entries for pair in entry.audited})]
     faster = [gain for gain in gains if gain > 0]
     said = f"{len(faster)} {'was' if len(faster) == 1 else 'were'} faster than the choice"
     parts = [
-        f"{matrix.key} {matrix.dtype}: {names}, {share} % of {newest.pairs} configs",
+        f"{matrix.key} {matrix.dtype}: {names}, {share} % of {widest.pairs} configs",
         *([f"of {len(gains)} audited, {said}"] if gains else ["none audited"]),
         *([f"by at most {percent(max(faster), 1)}"] if faster else []),
-        *([f"expected to have missed {percent(newest.missed)}"] if newest.missed is not None else []),
+        *([f"expected to have missed {percent(widest.missed)}"] if widest.missed is not None else []),
     ]
     return ", ".join(parts)
 

@@ -298,9 +298,11 @@ def _of_shape(
     failed: set[Config] = set()
     if any(status != "ok" for status in statuses):
         timed = {config for by_config in runs.values() for config in by_config}
+        decided = {config for config, status in zip(configs, statuses, strict=True) if status in ("ok", WRONG)}
         newest: dict[Config, int] = {}
-        for config, number in zip(configs, numbers, strict=True):
-            newest[config] = max(newest.get(config, -1), number)
+        for config, number, status in zip(configs, numbers, statuses, strict=True):
+            if status in ("ok", WRONG) or config not in decided:  # a crash takes back neither
+                newest[config] = max(newest.get(config, -1), number)
         failed = {
             config
             for config, number, status in zip(configs, numbers, statuses, strict=True)

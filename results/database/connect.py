@@ -230,6 +230,24 @@ def _check_triggers(engine: sa.Engine, name: str) -> None:
         )
 
 
+def _check_computed(connection: sa.Connection, name: str) -> None:
+    """Refuse a file whose tables compute what they hold: 64 KB may claim gigabytes.
+
+    Raises:
+        NormtuneError: a column is generated, or a table virtual.
+    """
+    virtual = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage = 0 LIMIT 1"
+    found = connection.exec_driver_sql(virtual).scalar()
+    for table in schema.metadata.tables:
+        columns = connection.exec_driver_sql(f'PRAGMA table_xinfo("{table}")').mappings()
+        found = found or next((f"{table}.{column['name']}" for column in columns if column["hidden"]), None)
+    if found is not None:
+        raise NormtuneError(
+            f"the store {name} computes {str(found)[:80]!r} in place of holding it, which normtune never makes: name "
+            "another store with --store"
+        )
+
+
 def _try_to_write(connection: sa.Connection) -> None:
     """Do what a sweep will do, and take it back: a role that may only read is told so before anything is measured."""
     with connection.begin_nested() as attempt:
@@ -260,6 +278,8 @@ def _is_store(connection: sa.Connection, name: str) -> bool:
         NormtuneError: the database belongs to another program or to a newer normtune.
     """
     tables = set(sa.inspect(connection).get_table_names())
+    if connection.dialect.name == "sqlite":
+        _check_computed(connection, name)
     if schema.schema.name in tables:
         version = stored_version(connection)
         if version > schema.SCHEMA_VERSION:

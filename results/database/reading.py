@@ -119,7 +119,7 @@ class Snapshot:
         for row in self._rows:
             newest[row.problem, row.config] = row
             kernels = (row.problem, row.config, row.fingerprint)
-            if row.status in ("ok", WRONG) or kernels not in best or best[kernels].status != "ok":
+            if row.status in ("ok", WRONG) or kernels not in best or best[kernels].status not in ("ok", WRONG):
                 best[kernels] = row
             samples[kernels] += len(row.samples) // 4
             if row.median is not None:

@@ -198,8 +198,13 @@ class Store:
                 f"run {run.id} started {run.started[:40]}, after tomorrow by this machine's clock, and would be the "
                 "newest until then"
             )
+        # Setting a run aside is the act of who owns the store.
+        runs = [
+            run._replace(protocol={name: value for name, value in run.protocol.items() if name != "dropped"})
+            for run in evidence.runs
+        ]
         with self._writing() as connection:
-            sql_rows.add_runs(connection, evidence.runs)
+            sql_rows.add_runs(connection, runs)
             before = sql_rows.count_measurements(connection)
             numbers = self._insert(connection, {name: evidence.frame[name].tolist() for name in COLUMNS})
             added = sql_rows.count_measurements(connection) - before

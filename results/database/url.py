@@ -18,9 +18,11 @@ DEFAULT_STORE = "sqlite:///normtune.db"
 _READ_ONLY = {"mode": "ro"}
 _BACKENDS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
 _FORMS = "expected sqlite:///FILE or postgresql://USER@HOST/DATABASE"
-# How a text that is to name a database begins or goes on, in libpq's own form or as a URL without its slashes.
+# How a text that is to name a database begins or goes on, in libpq's own form or as a URL with a part missing.
 _CONNECTION = re.compile(
-    r"\s*postgres|(?:^|\s)(?:host|hostaddr|user|password|passfile|dbname|service)\s*=", re.IGNORECASE
+    r"\s*postgres(?:ql)?(?:\+\w+)?:|[^/\s]+:[^/\s]*@"
+    r"|(?:^|\s)(?:host|hostaddr|user|password|passfile|dbname|service)\s*=",
+    re.IGNORECASE,
 )
 _SECRET = re.compile(r"([?&][^=&?]*pass(?:word|wd)?=)[^&]*", re.IGNORECASE)
 
@@ -86,7 +88,10 @@ def sqlite_path(url: URL) -> Path | None:
 def told(url: URL) -> str:
     """Name of the store for messages: its file, or the URL without the password."""
     path = sqlite_path(url)
-    return str(path) if path is not None else _SECRET.sub(r"\1***", url.render_as_string(hide_password=True))
+    if path is not None:
+        return str(path)
+    place, mark, query = url.render_as_string(hide_password=True).partition("?")
+    return place + mark + re.sub("=[^&]*", "=***", query)
 
 
 def _shown(url: str) -> str:
@@ -94,4 +99,6 @@ def _shown(url: str) -> str:
     user, mark, place = url.rpartition("@")
     scheme, slashes, name = user.partition("://")
     hidden = f"{scheme}{slashes}***" if name else "***" * bool(user)
+    if not mark and url.partition("://")[2] and not url.startswith("sqlite"):  # the @ may be what is forgotten
+        return f"{url.partition('://')[0]}://***"
     return _SECRET.sub(r"\1***", f"{hidden}{mark}{place}")

@@ -87,7 +87,7 @@ def _pages(content: mmap.mmap, chunk: dict[int, Any]) -> Iterator[int]:
 
 
 class _Thrift:
-    """Reads values of Thrift's compact protocol: structs as dictionaries by field, binary values as their length."""
+    """Reads values of Thrift's compact protocol: structs are dictionaries, texts and doubles None."""
 
     def __init__(self, content: mmap.mmap, place: int, end: int) -> None:
         self._content, self.place, self._end = content, place, end
@@ -98,6 +98,8 @@ class _Thrift:
         while head := self._byte():
             kind, step = head & 15, head >> 4
             field = field + step if step else self._integer()
+            if field in found:  # of two, another reader may take the other one
+                raise ValueError("a field that is there twice")
             found[field] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, levels - 1)
         return found
 
@@ -107,7 +109,8 @@ class _Thrift:
         if kind in _INTEGERS:
             return self._integer()
         if kind == _BINARY:
-            return self._skip(self._unsigned())
+            self._skip(self._unsigned())
+            return None
         if kind == _STRUCT:
             return self.struct(levels)
         if kind in (_LIST, _SET):
@@ -116,7 +119,8 @@ class _Thrift:
             if count > self._end - self.place:  # each takes a byte at least
                 raise ValueError("a list beyond its end")
             return [self._value(head & 15, levels - 1) for _ in range(count)]
-        return self._skip({_TRUE: 1, _FALSE: 1, _BYTE: 1, _DOUBLE: 8}[kind])
+        self._skip({_TRUE: 1, _FALSE: 1, _BYTE: 1, _DOUBLE: 8}[kind])
+        return None
 
     def _integer(self) -> int:
         value = self._unsigned()

@@ -62,7 +62,7 @@ class Frontend:
         seen: list[bytes] = []
         is_bound = False
 
-        def stop_before_compiling(**given: Any) -> bool:
+        def stop_before_compiling(*_: Any, **given: Any) -> bool:
             nonlocal is_bound
             is_bound = True
             kernel, compile = given["fn"].jit_function, given["compile"]

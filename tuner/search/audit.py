@@ -1,8 +1,8 @@
 """An audit of a search that leaves configs out: one timing in twenty goes to a random config that it left out.
 
 In: a search; see `protocol`. Out: its tasks, and between them those of the audit: a config drawn from all that were not
-tried at the shapes that are done, beside the best config of its shape. At the end `report`: which they were, for the
-protocol of the run. A fit then says how many of them were faster than what its table chose.
+tried at the shapes done since the last draw, beside the best config of its shape. At the end `report`: which they were,
+for the protocol of the run. A fit then says how many of them were faster than what its table chose.
 """
 
 import math
@@ -90,13 +90,14 @@ class Audited:
             self._pending = [one for one in self._pending if not self._tried[one.problem].issuperset(one.configs)]
         self._draw()
 
-    def report(self) -> dict[str, Any]:
-        """The audit as entries of a run's protocol, by operator, variant and dtype.
+    def report(self, is_over: bool = True) -> dict[str, Any]:
+        """The audit as entries of a run's protocol, by operator, variant and dtype; until it is over without `missed`.
 
         `pairs` counts the configs of the plan, `audited` has [rows, hidden, config] of each that was drawn, and
         `missed` is what the model expects the best configs to gain over those that were found, millionths of a log.
         """
-        missed = {name: round(1e6 * gain) for name, gain in getattr(self._search, "missed", dict)().items()}
+        gains: dict[str, float] = getattr(self._search, "missed", dict)() if is_over else {}
+        missed = {name: round(1e6 * gain) for name, gain in gains.items()}
         entries: dict[str, dict[str, Any]] = {}
         for problem, task in self._tasks.items():
             name = f"{problem.key} {problem.dtype}"

@@ -120,6 +120,13 @@ def test_a_time_outranks_a_failure_but_a_wrong_result(spec: OperatorSpec, run: R
         backwards = Evidence.from_measurements(cells + again, [run, first])
         loss = timing_matrix(backwards, spec, "", "bfloat16", TARGETS["sm_90"]).loss(0, SLOW)
         assert (loss is not None) == is_known
+        cells.append(cell(SLOW, 0, 0, status="crashed")._replace(run="u"))  # and a crash after it takes nothing back
+        crashed = [run, first, run._replace(id="u", started="2028-01-01T00:00:00")]
+        after = timing_matrix(
+            Evidence.from_measurements(cells + again, crashed), spec, "", "bfloat16", TARGETS["sm_90"]
+        )
+        assert (after.loss(0, SLOW) is not None) == is_known
+        cells.pop()
 
 
 def test_nothing_measured_gives_no_matrix(spec: OperatorSpec, run: Run) -> None:

@@ -105,6 +105,10 @@ def test_coverage_tells_the_newest_and_counts_its_fingerprint(url, make, make_ru
             (problem, changed): Coverage("ok", "sha256:bb", 1, 9),
             (problem, failed): Coverage("wrong_result", "sha256:aa", 1, 8),
         }
+        crash = make_run(5, started="2026-12-01T00:00:00")
+        store.begin_run(crash)
+        store.add([make((), run=crash, config=failed, status="crashed")])
+        assert store.coverage(old.device)[problem, failed].status == "wrong_result"
 
 
 @pytest.mark.parametrize(

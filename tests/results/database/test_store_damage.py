@@ -201,6 +201,23 @@ def test_a_store_with_a_trigger_is_read_and_not_written(stored, varied):
         assert store.load().digest() == varied.digest()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE measurement RENAME COLUMN reason TO other; "
+        "ALTER TABLE measurement ADD COLUMN reason TEXT AS (hex(zeroblob(400000000))) VIRTUAL",
+        "CREATE VIRTUAL TABLE more USING fts5(text)",
+    ],
+)
+@pytest.mark.parametrize("create", [False, True])
+def test_a_store_that_computes_what_it_holds_is_refused(stored, change, create):
+    connection = sqlite3.connect(stored)
+    connection.executescript(change)
+    connection.close()
+    with pytest.raises(NormtuneError, match=r"computes '(measurement\.reason|more)' in place of holding it"):
+        Store.open(f"sqlite:///{stored}", create=create)
+
+
 def test_a_store_whose_run_is_gone_is_damaged(stored):
     connection = sqlite3.connect(stored)
     connection.execute("DELETE FROM run WHERE id = 1")

@@ -211,6 +211,9 @@ def test_a_role_that_may_only_read_is_told_so_before_anything_is_measured(server
         "postgresql://me:hunter2?a@127.0.0.1:1/db",
         "postgresql://me:hunter2@127.0.0.1:port/db",
         "postgresql://127.0.0.1:1/db?password=hunter2",
+        "postgresql://127.0.0.1:1/db?options=-c%20password%3Dhunter2",
+        "postgresql://h:hunter2/db",
+        "me:hunter2@127.0.0.1/db",
         "postgresql://127.0.0.1:1/db?user=me&PASSWORD=hunter2",
         "postgresql://127.0.0.1:port/db?user=me&password=hunter2",
         "postgresql://127.0.0.1:1/db?user=me&sslpassword=hunter2&connect_timeout=2",
@@ -238,7 +241,7 @@ def test_no_form_of_a_url_shows_its_password(store, is_variable, tmp_path, monke
 
 def test_a_file_with_such_a_word_in_its_name_is_a_store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("my password.db", "a=b.db", "host.db", "me@home.db"):
+    for name in ("my password.db", "a=b.db", "host.db", "me@home.db", "postgres.db"):
         Store.open(name).close()
         assert os.path.isfile(name)
 

@@ -67,6 +67,14 @@ def test_a_run_of_the_future_is_not_imported(make, make_run, tmp_path):
         assert opened.runs() == [good]
 
 
+def test_a_file_sets_no_run_of_a_store_aside(make, make_run, tmp_path):
+    run = make_run(1)
+    aside = run._replace(protocol=run.protocol | {"dropped": "2026-01-01"})
+    with Store.open(f"sqlite:///{tmp_path}/a.db") as store:
+        assert store.merge(Evidence.from_measurements([make(run=aside)], [aside])) == 1
+        assert len(store.load().frame) == 1
+
+
 def test_a_store_with_a_run_of_the_future_says_what_sets_it_aside(make, make_run, tmp_path, capsys):
     url = f"sqlite:///{tmp_path / 'store.db'}"
     runs = [make_run(1), make_run(2, "9999-01-01T00:00:00+00:00")]

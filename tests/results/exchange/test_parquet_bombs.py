@@ -14,7 +14,7 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange import csv_file, parquet_csv
 from normtune.results.exchange.csv_file import read_lines
 from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
-from normtune.results.exchange.parquet_pages import cost
+from normtune.results.exchange.parquet_pages import _Thrift, cost
 
 
 @pytest.fixture
@@ -103,6 +103,22 @@ def test_the_cost_of_what_normtune_writes_is_near_to_what_it_takes(varied, tmp_p
         write_parquet(evidence, path)
         assert cost(path, 1 << 30) < 8000 + 4000 * len(evidence.frame)
         assert read_parquet(path).digest() == evidence.digest()
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        (b"\x15\x02\x08\x02\x00\x00", "there twice"),  # field 1 as a number, and again as an empty text
+        (b"\x18\x02ab\x00", None),
+    ],
+)
+def test_a_field_that_another_reader_takes_otherwise_is_no_number(place, told):
+    reader = _Thrift(place, 0, len(place))
+    if told:
+        with pytest.raises(ValueError, match=told):
+            reader.struct()
+    else:
+        assert reader.struct() == {1: None}
 
 
 @pytest.mark.long
