@@ -34,9 +34,10 @@ most one in 100 tables that keep their claim; OK has a rate of 5 % per function.
 normal, so the rates were counted on the recorded H200, by 44 races a function: with tables of one half of the shapes
 checked on the other, with the shipped one on two other sweeps, and with tables of own shapes on other shapes between
 these. Of 540 fresh checks none was STALE and 2 AMBIGUOUS. Of 705 with a planted fault, such that a function lost over
-twice its claim and over 3 % or had an illegal config, 1 was OK and 250 AMBIGUOUS. Of 358 fresh tables of own shapes none
-was STALE, of 439 with a fault 1 OK and 197 AMBIGUOUS (`benchmarks/staleness.py --first-seed 5000`, seeds by which no
-constant was chosen; the counts are in `benchmarks/results/nvidia_h200/staleness_replay.json`). A function that is neither OK nor STALE is AMBIGUOUS.
+twice its claim and over 3 % or had an illegal config, 1 was OK and 250 AMBIGUOUS. Of 358 fresh tables of own shapes
+none was STALE, of 439 with a fault 1 OK and 197 AMBIGUOUS (`benchmarks/staleness.py --first-seed 5000`, seeds by which
+no constant was chosen; the counts are in `benchmarks/results/nvidia_h200/staleness_replay.json`). A function that is
+neither OK nor STALE is AMBIGUOUS.
 """
 
 import math
