@@ -133,12 +133,13 @@ def test_a_new_folder_needs_one_to_stand_in(store) -> None:
     ],
 )
 def test_a_folder_that_takes_no_files_is_told_before_the_fit(store, arguments: list[str], monkeypatch) -> None:
-    from normtune.heuristics.any_gpu import pipeline as any_gpu
-    from normtune.heuristics.fitting import pipeline
+    # Where they are called: a module that is first imported now would keep what is put in their place.
+    from normtune.heuristics.api import any_gpu
+    from normtune.heuristics.api import fit as api
 
     store("NVIDIA A")
-    for module, name in ((pipeline, "fit"), (any_gpu, "fit_all")):
-        monkeypatch.setattr(module, name, None)
+    monkeypatch.setattr(api, "fit_evidence", None)
+    monkeypatch.setattr(any_gpu, "fit_all", None)
     assert refused(*arguments).startswith("cannot write /proc/")
 
 
