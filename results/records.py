@@ -35,6 +35,8 @@ STATUSES = (
 # A failure of this kind stands: a result that is wrong now and then must never win. Any other may be the fault of a
 # machine or of a day, and a success under the same code outranks it.
 WRONG = "wrong_result"
+# What no other outcome takes back.
+DECISIVE = ("ok", WRONG)
 
 # What a run's protocol says of a search that left configs out: `tuner.search.audit` writes it, and tables tell it.
 SEARCHED = "searched"

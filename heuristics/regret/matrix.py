@@ -20,7 +20,7 @@ from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpe
 from normtune.kernels.problem import Problem, join_key
 from normtune.kernels.target import Target
 from normtune.results.columns import flatten, split
-from normtune.results.records import WRONG
+from normtune.results.records import DECISIVE, WRONG
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
@@ -298,10 +298,10 @@ def _of_shape(
     failed: set[Config] = set()
     if any(status != "ok" for status in statuses):
         timed = {config for by_config in runs.values() for config in by_config}
-        decided = {config for config, status in zip(configs, statuses, strict=True) if status in ("ok", WRONG)}
+        decided = {config for config, status in zip(configs, statuses, strict=True) if status in DECISIVE}
         newest: dict[Config, int] = {}
         for config, number, status in zip(configs, numbers, statuses, strict=True):
-            if status in ("ok", WRONG) or config not in decided:  # a crash takes back neither
+            if status in DECISIVE or config not in decided:  # a crash takes back neither
                 newest[config] = max(newest.get(config, -1), number)
         failed = {
             config

@@ -14,7 +14,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
 from normtune.results.database import schema, sql_rows
-from normtune.results.records import WRONG, Run, TimedCode
+from normtune.results.records import DECISIVE, Run, TimedCode
 from normtune.results.runs import anonymous
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Snapshot:
         for row in self._rows:
             newest[row.problem, row.config] = row
             kernels = (row.problem, row.config, row.fingerprint)
-            if row.status in ("ok", WRONG) or kernels not in best or best[kernels].status not in ("ok", WRONG):
+            if row.status in DECISIVE or kernels not in best or best[kernels].status not in DECISIVE:
                 best[kernels] = row
             samples[kernels] += len(row.samples) // 4
             if row.median is not None:

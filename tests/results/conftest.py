@@ -96,20 +96,26 @@ def varied() -> Evidence:
     return Evidence.from_measurements(items, runs)
 
 
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The URL of an empty PostgreSQL database, whose role may make others."""
+    url = os.environ.get("NORMTUNE_TEST_POSTGRES")
+    if not url:
+        pytest.skip("NORMTUNE_TEST_POSTGRES names no PostgreSQL database")
+    engine = sa.create_engine(parse(url))
+    schema.metadata.drop_all(engine)
+    yield url
+    schema.metadata.drop_all(engine)
+    engine.dispose()
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a store that does not exist yet."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'store.db'}"
         return
-    server = os.environ.get("NORMTUNE_TEST_POSTGRES")
-    if not server:
-        pytest.skip("NORMTUNE_TEST_POSTGRES names no PostgreSQL database")
-    engine = sa.create_engine(parse(server))
-    schema.metadata.drop_all(engine)
-    yield server
-    schema.metadata.drop_all(engine)
-    engine.dispose()
+    yield request.getfixturevalue("server")
 
 
 @pytest.fixture

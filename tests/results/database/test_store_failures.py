@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.results.database import connect, schema
+from normtune.results.database import connect
 from normtune.results.database.store import Store, resolve_url
 from normtune.results.database.url import parse
 
@@ -141,19 +141,6 @@ def test_a_locked_store_is_left_after_a_while(stored, varied, make, make_run, mo
         store.begin_run(make_run(9))
         store.add([make(run=make_run(9))])
         assert len(store.load().frame) == len(varied.frame) + 1
-
-
-@pytest.fixture
-def server() -> str:
-    """The URL of an empty PostgreSQL database, whose role may make others."""
-    url = os.environ.get("NORMTUNE_TEST_POSTGRES")
-    if not url:
-        pytest.skip("NORMTUNE_TEST_POSTGRES names no PostgreSQL database")
-    engine = sa.create_engine(parse(url))
-    schema.metadata.drop_all(engine)
-    yield url
-    schema.metadata.drop_all(engine)
-    engine.dispose()
 
 
 def test_a_lock_of_a_server_is_waited_for_a_while(server, make, make_run, monkeypatch):
