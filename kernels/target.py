@@ -38,6 +38,11 @@ class Target(NamedTuple):
         return _since_hopper(self.name)
 
     @property
+    def has_clusters(self) -> bool:
+        """Whether programs of a cluster read each other's shared memory (CUDA, from sm_90 on)."""
+        return _since_hopper(self.name)
+
+    @property
     def has_row_fetch(self) -> bool:
         """Whether one instruction brings a row into the last-level cache (PTX, from sm_90 on)."""
         return _since_hopper(self.name)

@@ -104,6 +104,7 @@ def prepared(
     scalars: Mapping[str, float],
     batch_invariant: bool = False,
     options: Mapping[str, Any] | None = None,
+    is_in_place: bool = False,
 ) -> Prepared:
     """The launch of an operator on existing tensors, repeatable on tensors like them.
 
@@ -115,10 +116,12 @@ def prepared(
         scalars: a value for each of the operator's `scalars`.
         batch_invariant: the config must not depend on the number of rows.
         options: compiler options besides those of the kernel calls.
+        is_in_place: outputs may be inputs.
     """
-    note(Request(spec, problem, tensors, scalars, batch_invariant, options))
+    note(Request(spec, problem, tensors, scalars, batch_invariant, options, is_in_place))
     first = next(tensor for tensor in tensors.values() if tensor is not None)
-    launch = resolved(spec, problem, first, alignment_in(spec, problem, tensors), batch_invariant)
+    alignment = alignment_in(spec, problem, tensors)
+    launch = resolved(spec, problem, first, alignment, batch_invariant, is_in_place)
     return prepare(spec, launch, problem, tensors, scalars, options, spec.reuses_dy(launch, target_of(first)))
 
 
@@ -131,7 +134,12 @@ def prepared_without_table(calls_of: Tableless, tensors: Mapping[str, Tensor | N
 
 
 def resolved(
-    spec: OperatorSpec, problem: Problem, first: Tensor, alignment: int, batch_invariant: bool = False
+    spec: OperatorSpec,
+    problem: Problem,
+    first: Tensor,
+    alignment: int,
+    batch_invariant: bool = False,
+    is_in_place: bool = False,
 ) -> AnyLaunch:
     """The launch of the table's config; of the default config if that is illegal.
 
@@ -141,8 +149,10 @@ def resolved(
         first: a tensor, for its device.
         alignment: of `alignment_in`.
         batch_invariant: the config must not depend on the number of rows.
+        is_in_place: outputs may be inputs.
     """
-    return _resolve(spec, problem, target_of(first), first.device.index or 0, alignment, batch_invariant)
+    launch = _resolve(spec, problem, target_of(first), first.device.index or 0, alignment, batch_invariant)
+    return getattr(launch, "in_place", launch) if is_in_place else launch
 
 
 def alignment_in(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Tensor | None]) -> int:

@@ -146,7 +146,7 @@ def new_forward(
                 outputs[name], views[name] = given[source], launched[source]
         is_kept = key is not None and is_uncopied(given, launched)
         generation = operation.plans.generation
-        launch = _forward_launch(plan, {**launched, **views}, is_saving, is_shared=not is_kept)
+        launch = _forward_launch(plan, {**launched, **views}, is_saving, is_in_place, is_shared=not is_kept)
         if is_kept:
             plan.launch = launch
             operation.plans.keep(key, plan, generation)
@@ -290,7 +290,9 @@ def _inputs(
     return found
 
 
-def _forward_launch(plan: Plan, tensors: dict[str, Tensor | None], is_saving: bool, is_shared: bool) -> Prepared:
+def _forward_launch(
+    plan: Plan, tensors: dict[str, Tensor | None], is_saving: bool, is_in_place: bool, is_shared: bool
+) -> Prepared:
     """The launch of a forward; from or for the launches that any plan shares, if it `is_shared`."""
     operation, spec = plan.operation, plan.operation.forward
     scalars = dict(zip(operation.defaults, plan.scalars, strict=True))
@@ -298,9 +300,9 @@ def _forward_launch(plan: Plan, tensors: dict[str, Tensor | None], is_saving: bo
 
     def prepare() -> Prepared:
         options = operation.compiler_options(scalars)
-        return prepared(spec, problem, tensors, scalars, plan.batch_invariant, options)
+        return prepared(spec, problem, tensors, scalars, plan.batch_invariant, options, is_in_place)
 
-    return _shared(plan, problem, tensors, prepare) if is_shared else prepare()
+    return _shared(plan, problem, tensors, prepare, is_in_place) if is_shared else prepare()
 
 
 def _backward_launch(plan: Plan, tensors: dict[str, Tensor | None], needs_rows: bool, needs_columns: bool) -> Prepared:
@@ -329,10 +331,14 @@ def _problem(operation: Operation, spec: OperatorSpec, tensors: Mapping[str, Ten
 
 
 def _shared(
-    plan: Plan, problem: Problem, tensors: Mapping[str, Tensor | None], prepare: Callable[[], Prepared]
+    plan: Plan,
+    problem: Problem,
+    tensors: Mapping[str, Tensor | None],
+    prepare: Callable[[], Prepared],
+    is_in_place: bool = False,
 ) -> Prepared:
     """The launch that is kept for these tensors, or a new one."""
-    key = (problem, plan.scalars, plan.batch_invariant, *map(traits, tensors.values()))
+    key = (problem, plan.scalars, plan.batch_invariant, is_in_place, *map(traits, tensors.values()))
     if plan.operation.is_grouped:  # strides alone do not tell how rows divide
         key += tuple(None if tensor is None else tensor.shape for tensor in tensors.values())
     generation = _launches.generation

@@ -24,6 +24,7 @@ class Request(NamedTuple):
     scalars: Mapping[str, float]
     batch_invariant: bool
     options: Mapping[str, Any] | None
+    is_in_place: bool
 
 
 # A launch that no table knows: its kernel calls and their workspace, of tensors by name and the number of rows for

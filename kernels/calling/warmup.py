@@ -52,7 +52,7 @@ _Asked = tuple[Callable[[int], Sequence[KernelCall]], Sequence[int], int, int | 
 
 
 def _of_table(request: Request) -> _Asked:
-    spec, problem, tensors, scalars, mode, options = request
+    spec, problem, tensors, scalars, mode, options, is_in_place = request
     there = apart(tensors)
     first = next(iter(there.values()))
     alignment, of_new = dispatch.alignment_in(spec, problem, tensors), alignment_of(problem.hidden)
@@ -65,7 +65,7 @@ def _of_table(request: Request) -> _Asked:
         like = {name: with_rows(tensor, rows) for name, tensor in there.items()}
         found: list[KernelCall] = []
         for strided in {alignment, of_new} if rows == 1 else {alignment}:  # a single row has the strides of a new one
-            launch = dispatch.resolved(spec, asked, first, strided, mode)
+            launch = dispatch.resolved(spec, asked, first, strided, mode, is_in_place)
             found += calls_of(spec, launch, asked, like, workspace if launch.workspace else None, scalars, options)
         return found
 

@@ -57,7 +57,7 @@ _PLAN = """    key = plan = None
             {pointers}, = {data_ptrs},
             if {is_plain}:
                 # Everything on which checks, config and binary depend.
-                key = ({key}, batch_invariant, is_saving)
+                key = ({key}, batch_invariant, is_saving{is_in_place})
                 plan = plans.get(key)
         except RuntimeError:  # it has no memory: sparse, nested, of a mode that has ended
             key = None
@@ -136,11 +136,12 @@ def forward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
     return _function(
         *("forward", _FORWARD, operation, scope, operation.inputs, makers),
         scalars=_tuple(operation.defaults),
+        is_in_place="",
     )
 
 
 def in_place_of(operation: Operation) -> Callable[..., None]:
-    """The forward of an operation that writes into its inputs, written out; it launches what `forward_of` keeps."""
+    """The forward of an operation that writes into its inputs, written out; its launches are kept apart."""
     scope = {"plans": operation.plans, "new_forward": eager.new_forward, "claim": claim}
     scope |= {"increment_version": increment_version, "is_inference_mode_enabled": torch.is_inference_mode_enabled}
     targets = [operation.in_place.get(name) for name in operation.outputs]
@@ -153,6 +154,7 @@ def in_place_of(operation: Operation) -> Callable[..., None]:
     return _function(
         *("in_place", _IN_PLACE, operation, scope, operation.inputs, {}),
         scalars=_tuple(operation.defaults),
+        is_in_place=", True",
         targets=", ".join(map(str, targets)),
         target_pointers=", ".join("None" if name is None else f"p_{name}" for name in targets),
         sizes_of=", ".join(f"n_{name}" for name in operation.inputs),

@@ -6,13 +6,14 @@ With g = dy * (weight + offset), xhat = x * rstd and m = mean(g * xhat) over a r
 In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. Kernels and launch
 stand apart from other code because their syntax trees are the kernels' fingerprint.
 
-Four ways, all without atomics, so that every launch gives the same bits:
+Five ways, all without atomics, so that every launch gives the same bits:
     persistent  a fixed grid strides over the rows. Each program keeps its part of dweight in registers and writes it
                 once, in float32, to its row of a (grid, hidden) workspace that a second kernel sums. A grid of one
                 writes dweight. This file.
     split       the same for rows that do not fit into registers: columns in chunks: `backward_split`.
     columns     some programs take rows and write dx, others take columns and sum dweight from x and dy, which they read
                 once more, out of the L2: one launch, no partial sums: `backward_columns`.
+    cluster     as `columns`, with a row over several multiprocessors: few long rows: `backward_cluster`.
     long        several programs a row, for rows of more than 65536 elements: `backward_long`.
 
 Traffic of a perfect kernel: read rows x hidden of x and of dy, rows of rstd, hidden of weight; write rows x hidden of
@@ -28,6 +29,7 @@ from triton.language.extra.cuda import gdc_launch_dependents
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm.backward_cluster import rms_norm_backward_cluster_kernel
 from normtune.kernels.rms_norm.backward_columns import rms_norm_backward_columns_kernel
 from normtune.kernels.rms_norm.backward_long import long_row_calls
 from normtune.kernels.rms_norm.backward_split import rms_norm_backward_split_kernel
@@ -133,9 +135,13 @@ def calls(
         "HAS_COLUMN_MASK": launch.column_mask,
         "HAS_DWEIGHT": dweight is not None,
         "ROUNDS_PRODUCT": problem.lacks("rounded_product"),
-        "NUM_STAGES": launch.num_stages,
         "num_warps": launch.num_warps,
     }
+    if launch.chunks and not launch.looped:
+        options |= {"BLOCKS": launch.chunks, "num_ctas": launch.chunks}
+        options |= {"SLICE_ROW": launch.slice_row, "SLICE_COL": launch.slice_col}
+        return (KernelCall(rms_norm_backward_cluster_kernel, (launch.grid,), args, options),)
+    options["NUM_STAGES"] = launch.num_stages
     if not launch.looped:
         options |= {"BLOCK_ROW": launch.block_row, "SLICE_ROW": launch.slice_row, "SLICE_COL": launch.slice_col}
         return (KernelCall(rms_norm_backward_columns_kernel, (launch.grid,), args, options),)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from normtune.kernels.config import Config
 
-SCHEDULES = ("row", "block_row", "persistent", "split")
+SCHEDULES = ("row", "block_row", "parts", "persistent", "split", "cluster_2", "cluster_4", "cluster_8")
 FINISHES = ("none", "reduce", "dependent", "columns")
 
 
@@ -17,7 +17,8 @@ class RMSNormConfig(Config):
 
     schedule: Annotated[
         str,
-        "row, block_row (block_row rows a program), persistent (a fixed grid strides over the rows) or split.",
+        "row, block_row (block_row rows a program), parts (several programs a row, each writes a part), persistent (a "
+        "fixed grid strides over the rows), split, or cluster_2 to cluster_8 (a row over so many blocks of a cluster).",
     ]
     block_row: Annotated[int, "rows a program holds at once."] = 1
     num_warps: Annotated[int, "warps a program."] = 4
@@ -25,7 +26,8 @@ class RMSNormConfig(Config):
         int, "depth of the software pipeline of the row loop; in split, 2 fetches the next row into the L2."
     ] = 1
     programs_per_sm: Annotated[
-        int, "size of the fixed grid, programs a multiprocessor; 0 where the grid follows the rows."
+        int,
+        "size of the fixed grid, or of that of parts, programs a multiprocessor; 0 where the grid follows the rows.",
     ] = 0
     finish: Annotated[
         str, "how sums over rows end, none, reduce, dependent (reduce, brought early) or columns (own programs)."

@@ -19,52 +19,20 @@ import triton.language as tl
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import ITEMSIZE, Problem
 from normtune.kernels.rms_norm.forward_long import long_row_calls
+from normtune.kernels.rms_norm.forward_parts import rms_norm_forward_parts_kernel
+from normtune.kernels.rms_norm.forward_tile import RUNTIME, load_scale, load_sum, rounded, rstd_of, scaled
 from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN
-from normtune.kernels.rms_norm.rounding import load_scale, rounded
 from normtune.kernels.tiles.launch import Launch
-from normtune.kernels.tiles.tile import columns, extent, load_tile, row_block, store_tile, tile_mask
+from normtune.kernels.tiles.tile import columns, extent, row_block, store_tile, tile_mask
 
 # Longest row in chunks that is read again out of the cache: 0.97 of the copy at hidden 16384 in float32. A longer one
 # stays in registers: 1.04 of the copy at 32768, against 1.10 when read again.
 _MAX_READ_AGAIN_BYTES = 64 << 10
 # A row of float32 sums stays in registers up to half of them.
 _MAX_SUM_BYTES = 128 << 10
-_RUNTIME = ["rows", "hidden", "x_stride", "y_stride", "residual_stride", "s_stride"]
 
 
-@triton.jit
-def _normalize(x, weight, y_ptr, hidden, eps, ROUNDS_PRODUCT: tl.constexpr, ROUNDS_STATISTICS: tl.constexpr):
-    b_square = rounded(x * x, y_ptr, ROUNDS_STATISTICS)
-    b_rstd = tl.rsqrt(tl.sum(b_square, axis=1) / hidden + rounded(eps, y_ptr, ROUNDS_STATISTICS))
-    b_xhat = x * b_rstd[:, None]
-    b_xhat = rounded(b_xhat, y_ptr, ROUNDS_PRODUCT)
-    return b_xhat * weight[None, :], b_rstd
-
-
-@triton.jit
-def _load_sum(
-    x_ptr,
-    s_x,
-    residual_ptr,
-    residual_stride,
-    s_ptr,
-    s_stride,
-    o_row,
-    o_col,
-    mask,
-    ALIGNMENT: tl.constexpr,
-    ROUNDS_SUM: tl.constexpr,
-):
-    """(rows, columns) float32 of x, or of s = x + residual, which is stored as well."""
-    b_x = load_tile(x_ptr, s_x, o_row, o_col, mask)
-    if residual_ptr is not None:
-        b_x += load_tile(residual_ptr, extent(residual_stride, ALIGNMENT), o_row, o_col, mask)
-        store_tile(s_ptr, extent(s_stride, ALIGNMENT), o_row, o_col, mask, b_x)
-        b_x = rounded(b_x, s_ptr, ROUNDS_SUM)
-    return b_x
-
-
-@triton.jit(do_not_specialize=_RUNTIME)
+@triton.jit(do_not_specialize=RUNTIME)
 def _rms_norm_forward_kernel(
     x_ptr,
     weight_ptr,
@@ -94,17 +62,18 @@ def _rms_norm_forward_kernel(
     o_row, m_row = row_block(tl.program_id(0), rows, BLOCK_ROW)
     mask = tile_mask(m_row, m_col, BLOCK_ROW)
     b_weight = load_scale(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS)
-    b_x = _load_sum(
+    b_x = load_sum(
         *(x_ptr, extent(x_stride, ALIGNMENT), residual_ptr, residual_stride, s_ptr, s_stride),
-        *(o_row, o_col, mask, ALIGNMENT, ROUNDS_SUM),
+        *(o_row, o_col, mask, ALIGNMENT, ROUNDS_SUM, True),
     )
-    b_y, b_rstd = _normalize(b_x, b_weight, y_ptr, hidden, eps, ROUNDS_PRODUCT, ROUNDS_STATISTICS)
+    b_rstd = rstd_of(b_x, y_ptr, hidden, eps, ROUNDS_STATISTICS)
+    b_y = scaled(b_x, b_rstd, b_weight, y_ptr, ROUNDS_PRODUCT)
     store_tile(y_ptr, extent(y_stride, ALIGNMENT), o_row, o_col, mask, b_y)
     if STORE_RSTD:
         tl.store(rstd_ptr + o_row, rounded(b_rstd, y_ptr, ROUNDS_STATISTICS), mask=m_row)
 
 
-@triton.jit(do_not_specialize=_RUNTIME)
+@triton.jit(do_not_specialize=RUNTIME)
 def _rms_norm_forward_persistent_kernel(
     x_ptr,
     weight_ptr,
@@ -138,17 +107,18 @@ def _rms_norm_forward_persistent_kernel(
     for i_block in tl.range(tl.program_id(0), tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0), num_stages=NUM_STAGES):
         o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
         mask = tile_mask(m_row, m_col, BLOCK_ROW)
-        b_x = _load_sum(
+        b_x = load_sum(
             *(x_ptr, s_x, residual_ptr, residual_stride, s_ptr, s_stride),
-            *(o_row, o_col, mask, ALIGNMENT, ROUNDS_SUM),
+            *(o_row, o_col, mask, ALIGNMENT, ROUNDS_SUM, True),
         )
-        b_y, b_rstd = _normalize(b_x, b_weight, y_ptr, hidden, eps, ROUNDS_PRODUCT, ROUNDS_STATISTICS)
+        b_rstd = rstd_of(b_x, y_ptr, hidden, eps, ROUNDS_STATISTICS)
+        b_y = scaled(b_x, b_rstd, b_weight, y_ptr, ROUNDS_PRODUCT)
         store_tile(y_ptr, s_y, o_row, o_col, mask, b_y)
         if STORE_RSTD:
             tl.store(rstd_ptr + o_row, rounded(b_rstd, y_ptr, ROUNDS_STATISTICS), mask=m_row)
 
 
-@triton.jit(do_not_specialize=_RUNTIME)
+@triton.jit(do_not_specialize=RUNTIME)
 def _rms_norm_forward_split_kernel(
     x_ptr,
     weight_ptr,
@@ -263,6 +233,10 @@ def calls(
         is_held = row * ITEMSIZE[problem.dtype] > _MAX_READ_AGAIN_BYTES
         options |= {"CHUNKS": launch.chunks, "IS_HELD": is_held and (residual is None or 4 * row <= _MAX_SUM_BYTES)}
         return (KernelCall(_rms_norm_forward_split_kernel, (launch.grid,), args, options),)
+    if launch.slice_col:
+        parts = triton.cdiv(problem.hidden, launch.slice_col)
+        options["PART_COL"] = launch.slice_col
+        return (KernelCall(rms_norm_forward_parts_kernel, (launch.grid, parts), args, options),)
     options["BLOCK_ROW"] = launch.block_row
     if launch.looped:
         options["NUM_STAGES"] = launch.num_stages

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.rounding import load_scale, rounded
+from normtune.kernels.rms_norm.forward_tile import load_scale, rounded
 from normtune.kernels.tiles.launch import Launch, next_power_of_2
 from normtune.kernels.tiles.tile import columns, extent
 

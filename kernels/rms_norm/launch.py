@@ -4,6 +4,7 @@ In: config, problem, target. Out: `Launch`, or `IllegalConfigError` with the rea
 triton. Part of the kernels' fingerprint: a change here can change the time of a config.
 """
 
+from normtune.kernels.alignment import alignment_of
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import ITEMSIZE, Problem
@@ -15,6 +16,7 @@ from normtune.kernels.tiles.launch import (
     Launch,
     next_power_of_2,
     split,
+    threads_of,
     tile,
 )
 
@@ -28,6 +30,8 @@ MAX_COLUMNS_ROWS = 4096
 _SLICE_ELEMENTS_PER_THREAD = 16
 _MAX_SLICE_ROWS = 512
 _PARTIAL_FINISHES = ("reduce", "dependent")
+# Blocks of a cluster, by schedule; eight are the most that every GPU with clusters has (CUDA C++ Programming Guide).
+CLUSTERS = {"cluster_2": 2, "cluster_4": 4, "cluster_8": 8}
 
 
 def resolve_forward(
@@ -42,7 +46,7 @@ def resolve_forward(
     """The launch of `rms_norm_forward`.
 
     Args:
-        config: schedule `row`, `block_row`, `persistent` or `split`.
+        config: schedule `row`, `block_row`, `parts`, `persistent` or `split`.
         problem: rows, hidden and dtype of x.
         target: limits of the GPU.
         alignment: largest power of two up to 16 that divides hidden and all row strides; None for contiguous tensors.
@@ -60,7 +64,7 @@ def resolve_forward(
     if config.schedule == "split":
         launch = split(config, problem, target, alignment)
         return launch._replace(looped=False, grid=problem.rows, num_stages=1)
-    if config.schedule not in ("row", "block_row", "persistent"):
+    if config.schedule not in ("row", "block_row", "parts", "persistent"):
         raise _unknown_schedule(config, problem)
     return tile(config, problem, target, alignment, max_elements, streamed_tiles=read)
 
@@ -71,15 +75,15 @@ def resolve_backward(
     """The launch of `rms_norm_backward`; arguments and errors as in `resolve_forward`.
 
     `persistent` and `split` with more than one program and a weight gradient leave partial sums, grid x hidden float32,
-    which `reduce` or `dependent` sums; a target without dependent launches reduces. `row` and `block_row` finish as
-    `columns`, up to `MAX_COLUMNS_ROWS` rows if there is a weight gradient. Longer rows than `MAX_TILED_HIDDEN` go as in
-    `long_row_backward`, whatever the schedule.
+    which `reduce` or `dependent` sums; a target without dependent launches reduces. `row`, `block_row` and
+    clusters finish as `columns`, up to `MAX_COLUMNS_ROWS` rows if there is a weight gradient. Longer rows than
+    `MAX_TILED_HIDDEN` go as in `long_row_backward`, whatever the schedule.
     """
     wants_dweight = not problem.lacks("no_dweight")
     if problem.hidden > MAX_TILED_HIDDEN:
         resolve_backward(config, problem._replace(hidden=MAX_TILED_HIDDEN), target, read=read)
         return long_row_backward(config, problem, target, alignment, wants_dweight)
-    if config.schedule in ("row", "block_row"):
+    if config.schedule in ("row", "block_row", *CLUSTERS):
         if config.finish != "columns":
             raise IllegalConfigError(f"finish {config.finish!r} needs a grid of fixed size")
         return _columns(config, problem, target, alignment, wants_dweight)
@@ -103,8 +107,12 @@ def _unknown_schedule(config: Config, problem: Problem) -> IllegalConfigError:
 
 
 def _columns(config: Config, problem: Problem, target: Target, alignment: int | None, wants_dweight: bool) -> Launch:
-    """A program per block of rows and, for the weight gradient, programs of `block_col` columns each."""
-    rows = tile(config, problem, target, alignment, MAX_BACKWARD_ELEMENTS_PER_THREAD, streamed_tiles=0)
+    """A program a block of rows, or a cluster a row; for the weight gradient, programs of `block_col` columns each."""
+    blocks = CLUSTERS.get(config.schedule, 0)
+    if blocks:
+        rows = _cluster(config, problem, target, alignment, blocks)
+    else:
+        rows = tile(config, problem, target, alignment, MAX_BACKWARD_ELEMENTS_PER_THREAD, streamed_tiles=0)
     if not wants_dweight:
         return rows
     if problem.rows > MAX_COLUMNS_ROWS:
@@ -114,14 +122,38 @@ def _columns(config: Config, problem: Problem, target: Target, alignment: int | 
     threads = config.num_warps * target.warp_size
     slice_col = min(config.block_col, next_power_of_2(problem.hidden))
     slice_row = max(1, min(_MAX_SLICE_ROWS, _SLICE_ELEMENTS_PER_THREAD * threads // slice_col))
-    buffered = 2 * (config.num_stages - 1) * ITEMSIZE[problem.dtype] * slice_row * slice_col
+    num_stages = 1 if blocks else config.num_stages
+    buffered = 2 * (num_stages - 1) * ITEMSIZE[problem.dtype] * slice_row * slice_col
     shared_bytes = target.shared_bytes - RESERVED_SHARED_BYTES
     if buffered > shared_bytes:
         raise IllegalConfigError(f"{buffered} bytes of pipeline buffers exceed {shared_bytes}")
     return rows._replace(
-        grid=rows.grid + -(-problem.hidden // slice_col),
-        num_stages=config.num_stages,
+        grid=rows.grid + -(-problem.hidden // (slice_col * max(1, blocks))),
+        num_stages=num_stages,
         finish="columns",
         slice_row=slice_row,
         slice_col=slice_col,
+    )
+
+
+def _cluster(config: Config, problem: Problem, target: Target, alignment: int | None, blocks: int) -> Launch:
+    """A row over the blocks of a cluster, each of which holds a part of its columns."""
+    if not target.has_clusters:
+        raise IllegalConfigError(f"{target.name} has no clusters of programs")
+    threads = threads_of(config, target)
+    row = max(next_power_of_2(problem.hidden), blocks * threads)
+    block_col = row // blocks
+    if block_col > MAX_BACKWARD_ELEMENTS_PER_THREAD * threads:
+        raise IllegalConfigError(f"{block_col // threads} elements a thread exceed {MAX_BACKWARD_ELEMENTS_PER_THREAD}")
+    return Launch(
+        looped=False,
+        grid=problem.rows,
+        block_row=1,
+        block_col=block_col,
+        num_warps=config.num_warps,
+        num_stages=1,
+        alignment=alignment_of(problem.hidden) if alignment is None else alignment,
+        column_mask=row != problem.hidden,
+        workspace=0,
+        chunks=blocks,
     )

@@ -36,6 +36,8 @@ _FORWARD = (
     (RMSNormConfig("row", 1, 32), 16384, 16384),
     (RMSNormConfig("split", 1, 32, 1, 0, "none", 8192), 16384, 32768),
     (RMSNormConfig("row", 1, 16), 32768, 32768),
+    (RMSNormConfig("parts", 1, 8, 1, 1), 4096, 8192),
+    (RMSNormConfig("parts", 1, 16, 1, 1), 8192, 32768),
 )
 # Forward: with fewer rows the programs of a fixed grid have a row or two each, as without a loop.
 _LEAST_PERSISTENT_ROWS = 512
@@ -66,6 +68,8 @@ _COLUMNS = (
     (RMSNormConfig("row", 1, 4, 3, 0, "columns", 16), 4096, 4096),
     (RMSNormConfig("row", 1, 8, 1, 0, "columns", 64), 8192, 16384),
     (RMSNormConfig("row", 1, 8, 1, 0, "columns", 32), 8192, 8192),
+    (RMSNormConfig("cluster_4", 1, 4, 1, 0, "columns", 64), 8192, 16384),
+    (RMSNormConfig("cluster_8", 1, 4, 1, 0, "columns", 64), 16384, 32768),
 )
 # Backward, for many rows: a fixed grid.
 _LOOPED = (
@@ -111,11 +115,8 @@ _MOST_COLUMNS_ROWS, _LEAST_LOOPED_ROWS = 2048, 1024
 
 def quick_forward(problem: Problem, target: Target) -> list[Config]:
     """The quick space of `rms_norm_forward`."""
-    return [
-        config
-        for config in _of_columns(_FORWARD, problem.hidden, target)
-        if config.schedule != "persistent" or problem.rows >= _LEAST_PERSISTENT_ROWS
-    ]
+    suits = {"persistent": problem.rows >= _LEAST_PERSISTENT_ROWS, "parts": 2 * problem.rows <= target.sms}
+    return [config for config in _of_columns(_FORWARD, problem.hidden, target) if suits.get(config.schedule, True)]
 
 
 def quick_backward(problem: Problem, target: Target, finish: str) -> list[Config]:

@@ -11,7 +11,11 @@ from normtune.heuristics.rules import liger
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.rms_norm.launch import MAX_BACKWARD_ELEMENTS_PER_THREAD, MAX_FORWARD_ELEMENTS_PER_THREAD
+from normtune.kernels.rms_norm.launch import (
+    CLUSTERS,
+    MAX_BACKWARD_ELEMENTS_PER_THREAD,
+    MAX_FORWARD_ELEMENTS_PER_THREAD,
+)
 from normtune.kernels.rms_norm.long_rows import (
     LEAST_ELEMENTS_PER_THREAD,
     MAX_TILED_HIDDEN,
@@ -19,7 +23,7 @@ from normtune.kernels.rms_norm.long_rows import (
 )
 from normtune.kernels.rms_norm.quick import quick_backward, quick_forward
 from normtune.kernels.target import Target
-from normtune.kernels.tiles.launch import next_power_of_2
+from normtune.kernels.tiles.launch import LEAST_PART_COLUMNS, next_power_of_2
 
 _FULL_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 _FULL_WARPS = (1, 2, 4, 8, 16, 32)
@@ -27,6 +31,7 @@ _FULL_STAGES = (1, 2, 3, 4)
 _FULL_PROGRAMS = (1, 2, 4, 8, 16)
 _FULL_CHUNKS = (512, 1024, 2048, 4096, 8192)
 _FULL_SLICES = (16, 32, 64)
+_FULL_PARTS = (1, 2, 4)
 # With more rows no config with the finish `columns` won on the recorded H200.
 _MOST_COLUMNS_ROWS = 2048
 
@@ -51,6 +56,29 @@ def _looped(finishes: tuple[str, ...]) -> tuple[Config, ...]:
     return tuple(RMSNormConfig("persistent", *values) for values in knobs)
 
 
+def parts(
+    problem: Problem, target: Target, warps: Iterable[int], programs: Iterable[int], elements: tuple[int, int]
+) -> list[Config]:
+    """The configs in which a row has several programs that each read all of it.
+
+    Args:
+        problem: the problem.
+        target: limits of the GPU.
+        warps: values of num_warps.
+        programs: values of programs_per_sm.
+        elements: least and most of a row per thread.
+    """
+    configs = [RMSNormConfig("parts", 1, count, 1, per_sm) for count, per_sm in product(warps, programs)]
+    columns = next_power_of_2(problem.hidden)
+    return [
+        config
+        for config in configs
+        if elements[0] <= _elements(config, problem.hidden, target.warp_size) <= elements[1]
+        and columns >= 2 * max(LEAST_PART_COLUMNS, config.num_warps * target.warp_size)
+        and 2 * problem.rows <= config.programs_per_sm * target.sms
+    ]
+
+
 def forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     """The space `quick`, `default` or `full` of a forward, sorted."""
     if problem.hidden > MAX_TILED_HIDDEN:
@@ -64,11 +92,13 @@ def forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     if name == "quick":
         chosen = quick_forward(problem, target)
     elif name == "full":
-        chosen = [config for config in (*flat, *looped) if 1 <= _elements(config, hidden, warp_size) <= 128] + split
+        chosen = [config for config in (*flat, *looped) if 1 <= _elements(config, hidden, warp_size) <= 128]
+        chosen += split + parts(problem, target, _FULL_WARPS, _FULL_PARTS, (4, 128))
     else:
         chosen = [config for config in flat if _is_default_flat(config, hidden, warp_size)]
         chosen += [config for config in looped if _is_default_looped(config, problem, warp_size)]
         chosen += [config for config in split if _is_default_split(config, hidden)]
+        chosen += parts(problem, target, (4, 8, 16, 32), (1, 2), (8, 64))
     return sorted({*chosen, *_liger_configs("rms_norm_forward", hidden)})
 
 
@@ -123,6 +153,7 @@ def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
         finishes = ("reduce", "dependent") if target.has_dependent_launch else ("reduce",)
         chosen = [config for config in _looped(finishes) if 1 <= _elements(config, hidden, warp_size) <= 64]
         chosen += _columns(problem, target, _FULL_ROWS, _FULL_WARPS, _FULL_STAGES)
+        chosen += _clusters(problem, target, _FULL_WARPS, _FULL_SLICES, (2, 64))
         chosen += [
             RMSNormConfig("split", 1, warps, stages, programs, finish, chunk)
             for warps, stages, programs, finish, chunk in product(
@@ -137,6 +168,8 @@ def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
             for config in _columns(problem, target, _FULL_ROWS, (2, 4, 8, 16), (1, 3))
             if _is_default_columns(config, hidden)
         ]
+        if hidden > 4096:
+            chosen += _clusters(problem, target, (4, 8, 16), (32, 64), (8, 32))
         if hidden > 8192:
             chosen += [
                 RMSNormConfig("split", 1, warps, stages, 1, finish, chunk)
@@ -169,6 +202,20 @@ def _columns(
         elements = _elements(config, problem.hidden, target.warp_size)
         if 8 <= elements <= (64 if block_row == 1 else 16):
             configs.append(config)
+    return configs
+
+
+def _clusters(
+    problem: Problem, target: Target, warps: Iterable[int], slices: Iterable[int], elements: tuple[int, int]
+) -> list[Config]:
+    """The configs of clusters, with bounds on the elements of a row that a thread holds."""
+    if not target.has_clusters or (problem.rows > _MOST_COLUMNS_ROWS and not problem.lacks("no_dweight")):
+        return []
+    configs: list[Config] = []
+    for (schedule, blocks), num_warps, slice_col in product(CLUSTERS.items(), warps, slices):
+        held = next_power_of_2(problem.hidden) / (blocks * target.warp_size * num_warps)
+        if elements[0] <= held <= elements[1]:
+            configs.append(RMSNormConfig(schedule, 1, num_warps, 1, 0, "columns", slice_col))
     return configs
 
 

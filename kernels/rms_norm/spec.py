@@ -62,9 +62,10 @@ rms_norm_forward = register(
         sources=(
             "normtune.kernels.rms_norm.forward",
             "normtune.kernels.rms_norm.forward_long",
+            "normtune.kernels.rms_norm.forward_parts",
+            "normtune.kernels.rms_norm.forward_tile",
             "normtune.kernels.rms_norm.launch",
             "normtune.kernels.rms_norm.long_rows",
-            "normtune.kernels.rms_norm.rounding",
             "normtune.kernels.tiles.launch",
             "normtune.kernels.tiles.tile",
         ),
@@ -90,6 +91,7 @@ rms_norm_backward = register(
         reference_module="normtune.kernels.rms_norm.reference",
         sources=(
             "normtune.kernels.rms_norm.backward",
+            "normtune.kernels.rms_norm.backward_cluster",
             "normtune.kernels.rms_norm.backward_columns",
             "normtune.kernels.rms_norm.backward_long",
             "normtune.kernels.rms_norm.backward_split",

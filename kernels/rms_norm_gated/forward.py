@@ -21,6 +21,7 @@ import triton.language as tl
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm_gated.forward_chunks import RUNTIME, rms_norm_gated_forward_chunks_kernel
+from normtune.kernels.rms_norm_gated.forward_parts import rms_norm_gated_forward_parts_kernel
 from normtune.kernels.rms_norm_gated.launch import NO_GATE, is_off, parts_of, rows_and_groups, strides
 from normtune.kernels.rms_norm_gated.tile import gated_input, gated_output, row_offsets
 from normtune.kernels.tiles.launch import Launch
@@ -226,5 +227,9 @@ def calls(
     if launch.chunks:
         options["CHUNKS"] = launch.chunks
         return (KernelCall(_rms_norm_gated_forward_split_kernel, (grid,), args, options),)
+    if launch.slice_col:
+        options["PART_COL"] = launch.slice_col
+        parts = triton.cdiv(problem.hidden, launch.slice_col)
+        return (KernelCall(rms_norm_gated_forward_parts_kernel, (grid, parts), args, options),)
     options |= {"BLOCK_ROW": launch.block_row, "IS_LOOPED": launch.looped, "NUM_STAGES": launch.num_stages}
     return (KernelCall(_rms_norm_gated_forward_kernel, (grid,), args, options),)

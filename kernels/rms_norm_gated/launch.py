@@ -30,8 +30,8 @@ def resolve_forward(config: Config, problem: Problem, target: Target, alignment:
     """The launch of `rms_norm_gated_forward`.
 
     Args:
-        config: schedule `row`, `block_row`, `persistent` or `split`; with `block_col`, `row` and `block_row` hold rows
-            in chunks of at least so many columns, see `held_chunk`.
+        config: schedule `row`, `block_row`, `parts`, `persistent` or `split`; with `block_col`, `row` and `block_row`
+            hold rows in chunks of at least so many columns, see `held_chunk`.
         problem: rows, hidden and dtype of x; each group of a row counts as a row.
         target: limits of the GPU.
         alignment: largest power of two up to 16 that divides hidden and all strides; None for contiguous tensors.
@@ -42,9 +42,9 @@ def resolve_forward(config: Config, problem: Problem, target: Target, alignment:
     if config.schedule == "split":
         launch = split(config, problem, target, alignment)
         return launch._replace(looped=False, grid=problem.rows, num_stages=1)
-    if config.schedule not in ("row", "block_row", "persistent"):
+    if config.schedule not in ("row", "block_row", "parts", "persistent"):
         raise _unknown_schedule(config, problem)
-    if config.schedule != "persistent" and config.block_col:
+    if config.schedule in ("row", "block_row") and config.block_col:
         chunk = held_chunk(problem.hidden, config.block_col)
         if chunk < problem.hidden:
             return _held(config, chunk, problem, target, alignment)

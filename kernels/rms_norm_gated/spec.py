@@ -23,6 +23,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import Flag, OperatorSpec, register
 from normtune.kernels.problem import Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.space import parts
 from normtune.kernels.rms_norm.spec import rms_norm_backward, rms_norm_forward
 from normtune.kernels.rms_norm_gated.launch import (
     MAX_ELEMENTS_PER_THREAD,
@@ -82,6 +83,10 @@ class _Product(NamedTuple):
             RMSNormConfig("row" if rows == 1 else "block_row", rows, warps)
             for rows, warps in product(self.rows, self.warps)
         ]
+
+    def parts(self, problem: Problem, target: Target) -> list[Config]:
+        """Several programs a row."""
+        return parts(problem, target, self.warps, (1, 2), (self.least, self.most))
 
     def looped(self, finish: str) -> list[Config]:
         """A fixed grid of programs."""
@@ -151,7 +156,7 @@ def _with_gate(of_norm: OperatorSpec, problem: Problem) -> tuple[Buffer, ...]:
 def _forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     space = _FORWARD[name]
     configs = space.flat() + space.looped("none") + space.split((0,), "none", problem.hidden, target)
-    configs += space.held()
+    configs += space.held() + space.parts(problem, target)
     return _chosen(configs, space, problem, target, _forward_default)
 
 
@@ -218,6 +223,7 @@ rms_norm_gated_forward = register(
         sources=(
             "normtune.kernels.rms_norm_gated.forward",
             "normtune.kernels.rms_norm_gated.forward_chunks",
+            "normtune.kernels.rms_norm_gated.forward_parts",
             "normtune.kernels.rms_norm_gated.launch",
             "normtune.kernels.rms_norm_gated.tile",
             "normtune.kernels.tiles.launch",

@@ -23,6 +23,10 @@ MAX_CHUNKS = 16
 # A row stays in registers between two uses up to this many of the 256 KB, the rest is for other values: 1.04 of the
 # copy at hidden 16384 in bfloat16, backward, against 1.35 when read again, as 32768 must be.
 MAX_HELD_BYTES = 160 << 10
+# Most programs of a row that each read all of it, and the least columns that each writes: on an H200 one row of 4096 is
+# fastest over 8 programs, one of 16384 over 16.
+MAX_PARTS = 16
+LEAST_PART_COLUMNS = 512
 # The pipelined loop streams its tiles through shared memory; reductions and layout changes need some as well.
 RESERVED_SHARED_BYTES = 8 << 10
 
@@ -41,7 +45,8 @@ class Launch(NamedTuple):
         finish: how sums over rows end: `none`, `reduce`, `dependent` or `columns`.
         chunks: chunks of `block_col` columns in which a row is worked on; 0 where it is one tile.
         held: whether chunks stay in registers between their two uses.
-        slice_row, slice_col: the tile of a program of columns; 0 where there is none.
+        slice_row, slice_col: the tile of a program of columns; 0 where there is none. In a forward, where each row has
+            a program for each so many columns, which reads all of it; the grid is that of one of these.
     """
 
     looped: bool
@@ -68,6 +73,11 @@ class Launch(NamedTuple):
     def of_a_row(self) -> "Launch":
         """This launch without what counts rows and what sums over them: equal ones work on each row in the same way."""
         return self._replace(grid=0, workspace=0, finish="none", slice_row=0, slice_col=0)
+
+    @property
+    def in_place(self) -> "Launch":
+        """A launch of the same bits whose outputs may be inputs: no program reads what another one overwrites."""
+        return self if self.finish == "columns" else self._replace(slice_col=0)
 
 
 def next_power_of_2(value: int) -> int:
@@ -104,7 +114,7 @@ def tile(
     """Whole rows in one tile: a program per block of rows, or a fixed grid of programs.
 
     Args:
-        config: schedule `row`, `block_row` or `persistent`.
+        config: schedule `row`, `block_row`, `parts` or `persistent`.
         problem: rows, hidden and dtype.
         target: limits of the GPU.
         alignment: largest power of two up to 16 that divides hidden and all row strides; None for contiguous tensors.
@@ -122,7 +132,7 @@ def tile(
     buffered = streamed_tiles * (num_stages - 1) * ITEMSIZE[problem.dtype]
     shared_bytes = target.shared_bytes - RESERVED_SHARED_BYTES
 
-    block_row = 1 if config.schedule == "row" else config.block_row
+    block_row = config.block_row if config.schedule in ("block_row", "persistent") else 1
     while block_row > 1 and (
         block_row * block_col > max_elements * threads or buffered * block_row * block_col > shared_bytes
     ):
@@ -136,6 +146,7 @@ def tile(
     grid = -(-problem.rows // block_row)
     if looped:
         grid = min(grid, config.programs_per_sm * target.sms)
+    part = _part(config, problem, target, block_col) if config.schedule == "parts" else block_col
     return Launch(
         looped=looped,
         grid=grid,
@@ -146,7 +157,16 @@ def tile(
         alignment=alignment_of(problem.hidden) if alignment is None else alignment,
         column_mask=block_col != problem.hidden,
         workspace=0,
+        slice_col=part if part < block_col else 0,
     )
+
+
+def _part(config: Config, problem: Problem, target: Target, block_col: int) -> int:
+    """Columns of a row that each of its programs writes: they are as many as fill the GPU, a power of two."""
+    most = min(MAX_PARTS, max(1, config.programs_per_sm) * target.sms // problem.rows)
+    least = max(LEAST_PART_COLUMNS, config.num_warps * target.warp_size)
+    parts = max(1, min(most, block_col // least))
+    return block_col // (1 << (parts.bit_length() - 1))
 
 
 def split(config: Config, problem: Problem, target: Target, alignment: int | None, held_bytes: int = 0) -> Launch:

@@ -32,10 +32,14 @@ def trial(resolve: Resolve, config: Config, launch: Launch, problem: Problem, ta
     """
     if not launch.looped:
         rows = max(PROGRAMS * launch.block_row * PASSES, PASSES // 2 * launch.slice_row)
-        more = problem._replace(rows=rows + max(1, launch.block_row // 2))
-        tried = resolve(config, more, target, None)
-        # With more rows another binary may sum over them.
-        return (more, tried) if tried.binary == launch.binary else (problem, launch)
+        rows += max(1, launch.block_row // 2)
+        more = problem._replace(rows=rows)
+        # Of more rows another binary may sum, or programs write greater parts.
+        while (tried := resolve(config, more, target, None)).binary != launch.binary:
+            more = more._replace(rows=more.rows // 2)
+            if more.rows <= problem.rows:
+                return problem, launch
+        return more, tried
     programs = min(launch.grid, PROGRAMS)
     if not launch.workspace:
         try:

@@ -17,6 +17,7 @@ FEW = Config("row", 1, 2)
 MANY = Config("split", 1, 2, 1, 0, "none", 64)
 FEW_BACKWARD = Config("persistent", 1, 2, 1, 1, "reduce")
 MANY_BACKWARD = Config("split", 1, 2, 1, 1, "reduce", 64)
+PARTS = Config("parts", 1, 2, 1, 1)
 
 
 {ONE_GPU.function("forward")}
@@ -39,9 +40,14 @@ MANY_BACKWARD = Config("split", 1, 2, 1, 1, "reduce", 64)
 
 {ONE_GPU.function("backward_invariant")}
     return MANY_BACKWARD
+
+
+{ONE_GPU.function("in_parts")}
+    return PARTS
 """
-_PLAIN = {"rms_norm_forward": "forward", "rms_norm_backward": "backward"}
-_INVARIANT = {f"{key}:batch_invariant": f"{name}_invariant" for key, name in _PLAIN.items()}
+_OF_NORM = {"rms_norm_forward": "forward", "rms_norm_backward": "backward"}
+_PLAIN = _OF_NORM | dict.fromkeys(("fused_add_rms_norm_forward", "rms_norm_gated_forward"), "in_parts")
+_INVARIANT = {f"{key}:batch_invariant": f"{name}_invariant" for key, name in _OF_NORM.items()}
 
 
 class Counted(int):
@@ -81,7 +87,7 @@ def rounded_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def write_table(tmp_path: Path) -> Callable[[bool], Path]:
-    """Writes a table in float32: one row a program below 16 rows and in chunks above.
+    """Writes a table in float32: one row a program below 16 rows and in chunks above; others in parts.
 
     With the argument True it also has functions of the batch-invariant mode: forward one row a program up to hidden 512
     and in chunks above, backward in chunks.

@@ -80,13 +80,19 @@ def test_launch_covers_the_problem_within_limits(data, spec, target, dtype, hidd
     except IllegalConfigError as error:
         assert str(error)
         return
+    blocks = launch.chunks if config.schedule.startswith("cluster") else 1
+    threads = launch.num_warps * target.warp_size
     covered = launch.block_col * max(1, launch.chunks)
-    assert covered - launch.block_col < hidden <= covered and launch.block_col & (launch.block_col - 1) == 0
+    assert (
+        (covered - launch.block_col < hidden or blocks > 1)
+        and hidden <= covered
+        and launch.block_col & (launch.block_col - 1) == 0
+    )
     assert launch.column_mask == (covered > hidden)
     assert 1 <= launch.block_row <= max(1, config.block_row)
-    assert launch.num_warps * target.warp_size <= target.max_threads
+    assert threads <= target.max_threads
     assert 4 * launch.workspace <= 64 << 20
-    slices = -(-hidden // launch.slice_col) if launch.slice_col else 0
+    slices = -(-hidden // (blocks * launch.slice_col)) if launch.slice_row else 0
     if launch.looped:
         assert launch.grid <= max(1, config.programs_per_sm) * target.sms
     else:
@@ -94,7 +100,12 @@ def test_launch_covers_the_problem_within_limits(data, spec, target, dtype, hidd
     assert 1 <= launch.grid - slices <= rows
     assert (launch.finish in ("reduce", "dependent")) == (launch.workspace > 0)
     assert launch.finish != "dependent" or target.has_dependent_launch
-    assert (launch.finish == "columns") == (launch.slice_col > 0) == (launch.slice_row > 0)
+    assert (launch.finish == "columns") == (launch.slice_row > 0)
+    assert (launch.slice_col > 0) == (launch.slice_row > 0 or launch.in_place != launch)
+    if launch.in_place != launch:
+        assert config.schedule == "parts" and launch.of_a_row == launch.in_place.of_a_row
+        assert max(512, threads) <= launch.slice_col < launch.block_col and launch.block_col % launch.slice_col == 0
+        assert rows * (launch.block_col // launch.slice_col) <= config.programs_per_sm * target.sms
     assert hidden % launch.alignment == 0
 
 
