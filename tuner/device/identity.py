@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from normtune.kernels.config import COPY, Config
-from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.fingerprint import fingerprint, is_current
 from normtune.kernels.operator import AnyLaunch, OperatorSpec, operator, operators
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
@@ -74,12 +74,13 @@ def compare(stored: Stored, target: Target, most_binaries: int | None = None) ->
     Args:
         stored: coverage of a store.
         target: of the launches.
-        most_binaries: compare nothing if more would have to be compiled; None for no limit.
+        most_binaries: compile nothing if more would have to be; None for no limit.
 
     Raises:
         NormtuneError: no process that compiles can start.
     """
     known = operators()
+    same: list[tuple[Problem, Config]] = []
     changed: list[tuple[Problem, Config]] = []
     undecided: Counter[str] = Counter()
     asked: dict[tuple[Problem, Config], AnyLaunch] = {}
@@ -90,7 +91,9 @@ def compare(stored: Stored, target: Target, most_binaries: int | None = None) ->
         launch = spec.launch_of(config, problem, target)
         if _is_same_at_first_look(coverage, spec, launch):
             continue
-        if reason := _undecidable(coverage):
+        if coverage.fingerprint != fingerprint(spec) and is_current(spec, coverage.fingerprint):
+            same.append((problem, config))
+        elif reason := _undecidable(coverage):
             undecided[reason] += coverage.fingerprint != fingerprint(spec)
         elif launch is None:
             changed.append((problem, config))
@@ -98,9 +101,9 @@ def compare(stored: Stored, target: Target, most_binaries: int | None = None) ->
             asked[problem, config] = launch
     pairs = [(problem, launch) for (problem, _), launch in asked.items()]
     if most_binaries is not None and (count := len(jobs_of(pairs))) > most_binaries:
-        return Comparison(undecided=undecided + Counter({f"they are of {count} binaries": len(asked)}))
+        undecided[f"they are of {count} binaries"] += len(asked)
+        asked, pairs = {}, []
     codes = codes_of(pairs, target.name)
-    same: list[tuple[Problem, Config]] = []
     for pair, launch in asked.items():
         timed, code = stored[pair].code, codes.get((pair[0], launch))
         if code == b"":

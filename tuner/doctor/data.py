@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from normtune.errors import NormtuneError
 from normtune.kernels.calling.which_table import installed as installed_tables
 from normtune.kernels.calling.which_table import serving, without_gpu
-from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.fingerprint import is_current
 from normtune.kernels.operator import operators
 from normtune.results.places import unwritable
 from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine
@@ -96,7 +96,7 @@ def _held(name: str, tallies: "list[Tally]", same: bool) -> Iterable[Finding]:
     stale = 0
     for tally in tallies:
         counts[tally.device.label] += tally.measurements
-        if tally.operator in known and fingerprint(known[tally.operator]) != tally.fingerprint:
+        if tally.operator in known and not is_current(known[tally.operator], tally.fingerprint):
             stale += tally.measurements
     of = ", ".join(f"{count} of {label}" for label, count in sorted(counts.items()))
     yield Finding(OK, "store", f"{name} holds {counts.total()} measurements: {of}")

@@ -9,13 +9,13 @@ import pytest
 from normtune.heuristics.checking.offline import check
 from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.kernels import alignment, operator
+from normtune.kernels import alignment, fingerprint, operator
 from normtune.kernels.config import COPY
 from normtune.kernels.rms_norm import forward
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles import launch
-from normtune.results.database.store import Store
+from normtune.results.database.store import Coverage, Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recorded_code
 from normtune.results.exchange.parquet_csv import write_parquet
@@ -40,6 +40,17 @@ ROW, PERSISTENT, SPLIT = CONFIGS = (
     RMSNormConfig("split", num_warps=8, programs_per_sm=2, block_col=1024),
 )
 SHAPES = ((64, 2048), (4096, 2048))
+
+
+def test_sources_that_are_known_to_compile_alike_count_as_the_present_ones():
+    spec = operator.operator("rms_norm_forward")
+    earlier = fingerprint.same_code()[fingerprint.fingerprint(spec)]
+    config, problem = RMSNormConfig("row", num_warps=4), spec.problem(64, 2048, "bfloat16")
+    without_digest = Coverage("ok", earlier[0], 16, 1000)
+    found = compare({(problem, config): without_digest, (problem, COPY): without_digest}, TARGET)
+    assert found.same == ((problem, config),) and not found.changed and not found.undecided
+    assert set(found.fingerprints.values()) == {(earlier[0], fingerprint.fingerprint(spec))}
+    assert set(found.fingerprints) == {(problem, config), (problem, COPY)}
 
 
 @pytest.fixture
@@ -141,7 +152,7 @@ def test_a_table_of_exported_evidence_is_judged_by_the_code_of_its_configs(toy, 
     found = check(table, compare=difference)
     assert (found.failures, found.stale) == ((), ())
     assert any("the compiled code of the table's" in note for note in found.notes)
-    toy.kernels("moved", KERNELS.replace("/ hidden", "/ hidden + 1.0"))
+    toy.kernels("moved", KERNELS.replace("b_y = scaled(", "b_y = 2.0 * scaled("))
     (line,) = check(table, compare=difference).stale
     assert line.startswith("the compiled code of ") and "configs of toy changed since they were measured" in line
 
