@@ -29,6 +29,8 @@ MAX_COLUMNS_ROWS = 4096
 # Elements of x, and as many of dy, per thread and step of such a program.
 _SLICE_ELEMENTS_PER_THREAD = 16
 _MAX_SLICE_ROWS = 512
+# Of narrower slices, a tile a block of a cluster, Triton 3.6 and 3.7 sum rows across blocks, which does not compile.
+_LEAST_CLUSTER_SLICE = 32
 _PARTIAL_FINISHES = ("reduce", "dependent")
 # Blocks of a cluster, by schedule; eight are the most that every GPU with clusters has (CUDA C++ Programming Guide).
 CLUSTERS = {"cluster_2": 2, "cluster_4": 4, "cluster_8": 8}
@@ -120,7 +122,7 @@ def _columns(config: Config, problem: Problem, target: Target, alignment: int | 
     if config.block_col < 1:
         raise IllegalConfigError("finish 'columns' without block_col")
     threads = config.num_warps * target.warp_size
-    slice_col = min(config.block_col, next_power_of_2(problem.hidden))
+    slice_col = max(_LEAST_CLUSTER_SLICE if blocks else 1, min(config.block_col, next_power_of_2(problem.hidden)))
     slice_row = max(1, min(_MAX_SLICE_ROWS, _SLICE_ELEMENTS_PER_THREAD * threads // slice_col))
     num_stages = 1 if blocks else config.num_stages
     buffered = 2 * (num_stages - 1) * ITEMSIZE[problem.dtype] * slice_row * slice_col

@@ -32,8 +32,11 @@ _FULL_PROGRAMS = (1, 2, 4, 8, 16)
 _FULL_CHUNKS = (512, 1024, 2048, 4096, 8192)
 _FULL_SLICES = (16, 32, 64)
 _FULL_PARTS = (1, 2, 4)
+_CLUSTER_SLICES = (32, 64, 128)
 # With more rows no config with the finish `columns` won on the recorded H200.
 _MOST_COLUMNS_ROWS = 2048
+# As few where a row is over a cluster: with 512 and more it takes 1.1 to 1.3 times as long as in chunks.
+_MOST_CLUSTER_ROWS = 448
 
 
 def _elements(config: Config, hidden: int, warp_size: int) -> float:
@@ -98,14 +101,15 @@ def forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
         chosen = [config for config in flat if _is_default_flat(config, hidden, warp_size)]
         chosen += [config for config in looped if _is_default_looped(config, problem, warp_size)]
         chosen += [config for config in split if _is_default_split(config, hidden)]
-        chosen += parts(problem, target, (4, 8, 16, 32), (1, 2), (8, 64))
+        chosen += parts(problem, target, (16, 32), (1,), (8, 64)) + parts(problem, target, (8,), (2,), (8, 64))
     return sorted({*chosen, *_liger_configs("rms_norm_forward", hidden)})
 
 
 # The default spaces hold configs that won by more than 1 % somewhere on an H200: out of the full space tried on the 20
-# shapes of the grid `probe` (benchmarks/space.py), and for `split` and `columns`, which came later, out of twice as
-# many configs tried on the recording grid. Against these the default space loses 0.01 % on average backward, 0.02 %
-# forward, 2.2 % at worst. The percentage beside a value below is the loss without it at the shape where it wins.
+# shapes of the grid `probe` (benchmarks/space.py), and for `split`, `columns`, `parts` and clusters, which came later,
+# out of twice as many configs tried on the recording grid. Against these the default space loses 0.01 % on average
+# backward, 0.02 % forward, 2.2 % at worst. The percentage beside a value below is the loss without it at the shape
+# where it wins.
 
 
 def _is_default_flat(config: Config, hidden: int, warp_size: int) -> bool:
@@ -153,7 +157,7 @@ def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
         finishes = ("reduce", "dependent") if target.has_dependent_launch else ("reduce",)
         chosen = [config for config in _looped(finishes) if 1 <= _elements(config, hidden, warp_size) <= 64]
         chosen += _columns(problem, target, _FULL_ROWS, _FULL_WARPS, _FULL_STAGES)
-        chosen += _clusters(problem, target, _FULL_WARPS, _FULL_SLICES, (2, 64))
+        chosen += _clusters(problem, target, _FULL_WARPS, _CLUSTER_SLICES, (2, 64))
         chosen += [
             RMSNormConfig("split", 1, warps, stages, programs, finish, chunk)
             for warps, stages, programs, finish, chunk in product(
@@ -169,7 +173,7 @@ def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
             if _is_default_columns(config, hidden)
         ]
         if hidden > 4096:
-            chosen += _clusters(problem, target, (4, 8, 16), (32, 64), (8, 32))
+            chosen += _default_clusters(problem, target)
         if hidden > 8192:
             chosen += [
                 RMSNormConfig("split", 1, warps, stages, 1, finish, chunk)
@@ -225,6 +229,15 @@ def _liger_configs(name: str, hidden: int) -> set[Config]:
     The two differ in the threshold between a row and a block of rows: both are in the space at every shape.
     """
     return {config for config in (liger.choose(name, 1, hidden), liger.choose(name, 1 << 20, 64)) if config}
+
+
+def _default_clusters(problem: Problem, target: Target) -> list[Config]:
+    """With the weight gradient for few rows; wider blocks where there are no programs of columns beside them."""
+    if problem.lacks("no_dweight"):
+        return _clusters(problem, target, (4, 8), (32,), (8, 32))
+    if problem.rows > _MOST_CLUSTER_ROWS:
+        return []
+    return [one for one in _clusters(problem, target, (4,), (32, 64), (8, 32)) if one.schedule != "cluster_2"]
 
 
 def _is_default_columns(config: Config, hidden: int) -> bool:
