@@ -129,7 +129,7 @@ def new_forward(
         found: dict[str, Tensor | None] = dict(
             zip(operation.outputs, compose(operation, tensors, scalars, batch_invariant), strict=True)
         )
-        for name in operation.of_kind(operation.outputs, FACTORS) if batch_invariant and operation.backward else ():
+        for name in operation.factors if batch_invariant else ():
             factors = found[name]
             assert factors is not None
             found[name] = new_factors(factors, plan, factors.dtype).copy_(factors)
@@ -239,14 +239,14 @@ def _written(
 
 def new_output(operation: Operation, name: str, given: Mapping[str, Tensor | None], plan: Plan) -> Tensor:
     """Memory of an output: contiguous of the first input's shape, or (rows,) float32."""
+    x = given[operation.inputs[0]]
+    assert x is not None
+    if name in operation.factors:
+        return new_factors(x, plan)
     if not operation.backward:
-        x = given[operation.inputs[0]]
-        assert x is not None
         return new_of(x, *plan.made[name])
     like = given[operation.like_of(name)]
     assert like is not None
-    if operation.kinds[name] == FACTORS:
-        return new_factors(like, plan)
     return new_like(like)
 
 

@@ -61,6 +61,7 @@ class Family:
         operation_of: the operation of such texts.
 
     Attributes:
+        outputs_of: of texts; names of the outputs.
         operator: of inputs, scalars, texts, and batch_invariant or None; returns a list of the outputs.
     """
 
@@ -79,12 +80,12 @@ class Family:
         schema = f"({', '.join(arguments)}, bool? batch_invariant) -> Tensor[]"
         self.operator = define(name, schema, self._launch, self._shapes)
 
-        def outputs(*choices: str) -> tuple[str, ...]:
+        def outputs_of(*choices: str) -> tuple[str, ...]:
             return self._member(choices).operation.outputs
 
         # Compilers call it in place of tracing it: what it returns depends on texts alone.
-        outputs._dynamo_marked_constant = True  # type: ignore[attr-defined]
-        self._outputs = outputs
+        outputs_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
+        self.outputs_of = outputs_of
 
     def call(
         self,
@@ -106,7 +107,7 @@ class Family:
         """
         if torch.compiler.is_compiling():
             made = self.dispatched(choices, given, scalars, batch_invariant)
-            return dict(zip(self._outputs(*choices), made, strict=True))
+            return dict(zip(self.outputs_of(*choices), made, strict=True))
         member = self._member(choices)
         operation = member.operation
         numbers = [scalars[name] for name in operation.defaults]

@@ -73,6 +73,8 @@ class Operation:
         checks: of the inputs, of which the first is a tensor: raises TypeError or ValueError for what this operation
             alone refuses.
         is_for_target: whether the kernels run on a target; elsewhere the formula serves.
+        marked: outputs (rows,) of an operation without a backward that the backward of another one reads: in the
+            batch-invariant mode they have the mark by which that recognises them.
         is_grouped: the kernels take rows as (outer, inner, groups, hidden) with any strides but the last, and columns
             of their own for each group.
     """
@@ -94,6 +96,7 @@ class Operation:
     x_dtypes: Mapping[torch.dtype, str] = field(default_factory=dict)
     checks: Callable[[Sequence[Any]], None] = lambda _: None
     is_for_target: Callable[[Target], bool] = lambda _: True
+    marked: tuple[str, ...] = ()
     is_grouped: bool = False
     # Launches of the forward by `written_out.forward`'s key.
     plans: "Cache[Any]" = field(default_factory=Cache)
@@ -118,6 +121,11 @@ class Operation:
     def outputs(self) -> tuple[str, ...]:
         """The forward's outputs, those that a call returns first."""
         return self._names(self.forward, OUTPUT)
+
+    @cached_property
+    def factors(self) -> tuple[str, ...]:
+        """The forward's outputs (rows,) that a backward reads."""
+        return self.of_kind(self.outputs, FACTORS) if self.backward else self.marked
 
     @cached_property
     def results(self) -> int:

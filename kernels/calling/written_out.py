@@ -124,10 +124,10 @@ def forward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
     """The forward of an operation, written out."""
     x = operation.inputs[0]
     makers = {
-        name: f"new_of({x}, *plan.made[{name!r}])"
+        name: f"new_factors({x}, plan){' if is_saving else None' * bool(operation.backward)}"
+        if name in operation.factors
+        else f"new_of({x}, *plan.made[{name!r}])"
         if not operation.backward
-        else f"new_factors({x}, plan) if is_saving else None"
-        if operation.kinds[name] == FACTORS
         else f"empty_like({operation.like_of(name)})"
         for name in operation.outputs
     }

@@ -44,6 +44,7 @@ def _tile(
     scale_ptr,
     q_ptr,
     y_ptr,
+    rstd_ptr,
     i_block,
     rows,
     hidden,
@@ -68,6 +69,7 @@ def _tile(
     HAS_RESIDUAL: tl.constexpr,
     ROUNDS_SUM: tl.constexpr,
     HAS_Y: tl.constexpr,
+    HAS_RSTD: tl.constexpr,
     COLUMN_MAJOR: tl.constexpr,
 ):
     """Quantize a block of rows; returns the bits of the largest magnitude of each row, int32, for `static`."""
@@ -84,6 +86,8 @@ def _tile(
         if ROUNDS_SUM:
             b_x = b_x.to(DTYPE).to(tl.float32)
     b_rstd = tl.rsqrt(tl.sum(b_x * b_x, axis=1) / hidden + eps)
+    if HAS_RSTD:
+        tl.store(rstd_ptr + o_row, b_rstd, mask=m_row)
     b_norm = norm(b_x, b_rstd[:, None], b_weight[None, :], DTYPE, ROUNDS_PRODUCT, ROUNDS_NORM)
     if HAS_Y:
         store_tile(y_ptr, extent(y_stride, ALIGNMENT), o_row, o_col, mask, b_norm)
@@ -118,6 +122,7 @@ def _quantize_kernel(
     q_ptr,
     y_ptr,
     amax_ptr,
+    rstd_ptr,
     rows,
     hidden,
     x_stride,
@@ -141,6 +146,7 @@ def _quantize_kernel(
     HAS_RESIDUAL: tl.constexpr,
     ROUNDS_SUM: tl.constexpr,
     HAS_Y: tl.constexpr,
+    HAS_RSTD: tl.constexpr,
     COLUMN_MAJOR: tl.constexpr,
     HAS_AMAX: tl.constexpr,
     ATOMIC: tl.constexpr,
@@ -154,6 +160,7 @@ def _quantize_kernel(
         scale_ptr,
         q_ptr,
         y_ptr,
+        rstd_ptr,
         tl.program_id(0),
         rows,
         hidden,
@@ -178,6 +185,7 @@ def _quantize_kernel(
         HAS_RESIDUAL,
         ROUNDS_SUM,
         HAS_Y,
+        HAS_RSTD,
         COLUMN_MAJOR,
     )
     if HAS_AMAX:
@@ -194,6 +202,7 @@ def _quantize_persistent_kernel(
     q_ptr,
     y_ptr,
     amax_ptr,
+    rstd_ptr,
     rows,
     hidden,
     x_stride,
@@ -217,6 +226,7 @@ def _quantize_persistent_kernel(
     HAS_RESIDUAL: tl.constexpr,
     ROUNDS_SUM: tl.constexpr,
     HAS_Y: tl.constexpr,
+    HAS_RSTD: tl.constexpr,
     COLUMN_MAJOR: tl.constexpr,
     HAS_AMAX: tl.constexpr,
     ATOMIC: tl.constexpr,
@@ -233,6 +243,7 @@ def _quantize_persistent_kernel(
             scale_ptr,
             q_ptr,
             y_ptr,
+            rstd_ptr,
             i_block,
             rows,
             hidden,
@@ -257,6 +268,7 @@ def _quantize_persistent_kernel(
             HAS_RESIDUAL,
             ROUNDS_SUM,
             HAS_Y,
+            HAS_RSTD,
             COLUMN_MAJOR,
         )
         if HAS_AMAX:
@@ -312,6 +324,7 @@ def calls(
     args = (
         *(tensors.get(name) for name in names),
         workspace if launch.finish == "reduce" else amax,
+        tensors.get("rstd"),
         *(problem.rows, problem.hidden),
         *(0 if tensors.get(name) is None else tensors[name].stride(0) for name in of_rows),
         *(padded_rows(problem.rows), eps, offset, least_amax),
@@ -348,6 +361,7 @@ def _options(launch: Launch, problem: Problem, work: Work) -> dict[str, Any]:
         "HAS_RESIDUAL": work.has_residual,
         "ROUNDS_SUM": work.rounds_sum,
         "HAS_Y": work.has_y,
+        "HAS_RSTD": work.has_rstd,
         "COLUMN_MAJOR": work.is_column_major,
         "HAS_AMAX": work.has_amax,
         "ATOMIC": launch.finish == "atomic",

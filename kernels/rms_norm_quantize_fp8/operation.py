@@ -62,6 +62,7 @@ def _operation(scaling: str, variant: str) -> Operation:
         flags={flag.name: flag.off not in off for flag in spec.flags},
         checks=partial(_checks, work.has_residual),
         is_for_target=partial(_is_for_target, work),
+        marked=("rstd",) if work.has_rstd else (),
     )
 
 

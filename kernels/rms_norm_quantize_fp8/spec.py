@@ -72,6 +72,8 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
         buffers.append(Buffer("amax", (1,), "float32", OUTPUT))
     if work.has_y:
         buffers.append(Buffer("y", shape, dtype, OUTPUT))
+    if work.has_rstd:
+        buffers.append(Buffer("rstd", (problem.rows,), "float32", OUTPUT))
     if work.has_transpose:
         buffers.append(Buffer("q_t", shape[::-1], work.q_dtype, OUTPUT))
     return tuple(buffers)

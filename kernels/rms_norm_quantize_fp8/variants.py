@@ -39,6 +39,7 @@ _OF_ALL = (
     Flag("is_y_left_out", "with_y"),
     Flag("is_without_residual", "with_residual"),
     Flag("is_sum_wide", "rounded_sum"),
+    Flag("is_rstd_left_out", "with_rstd"),
 )
 FLAGS = {
     "static": (*_OF_ALL, Flag("store_amax", "no_amax")),
@@ -60,6 +61,7 @@ class Work(NamedTuple):
         rounds_sum: whether that sum is rounded to the dtype of x before it is normalized.
         has_amax: whether the largest magnitude of the norm over all rows is an output.
         is_column_major: whether scales of neighbouring rows are neighbours in memory.
+        has_rstd: whether rstd of each row, which a backward reads, is an output.
         has_transpose: whether the quantized tensor is written transposed, too.
     """
 
@@ -72,6 +74,7 @@ class Work(NamedTuple):
     rounds_sum: bool
     has_amax: bool
     is_column_major: bool
+    has_rstd: bool = False
     has_transpose: bool = False
 
     @property
@@ -111,6 +114,7 @@ def _work(operator: str, variant: str) -> Work:
         "rounded_sum" in off,
         scaling == "static" and "no_amax" not in off,
         "column_major" in off,
+        "with_rstd" in off,
         kind == TRANSPOSE,
     )
 
@@ -125,6 +129,7 @@ def variant_of(work: Work) -> str:
         "with_y": work.has_y,
         "with_residual": work.has_residual,
         "rounded_sum": work.rounds_sum,
+        "with_rstd": work.has_rstd,
         "no_amax": not work.has_amax,
         "column_major": work.is_column_major,
     }

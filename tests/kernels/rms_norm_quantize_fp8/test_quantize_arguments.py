@@ -36,6 +36,7 @@ X, WEIGHT, SCALE = torch.ones(2, 8), torch.ones(8), torch.ones(1)
         ({"return_amax": True, "scaling": "row", "scale": None}, ValueError, "return_amax is True with scaling 'row'"),
         ({"round_sum": 1}, TypeError, "round_sum is 1: expected True or False"),
         ({"return_y": None}, TypeError, "return_y is None: expected True or False"),
+        ({"return_rstd": 1}, TypeError, "return_rstd is 1: expected True or False"),
         ({"residual": torch.ones(2, 7)}, ValueError, "residual has shape (2, 7): expected (2, 8), as x"),
         ({"residual": torch.ones(2, 8).half()}, ValueError, "residual is torch.float16: expected torch.float32, as x"),
         ({"least_amax": 0.0}, ValueError, "least_amax is 0.0: expected a positive number"),

@@ -30,9 +30,11 @@ def test_inputs_and_outputs_are_those_of_the_variant():
 
 
 def test_a_sum_that_is_rounded_is_another_operation_only_where_there_is_one():
-    work, variant = _settled("row", torch.float8_e4m3fn, "float32", "row_major", True, False, False, False, True)
+    work, variant = _settled("row", torch.float8_e4m3fn, "float32", "row_major", True, False, False, False, False, True)
     assert work.rounds_sum and variant == "with_residual+rounded_sum"
-    work, variant = _settled("row", torch.float8_e4m3fn, "float32", "row_major", True, False, False, False, False)
+    work, variant = _settled(
+        "row", torch.float8_e4m3fn, "float32", "row_major", True, False, False, False, False, False
+    )
     assert not work.rounds_sum and variant == ""
 
 
@@ -42,10 +44,10 @@ def test_the_call_is_written_out_without_a_graph():
 
 
 @pytest.mark.parametrize("scaling", ["static", "row", "block"])
-def test_inputs_that_need_gradients_are_detached(scaling):
+def test_without_y_inputs_that_need_gradients_are_detached(scaling):
     x, weight = torch.randn(3, 40, requires_grad=True), torch.ones(40, requires_grad=True)
     scale = torch.ones(1, requires_grad=True) if scaling == "static" else None
-    found = normtune.rms_norm_quantize_fp8(x, weight, scaling=scaling, scale=scale, residual=x, return_y=True)
+    found = normtune.rms_norm_quantize_fp8(x, weight, scaling=scaling, scale=scale, residual=x, return_rstd=True)
     assert not any(tensor.requires_grad for tensor in found if tensor is not None and tensor is not scale)
 
 
