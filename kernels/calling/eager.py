@@ -58,7 +58,7 @@ class Plan:
         saved: shape and dtype of each saved input.
         backward: without and with gradients (hidden,), the kept launch behind its key of `written_out`.
         made: shape and dtype of each output, for an operation without a backward.
-        spans: bytes of each input, for an operation that can work in place.
+        spans: bytes of each input, for an operation that writes into some.
     """
 
     __slots__ = (
@@ -83,7 +83,9 @@ class Plan:
         self.backward: list[tuple[Any, Prepared | None]] = [(None, None), (None, None)]
         self.made = {} if operation.backward else operation.outputs_at(x)
         self.spans = (
-            [0 if tensor is None else span(tensor) for tensor in tensors.values()] if operation.in_place else []
+            [0 if tensor is None else span(tensor) for tensor in tensors.values()]
+            if operation.in_place or operation.written
+            else []
         )
 
 
@@ -116,7 +118,7 @@ def new_forward(
     """
     check(operation, tensors, scalars)
     given = dict(zip(operation.inputs, tensors, strict=True))
-    if is_in_place:
+    if is_in_place or operation.written:
         claim(*operation.divided(given))
     scalars = operation.scalars_of(tensors, tuple(map(float, scalars)))
     plan = Plan(operation, given, scalars, batch_invariant)

@@ -17,7 +17,7 @@ from torch import Tensor
 from normtune.kernels.calling.dispatch import Cache
 from normtune.kernels.calling.requests import Tableless
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import INPUT, OUTPUT, WEIGHT, Buffer, Problem
+from normtune.kernels.problem import IN_OUT, INPUT, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.target import Target
 
 # The shape of a tensor of a call whose first input is (..., hidden): (..., hidden), (hidden,) or (...,). Columns of an
@@ -115,7 +115,12 @@ class Operation:
     @cached_property
     def inputs(self) -> tuple[str, ...]:
         """The forward's inputs."""
-        return self._names(self.forward, INPUT, WEIGHT)
+        return self._names(self.forward, INPUT, WEIGHT, IN_OUT)
+
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        """The inputs that the forward writes, too."""
+        return self._names(self.forward, IN_OUT)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
@@ -165,8 +170,8 @@ class Operation:
         return ROWS in kinds, COLUMNS in kinds
 
     def divided(self, given: Mapping[str, Tensor | None]) -> tuple[dict[str, Any], dict[str, Tensor | None]]:
-        """The inputs that a call in place writes, and those that it only reads."""
-        written = {name: given[name] for name in self.in_place.values()}
+        """The inputs that a call, or one in place, writes, and those that it only reads."""
+        written = {name: given[name] for name in (*self.written, *self.in_place.values())}
         return written, {name: tensor for name, tensor in given.items() if name not in written}
 
     def like_of(self, name: str) -> str:

@@ -28,7 +28,10 @@ class Composed(NamedTuple):
         given = list(arguments)
         residual = given.pop(0).reshape(-1, x.shape[-1]) if self.work.has_residual else None
         scale = given.pop(0) if self.work.scaling == "static" else None
+        amax = given.pop(0) if self.work.has_amax and self.work.accumulates else None
         found = outputs(self.work, x.reshape(-1, x.shape[-1]), weight, residual, scale, *given)
+        if amax is not None:
+            amax.copy_(torch.maximum(amax, found.pop("amax")))
         return [
             found[name].view(x.shape) if name in ("sum", "q", "y") else found[name] for name in OUTPUTS if name in found
         ]

@@ -283,13 +283,16 @@ def _clear_amax_kernel(amax_ptr):
 
 
 @triton.jit(do_not_specialize=["partials"])
-def _reduce_amax_kernel(partial_ptr, amax_ptr, partials, BLOCK: tl.constexpr):
+def _reduce_amax_kernel(partial_ptr, amax_ptr, partials, BLOCK: tl.constexpr, ACCUMULATES: tl.constexpr):
     b_most = tl.zeros([BLOCK], dtype=tl.int32)
     for i_partial in range(0, partials, BLOCK):
         o_partial = i_partial + tl.arange(0, BLOCK)
         b_partial = tl.load(partial_ptr + o_partial, mask=o_partial < partials, other=0.0)
         b_most = tl.maximum(b_most, b_partial.to(tl.int32, bitcast=True))
-    tl.store(amax_ptr, tl.max(b_most, axis=0).to(tl.float32, bitcast=True))
+    b_amax = tl.max(b_most, axis=0)
+    if ACCUMULATES:
+        b_amax = tl.maximum(b_amax, tl.load(amax_ptr).to(tl.int32, bitcast=True))
+    tl.store(amax_ptr, b_amax.to(tl.float32, bitcast=True))
 
 
 def calls(
@@ -305,7 +308,7 @@ def calls(
 
     With `amax` as an output, two: programs end in an atomic maximum of its bits, before which a kernel of the same
     launch clears it; or each writes its own to the workspace, of which a second kernel takes the maximum. Either way
-    nothing depends on the order of programs, and the caller clears nothing.
+    nothing depends on the order of programs, and the caller clears nothing. An `amax` that accumulates is not cleared.
 
     Args:
         launch: from `resolve`.
@@ -335,15 +338,15 @@ def calls(
         kernel = quantize_split_kernel
     elif launch.looped:
         kernel = _quantize_persistent_kernel
-    return with_amax(launch, KernelCall(kernel, (launch.grid,), args, options), amax, workspace)
+    return with_amax(launch, work, KernelCall(kernel, (launch.grid,), args, options), amax, workspace)
 
 
-def with_amax(launch: Launch, main: KernelCall, amax: Any, workspace: Any) -> tuple[KernelCall, ...]:
+def with_amax(launch: Launch, work: Work, main: KernelCall, amax: Any, workspace: Any) -> tuple[KernelCall, ...]:
     """A kernel call with what clears the maximum over all rows before it, or takes it after it."""
-    if launch.finish == "atomic":
+    if launch.finish == "atomic" and not work.accumulates:
         return KernelCall(_clear_amax_kernel, (1,), (amax,), {"num_warps": 1}), main
     if launch.finish == "reduce":
-        reduction = {"BLOCK": _PARTIALS_AT_ONCE, "num_warps": 4}
+        reduction = {"BLOCK": _PARTIALS_AT_ONCE, "ACCUMULATES": work.accumulates, "num_warps": 4}
         return main, KernelCall(_reduce_amax_kernel, (1,), (workspace, amax, launch.grid), reduction)
     return (main,)
 

@@ -276,4 +276,4 @@ def calls(
         "num_warps": tile.num_warps,
     }
     main = KernelCall(_tile_kernel, (tile.grid,), args, options)
-    return kernels.with_amax(tile, main, tensors.get("amax"), workspace)
+    return kernels.with_amax(tile, work, main, tensors.get("amax"), workspace)

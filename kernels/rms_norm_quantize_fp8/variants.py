@@ -42,7 +42,7 @@ _OF_ALL = (
     Flag("is_rstd_left_out", "with_rstd"),
 )
 FLAGS = {
-    "static": (*_OF_ALL, Flag("store_amax", "no_amax")),
+    "static": (*_OF_ALL, Flag("store_amax", "no_amax"), Flag("is_amax_new", "amax_in_place")),
     "row": _OF_ALL,
     "block": (*_OF_ALL, Flag("is_row_major", "column_major")),
 }
@@ -62,6 +62,7 @@ class Work(NamedTuple):
         has_amax: whether the largest magnitude of the norm over all rows is an output.
         is_column_major: whether scales of neighbouring rows are neighbours in memory.
         has_rstd: whether rstd of each row, which a backward reads, is an output.
+        accumulates: whether that magnitude becomes the maximum of what the output has and of the norm.
         has_transpose: whether the quantized tensor is written transposed, too.
     """
 
@@ -75,6 +76,7 @@ class Work(NamedTuple):
     has_amax: bool
     is_column_major: bool
     has_rstd: bool = False
+    accumulates: bool = False
     has_transpose: bool = False
 
     @property
@@ -115,6 +117,7 @@ def _work(operator: str, variant: str) -> Work:
         scaling == "static" and "no_amax" not in off,
         "column_major" in off,
         "with_rstd" in off,
+        "amax_in_place" in off,
         kind == TRANSPOSE,
     )
 
@@ -131,6 +134,7 @@ def variant_of(work: Work) -> str:
         "rounded_sum": work.rounds_sum,
         "with_rstd": work.has_rstd,
         "no_amax": not work.has_amax,
+        "amax_in_place": work.accumulates,
         "column_major": work.is_column_major,
     }
     return "+".join(flag.off for flag in FLAGS[work.scaling] if has[flag.off])
