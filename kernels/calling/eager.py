@@ -58,7 +58,7 @@ class Plan:
         saved: shape and dtype of each saved input.
         backward: without and with gradients (hidden,), the kept launch behind its key of `written_out`.
         made: shape and dtype of each output, for an operation without a backward.
-        spans: bytes of each input, for an operation that can work in place.
+        spans: bytes of each input, for an operation that writes into some.
     """
 
     __slots__ = (
@@ -83,7 +83,9 @@ class Plan:
         self.backward: list[tuple[Any, Prepared | None]] = [(None, None), (None, None)]
         self.made = {} if operation.backward else operation.outputs_at(x)
         self.spans = (
-            [0 if tensor is None else span(tensor) for tensor in tensors.values()] if operation.in_place else []
+            [0 if tensor is None else span(tensor) for tensor in tensors.values()]
+            if operation.in_place or operation.written
+            else []
         )
 
 
@@ -116,7 +118,7 @@ def new_forward(
     """
     check(operation, tensors, scalars)
     given = dict(zip(operation.inputs, tensors, strict=True))
-    if is_in_place:
+    if is_in_place or operation.written:
         claim(*operation.divided(given))
     scalars = operation.scalars_of(tensors, tuple(map(float, scalars)))
     plan = Plan(operation, given, scalars, batch_invariant)
@@ -129,7 +131,7 @@ def new_forward(
         found: dict[str, Tensor | None] = dict(
             zip(operation.outputs, compose(operation, tensors, scalars, batch_invariant), strict=True)
         )
-        for name in operation.of_kind(operation.outputs, FACTORS) if batch_invariant and operation.backward else ():
+        for name in operation.factors if batch_invariant else ():
             factors = found[name]
             assert factors is not None
             found[name] = new_factors(factors, plan, factors.dtype).copy_(factors)
@@ -239,14 +241,14 @@ def _written(
 
 def new_output(operation: Operation, name: str, given: Mapping[str, Tensor | None], plan: Plan) -> Tensor:
     """Memory of an output: contiguous of the first input's shape, or (rows,) float32."""
+    x = given[operation.inputs[0]]
+    assert x is not None
+    if name in operation.factors:
+        return new_factors(x, plan)
     if not operation.backward:
-        x = given[operation.inputs[0]]
-        assert x is not None
         return new_of(x, *plan.made[name])
     like = given[operation.like_of(name)]
     assert like is not None
-    if operation.kinds[name] == FACTORS:
-        return new_factors(like, plan)
     return new_like(like)
 
 

@@ -6,6 +6,7 @@ gradient: no output has a graph.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,9 +60,14 @@ class Family:
         scalars: those that any of them has, with values that they may have.
         choices: names of the texts.
         operation_of: the operation of such texts.
+        written: an input besides, which some of the operations have, and write; None for none.
+        outputs: those that any of these has.
 
     Attributes:
+        outputs_of: of texts; names of the outputs.
         operator: of inputs, scalars, texts, and batch_invariant or None; returns a list of the outputs.
+        writing: the same with the input that is written behind the others; returns all `outputs`, empty where an
+            operation has none, as compilers take no list from what writes its inputs.
     """
 
     def __init__(
@@ -71,20 +77,27 @@ class Family:
         scalars: Mapping[str, float],
         choices: tuple[str, ...],
         operation_of: Callable[..., Operation],
+        written: str | None = None,
+        outputs: Sequence[str] = (),
     ) -> None:
         self.inputs, self.scalars, self.operation_of = inputs, scalars, operation_of
+        self._choices, self._written, self._outputs = len(choices), written, outputs
         self._members: dict[tuple[str, ...], Member] = {}
-        arguments = [f"Tensor {inputs[0]}", *(f"Tensor? {name}" for name in inputs[1:])]
-        arguments += [*(f"float {name}" for name in scalars), *(f"str {name}" for name in choices)]
-        schema = f"({', '.join(arguments)}, bool? batch_invariant) -> Tensor[]"
-        self.operator = define(name, schema, self._launch, self._shapes)
+        tensors = [f"Tensor {inputs[0]}", *(f"Tensor? {name}" for name in inputs[1:])]
+        others = [*(f"float {name}" for name in scalars), *(f"str {name}" for name in choices), "bool? batch_invariant"]
+        self.operator = define(name, f"({', '.join((*tensors, *others))}) -> Tensor[]", self._launch, self._shapes)
+        if written:
+            arguments = ", ".join((*tensors, f"Tensor(a!) {written}", *others))
+            schema = f"({arguments}) -> ({', '.join('Tensor' for _ in outputs)})"
+            launch, shapes = (partial(self._padded, call) for call in (self._launch, self._shapes))
+            self.writing = define(f"{name}_{written}_in_place", schema, launch, shapes)
 
-        def outputs(*choices: str) -> tuple[str, ...]:
+        def outputs_of(*choices: str) -> tuple[str, ...]:
             return self._member(choices).operation.outputs
 
         # Compilers call it in place of tracing it: what it returns depends on texts alone.
-        outputs._dynamo_marked_constant = True  # type: ignore[attr-defined]
-        self._outputs = outputs
+        outputs_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
+        self.outputs_of = outputs_of
 
     def call(
         self,
@@ -106,7 +119,7 @@ class Family:
         """
         if torch.compiler.is_compiling():
             made = self.dispatched(choices, given, scalars, batch_invariant)
-            return dict(zip(self._outputs(*choices), made, strict=True))
+            return dict(zip(self.outputs_of(*choices), made, strict=True))
         member = self._member(choices)
         operation = member.operation
         numbers = [scalars[name] for name in operation.defaults]
@@ -124,18 +137,25 @@ class Family:
         read = [given.get(name) for name in self.inputs]
         detached = [None if tensor is None else tensor.detach() for tensor in read]
         numbers = [number(name, scalars.get(name, value)) for name, value in self.scalars.items()]
-        made: list[Tensor] = self.operator(*detached, *numbers, *choices, batch_invariant)
-        return made
+        written = given.get(self._written or "")
+        if written is None:
+            made: list[Tensor] = self.operator(*detached, *numbers, *choices, batch_invariant)
+            return made
+        every = self.writing(*detached, written, *numbers, *choices, batch_invariant)
+        named = dict(zip(self._outputs, every, strict=True))
+        return [named[name] for name in self.outputs_of(*choices)]
 
     def _member(self, choices: tuple[str, ...]) -> Member:
         return self._members.get(choices) or self._members.setdefault(choices, Member(self, choices))
 
     def _split(self, arguments: Sequence[Any]) -> tuple[Member, list[Any], list[float], bool | None]:
         """The operation that the arguments of the operator ask for, with its inputs and scalars, and the mode."""
-        tensors, rest = arguments[: len(self.inputs)], arguments[len(self.inputs) :]
+        count = len(arguments) - len(self.scalars) - self._choices - 1
+        tensors, rest = arguments[:count], arguments[count:]
         numbers, choices = rest[: len(self.scalars)], tuple(rest[len(self.scalars) : -1])
         member = self._member(choices)
-        named = dict(zip((*self.inputs, *self.scalars), (*tensors, *numbers), strict=True))
+        inputs = (*self.inputs, self._written)[:count]
+        named = dict(zip((*inputs, *self.scalars), (*tensors, *numbers), strict=True))
         operation = member.operation
         return (
             member,
@@ -143,6 +163,11 @@ class Family:
             [named[name] for name in operation.defaults],
             rest[-1],
         )
+
+    def _padded(self, call: Callable[..., list[Tensor]], *arguments: Any) -> tuple[Tensor, ...]:
+        """All `outputs`, those of a call and empty ones."""
+        made = dict(zip(self._split(arguments)[0].operation.outputs, call(*arguments), strict=True))
+        return tuple(made[name] if name in made else arguments[0].new_empty(0) for name in self._outputs)
 
     def _launch(self, *arguments: Any) -> list[Tensor]:
         member, tensors, scalars, mode = self._split(arguments)

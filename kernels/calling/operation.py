@@ -17,7 +17,7 @@ from torch import Tensor
 from normtune.kernels.calling.dispatch import Cache
 from normtune.kernels.calling.requests import Tableless
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import INPUT, OUTPUT, WEIGHT, Buffer, Problem
+from normtune.kernels.problem import IN_OUT, INPUT, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.target import Target
 
 # The shape of a tensor of a call whose first input is (..., hidden): (..., hidden), (hidden,) or (...,). Columns of an
@@ -73,6 +73,8 @@ class Operation:
         checks: of the inputs, of which the first is a tensor: raises TypeError or ValueError for what this operation
             alone refuses.
         is_for_target: whether the kernels run on a target; elsewhere the formula serves.
+        marked: outputs (rows,) of an operation without a backward that the backward of another one reads: in the
+            batch-invariant mode they have the mark by which that recognises them.
         is_grouped: the kernels take rows as (outer, inner, groups, hidden) with any strides but the last, and columns
             of their own for each group.
     """
@@ -94,6 +96,7 @@ class Operation:
     x_dtypes: Mapping[torch.dtype, str] = field(default_factory=dict)
     checks: Callable[[Sequence[Any]], None] = lambda _: None
     is_for_target: Callable[[Target], bool] = lambda _: True
+    marked: tuple[str, ...] = ()
     is_grouped: bool = False
     # Launches of the forward by `written_out.forward`'s key.
     plans: "Cache[Any]" = field(default_factory=Cache)
@@ -112,12 +115,22 @@ class Operation:
     @cached_property
     def inputs(self) -> tuple[str, ...]:
         """The forward's inputs."""
-        return self._names(self.forward, INPUT, WEIGHT)
+        return self._names(self.forward, INPUT, WEIGHT, IN_OUT)
+
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        """The inputs that the forward writes, too."""
+        return self._names(self.forward, IN_OUT)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """The forward's outputs, those that a call returns first."""
         return self._names(self.forward, OUTPUT)
+
+    @cached_property
+    def factors(self) -> tuple[str, ...]:
+        """The forward's outputs (rows,) that a backward reads."""
+        return self.of_kind(self.outputs, FACTORS) if self.backward else self.marked
 
     @cached_property
     def results(self) -> int:
@@ -157,8 +170,8 @@ class Operation:
         return ROWS in kinds, COLUMNS in kinds
 
     def divided(self, given: Mapping[str, Tensor | None]) -> tuple[dict[str, Any], dict[str, Tensor | None]]:
-        """The inputs that a call in place writes, and those that it only reads."""
-        written = {name: given[name] for name in self.in_place.values()}
+        """The inputs that a call, or one in place, writes, and those that it only reads."""
+        written = {name: given[name] for name in (*self.written, *self.in_place.values())}
         return written, {name: tensor for name, tensor in given.items() if name not in written}
 
     def like_of(self, name: str) -> str:

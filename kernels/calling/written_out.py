@@ -64,10 +64,18 @@ _PLAN = """    key = plan = None
     if plan is None:
 """
 
+# Of tensors that the call writes: whether it may, and another version of them.
+_CLAIM = """    {sizes_of}, = plan.spans
+    if {overlap} or (({is_inference}) and not is_inference_mode_enabled()):
+        claim(*operation.divided(dict(zip(operation.inputs, ({inputs},)))))
+    else:
+        increment_version([{written}])
+"""
+
 _FORWARD = f"""
 def forward({{arguments}}, batch_invariant, is_saving):
 {_PLAN}        return new_forward(operation, key, ({{inputs}},), {{scalars}}, batch_invariant, is_saving)
-{{make}}
+{{claim}}{{make}}
     plan.launch.at(({{pointers}}, {{made_pointers}}), {{inputs}}, {{outputs}})
     return {{outputs}}, plan
 """
@@ -76,12 +84,7 @@ _IN_PLACE = f"""
 def in_place({{arguments}}, batch_invariant, is_saving=False):
 {_PLAN}        new_forward(operation, key, ({{inputs}},), {{scalars}}, batch_invariant, is_saving, True)
         return
-    {{sizes_of}}, = plan.spans
-    if {{overlap}} or (({{is_inference}}) and not is_inference_mode_enabled()):
-        claim(*operation.divided(dict(zip(operation.inputs, ({{inputs}},)))))
-    else:
-        increment_version([{{written}}])
-    plan.launch.at(({{pointers}}, {{target_pointers}}), {{inputs}}, {{targets}})
+{{claim}}    plan.launch.at(({{pointers}}, {{target_pointers}}), {{inputs}}, {{targets}})
 """
 
 _BACKWARD = """
@@ -124,43 +127,57 @@ def forward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
     """The forward of an operation, written out."""
     x = operation.inputs[0]
     makers = {
-        name: f"new_of({x}, *plan.made[{name!r}])"
+        name: f"new_factors({x}, plan){' if is_saving else None' * bool(operation.backward)}"
+        if name in operation.factors
+        else f"new_of({x}, *plan.made[{name!r}])"
         if not operation.backward
-        else f"new_factors({x}, plan) if is_saving else None"
-        if operation.kinds[name] == FACTORS
         else f"empty_like({operation.like_of(name)})"
         for name in operation.outputs
     }
     scope = {"plans": operation.plans, "new_forward": eager.new_forward, "new_factors": eager.new_factors}
-    scope["new_of"] = eager.new_of
+    scope |= {"new_of": eager.new_of, **_CLAIMING}
     return _function(
         *("forward", _FORWARD, operation, scope, operation.inputs, makers),
         scalars=_tuple(operation.defaults),
         is_in_place="",
+        claim=_claim(operation, operation.written) if operation.written else "",
     )
 
 
 def in_place_of(operation: Operation) -> Callable[..., None]:
     """The forward of an operation that writes into its inputs, written out; its launches are kept apart."""
-    scope = {"plans": operation.plans, "new_forward": eager.new_forward, "claim": claim}
-    scope |= {"increment_version": increment_version, "is_inference_mode_enabled": torch.is_inference_mode_enabled}
+    scope = {"plans": operation.plans, "new_forward": eager.new_forward, **_CLAIMING}
     targets = [operation.in_place.get(name) for name in operation.outputs]
-    written = tuple(operation.in_place.values())
-    overlapping = [
-        f"p_{one} < p_{other} + n_{other} and p_{other} < p_{one} + n_{one}"
-        for one, other in combinations(operation.inputs, 2)
-        if one in written or other in written
-    ]
     return _function(
         *("in_place", _IN_PLACE, operation, scope, operation.inputs, {}),
         scalars=_tuple(operation.defaults),
         is_in_place=", True",
         targets=", ".join(map(str, targets)),
         target_pointers=", ".join("None" if name is None else f"p_{name}" for name in targets),
+        claim=_claim(operation, tuple(operation.in_place.values())) if operation.in_place else "",
+    )
+
+
+_CLAIMING = {
+    "claim": claim,
+    "increment_version": increment_version,
+    "is_inference_mode_enabled": torch.is_inference_mode_enabled,
+}
+
+
+def _claim(operation: Operation, written: tuple[str, ...]) -> str:
+    """The code before a launch that writes these inputs."""
+    overlapping = [
+        f"p_{one} < p_{other} + n_{other} and p_{other} < p_{one} + n_{one}"
+        for one, other in combinations(operation.inputs, 2)
+        if one in written or other in written
+    ]
+    return _CLAIM.format(
+        inputs=", ".join(operation.inputs),
         sizes_of=", ".join(f"n_{name}" for name in operation.inputs),
-        overlap=" or ".join(overlapping) or "False",
+        overlap=" or ".join(overlapping),
         written=", ".join(written),
-        is_inference=" or ".join(f"{name}.is_inference()" for name in written) or "False",
+        is_inference=" or ".join(f"{name}.is_inference()" for name in written),
     )
 
 

@@ -13,7 +13,7 @@ from normtune.kernels.fused_add_rms_norm.operation import OPERATIONS
 
 Rounding = Literal["float32", "sum", "llama"]
 ROUNDINGS = get_args(Rounding)
-_CALLS = {rounding: Entry(operation) for rounding, operation in OPERATIONS.items()}
+CALLS = {rounding: Entry(operation) for rounding, operation in OPERATIONS.items()}
 
 
 def fused_add_rms_norm(
@@ -58,7 +58,7 @@ def fused_add_rms_norm(
     """
     if rounding not in ROUNDINGS:
         check_choice("rounding", rounding, ROUNDINGS)
-    calls = _CALLS[rounding]
+    calls = CALLS[rounding]
     if in_place is not False:
         check_flag("in_place", in_place)
         calls.call_in_place((x, residual, weight), (eps, offset), batch_invariant)

@@ -75,6 +75,7 @@ def quantize_split_kernel(
     q_ptr,
     y_ptr,
     amax_ptr,
+    rstd_ptr,
     rows,
     hidden,
     x_stride,
@@ -100,6 +101,7 @@ def quantize_split_kernel(
     HAS_RESIDUAL: tl.constexpr,
     ROUNDS_SUM: tl.constexpr,
     HAS_Y: tl.constexpr,
+    HAS_RSTD: tl.constexpr,
     COLUMN_MAJOR: tl.constexpr,
     HAS_AMAX: tl.constexpr,
     ATOMIC: tl.constexpr,
@@ -130,6 +132,8 @@ def quantize_split_kernel(
         b_x = b_read.to(tl.float32)
         b_square += b_x * b_x
     b_rstd = tl.rsqrt(tl.sum(b_square, axis=0) / hidden + eps)
+    if HAS_RSTD:
+        tl.store(rstd_ptr + i_row, b_rstd)
     b_most = tl.zeros([BLOCK_COL], dtype=tl.int32)
     t_norm = ()
     if SCALING == "row":

@@ -11,7 +11,7 @@ from torch import Tensor
 from normtune.kernels.calling.wide import transposed
 from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, blocks_of, padded_rows
 
-OUTPUTS = ("sum", "q", "scale", "amax", "y", "q_t")
+OUTPUTS = ("sum", "q", "scale", "amax", "y", "rstd", "q_t")
 
 
 class Composed(NamedTuple):
@@ -28,7 +28,10 @@ class Composed(NamedTuple):
         given = list(arguments)
         residual = given.pop(0).reshape(-1, x.shape[-1]) if self.work.has_residual else None
         scale = given.pop(0) if self.work.scaling == "static" else None
+        amax = given.pop(0) if self.work.has_amax and self.work.accumulates else None
         found = outputs(self.work, x.reshape(-1, x.shape[-1]), weight, residual, scale, *given)
+        if amax is not None:
+            amax.copy_(torch.maximum(amax, found.pop("amax")))
         return [
             found[name].view(x.shape) if name in ("sum", "q", "y") else found[name] for name in OUTPUTS if name in found
         ]
@@ -44,7 +47,7 @@ def outputs(
     offset: float,
     least_amax: float = 0.0,
 ) -> dict[str, Tensor]:
-    """`q`, and what there is of `sum`, `scale`, `amax`, `y` and `q_t`.
+    """`q`, and what there is of `sum`, `scale`, `amax`, `y`, `rstd` and `q_t`.
 
     Args:
         work: what is asked for.
@@ -66,13 +69,16 @@ def outputs(
     squares = wide.square()
     # A single row would be divided among threads, and summed in another order than one of several.
     means = (squares.expand(2, -1) if squares.shape[0] == 1 else squares).mean(-1, keepdim=True)[: squares.shape[0]]
-    norm = wide * torch.rsqrt(means + eps)
+    rstd = torch.rsqrt(means + eps)
+    norm = wide * rstd
     if work.rounds_product:
         norm = norm.to(x.dtype).float()
     if weight is not None:
         norm = norm * (weight.float() + offset)
     if work.rounds_norm:
         norm = norm.to(x.dtype).float()
+    if work.has_rstd:
+        found["rstd"] = rstd.reshape(-1)
     if work.has_y:
         found["y"] = norm.to(x.dtype)
     if work.has_amax:

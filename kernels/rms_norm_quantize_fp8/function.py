@@ -13,6 +13,8 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normtune.kernels.calling.arguments import check_choice, check_flag, check_kind, number
 from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
+from normtune.kernels.rms_norm_quantize_fp8.straight_through import call as straight_through
+from normtune.kernels.rms_norm_quantize_fp8.straight_through import is_needed
 from normtune.kernels.rms_norm_quantize_fp8.variants import LARGEST, SCALINGS, Work, blocks_of, padded_rows, variant_of
 
 # For each rounding: whether x * rstd is rounded to x's dtype, and whether the norm is.
@@ -27,9 +29,11 @@ class Quantized(NamedTuple):
     Attributes:
         q: of x's shape, FP8.
         scale: float32, the factor that multiplies back: as given (`static`), (..., 1) (`row`) or (..., blocks).
-        amax: (1,) float32, largest magnitude of the norm over the whole tensor; None if not asked for.
+        amax: (1,) float32, largest magnitude of the norm over the whole tensor, or the tensor given for it; None if
+            not asked for.
         y: the norm in x's dtype; None if not asked for.
         sum: x + residual in x's dtype; None without a residual.
+        rstd: (...,) float32, the factor 1 / sqrt(mean(x^2) + eps) of each row; None if not asked for.
         q_t: (hidden, rows), the transpose of q as a matrix (rows, hidden), contiguous; None if not asked for.
     """
 
@@ -38,6 +42,7 @@ class Quantized(NamedTuple):
     amax: Tensor | None = None
     y: Tensor | None = None
     sum: Tensor | None = None
+    rstd: Tensor | None = None
     q_t: Tensor | None = None
 
 
@@ -55,7 +60,9 @@ def rms_norm_quantize_fp8(
     rounding: str = "float32",
     layout: str = "row_major",
     return_amax: bool = False,
+    amax: Tensor | None = None,
     return_y: bool = False,
+    return_rstd: bool = False,
     return_transpose: bool = False,
     least_amax: float = 1e-10,
     batch_invariant: bool | None = None,
@@ -77,7 +84,7 @@ def rms_norm_quantize_fp8(
     its `rms_norm_per_block_quant` for groups of 128 is `block`, with rounding "product", without `round_sum`, and with
     least_amax 1 / 512 (for e4m3fn); both divide by the scale, which may round to the neighbouring FP8 value.
     FlashInfer's `rmsnorm_quant` and `fused_add_rmsnorm_quant` are `static`, without `round_sum`. Transformer
-    Engine's forward with delayed scaling is `static` with `return_amax`, its scale being the reciprocal of this one.
+    Engine's forward with delayed scaling is `static` with `amax`, its scale being the reciprocal of this one.
     DeepGEMM's `per_token_cast_to_fp8` of a norm is `block` with rounding "norm" and least_amax 1e-4; it reads scales in
     the layout "column_major".
 
@@ -99,7 +106,12 @@ def rms_norm_quantize_fp8(
         layout: of the scales of `block`: "row_major", or "column_major" with strides (1, rows rounded up to 4), as
             NVIDIA's tensor memory accelerator reads them; the padding holds zeros.
         return_amax: also return the amax of the tensor, only for `static`; nothing is to be cleared before.
-        return_y: also return the norm in x's dtype.
+        amax: (1,) or () float32, not negative, on x's device, only for `static`, in place of `return_amax`: it becomes
+            the maximum of itself and of the tensor's amax, in the same launch and without one that clears it. A change
+            in place for autograd; it may share memory with no other tensor of the call.
+        return_y: also return the norm in x's dtype; where x, weight or residual needs a gradient, y and the sum have a
+            graph.
+        return_rstd: also return 1 / sqrt(mean(x^2) + eps) of each row, of the same launch, for `rms_norm_backward`.
         return_transpose: also return q transposed, as a product with it takes over columns, only for `static`; in the
             same launch or in one after it, whichever the table has for the shape.
         least_amax: positive; the amax from which a scale is computed where the norm has a smaller one.
@@ -107,33 +119,46 @@ def rms_norm_quantize_fp8(
             `normtune.batch_invariant` and `normtune.use_batch_invariant`.
 
     Returns:
-        `Quantized`, contiguous but for scales in the column-major layout. Nothing has a gradient.
+        `Quantized`, contiguous but for scales in the column-major layout. With `return_y`, y and the sum are
+        differentiable in x, weight and residual: straight-through, with the gradients of `rms_norm` or
+        `fused_add_rms_norm` of the norm before it is rounded. Nothing else has a gradient, q least of all: autograd
+        would round a gradient that arrives there to FP8.
 
     Raises:
         TypeError: a tensor is none, or a number, text, dtype or flag is something else.
         ValueError: another property is wrong; the message names the argument and its value. Nothing was launched.
     """
-    tensors = (x, weight, residual, scale)
+    tensors = (x, weight, residual, scale, amax)
     if has_torch_function_variadic(*tensors):
         given: dict[str, Any] = {"eps": eps, "offset": offset, "scale": scale, "scaling": scaling, "dtype": dtype}
         given |= {"residual": residual, "round_sum": round_sum, "rounding": rounding, "layout": layout}
-        given |= {"return_amax": return_amax, "return_y": return_y, "return_transpose": return_transpose}
-        given |= {"least_amax": least_amax, "batch_invariant": batch_invariant}
+        given |= {"return_amax": return_amax, "amax": amax, "return_y": return_y, "return_rstd": return_rstd}
+        given |= {"return_transpose": return_transpose, "least_amax": least_amax}
+        given |= {"batch_invariant": batch_invariant}
         found: Quantized = handle_torch_function(rms_norm_quantize_fp8, tensors, x, weight, **given)
         return found
-    returned = (return_amax, return_y, return_transpose)
-    choice = (scaling, dtype, rounding, layout, round_sum, *returned, residual is not None)
+    read = {"x": x, "weight": weight, "residual": residual, "scale": scale, "amax": amax}
+    is_graded = return_y is True and is_needed(read)
+    returned = (return_amax, return_y, is_graded or return_rstd, return_transpose)
+    choice = (scaling, dtype, rounding, layout, round_sum, *returned, residual is not None, amax is not None)
     try:
         work, variant = _settled(*choice) if torch.compiler.is_compiling() else _kept_settled(*choice)
     except TypeError:  # also of values that cannot be kept
         work, variant = _settled(*choice)
     _check_scale(work, scale)
+    if amax is not None:
+        _check_one("amax", amax)
+        if amax is scale or amax.requires_grad:
+            problem = "is the scale, too" if amax is scale else "needs a gradient"
+            raise ValueError(f"amax {problem}: expected a tensor of its own without one, as the call writes it")
     least_amax = number("least_amax", least_amax)
     if least_amax <= 0:
         raise ValueError(f"least_amax is {least_amax!r}: expected a positive number")
-    read = {"x": x, "weight": weight, "residual": residual, "scale": None if scale is None else scale.view(1)}
+    read |= {name: one.view(1) for name, one in (("scale", scale), ("amax", amax)) if one is not None}
     scalars = {"eps": eps, "offset": offset, "least_amax": least_amax}
-    return _named(work, QUANTIZE.call((work.kind, variant), read, scalars, batch_invariant), x, scale)
+    call = straight_through if is_graded else QUANTIZE.call
+    made = _named(work, call((work.kind, variant), read, scalars, batch_invariant), x, scale, amax)
+    return made if return_rstd else made._replace(rstd=None)
 
 
 def _settled(
@@ -144,8 +169,10 @@ def _settled(
     round_sum: bool,
     return_amax: bool,
     return_y: bool,
+    return_rstd: bool,
     return_transpose: bool,
     has_residual: bool,
+    accumulates: bool,
 ) -> tuple[Work, str]:
     """What is asked for, and its variant.
 
@@ -163,18 +190,19 @@ def _settled(
     if dtype not in _DTYPES:
         raise ValueError(f"dtype is {dtype}: expected one of {', '.join(map(str, _DTYPES))}")
     flags = {"round_sum": round_sum, "return_amax": return_amax}
-    flags |= {"return_y": return_y, "return_transpose": return_transpose}
+    flags |= {"return_y": return_y, "return_rstd": return_rstd, "return_transpose": return_transpose}
     for name, flag in flags.items():
         check_flag(name, flag)
-    if return_amax and scaling != "static":
-        raise ValueError(f"return_amax is True with scaling {scaling!r}: expected 'static', other scales tell the amax")
+    if (return_amax or accumulates) and scaling != "static":
+        told = "amax is given" if accumulates else "return_amax is True"
+        raise ValueError(f"{told} with scaling {scaling!r}: expected 'static', other scales tell the amax")
     if return_transpose and scaling != "static":
         raise ValueError(f"return_transpose is True with scaling {scaling!r}: expected 'static'")
     if layout != "row_major" and scaling != "block":
         raise ValueError(f"layout is {layout!r} with scaling {scaling!r}: expected 'block'")
     work = Work(
         *(scaling, _DTYPES[dtype], *ROUNDINGS[rounding], return_y, has_residual, round_sum and has_residual),
-        *(return_amax, layout == "column_major", return_transpose),
+        *(return_amax or accumulates, layout == "column_major", return_rstd, accumulates, return_transpose),
     )
     return work, variant_of(work)
 
@@ -189,12 +217,16 @@ def _check_scale(work: Work, scale: Any) -> None:
         return
     if scale is None:
         raise ValueError("scale is None with scaling 'static': expected a float32 tensor (1,)")
-    check_kind("scale", scale)
-    if scale.dtype != torch.float32 or scale.dim() > 1 or scale.numel() != 1 or scale.layout != torch.strided:
-        raise ValueError(f"scale is {scale.dtype} with shape {tuple(scale.shape)}: expected float32, (1,) or ()")
+    _check_one("scale", scale)
 
 
-def _named(work: Work, found: dict[str, Tensor], x: Tensor, scale: Tensor | None) -> Quantized:
+def _check_one(name: str, one: Any) -> None:
+    check_kind(name, one)
+    if one.dtype != torch.float32 or one.dim() > 1 or one.numel() != 1 or one.layout != torch.strided:
+        raise ValueError(f"{name} is {one.dtype} with shape {tuple(one.shape)}: expected float32, (1,) or ()")
+
+
+def _named(work: Work, found: dict[str, Tensor], x: Tensor, scale: Tensor | None, amax: Tensor | None) -> Quantized:
     leading, hidden = x.shape[:-1], x.shape[-1]
     if work.scaling == "row":
         found["scale"] = found["scale"].view(*leading, 1)
@@ -208,4 +240,8 @@ def _named(work: Work, found: dict[str, Tensor], x: Tensor, scale: Tensor | None
             found["scale"] = found["scale"].view(*leading, blocks)
     elif scale is not None:
         found["scale"] = scale
+    if amax is not None:
+        found["amax"] = amax
+    if "rstd" in found:
+        found["rstd"] = found["rstd"].view(leading)
     return Quantized(**found)

@@ -44,6 +44,7 @@ def _tile(
     scale_ptr,
     q_ptr,
     y_ptr,
+    rstd_ptr,
     i_block,
     rows,
     hidden,
@@ -68,6 +69,7 @@ def _tile(
     HAS_RESIDUAL: tl.constexpr,
     ROUNDS_SUM: tl.constexpr,
     HAS_Y: tl.constexpr,
+    HAS_RSTD: tl.constexpr,
     COLUMN_MAJOR: tl.constexpr,
 ):
     """Quantize a block of rows; returns the bits of the largest magnitude of each row, int32, for `static`."""
@@ -84,6 +86,8 @@ def _tile(
         if ROUNDS_SUM:
             b_x = b_x.to(DTYPE).to(tl.float32)
     b_rstd = tl.rsqrt(tl.sum(b_x * b_x, axis=1) / hidden + eps)
+    if HAS_RSTD:
+        tl.store(rstd_ptr + o_row, b_rstd, mask=m_row)
     b_norm = norm(b_x, b_rstd[:, None], b_weight[None, :], DTYPE, ROUNDS_PRODUCT, ROUNDS_NORM)
     if HAS_Y:
         store_tile(y_ptr, extent(y_stride, ALIGNMENT), o_row, o_col, mask, b_norm)
@@ -118,6 +122,7 @@ def _quantize_kernel(
     q_ptr,
     y_ptr,
     amax_ptr,
+    rstd_ptr,
     rows,
     hidden,
     x_stride,
@@ -141,6 +146,7 @@ def _quantize_kernel(
     HAS_RESIDUAL: tl.constexpr,
     ROUNDS_SUM: tl.constexpr,
     HAS_Y: tl.constexpr,
+    HAS_RSTD: tl.constexpr,
     COLUMN_MAJOR: tl.constexpr,
     HAS_AMAX: tl.constexpr,
     ATOMIC: tl.constexpr,
@@ -154,6 +160,7 @@ def _quantize_kernel(
         scale_ptr,
         q_ptr,
         y_ptr,
+        rstd_ptr,
         tl.program_id(0),
         rows,
         hidden,
@@ -178,6 +185,7 @@ def _quantize_kernel(
         HAS_RESIDUAL,
         ROUNDS_SUM,
         HAS_Y,
+        HAS_RSTD,
         COLUMN_MAJOR,
     )
     if HAS_AMAX:
@@ -194,6 +202,7 @@ def _quantize_persistent_kernel(
     q_ptr,
     y_ptr,
     amax_ptr,
+    rstd_ptr,
     rows,
     hidden,
     x_stride,
@@ -217,6 +226,7 @@ def _quantize_persistent_kernel(
     HAS_RESIDUAL: tl.constexpr,
     ROUNDS_SUM: tl.constexpr,
     HAS_Y: tl.constexpr,
+    HAS_RSTD: tl.constexpr,
     COLUMN_MAJOR: tl.constexpr,
     HAS_AMAX: tl.constexpr,
     ATOMIC: tl.constexpr,
@@ -233,6 +243,7 @@ def _quantize_persistent_kernel(
             scale_ptr,
             q_ptr,
             y_ptr,
+            rstd_ptr,
             i_block,
             rows,
             hidden,
@@ -257,6 +268,7 @@ def _quantize_persistent_kernel(
             HAS_RESIDUAL,
             ROUNDS_SUM,
             HAS_Y,
+            HAS_RSTD,
             COLUMN_MAJOR,
         )
         if HAS_AMAX:
@@ -271,13 +283,16 @@ def _clear_amax_kernel(amax_ptr):
 
 
 @triton.jit(do_not_specialize=["partials"])
-def _reduce_amax_kernel(partial_ptr, amax_ptr, partials, BLOCK: tl.constexpr):
+def _reduce_amax_kernel(partial_ptr, amax_ptr, partials, BLOCK: tl.constexpr, ACCUMULATES: tl.constexpr):
     b_most = tl.zeros([BLOCK], dtype=tl.int32)
     for i_partial in range(0, partials, BLOCK):
         o_partial = i_partial + tl.arange(0, BLOCK)
         b_partial = tl.load(partial_ptr + o_partial, mask=o_partial < partials, other=0.0)
         b_most = tl.maximum(b_most, b_partial.to(tl.int32, bitcast=True))
-    tl.store(amax_ptr, tl.max(b_most, axis=0).to(tl.float32, bitcast=True))
+    b_amax = tl.max(b_most, axis=0)
+    if ACCUMULATES:
+        b_amax = tl.maximum(b_amax, tl.load(amax_ptr).to(tl.int32, bitcast=True))
+    tl.store(amax_ptr, b_amax.to(tl.float32, bitcast=True))
 
 
 def calls(
@@ -293,7 +308,7 @@ def calls(
 
     With `amax` as an output, two: programs end in an atomic maximum of its bits, before which a kernel of the same
     launch clears it; or each writes its own to the workspace, of which a second kernel takes the maximum. Either way
-    nothing depends on the order of programs, and the caller clears nothing.
+    nothing depends on the order of programs, and the caller clears nothing. An `amax` that accumulates is not cleared.
 
     Args:
         launch: from `resolve`.
@@ -312,6 +327,7 @@ def calls(
     args = (
         *(tensors.get(name) for name in names),
         workspace if launch.finish == "reduce" else amax,
+        tensors.get("rstd"),
         *(problem.rows, problem.hidden),
         *(0 if tensors.get(name) is None else tensors[name].stride(0) for name in of_rows),
         *(padded_rows(problem.rows), eps, offset, least_amax),
@@ -322,15 +338,15 @@ def calls(
         kernel = quantize_split_kernel
     elif launch.looped:
         kernel = _quantize_persistent_kernel
-    return with_amax(launch, KernelCall(kernel, (launch.grid,), args, options), amax, workspace)
+    return with_amax(launch, work, KernelCall(kernel, (launch.grid,), args, options), amax, workspace)
 
 
-def with_amax(launch: Launch, main: KernelCall, amax: Any, workspace: Any) -> tuple[KernelCall, ...]:
+def with_amax(launch: Launch, work: Work, main: KernelCall, amax: Any, workspace: Any) -> tuple[KernelCall, ...]:
     """A kernel call with what clears the maximum over all rows before it, or takes it after it."""
-    if launch.finish == "atomic":
+    if launch.finish == "atomic" and not work.accumulates:
         return KernelCall(_clear_amax_kernel, (1,), (amax,), {"num_warps": 1}), main
     if launch.finish == "reduce":
-        reduction = {"BLOCK": _PARTIALS_AT_ONCE, "num_warps": 4}
+        reduction = {"BLOCK": _PARTIALS_AT_ONCE, "ACCUMULATES": work.accumulates, "num_warps": 4}
         return main, KernelCall(_reduce_amax_kernel, (1,), (workspace, amax, launch.grid), reduction)
     return (main,)
 
@@ -348,6 +364,7 @@ def _options(launch: Launch, problem: Problem, work: Work) -> dict[str, Any]:
         "HAS_RESIDUAL": work.has_residual,
         "ROUNDS_SUM": work.rounds_sum,
         "HAS_Y": work.has_y,
+        "HAS_RSTD": work.has_rstd,
         "COLUMN_MAJOR": work.is_column_major,
         "HAS_AMAX": work.has_amax,
         "ATOMIC": launch.finish == "atomic",

@@ -14,7 +14,7 @@ from normtune.kernels.calling.forward_only import Family
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_quantize_fp8.composed import Composed
+from normtune.kernels.rms_norm_quantize_fp8.composed import OUTPUTS, Composed
 from normtune.kernels.rms_norm_quantize_fp8.launch import check_target
 from normtune.kernels.rms_norm_quantize_fp8.spec import SPECS
 from normtune.kernels.rms_norm_quantize_fp8.variants import FAMILY, Work, work_of
@@ -62,7 +62,8 @@ def _operation(scaling: str, variant: str) -> Operation:
         flags={flag.name: flag.off not in off for flag in spec.flags},
         checks=partial(_checks, work.has_residual),
         is_for_target=partial(_is_for_target, work),
+        marked=("rstd",) if work.has_rstd else (),
     )
 
 
-QUANTIZE = Family(FAMILY, INPUTS, _DEFAULTS, ("scaling", "variant"), _operation)
+QUANTIZE = Family(FAMILY, INPUTS, _DEFAULTS, ("scaling", "variant"), _operation, "amax", OUTPUTS)

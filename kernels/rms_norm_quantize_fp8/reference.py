@@ -16,7 +16,7 @@ from torch import Tensor
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm import reference as of_rms_norm
 from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, blocks_of, padded_rows, work_of
-from normtune.kernels.rounding import FLOAT32_EPSILON, Expected
+from normtune.kernels.rounding import FLOAT32_EPSILON, RSTD_UNITS, Expected, unit_in_last_place
 
 # Of the float32 norm, relative: the sum of squares, its root, and two products.
 _NORM_ERROR = 8 * FLOAT32_EPSILON
@@ -77,6 +77,8 @@ def inputs(problem: Problem, generator: torch.Generator, device: torch.device, h
         tensors["residual"] = residual.to(tensors["x"].dtype)
     if work.scaling == "static":
         tensors["scale"] = torch.tensor([1.7 / work.largest], dtype=torch.float32, device=device)
+    if work.has_amax and work.accumulates:  # beyond the norms of some problems and below those of others
+        tensors["amax"] = torch.full((1,), 4.0, device=device)
     return tensors
 
 
@@ -93,7 +95,7 @@ def reference(
         least_amax: least magnitude from which a scale is computed.
 
     Returns:
-        `q`, and what the operator and variant have of `scale`, `amax`, `y`, `sum` and `q_t`.
+        `q`, and what the operator and variant have of `scale`, `amax`, `y`, `sum`, `rstd` and `q_t`.
     """
     work = work_of(problem)
     x, dtype = tensors["x"].double(), tensors["x"].dtype
@@ -103,12 +105,16 @@ def reference(
         rounded = total.to(dtype).double()
         expected["sum"] = Expected(rounded, torch.zeros_like(rounded))
         x = rounded if work.rounds_sum else total.double()
-    norm = _norm(work, x, tensors["weight"].double() + offset, eps, dtype)
+    rstd = torch.rsqrt(x.square().mean(dim=1) + eps)
+    norm = _norm(work, x * rstd[:, None], tensors["weight"].double() + offset, dtype)
+    if work.has_rstd:
+        expected["rstd"] = Expected(rstd, RSTD_UNITS * unit_in_last_place(rstd, torch.float32))
     if work.has_y:
         expected["y"] = norm.rounded(dtype).expected()
     magnitude = norm.magnitude()
     if work.has_amax:
-        expected["amax"] = Interval(*(end.amax().reshape(1) for end in magnitude)).expected()
+        before = tensors["amax"].double() if work.accumulates else 0.0
+        expected["amax"] = Interval(*(end.amax().reshape(1).clamp(min=before) for end in magnitude)).expected()
     if work.scaling == "static":
         scale = Interval(*(2 * [tensors["scale"].double()]))
         expected["q"] = _quantized(work, norm, scale)
@@ -125,8 +131,7 @@ def reference(
     return expected | {"scale": stored.expected(), "q": _quantized(work, norm, wide)}
 
 
-def _norm(work: Work, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Interval:
-    product = x * torch.rsqrt(x.square().mean(dim=1, keepdim=True) + eps)
+def _norm(work: Work, product: Tensor, weight: Tensor, dtype: torch.dtype) -> Interval:
     norm = Interval(product, product).widened(_NORM_ERROR)
     if work.rounds_product:
         norm = norm.rounded(dtype)

@@ -11,7 +11,7 @@ from itertools import product
 
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, register
-from normtune.kernels.problem import INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
+from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.rms_norm_quantize_fp8.config import QuantizeConfig, TransposingConfig
 from normtune.kernels.rms_norm_quantize_fp8.launch import MAX_ELEMENTS_PER_THREAD, resolve, resolve_transposing
 from normtune.kernels.rms_norm_quantize_fp8.variants import (
@@ -69,9 +69,11 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
         rows = padded_rows(problem.rows) if work.is_column_major else problem.rows
         buffers.append(Buffer("scale", (rows * blocks_of(problem.hidden),), "float32", OUTPUT))
     if work.has_amax:
-        buffers.append(Buffer("amax", (1,), "float32", OUTPUT))
+        buffers.append(Buffer("amax", (1,), "float32", IN_OUT if work.accumulates else OUTPUT))
     if work.has_y:
         buffers.append(Buffer("y", shape, dtype, OUTPUT))
+    if work.has_rstd:
+        buffers.append(Buffer("rstd", (problem.rows,), "float32", OUTPUT))
     if work.has_transpose:
         buffers.append(Buffer("q_t", shape[::-1], work.q_dtype, OUTPUT))
     return tuple(buffers)

@@ -101,6 +101,7 @@ def _tile_kernel(
     y_ptr,
     q_t_ptr,
     amax_ptr,
+    rstd_ptr,
     rows,
     hidden,
     x_stride,
@@ -122,6 +123,7 @@ def _tile_kernel(
     HAS_RESIDUAL: tl.constexpr,
     ROUNDS_SUM: tl.constexpr,
     HAS_Y: tl.constexpr,
+    HAS_RSTD: tl.constexpr,
     HAS_AMAX: tl.constexpr,
     ATOMIC: tl.constexpr,
     NUM_STAGES: tl.constexpr,
@@ -216,6 +218,8 @@ def _tile_kernel(
                 HAS_Y,
             )
             b_most = tl.maximum(b_most, b_bits)
+    if HAS_RSTD:
+        tl.store(rstd_ptr + o_row, b_rstd, mask=m_row)
     if HAS_AMAX:
         end_amax(amax_ptr, tl.max(b_most, axis=0), ATOMIC)
 
@@ -247,6 +251,7 @@ def calls(
     args = (
         *(tensors.get(name) for name in ("x", "residual", "weight", "scale", "sum", "q", "y", "q_t")),
         workspace if tile.finish == "reduce" else tensors.get("amax"),
+        tensors.get("rstd"),
         *(problem.rows, problem.hidden),
         *(0 if tensors.get(name) is None else tensors[name].stride(0) for name in of_rows),
         *(eps, offset),
@@ -264,10 +269,11 @@ def calls(
         "HAS_RESIDUAL": work.has_residual,
         "ROUNDS_SUM": work.rounds_sum,
         "HAS_Y": work.has_y,
+        "HAS_RSTD": work.has_rstd,
         "HAS_AMAX": work.has_amax,
         "ATOMIC": tile.finish == "atomic",
         "NUM_STAGES": tile.num_stages,
         "num_warps": tile.num_warps,
     }
     main = KernelCall(_tile_kernel, (tile.grid,), args, options)
-    return kernels.with_amax(tile, main, tensors.get("amax"), workspace)
+    return kernels.with_amax(tile, work, main, tensors.get("amax"), workspace)

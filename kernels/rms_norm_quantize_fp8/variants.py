@@ -39,9 +39,10 @@ _OF_ALL = (
     Flag("is_y_left_out", "with_y"),
     Flag("is_without_residual", "with_residual"),
     Flag("is_sum_wide", "rounded_sum"),
+    Flag("is_rstd_left_out", "with_rstd"),
 )
 FLAGS = {
-    "static": (*_OF_ALL, Flag("store_amax", "no_amax")),
+    "static": (*_OF_ALL, Flag("store_amax", "no_amax"), Flag("is_amax_new", "amax_in_place")),
     "row": _OF_ALL,
     "block": (*_OF_ALL, Flag("is_row_major", "column_major")),
 }
@@ -60,6 +61,8 @@ class Work(NamedTuple):
         rounds_sum: whether that sum is rounded to the dtype of x before it is normalized.
         has_amax: whether the largest magnitude of the norm over all rows is an output.
         is_column_major: whether scales of neighbouring rows are neighbours in memory.
+        has_rstd: whether rstd of each row, which a backward reads, is an output.
+        accumulates: whether that magnitude becomes the maximum of what the output has and of the norm.
         has_transpose: whether the quantized tensor is written transposed, too.
     """
 
@@ -72,6 +75,8 @@ class Work(NamedTuple):
     rounds_sum: bool
     has_amax: bool
     is_column_major: bool
+    has_rstd: bool = False
+    accumulates: bool = False
     has_transpose: bool = False
 
     @property
@@ -111,6 +116,8 @@ def _work(operator: str, variant: str) -> Work:
         "rounded_sum" in off,
         scaling == "static" and "no_amax" not in off,
         "column_major" in off,
+        "with_rstd" in off,
+        "amax_in_place" in off,
         kind == TRANSPOSE,
     )
 
@@ -125,7 +132,9 @@ def variant_of(work: Work) -> str:
         "with_y": work.has_y,
         "with_residual": work.has_residual,
         "rounded_sum": work.rounds_sum,
+        "with_rstd": work.has_rstd,
         "no_amax": not work.has_amax,
+        "amax_in_place": work.accumulates,
         "column_major": work.is_column_major,
     }
     return "+".join(flag.off for flag in FLAGS[work.scaling] if has[flag.off])

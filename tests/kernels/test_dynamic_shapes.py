@@ -28,6 +28,11 @@ def quantize(**options):
     return call
 
 
+def quantize_to_train(x):
+    found = normtune.rms_norm_quantize_fp8(x, WEIGHT, scaling="row", residual=x.cos(), return_y=True)
+    return found.y + 2 * found.sum
+
+
 def fused_in_place(x):
     x, residual = x * 2, x.cos()
     y, s = normtune.fused_add_rms_norm(x, residual, WEIGHT, in_place=True)
@@ -72,6 +77,7 @@ CALLS = {
     "quantize row": quantize(scaling="row", rounding="product"),
     "quantize block": quantize(scaling="block"),
     "quantize block, column-major": quantize(scaling="block", layout="column_major"),
+    "training in FP8": quantize_to_train,
     "transpose_fp8": transposed,
     "qk_norm": lambda x: normtune.qk_norm(x, HEAD, HEAD, 2, 1),
     "qk_norm in place": heads_in_place,

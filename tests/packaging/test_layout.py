@@ -58,7 +58,8 @@ ROOMS = {
     ),
     "kernels/rms_norm_quantize_fp8": Room(
         rf"(?!{LIGHT}|{SPECS})kernels/rms_norm_quantize_fp8/",
-        "light specs kernels kernels/tiles kernels/calling kernels/rms_norm kernels/transpose_fp8",
+        "light specs kernels kernels/tiles kernels/calling kernels/rms_norm kernels/fused_add_rms_norm "
+        "kernels/transpose_fp8",
         "torch triton",
     ),
     "kernels/qk_norm": Room(

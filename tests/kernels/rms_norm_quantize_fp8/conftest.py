@@ -32,7 +32,7 @@ def outputs_of() -> Callable[..., dict[str, Tensor]]:
             buffer.name: torch.full(buffer.shape, float("nan")).to(getattr(torch, buffer.dtype))
             for buffer in spec.buffers(problem)
             if buffer.role == "output"
-        }
+        } | {buffer.name: inputs[buffer.name].clone() for buffer in spec.buffers(problem) if buffer.role == "in-out"}
         workspace = torch.full((max(1, launch.workspace),), float("nan"))
         run(spec.calls(launch, problem, {**inputs, **outputs}, workspace, {**spec.scalars, **scalars}))
         return outputs

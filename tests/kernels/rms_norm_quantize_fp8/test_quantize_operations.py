@@ -21,6 +21,8 @@ def test_inputs_and_outputs_are_those_of_the_variant():
     assert (block.inputs, block.outputs) == (("x", "weight"), ("q", "scale", "y"))
     assert static.kinds["scale"] == static.kinds["amax"] == block.kinds["scale"] == OTHERS
     assert (static.results, block.results) == (3, 3)
+    adding = operation("static", "amax_in_place")
+    assert (adding.inputs, adding.outputs, adding.written) == (("x", "weight", "scale", "amax"), ("q",), ("amax",))
     made = block.outputs_at(torch.empty(2, 3, 300, dtype=torch.float16, device="meta"))
     assert made == {
         "q": ((2, 3, 300), torch.float8_e4m3fn),
@@ -29,11 +31,11 @@ def test_inputs_and_outputs_are_those_of_the_variant():
     }
 
 
-def test_a_sum_that_is_rounded_is_another_operation_only_where_there_is_one():
-    work, variant = _settled("row", torch.float8_e4m3fn, "float32", "row_major", True, False, False, False, True)
-    assert work.rounds_sum and variant == "with_residual+rounded_sum"
-    work, variant = _settled("row", torch.float8_e4m3fn, "float32", "row_major", True, False, False, False, False)
-    assert not work.rounds_sum and variant == ""
+@pytest.mark.parametrize(("has_residual", "variant"), [(True, "with_residual+rounded_sum"), (False, "")])
+def test_a_sum_that_is_rounded_is_another_operation_only_where_there_is_one(has_residual, variant):
+    choice = ("row", torch.float8_e4m3fn, "float32", "row_major", True, *4 * (False,), has_residual, False)
+    work, found = _settled(*choice)
+    assert (work.rounds_sum, found) == (has_residual, variant)
 
 
 def test_the_call_is_written_out_without_a_graph():
@@ -42,10 +44,10 @@ def test_the_call_is_written_out_without_a_graph():
 
 
 @pytest.mark.parametrize("scaling", ["static", "row", "block"])
-def test_inputs_that_need_gradients_are_detached(scaling):
+def test_without_y_inputs_that_need_gradients_are_detached(scaling):
     x, weight = torch.randn(3, 40, requires_grad=True), torch.ones(40, requires_grad=True)
     scale = torch.ones(1, requires_grad=True) if scaling == "static" else None
-    found = normtune.rms_norm_quantize_fp8(x, weight, scaling=scaling, scale=scale, residual=x, return_y=True)
+    found = normtune.rms_norm_quantize_fp8(x, weight, scaling=scaling, scale=scale, residual=x, return_rstd=True)
     assert not any(tensor.requires_grad for tensor in found if tensor is not None and tensor is not scale)
 
 
