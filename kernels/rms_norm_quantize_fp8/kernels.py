@@ -25,6 +25,7 @@ from normtune.kernels.rms_norm_quantize_fp8.fp8 import (
     scale_of,
     store_blocks,
 )
+from normtune.kernels.rms_norm_quantize_fp8.parts import quantize_parts_kernel
 from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, padded_rows, work_of
 from normtune.kernels.tiles.launch import MAX_HELD_BYTES, Launch
 from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, row_block, store_tile, tile_mask
@@ -333,12 +334,14 @@ def calls(
         *(padded_rows(problem.rows), eps, offset, least_amax),
     )
     options = _options(launch, problem, work)
-    kernel = _quantize_kernel
-    if launch.chunks:
+    kernel, grid = _quantize_kernel, (launch.grid,)
+    if launch.slice_col:
+        kernel, grid = quantize_parts_kernel, (launch.grid, triton.cdiv(problem.hidden, launch.slice_col))
+    elif launch.chunks:
         kernel = quantize_split_kernel
     elif launch.looped:
         kernel = _quantize_persistent_kernel
-    return with_amax(launch, work, KernelCall(kernel, (launch.grid,), args, options), amax, workspace)
+    return with_amax(launch, work, KernelCall(kernel, grid, args, options), amax, workspace)
 
 
 def with_amax(launch: Launch, work: Work, main: KernelCall, amax: Any, workspace: Any) -> tuple[KernelCall, ...]:
@@ -377,5 +380,7 @@ def _options(launch: Launch, problem: Problem, work: Work) -> dict[str, Any]:
             is_held = row * (itemsize if work.rounds_sum else 4) <= _MAX_SUM_BYTES
         holds_norm = work.scaling == "row" and 4 * row <= MAX_HELD_BYTES
         return options | {"CHUNKS": launch.chunks, "IS_HELD": is_held or holds_norm, "NORM_IS_HELD": holds_norm}
+    if launch.slice_col:
+        return options | {"PART_COL": launch.slice_col}
     options["BLOCK_ROW"] = launch.block_row
     return options | {"NUM_STAGES": launch.num_stages} if launch.looped else options

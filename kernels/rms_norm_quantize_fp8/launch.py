@@ -40,7 +40,7 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
     """The launch of one of the three operators.
 
     Args:
-        config: schedule `row`, `block_row`, `persistent` or `split`.
+        config: schedule `row`, `block_row`, `parts`, `persistent` or `split`.
         problem: rows, hidden and dtype of x; the variant decides on the rest.
         target: limits of the GPU.
         alignment: largest power of two up to 16 that divides hidden and all row strides; None for contiguous tensors.
@@ -55,7 +55,7 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
         if work.scaling == "block" and launch.block_col % BLOCK and launch.chunks > 1:
             raise IllegalConfigError(f"chunks of {launch.block_col} columns cut blocks of {BLOCK}")
         launch = launch._replace(looped=False, grid=problem.rows, num_stages=1)
-    elif config.schedule in ("row", "block_row", "persistent"):
+    elif config.schedule in ("row", "block_row", "parts", "persistent"):
         launch = tile(config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed_tiles=1 + work.has_residual)
     else:
         raise IllegalConfigError(f"schedule {config.schedule!r} does not exist for {problem.operator}")
@@ -68,7 +68,7 @@ def _with_amax(config: Config, work: Work, launch: Launch) -> Launch:
         return launch
     if config.amax == "atomic":
         return launch._replace(finish="atomic")
-    if config.amax != "reduce":
+    if config.amax != "reduce" or config.schedule == "parts":
         raise IllegalConfigError(f"amax {config.amax!r} cannot end the maximum over all rows")
     if launch.grid > MAX_PARTIALS:
         raise IllegalConfigError(f"{launch.grid} partial maxima exceed {MAX_PARTIALS}")

@@ -12,6 +12,7 @@ from itertools import product
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
+from normtune.kernels.rms_norm.space import parts
 from normtune.kernels.rms_norm_quantize_fp8.config import QuantizeConfig, TransposingConfig
 from normtune.kernels.rms_norm_quantize_fp8.launch import MAX_ELEMENTS_PER_THREAD, resolve, resolve_transposing
 from normtune.kernels.rms_norm_quantize_fp8.variants import (
@@ -99,6 +100,8 @@ def _space(name: str, problem: Problem, target: Target) -> list[Config]:
                     QuantizeConfig("persistent", block_row, num_warps, num_stages, per_sm, amax=amax)
                     for num_stages, per_sm in product(stages, programs)
                 ]
+        of_parts = parts(problem, target, warps, (1, 2), (least, most)) if amax != "reduce" else []
+        chosen += [QuantizeConfig("parts", 1, one.num_warps, 1, one.programs_per_sm, amax=amax) for one in of_parts]
         chosen += [
             QuantizeConfig("split", 1, num_warps, block_col=columns, amax=amax)
             for columns, num_warps in chunks
@@ -164,6 +167,7 @@ def _register(scaling: str) -> OperatorSpec:
                 "normtune.kernels.rms_norm_quantize_fp8.fp8",
                 "normtune.kernels.rms_norm_quantize_fp8.kernels",
                 "normtune.kernels.rms_norm_quantize_fp8.launch",
+                "normtune.kernels.rms_norm_quantize_fp8.parts",
                 "normtune.kernels.rms_norm_quantize_fp8.variants",
                 "normtune.kernels.tiles.launch",
                 "normtune.kernels.tiles.tile",

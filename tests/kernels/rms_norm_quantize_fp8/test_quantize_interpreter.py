@@ -8,7 +8,8 @@ import torch
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm_quantize_fp8.variants import FLAGS, operator_name
+from normtune.kernels.rms_norm_quantize_fp8.config import QuantizeConfig
+from normtune.kernels.rms_norm_quantize_fp8.variants import FLAGS, operator_name, work_of
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import compare
@@ -46,6 +47,23 @@ def test_outputs_are_within_rounding(scaling, variant, rows, hidden, outputs_of)
             compare(outputs, expected)
         except RuntimeError as error:
             pytest.fail(f"{config} {dtype}: {error}")
+
+
+@pytest.mark.parametrize(("scaling", "variant"), VARIANTS)
+def test_parts_have_the_bits_of_whole_rows(scaling, variant, outputs_of):
+    spec = operator(operator_name(scaling))
+    target = TARGET._replace(name="gfx942" if "fnuz" in variant else "sm_89", sms=60)
+    for rows, hidden, dtype in ((1, 1500, "float32"), (5, 2051, "float16")):
+        problem = spec.problem(rows, hidden, dtype, variant)
+        inputs = spec.references().inputs(problem, torch.Generator().manual_seed(hidden), torch.device("cpu"), True)
+        found = []
+        for schedule in ("row", "parts"):
+            config = QuantizeConfig(schedule, 1, 4, 1, 1, amax="atomic" if work_of(problem).has_amax else "none")
+            launch = spec.launch(config, problem, target)
+            found.append(outputs_of(spec, problem, launch, inputs))
+        assert launch.slice_col == 512 < launch.block_col
+        for name, tensor in found[0].items():
+            assert torch.equal(tensor.view(torch.uint8), found[1][name].view(torch.uint8)), name
 
 
 @pytest.mark.parametrize(("hidden", "stride"), [(64, 80), (64, 67), (129, 144)])
