@@ -7,6 +7,8 @@ from functools import partial
 import pytest
 import torch
 
+pytest.importorskip("expecttest", reason="torch's own test cases import it")
+
 with pytest.MonkeyPatch.context() as patch:
     # Read at import: a test may not wait for what they would look up.
     patch.setenv("PYTORCH_TEST_WITH_SLOW", "0")
