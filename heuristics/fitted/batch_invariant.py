@@ -36,8 +36,8 @@ from normtune.kernels.problem import MAX_ROWS, Problem
 # Millionths: leaves that together gain less than a tenth of a percent are dropped.
 TOLERANCE = 1000
 # Millionths: 2.7 times. One config for all rows is a compromise, and the mean alone would trade few rows for many: at
-# hidden 96 of the H200's backward in bfloat16 it took a config that loses 27 times at 262144 rows. If no tree stays
-# within the cap, the mean decides.
+# hidden 96 of the H200's backward in bfloat16 it took a config that loses 27 times at 262144 rows. Of a size at which
+# none stays within the cap, the least that a config loses at worst is the cap.
 CAP = 1_000_000
 # Numbers of rows at which launches are compared: the operators of normtune are tested at all of them.
 _ROWS = (1, 2, 16, 100, 4096, 65536, 1 << 24, MAX_ROWS)
@@ -95,16 +95,13 @@ def fit_batch_invariant(
     """
     filled = bounded(matrix, times, legality)
     sizes = {size for _, size in matrix.problems}
-    for allowed in (filled.within(CAP), filled):
-        alike = [config for config in _serving_a_size(allowed) if works_alike(config, legality, sizes)]
-        if not alike:
-            continue
-        capped = allowed.of_configs(alike)
-        optima = _optima(capped, legality, most)
-        best = optima.least(optima.most)
-        if best is not None:
-            break
-    else:
+    alike = [config for config in _serving_a_size(filled) if works_alike(config, legality, sizes)]
+    if not alike:
+        return None
+    capped = _capped(filled.of_configs(alike))
+    optima = _optima(capped, legality, most)
+    best = optima.least(optima.most)
+    if best is None:
         return None
     count = optima.fewest(best + TOLERANCE * int(matrix.weight.sum()))
     tree = optima.tree(count) if count else None
@@ -116,6 +113,15 @@ def fit_batch_invariant(
         return [_optima(capped, legality, fewest, held_out).tree(fewest)]
 
     return Invariant(tree, filled, optima, cost_of(matrix, filled, tree, usual), validated(filled, without, (1,)))
+
+
+def _capped(filled: TimingMatrix) -> TimingMatrix:
+    """The matrix without entries beyond the cap of their size."""
+    cells, hidden = np.zeros(filled.usable.shape, np.bool_), np.array([size for _, size in filled.problems])
+    for size in np.unique(hidden):
+        worst = np.where(filled.usable, filled.regret, _NEVER)[hidden == size].max(axis=0)
+        cells[hidden == size] = filled.regret[hidden == size] > max(CAP, int(worst.min()))
+    return filled.without(cells)
 
 
 def _optima(

@@ -3,31 +3,31 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:9d12fe1e70b384abefdfdf79dcfee47faf7bc865152fb2feef7e56997ffdb86b
-#           (5376 measurements, 2026-11-23)
+# Data:     sha256:0bf073a1e2e7437cf91d76377f22896c50ecb4adcf4c69ad406534fe1ced1225
+#           (6213 measurements, 2026-11-23)
 # Kernels:  fused_add_rms_norm_backward
-#           sha256:77779da15564f63f998492d7537a512a50c6539f87a8c6bfdfe85c024fa01bbc
+#           sha256:b9dd98129f3eaab8318895711645b128d81fa7848f55366767205c49804dfd14
 # Kernels:  fused_add_rms_norm_forward
-#           sha256:f0b4fe23d3c1c219b3deca3fe3ded4ddd560b63cf06805bf3c1230a941cb9236
+#           sha256:c3643695e6a8776a52b7557d00c534cfcfba3ce0804800b50ff3c701ee11d8a3
 # Measured: rows 1 to 262144, hidden 64 to 16384
-# Regret:   fused_add_rms_norm_backward bfloat16: 33 leaves (of 40, 1 kept), 28 configs,
-#           mean 0.04 %, plain mean 0.13 %, worst 4.9 %, means low by at most 0.18 %,
-#           within 0.03 % of the best 33-leaf tree on this grid, cross-validated 2.15 %,
-#           plain cross-validated 2.77 %, extrapolated 17.10 %
+# Regret:   fused_add_rms_norm_backward bfloat16: 35 leaves (of 40, 1 kept), 31 configs,
+#           mean 0.04 %, plain mean 0.14 %, worst 4.3 %, means low by at most 0.18 %,
+#           within 0.02 % of the best 35-leaf tree on this grid, cross-validated 2.44 %,
+#           plain cross-validated 3.16 %, extrapolated 19.67 %
 # Regret:   fused_add_rms_norm_backward:batch_invariant bfloat16: 7 leaves, 7 configs,
-#           mean 36.61 %, plain mean 42.02 %, worst 146.3 %, means low by at most 0.18
-#           %, the best 7-leaf tree of hidden alone on this grid, cross-validated 44.37
-#           %, plain cross-validated 47.28 %, costs 36.56 % (worst 146.3 %) beside
+#           mean 37.93 %, plain mean 44.21 %, worst 146.3 %, means low by at most 0.18
+#           %, the best 7-leaf tree of hidden alone on this grid, cross-validated 44.53
+#           %, plain cross-validated 47.50 %, costs 37.88 % (worst 146.3 %) beside
 #           fused_add_rms_norm_backward, at most, as 41 of 150 shapes are bounds
-# Regret:   fused_add_rms_norm_forward bfloat16: 24 leaves (of 40), 15 configs, mean
-#           -0.22 %, plain mean -0.05 %, worst 3.0 %, means low by at most 0.37 %,
-#           within 0.01 % of the best 24-leaf tree on this grid, cross-validated 0.82 %,
-#           plain cross-validated 0.94 %, extrapolated 9.82 %
-# Regret:   fused_add_rms_norm_forward:batch_invariant bfloat16: 6 leaves, 5 configs,
-#           mean 0.83 %, plain mean 0.90 %, worst 11.2 %, means low by at most 0.37 %,
-#           the best 6-leaf tree of hidden alone on this grid, cross-validated 1.67 %,
-#           plain cross-validated 1.58 %, costs 1.05 % (worst 11.2 %) beside
-#           fused_add_rms_norm_forward
+# Regret:   fused_add_rms_norm_forward bfloat16: 26 leaves (of 40), 17 configs, mean
+#           -0.26 %, plain mean -0.10 %, worst 3.0 %, means low by at most 0.42 %, the
+#           best 26-leaf tree on this grid, cross-validated 1.14 %, plain
+#           cross-validated 1.34 %, extrapolated 9.58 %
+# Regret:   fused_add_rms_norm_forward:batch_invariant bfloat16: 6 leaves, 6 configs,
+#           mean 1.04 %, plain mean 1.39 %, worst 10.2 %, means low by at most 0.42 %,
+#           within 0.06 % of the best 6-leaf tree of hidden alone on this grid,
+#           cross-validated 1.88 %, plain cross-validated 1.82 %, costs 1.31 % (worst
+#           10.2 %) beside fused_add_rms_norm_forward
 # Shared:   fused_add_rms_norm_backward float16: uses bfloat16, as it has no data of its
 #           own
 # Shared:   fused_add_rms_norm_backward float32: uses bfloat16, as it has no data of its
@@ -47,7 +47,7 @@
 # Replaced: brought near to the table before it, within the tie; no leaf is slower than
 #           that
 # Format:   3
-# Body:     sha256:7dfa5457bfb86db2daddb1dabc25acc315efb48500d7041b1d679cd66f09fd3f
+# Body:     sha256:f028f5bd22d9199a4fb77c1176c938df3e721fa90b158bd8f890cd261aa75e77
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -59,14 +59,15 @@ class Config(NamedTuple):
     """How a kernel is launched.
 
     Attributes:
-        schedule: row, block_row (block_row rows a program), persistent (a fixed grid
-            strides over the rows) or split.
+        schedule: row, block_row (block_row rows a program), parts (several programs a
+            row, each writes a part), persistent (a fixed grid strides over the rows),
+            split, or cluster_2 to cluster_8 (a row over so many blocks of a cluster).
         block_row: rows a program holds at once.
         num_warps: warps a program.
         num_stages: depth of the software pipeline of the row loop; in split, 2 fetches
             the next row into the L2.
-        programs_per_sm: size of the fixed grid, programs a multiprocessor; 0 where the
-            grid follows the rows.
+        programs_per_sm: size of the fixed grid, or of that of parts, programs a
+            multiprocessor; 0 where the grid follows the rows.
         finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
             or columns (own programs).
         block_col: columns a chunk in split, columns a program with finish columns, else
@@ -90,6 +91,7 @@ BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16 = Config("block_row", 2, 8, 3, 0, "colum
 BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config("block_row", 4, 4, 1, 0, "columns", 16)
 BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config("block_row", 4, 4, 1, 0, "columns", 32)
 BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config("block_row", 8, 4, 1, 0, "columns", 16)
+BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
 BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config("block_row", 8, 8, 1, 0, "columns", 16)
 BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
 BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config("block_row", 16, 4, 1, 0, "columns", 16)
@@ -99,6 +101,12 @@ BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config("block_row", 16, 16, 1, 0, "columns", 
 BLOCK_ROW_16_WARPS_16 = Config("block_row", 16, 16)
 BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config("block_row", 32, 8, 1, 0, "columns", 16)
 BLOCK_ROW_64_WARPS_16_COLUMNS_16 = Config("block_row", 64, 16, 1, 0, "columns", 16)
+CLUSTER_4_WARPS_4_COLUMNS_32 = Config("cluster_4", 1, 4, 1, 0, "columns", 32)
+CLUSTER_4_WARPS_4_COLUMNS_64 = Config("cluster_4", 1, 4, 1, 0, "columns", 64)
+CLUSTER_8_WARPS_4_COLUMNS_64 = Config("cluster_8", 1, 4, 1, 0, "columns", 64)
+PARTS_WARPS_8_PER_SM_2 = Config("parts", 1, 8, 1, 2)
+PARTS_WARPS_16_PER_SM_1 = Config("parts", 1, 16, 1, 1)
+PARTS_WARPS_32_PER_SM_1 = Config("parts", 1, 32, 1, 1)
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config(
     "persistent",
     1,
@@ -228,7 +236,6 @@ ROW_WARPS_4_STAGES_3_COLUMNS_16 = Config("row", 1, 4, 3, 0, "columns", 16)
 ROW_WARPS_8_COLUMNS_32 = Config("row", 1, 8, 1, 0, "columns", 32)
 ROW_WARPS_8_COLUMNS_64 = Config("row", 1, 8, 1, 0, "columns", 64)
 ROW_WARPS_8 = Config("row", 1, 8)
-ROW_WARPS_16 = Config("row", 1, 16)
 ROW_WARPS_32 = Config("row", 1, 32)
 SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
 SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
@@ -271,39 +278,43 @@ def fused_add_rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                 return BLOCK_ROW_4_WARPS_4_COLUMNS_32
             return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
         return BLOCK_ROW_2_WARPS_4_COLUMNS_32
-    if hidden <= 1024:
+    if hidden <= 2048:
         if rows >= 512:
             if rows >= 2048:
-                return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-            return BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16
-        return ROW_WARPS_4_STAGES_3_COLUMNS_16
-    if hidden <= 2048:
+                if hidden <= 1024:
+                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            if hidden <= 1024:
+                return BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16
+            return BLOCK_ROW_2_WARPS_8_COLUMNS_16
+        if hidden <= 1024:
+            return ROW_WARPS_4_STAGES_3_COLUMNS_16
         if rows >= 128:
-            if rows >= 512:
-                if rows >= 2048:
-                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                return BLOCK_ROW_2_WARPS_8_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
         return ROW_WARPS_8_COLUMNS_32
-    if rows >= 128:
+    if rows >= 32:
         if hidden <= 4096:
-            if rows >= 2048:
-                if hidden <= 4095:
-                    return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-            return ROW_WARPS_4_COLUMNS_16
-        if hidden <= 8192:
-            if rows >= 512:
+            if rows >= 128:
+                if rows >= 2048:
+                    if hidden <= 4095:
+                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+                return ROW_WARPS_4_COLUMNS_16
+            return ROW_WARPS_8_COLUMNS_64
+        if rows >= 512:
+            if hidden <= 8192:
                 return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-            return ROW_WARPS_8_COLUMNS_64
+            return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
         if hidden <= 16384:
-            if rows >= 260:
-                return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
-            return ROW_WARPS_8_COLUMNS_64
-        return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
-    if hidden <= 16384:
+            if rows >= 128:
+                if hidden <= 8192:
+                    return ROW_WARPS_8_COLUMNS_64
+                return CLUSTER_4_WARPS_4_COLUMNS_32
+            return CLUSTER_4_WARPS_4_COLUMNS_64
+        return CLUSTER_8_WARPS_4_COLUMNS_64
+    if hidden <= 8191:
         return ROW_WARPS_8_COLUMNS_64
-    return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+    return CLUSTER_8_WARPS_4_COLUMNS_64
 
 
 def fused_add_rms_norm_backward_batch_invariant_bfloat16(
@@ -340,56 +351,60 @@ def fused_add_rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
         if rows >= 512:
             return BLOCK_ROW_16_WARPS_16
         return ROW_WARPS_1
-    if hidden <= 8192:
-        if rows >= 512:
+    if hidden <= 1024:
+        if rows >= 2048:
+            return BLOCK_ROW_2_WARPS_2
+        return ROW_WARPS_4
+    if hidden <= 2048:
+        if rows >= 32:
             if rows >= 2048:
-                if hidden <= 1024:
-                    return BLOCK_ROW_2_WARPS_2
-                if hidden <= 2048:
-                    return ROW_WARPS_2
-                if hidden <= 8191:
+                return ROW_WARPS_2
+            return ROW_WARPS_4
+        return PARTS_WARPS_8_PER_SM_2
+    if hidden <= 8191:
+        if rows >= 8:
+            if rows >= 512:
+                if rows >= 2048:
                     return SPLIT_2048_WARPS_8
-                return SPLIT_4096_WARPS_16
-            if hidden <= 4096:
-                return ROW_WARPS_4
-            return ROW_WARPS_8
-        if hidden <= 4096:
-            if rows >= 128:
-                if hidden <= 512:
-                    return ROW_WARPS_1
-                if hidden <= 2048:
+                if hidden <= 4096:
                     return ROW_WARPS_4
                 return ROW_WARPS_8
-            if hidden <= 1024:
-                return ROW_WARPS_4
-            if hidden <= 4095:
+            if hidden <= 4096:
                 return ROW_WARPS_8
-            return ROW_WARPS_16
-        if hidden <= 8191:
-            return BLOCK_ROW_16_WARPS_4
-        if rows >= 8:
-            return ROW_WARPS_32
-        return ROW_WARPS_8
-    if rows >= 128:
-        return SPLIT_8192_WARPS_32
-    return ROW_WARPS_32
+            if rows >= 32:
+                return BLOCK_ROW_16_WARPS_4
+            return PARTS_WARPS_32_PER_SM_1
+        if hidden <= 4095:
+            return PARTS_WARPS_16_PER_SM_1
+        return PARTS_WARPS_8_PER_SM_2
+    if rows >= 32:
+        if rows >= 128:
+            if hidden <= 8192:
+                if rows >= 2048:
+                    return SPLIT_4096_WARPS_16
+                return BLOCK_ROW_16_WARPS_4
+            return SPLIT_8192_WARPS_32
+        return ROW_WARPS_32
+    if hidden <= 8192:
+        return PARTS_WARPS_16_PER_SM_1
+    return PARTS_WARPS_32_PER_SM_1
 
 
 def fused_add_rms_norm_forward_batch_invariant_bfloat16(
     rows: int,
     hidden: int,
 ) -> Config:
+    if hidden <= 64:
+        return BLOCK_ROW_8_WARPS_4
     if hidden <= 128:
-        return BLOCK_ROW_16_WARPS_8
+        return BLOCK_ROW_8_WARPS_8
     if hidden <= 256:
         return BLOCK_ROW_16_WARPS_16
-    if hidden <= 2048:
+    if hidden <= 2944:
         return ROW_WARPS_4
-    if hidden <= 4095:
-        return ROW_WARPS_8
-    if hidden <= 8191:
-        return ROW_WARPS_4
-    return ROW_WARPS_32
+    if hidden <= 16384:
+        return PARTS_WARPS_16_PER_SM_1
+    return PARTS_WARPS_32_PER_SM_1
 
 
 TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {

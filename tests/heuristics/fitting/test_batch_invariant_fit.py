@@ -92,6 +92,15 @@ def test_leaves_that_gain_nothing_are_left_out_and_no_more_are_taken_than_asked(
     assert found[0].tree == Split("hidden", 512, Leaf(CONFIGS[0]), Leaf(CONFIGS[2]))
 
 
+def test_a_size_at_which_every_config_loses_much_lifts_the_cap_of_no_other(legality):
+    # At the first size each config loses over 2.7 times somewhere; at the second the one of least mean does.
+    first = [[0, 1_400_000, 1_300_000], [1_300_000, 0, 1_200_000], [1_500_000, 1_500_000, 1_100_000]]
+    second = [[0, 900_000, 1_200_000], [0, 900_000, 1_200_000], [1_900_000, 900_000, 1_200_000]]
+    matrix = made([*first, *second], SHAPES[:6])
+    found = fit_batch_invariant(matrix, timed(matrix), legality, Leaf(CONFIGS[0]))
+    assert [choose(found.tree, 1, hidden) for hidden in (64, 256)] == [CONFIGS[2], CONFIGS[1]]
+
+
 def test_a_config_that_was_not_timed_with_few_rows_is_bounded_by_more(legality):
     usable = [[True, True, False], [True, True, True], [True, True, True]]
     regret = [[0, 100_000, 0], [500_000, 700_000, 0], [600_000, 500_000, 0]]
