@@ -3,32 +3,34 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:dad0f2b38482f8f027a425a9b8f455be48e3cf046183d97dd881bd823d21a500
-#           (10761 measurements, 2026-11-23)
+# Data:     sha256:ae798295d8a531839ef07eaae47d1c911a4aa09a4511ae03093861404cc3fe38
+#           (12844 measurements, 2026-11-23)
 # Kernels:  rms_norm_gated_backward
 #           sha256:1699359d0a160d9348084fe56fe7f23ccc55857fe1d3d2e4df45d479ceb88ed2
 # Kernels:  rms_norm_gated_forward
-#           sha256:38cd6bf5ef8dd7256ec322934c333a34a9c0888949de147ed0707f75644049cb
+#           sha256:091c9d3688b1ab695a5646ba7d15ea9f06bcc63e0ad0830ad51271680b4b9054
 # Measured: rows 1 to 1449144, hidden 64 to 8192
-# Regret:   rms_norm_gated_backward bfloat16: 44 leaves (of 40, 5 kept), 28 configs,
-#           mean 0.15 %, plain mean 0.52 %, worst 8.6 %, means low by at most 0.38 %,
-#           within 0.13 % of the best 44-leaf tree on this grid, cross-validated 1.91 %,
-#           plain cross-validated 1.99 %, extrapolated 7.01 %
+# Regret:   rms_norm_gated_backward bfloat16: 37 leaves (of 40), 26 configs, mean 0.21
+#           %, plain mean 0.60 %, worst 8.6 %, means low by at most 0.38 %, within 0.02
+#           % of the best 37-leaf tree on this grid, cross-validated 1.91 %, plain
+#           cross-validated 1.99 %, extrapolated 7.01 %, 7 shapes up to 4.7 % slower
+#           than what was in use
 # Regret:   rms_norm_gated_backward:batch_invariant bfloat16: 8 leaves, 8 configs, mean
 #           11.34 %, plain mean 11.28 %, worst 147.1 %, means low by at most 0.38 %,
 #           within 0.08 % of the best 8-leaf tree of hidden alone on this grid,
-#           cross-validated 13.14 %, plain cross-validated 12.81 %, costs 11.18 % (worst
+#           cross-validated 13.14 %, plain cross-validated 12.81 %, costs 11.11 % (worst
 #           147.1 %) beside rms_norm_gated_backward, at most, as 53 of 215 shapes are
 #           bounds
-# Regret:   rms_norm_gated_forward bfloat16: 43 leaves (of 40, 3 kept), 25 configs, mean
-#           0.18 %, plain mean 0.34 %, worst 10.5 %, means low by at most 0.18 %, within
-#           0.14 % of the best 43-leaf tree on this grid, cross-validated 2.46 %, plain
-#           cross-validated 2.44 %, extrapolated 3.80 %
-# Regret:   rms_norm_gated_forward:batch_invariant bfloat16: 17 leaves, 13 configs, mean
-#           11.57 %, plain mean 9.78 %, worst 98.9 %, means low by at most 0.18 %,
-#           within 0.05 % of the best 17-leaf tree of hidden alone on this grid,
-#           cross-validated 29.24 %, plain cross-validated 29.15 %, costs 11.38 % (worst
-#           98.9 %) beside rms_norm_gated_forward, at most, as 82 of 338 shapes are
+# Regret:   rms_norm_gated_forward bfloat16: 36 leaves (of 40), 23 configs, mean 0.18 %,
+#           plain mean 0.29 %, worst 7.6 %, means low by at most 0.21 %, within 0.03 %
+#           of the best 36-leaf tree on this grid, cross-validated 1.90 %, plain
+#           cross-validated 1.72 %, extrapolated 3.22 %, 11 shapes up to 7.2 % slower
+#           than what was in use
+# Regret:   rms_norm_gated_forward:batch_invariant bfloat16: 19 leaves, 14 configs, mean
+#           12.61 %, plain mean 11.25 %, worst 98.9 %, means low by at most 0.21 %,
+#           within 0.05 % of the best 19-leaf tree of hidden alone on this grid,
+#           cross-validated 30.03 %, plain cross-validated 30.22 %, costs 12.41 % (worst
+#           98.9 %) beside rms_norm_gated_forward, at most, as 68 of 338 shapes are
 #           bounds
 # Shared:   rms_norm_gated_backward float16: uses bfloat16, as it has no data of its own
 # Shared:   rms_norm_gated_backward float32: uses bfloat16, as it has no data of its own
@@ -45,7 +47,7 @@
 # Replaced: brought near to the table before it, within the tie; no leaf is slower than
 #           that
 # Format:   3
-# Body:     sha256:6d22188334ccbb735d3110a099a060d121e66840b3a0bc066b7e2c6a80133725
+# Body:     sha256:76d455b4ae91a7537d98a02de444bf432aa381a41fc29fa545a508970ee547d4
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -57,14 +59,15 @@ class Config(NamedTuple):
     """How a kernel is launched.
 
     Attributes:
-        schedule: row, block_row (block_row rows a program), persistent (a fixed grid
-            strides over the rows) or split.
+        schedule: row, block_row (block_row rows a program), parts (several programs a
+            row, each writes a part), persistent (a fixed grid strides over the rows),
+            split, or cluster_2 to cluster_8 (a row over so many blocks of a cluster).
         block_row: rows a program holds at once.
         num_warps: warps a program.
         num_stages: depth of the software pipeline of the row loop; in split, 2 fetches
             the next row into the L2.
-        programs_per_sm: size of the fixed grid, programs a multiprocessor; 0 where the
-            grid follows the rows.
+        programs_per_sm: size of the fixed grid, or of that of parts, programs a
+            multiprocessor; 0 where the grid follows the rows.
         finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
             or columns (own programs).
         block_col: columns a chunk in split, columns a program with finish columns, else
@@ -91,6 +94,10 @@ BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
 BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
 BLOCK_ROW_16_WARPS_4_CHUNKS_16 = Config("block_row", 16, 4, 1, 0, "none", 16)
 BLOCK_ROW_64_WARPS_8_CHUNKS_16 = Config("block_row", 64, 8, 1, 0, "none", 16)
+PARTS_WARPS_4_PER_SM_1 = Config("parts", 1, 4, 1, 1)
+PARTS_WARPS_4_PER_SM_2 = Config("parts", 1, 4, 1, 2)
+PARTS_WARPS_8_PER_SM_1 = Config("parts", 1, 8, 1, 1)
+PARTS_WARPS_8_PER_SM_2 = Config("parts", 1, 8, 1, 2)
 PERSISTENT_WARPS_1_PER_SM_4_DEPENDENT = Config("persistent", 1, 1, 1, 4, "dependent")
 PERSISTENT_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT = Config(
     "persistent",
@@ -100,7 +107,6 @@ PERSISTENT_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT = Config(
     1,
     "dependent",
 )
-PERSISTENT_WARPS_1_STAGES_3_PER_SM_16 = Config("persistent", 1, 1, 3, 16)
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     "persistent",
     1,
@@ -244,12 +250,12 @@ PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT = Config(
     2,
     "dependent",
 )
-PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT = Config(
+PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT = Config(
     "persistent",
     16,
     4,
     1,
-    1,
+    2,
     "dependent",
 )
 PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
@@ -258,14 +264,6 @@ PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     4,
     3,
     2,
-    "dependent",
-)
-PERSISTENT_ROWS_32_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    32,
-    2,
-    3,
-    4,
     "dependent",
 )
 PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
@@ -287,13 +285,10 @@ PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT = Config(
 ROW_WARPS_1 = Config("row", 1, 1)
 ROW_WARPS_1_CHUNKS_16 = Config("row", 1, 1, 1, 0, "none", 16)
 ROW_WARPS_2 = Config("row", 1, 2)
-ROW_WARPS_4 = Config("row", 1, 4)
 ROW_WARPS_4_CHUNKS_16 = Config("row", 1, 4, 1, 0, "none", 16)
 ROW_WARPS_8 = Config("row", 1, 8)
 ROW_WARPS_8_CHUNKS_16 = Config("row", 1, 8, 1, 0, "none", 16)
-ROW_WARPS_16 = Config("row", 1, 16)
 ROW_WARPS_16_CHUNKS_16 = Config("row", 1, 16, 1, 0, "none", 16)
-SPLIT_1024_WARPS_2 = Config("split", 1, 2, 1, 0, "none", 1024)
 SPLIT_1024_WARPS_4 = Config("split", 1, 4, 1, 0, "none", 1024)
 SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
 SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
@@ -312,18 +307,14 @@ def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> Config:
                                 if rows >= 3072:
                                     if rows >= 11264:
                                         if hidden <= 64:
-                                            if rows >= 524288:
-                                                return PERSISTENT_ROWS_32_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
                                             return PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                                        if rows >= 185344:
-                                            return PERSISTENT_ROWS_8_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
                                         return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
                                     return PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT
-                                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT
+                                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
                             if hidden <= 64:
                                 if rows >= 20:
                                     return PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT
-                                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT
+                                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
                             if rows >= 768:
                                 return PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT
                             return PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT
@@ -344,11 +335,7 @@ def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> Config:
                         if hidden <= 512:
                             return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
                         if hidden <= 2047:
-                            if hidden <= 1024:
-                                return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                            if rows >= 6144:
-                                return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                            return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                            return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
                         return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
                     if hidden <= 511:
                         return PERSISTENT_ROWS_2_WARPS_8_PER_SM_2_DEPENDENT
@@ -360,8 +347,6 @@ def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> Config:
                         if hidden <= 1024:
                             return PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT
                         return PERSISTENT_WARPS_8_PER_SM_2_DEPENDENT
-                    if rows >= 384:
-                        return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
                     return PERSISTENT_ROWS_2_WARPS_16_PER_SM_1_DEPENDENT
                 if hidden <= 1024:
                     return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT
@@ -380,11 +365,7 @@ def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> Config:
                 if rows >= 768:
                     return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
                 return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-            if hidden <= 8191:
-                return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
-            if rows >= 1536:
-                return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
-            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+            return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
         if hidden <= 8191:
             return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
         return PERSISTENT_WARPS_8_PER_SM_2_DEPENDENT
@@ -437,63 +418,49 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 512:
         if rows >= 384:
             if rows >= 6144:
-                if hidden <= 320:
-                    return BLOCK_ROW_2_WARPS_1_CHUNKS_16
-                if hidden <= 511:
-                    return PERSISTENT_WARPS_1_STAGES_3_PER_SM_16
                 return BLOCK_ROW_2_WARPS_1_CHUNKS_16
             return ROW_WARPS_1_CHUNKS_16
-        return ROW_WARPS_4
-    if hidden <= 2048:
-        if rows >= 384:
+        return PARTS_WARPS_4_PER_SM_1
+    if hidden <= 1024:
+        if rows >= 768:
             if hidden <= 768:
                 return ROW_WARPS_1_CHUNKS_16
-            if hidden <= 1023:
-                return BLOCK_ROW_2_WARPS_1_CHUNKS_16
-            if hidden <= 1536:
-                if rows >= 6144:
-                    if rows >= 93184:
-                        return BLOCK_ROW_2_WARPS_2_CHUNKS_16
-                    if hidden <= 1024:
-                        return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4
-                    if hidden <= 1280:
-                        return BLOCK_ROW_2_WARPS_1_CHUNKS_16
-                    return ROW_WARPS_4_CHUNKS_16
-                return ROW_WARPS_4_CHUNKS_16
-            if rows >= 1536:
-                if hidden <= 2047:
-                    return ROW_WARPS_4
-                if rows >= 46080:
-                    return SPLIT_1024_WARPS_2
-                return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4
-            return ROW_WARPS_4_CHUNKS_16
-        if hidden <= 1024:
-            return ROW_WARPS_8
-        if hidden <= 1280:
-            return ROW_WARPS_4_CHUNKS_16
-        return ROW_WARPS_16
-    if hidden <= 2560:
-        if rows >= 3072:
-            return ROW_WARPS_4_CHUNKS_16
-        return ROW_WARPS_8_CHUNKS_16
+            if rows >= 3072:
+                if hidden <= 1023:
+                    return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+                if rows >= 93184:
+                    return BLOCK_ROW_2_WARPS_2_CHUNKS_16
+                return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4
+            return PARTS_WARPS_4_PER_SM_1
+        return ROW_WARPS_8
     if hidden <= 8192:
-        if rows >= 384:
-            if hidden <= 5120:
-                if rows >= 1536:
-                    if hidden <= 3072:
-                        return SPLIT_1024_WARPS_4
-                    if rows >= 3072:
-                        return SPLIT_1024_WARPS_4
-                    return SPLIT_2048_WARPS_8
-                if hidden <= 3072:
-                    return ROW_WARPS_8_CHUNKS_16
+        if rows >= 50:
+            if hidden <= 1280:
+                if rows >= 6144:
+                    return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+                return ROW_WARPS_4_CHUNKS_16
+            if rows >= 192:
+                if hidden <= 1536:
+                    return ROW_WARPS_4_CHUNKS_16
+                if hidden <= 2047:
+                    return PARTS_WARPS_4_PER_SM_1
                 if rows >= 768:
-                    return ROW_WARPS_8_CHUNKS_16
-                return ROW_WARPS_4
-            return SPLIT_2048_WARPS_8
-        if hidden <= 4095:
-            return ROW_WARPS_8
-        return ROW_WARPS_16_CHUNKS_16
+                    if hidden <= 5120:
+                        if rows >= 1536:
+                            if hidden <= 2048:
+                                if rows >= 46080:
+                                    return SPLIT_1024_WARPS_4
+                                return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4
+                            if hidden <= 2560:
+                                return ROW_WARPS_4_CHUNKS_16
+                            return SPLIT_1024_WARPS_4
+                        if hidden <= 3072:
+                            return ROW_WARPS_4_CHUNKS_16
+                        return SPLIT_2048_WARPS_8
+                    return SPLIT_2048_WARPS_8
+                return ROW_WARPS_8_CHUNKS_16
+            return PARTS_WARPS_8_PER_SM_2
+        return PARTS_WARPS_8_PER_SM_1
     return SPLIT_4096_WARPS_16
 
 
@@ -515,9 +482,11 @@ def rms_norm_gated_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> C
     if hidden <= 1024:
         return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_16
     if hidden <= 1280:
-        return ROW_WARPS_4
-    if hidden <= 2047:
+        return PARTS_WARPS_4_PER_SM_2
+    if hidden <= 1536:
         return ROW_WARPS_4_CHUNKS_16
+    if hidden <= 2047:
+        return PARTS_WARPS_4_PER_SM_2
     if hidden <= 2048:
         return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4
     if hidden <= 2560:
@@ -528,8 +497,10 @@ def rms_norm_gated_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> C
         return ROW_WARPS_4_CHUNKS_16
     if hidden <= 4096:
         return PERSISTENT_WARPS_4_STAGES_3_PER_SM_16
-    if hidden <= 8191:
+    if hidden <= 5120:
         return ROW_WARPS_8_CHUNKS_16
+    if hidden <= 8191:
+        return ROW_WARPS_16_CHUNKS_16
     return SPLIT_4096_WARPS_16
 
 

@@ -3,46 +3,47 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:4f8f4558f22bd9da71ac5cf8f5c1c1337b108a5a90db2258168e361bb93494f6
-#           (27404 measurements, 2026-11-23)
+# Data:     sha256:260566308ff6728799085d02ddf80961fb87f9265fd8bf025122fc93473704b3
+#           (32013 measurements, 2026-11-23)
 # Kernels:  rms_norm_quantize_fp8_block
-#           sha256:b7103bf369d439b29afe8ac3d7f5e1f9eaa6ee944beb4a24d02b3bcd8a17ac8e
+#           sha256:1e8fb1de584800f96cf588cf91ed70b249cafe53a843abec39a95d3701ba0be7
 # Kernels:  rms_norm_quantize_fp8_row
-#           sha256:b7103bf369d439b29afe8ac3d7f5e1f9eaa6ee944beb4a24d02b3bcd8a17ac8e
+#           sha256:1e8fb1de584800f96cf588cf91ed70b249cafe53a843abec39a95d3701ba0be7
 # Kernels:  rms_norm_quantize_fp8_static
-#           sha256:b7103bf369d439b29afe8ac3d7f5e1f9eaa6ee944beb4a24d02b3bcd8a17ac8e
+#           sha256:1e8fb1de584800f96cf588cf91ed70b249cafe53a843abec39a95d3701ba0be7
 # Kernels:  rms_norm_quantize_fp8_transpose
 #           sha256:420f4723e59dd5a0e42b9b73b5d8390e3b9352a3e5e5f90138af6a5a7b9b4a4b
 # Kernels:  transpose_fp8
 #           sha256:2a5fc11778576328b0d115fb8f66facf86607cdeaf65b1516eef942088e4da55
 # Measured: rows 1 to 262144, hidden 256 to 16384
 # Regret:   rms_norm_quantize_fp8_block bfloat16: 40 leaves (of 40, 4 kept), 21 configs,
-#           mean -0.11 %, plain mean -0.07 %, worst 4.2 %, means low by at most 0.23 %,
-#           within 0.04 % of the best 40-leaf tree on this grid, cross-validated 1.53 %,
-#           plain cross-validated 1.61 %, extrapolated 7.08 %
-# Regret:   rms_norm_quantize_fp8_block:batch_invariant bfloat16: 12 leaves, 10 configs,
-#           mean 8.61 %, plain mean 8.32 %, worst 58.2 %, means low by at most 0.23 %,
-#           the best 12-leaf tree of hidden alone on this grid, cross-validated 13.25 %,
-#           plain cross-validated 13.38 %, costs 8.73 % (worst 58.2 %) beside
-#           rms_norm_quantize_fp8_block, at most, as 14 of 163 shapes are bounds
-# Regret:   rms_norm_quantize_fp8_row bfloat16: 26 leaves (of 40, 1 kept), 14 configs,
-#           mean -0.12 %, plain mean -0.01 %, worst 3.5 %, means low by at most 0.24 %,
-#           within 0.01 % of the best 26-leaf tree on this grid, cross-validated 0.73 %,
-#           plain cross-validated 0.83 %, extrapolated 4.24 %
+#           mean -0.28 %, plain mean -0.21 %, worst 4.2 %, means low by at most 0.46 %,
+#           within 0.04 % of the best 40-leaf tree on this grid, cross-validated 1.65 %,
+#           plain cross-validated 1.74 %, extrapolated 7.12 %
+# Regret:   rms_norm_quantize_fp8_block:batch_invariant bfloat16: 14 leaves, 11 configs,
+#           mean 7.51 %, plain mean 7.58 %, worst 49.5 %, means low by at most 0.46 %,
+#           the best 14-leaf tree of hidden alone on this grid, cross-validated 14.02 %,
+#           plain cross-validated 14.27 %, costs 7.80 % (worst 47.2 %) beside
+#           rms_norm_quantize_fp8_block, at most, as 2 of 163 shapes are bounds
+# Regret:   rms_norm_quantize_fp8_row bfloat16: 31 leaves (of 40, 3 kept), 17 configs,
+#           mean -0.13 %, plain mean -0.04 %, worst 2.0 %, means low by at most 0.23 %,
+#           within 0.03 % of the best 31-leaf tree on this grid, cross-validated 0.77 %,
+#           plain cross-validated 0.87 %, extrapolated 3.05 %
 # Regret:   rms_norm_quantize_fp8_row:batch_invariant bfloat16: 9 leaves, 6 configs,
-#           mean 5.91 %, plain mean 5.31 %, worst 132.9 %, means low by at most 0.24 %,
-#           the best 9-leaf tree of hidden alone on this grid, cross-validated 6.41 %,
-#           plain cross-validated 5.85 %, costs 6.03 % (worst 132.9 %) beside
-#           rms_norm_quantize_fp8_row, at most, as 25 of 282 shapes are bounds
-# Regret:   rms_norm_quantize_fp8_static bfloat16: 29 leaves (of 40), 22 configs, mean
-#           0.00 %, plain mean 0.00 %, worst 3.6 %, means low by at most 0.16 %, within
-#           0.01 % of the best 29-leaf tree on this grid, cross-validated 1.19 %, plain
-#           cross-validated 1.33 %, extrapolated 2.10 %
-# Regret:   rms_norm_quantize_fp8_static:batch_invariant bfloat16: 8 leaves, 7 configs,
-#           mean 5.76 %, plain mean 5.28 %, worst 85.6 %, means low by at most 0.16 %,
-#           the best 8-leaf tree of hidden alone on this grid, cross-validated 8.54 %,
-#           plain cross-validated 7.60 %, costs 5.76 % (worst 85.6 %) beside
-#           rms_norm_quantize_fp8_static, at most, as 23 of 159 shapes are bounds
+#           mean 5.73 %, plain mean 5.24 %, worst 132.9 %, means low by at most 0.23 %,
+#           the best 9-leaf tree of hidden alone on this grid, cross-validated 6.07 %,
+#           plain cross-validated 5.65 %, costs 5.87 % (worst 132.9 %) beside
+#           rms_norm_quantize_fp8_row, at most, as 13 of 282 shapes are bounds
+# Regret:   rms_norm_quantize_fp8_static bfloat16: 38 leaves (of 40, 3 kept), 23
+#           configs, mean -0.09 %, plain mean -0.04 %, worst 3.6 %, means low by at most
+#           0.26 %, within 0.01 % of the best 38-leaf tree on this grid, cross-validated
+#           1.62 %, plain cross-validated 1.65 %, extrapolated 1.87 %
+# Regret:   rms_norm_quantize_fp8_static:batch_invariant bfloat16: 9 leaves, 8 configs,
+#           mean 7.21 %, plain mean 6.59 %, worst 38.0 %, means low by at most 0.26 %,
+#           within 0.01 % of the best 9-leaf tree of hidden alone on this grid,
+#           cross-validated 10.13 %, plain cross-validated 9.09 %, costs 7.31 % (worst
+#           38.0 %) beside rms_norm_quantize_fp8_static, at most, as 16 of 159 shapes
+#           are bounds
 # Regret:   rms_norm_quantize_fp8_transpose bfloat16: 33 leaves (of 40, 2 kept), 19
 #           configs, mean -0.02 %, plain mean 0.03 %, worst 2.5 %, means low by at most
 #           0.22 %, within 0.02 % of the best 33-leaf tree on this grid, cross-validated
@@ -96,7 +97,7 @@
 # Replaced: brought near to the table before it, within the tie; no leaf is slower than
 #           that
 # Format:   3
-# Body:     sha256:c6f970e71141366bb7b0172f29990fb8a911ceb37acfc40df35442dd15fc9c9a
+# Body:     sha256:f25a9623a302fafd8ab1f3184a94bac7f57a1a67dfe9c0556cc555518f1b020f
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -108,13 +109,14 @@ class QuantizeConfig(NamedTuple):
     """How a kernel is launched.
 
     Attributes:
-        schedule: row, block_row (block_row rows a program), persistent (a fixed grid
-            strides over the rows) or split.
+        schedule: row, block_row (block_row rows a program), parts (several programs a
+            row, each writes a part), persistent (a fixed grid strides over the rows) or
+            split.
         block_row: rows a program holds at once.
         num_warps: warps a program.
         num_stages: depth of the software pipeline of the row loop.
-        programs_per_sm: size of the fixed grid, programs a multiprocessor; 0 where the
-            grid follows the rows.
+        programs_per_sm: size of the fixed grid, or of that of parts, programs a
+            multiprocessor; 0 where the grid follows the rows.
         block_col: columns a chunk in split.
         amax: how the maximum over all rows ends, none, atomic (one address) or reduce
             (a value a program).
@@ -134,14 +136,14 @@ class TransposingConfig(NamedTuple):
 
     Attributes:
         schedule: tile (a program writes the tiles of its rows in both layouts), or row,
-            block_row, persistent or split, each with the transposition as a launch
-            after it.
+            block_row, parts, persistent or split, each with the transposition as a
+            launch after it.
         block_row: rows a program holds at once.
         num_warps: warps a program.
         num_stages: depth of the software pipeline of the row loop, or of the loop over
             columns.
-        programs_per_sm: size of the fixed grid, programs a multiprocessor; 0 where the
-            grid follows the rows.
+        programs_per_sm: size of the fixed grid, or of that of parts, programs a
+            multiprocessor; 0 where the grid follows the rows.
         block_col: columns a tile in tile, a chunk in split.
         amax: how the maximum over all rows ends, none, atomic (one address) or reduce
             (a value a program).
@@ -198,7 +200,6 @@ QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC = QuantizeConfig(
     "atomic",
 )
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4 = QuantizeConfig("block_row", 2, 4)
-QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_8 = QuantizeConfig("block_row", 2, 8)
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1 = QuantizeConfig("block_row", 4, 1)
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_4_ATOMIC = QuantizeConfig(
     "block_row",
@@ -230,6 +231,58 @@ QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16_ATOMIC = QuantizeConfig(
     "atomic",
 )
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16 = QuantizeConfig("block_row", 16, 16)
+QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1 = QuantizeConfig("parts", 1, 1, 1, 1)
+QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC = QuantizeConfig(
+    "parts",
+    1,
+    1,
+    1,
+    2,
+    0,
+    "atomic",
+)
+QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2 = QuantizeConfig("parts", 1, 1, 1, 2)
+QUANTIZE_PARTS_WARPS_2_PROGRAMS_PER_SM_1 = QuantizeConfig("parts", 1, 2, 1, 1)
+QUANTIZE_PARTS_WARPS_2_PROGRAMS_PER_SM_2 = QuantizeConfig("parts", 1, 2, 1, 2)
+QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_1_ATOMIC = QuantizeConfig(
+    "parts",
+    1,
+    4,
+    1,
+    1,
+    0,
+    "atomic",
+)
+QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2 = QuantizeConfig("parts", 1, 4, 1, 2)
+QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC = QuantizeConfig(
+    "parts",
+    1,
+    8,
+    1,
+    1,
+    0,
+    "atomic",
+)
+QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1 = QuantizeConfig("parts", 1, 8, 1, 1)
+QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_2_ATOMIC = QuantizeConfig(
+    "parts",
+    1,
+    8,
+    1,
+    2,
+    0,
+    "atomic",
+)
+QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC = QuantizeConfig(
+    "parts",
+    1,
+    16,
+    1,
+    1,
+    0,
+    "atomic",
+)
+QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1 = QuantizeConfig("parts", 1, 16, 1, 1)
 QUANTIZE_PERSISTENT_WARPS_1_STAGES_3_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
     "persistent",
     1,
@@ -351,12 +404,8 @@ QUANTIZE_ROW_WARPS_1_ATOMIC = QuantizeConfig("row", 1, 1, 1, 0, 0, "atomic")
 QUANTIZE_ROW_WARPS_1 = QuantizeConfig("row", 1, 1)
 QUANTIZE_ROW_WARPS_2 = QuantizeConfig("row", 1, 2)
 QUANTIZE_ROW_WARPS_4 = QuantizeConfig("row", 1, 4)
-QUANTIZE_ROW_WARPS_8_ATOMIC = QuantizeConfig("row", 1, 8, 1, 0, 0, "atomic")
 QUANTIZE_ROW_WARPS_8 = QuantizeConfig("row", 1, 8)
-QUANTIZE_ROW_WARPS_16_ATOMIC = QuantizeConfig("row", 1, 16, 1, 0, 0, "atomic")
 QUANTIZE_ROW_WARPS_16 = QuantizeConfig("row", 1, 16)
-QUANTIZE_ROW_WARPS_32_ATOMIC = QuantizeConfig("row", 1, 32, 1, 0, 0, "atomic")
-QUANTIZE_ROW_WARPS_32 = QuantizeConfig("row", 1, 32)
 QUANTIZE_SPLIT_WARPS_1_BLOCK_COL_512 = QuantizeConfig("split", 1, 1, 1, 0, 512)
 QUANTIZE_SPLIT_WARPS_2_BLOCK_COL_1024 = QuantizeConfig("split", 1, 2, 1, 0, 1024)
 QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC = QuantizeConfig(
@@ -391,15 +440,6 @@ QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC = QuantizeConfig(
     "atomic",
 )
 QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096 = QuantizeConfig("split", 1, 16, 1, 0, 4096)
-QUANTIZE_SPLIT_WARPS_32_BLOCK_COL_8192_ATOMIC = QuantizeConfig(
-    "split",
-    1,
-    32,
-    1,
-    0,
-    8192,
-    "atomic",
-)
 TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
     "block_row",
     2,
@@ -691,80 +731,82 @@ def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConf
             if rows >= 131072:
                 return QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_1
             return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
-        return QUANTIZE_ROW_WARPS_1
+        return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2
     if hidden <= 512:
         if rows >= 512:
             if rows >= 32768:
                 return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
             return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
-        return QUANTIZE_ROW_WARPS_4
-    if hidden <= 2048:
-        if rows >= 512:
-            if hidden <= 1024:
-                if rows >= 32768:
-                    if hidden <= 1023:
-                        return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16
-                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
-                if hidden <= 1023:
-                    if rows >= 8192:
-                        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
-                    return QUANTIZE_ROW_WARPS_1
-                return QUANTIZE_ROW_WARPS_1
-            if rows >= 2048:
-                if rows >= 8192:
-                    if hidden <= 1536:
-                        if rows >= 32768:
-                            if hidden <= 1280:
-                                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
-                            return QUANTIZE_SPLIT_WARPS_1_BLOCK_COL_512
-                        return QUANTIZE_PERSISTENT_WARPS_2_STAGES_4_PROGRAMS_PER_SM_8
-                    if hidden <= 2047:
-                        if rows >= 32768:
-                            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
-                        return QUANTIZE_PERSISTENT_WARPS_2_STAGES_4_PROGRAMS_PER_SM_8
-                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
-                if hidden <= 2047:
-                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
-                return QUANTIZE_ROW_WARPS_2
-            return QUANTIZE_PERSISTENT_WARPS_4_PROGRAMS_PER_SM_8
-        return QUANTIZE_ROW_WARPS_8
+        return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2
     if hidden <= 4096:
-        if rows >= 512:
-            if rows >= 2048:
-                if hidden <= 2944:
-                    return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
-                if hidden <= 3072:
-                    if rows >= 8192:
-                        return QUANTIZE_SPLIT_WARPS_2_BLOCK_COL_1024
-                    return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
-                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
-            return QUANTIZE_ROW_WARPS_4
-        return QUANTIZE_ROW_WARPS_16
-    if hidden <= 8192:
         if rows >= 128:
-            if hidden <= 6144:
-                if rows >= 512:
-                    if hidden <= 5632:
-                        return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+            if rows >= 512:
+                if hidden <= 1024:
+                    if rows >= 32768:
+                        if hidden <= 1023:
+                            return (
+                                QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16
+                            )
+                        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
+                    if hidden <= 1023:
+                        if rows >= 8192:
+                            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
+                        return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2
+                    return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2
+                if hidden <= 2048:
                     if rows >= 2048:
-                        return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
-                    return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_2048
-                return QUANTIZE_ROW_WARPS_8
-            if rows >= 8192:
-                if hidden <= 8191:
-                    return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
-                return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_4096
+                        if rows >= 8192:
+                            if hidden <= 1536:
+                                if rows >= 32768:
+                                    if hidden <= 1280:
+                                        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
+                                    return QUANTIZE_SPLIT_WARPS_1_BLOCK_COL_512
+                                return QUANTIZE_PERSISTENT_WARPS_2_STAGES_4_PROGRAMS_PER_SM_8
+                            if hidden <= 2047:
+                                if rows >= 32768:
+                                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
+                                return QUANTIZE_PERSISTENT_WARPS_2_STAGES_4_PROGRAMS_PER_SM_8
+                            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
+                        if hidden <= 2047:
+                            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
+                        return QUANTIZE_ROW_WARPS_2
+                    return QUANTIZE_PERSISTENT_WARPS_4_PROGRAMS_PER_SM_8
+                if rows >= 2048:
+                    if hidden <= 2944:
+                        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
+                    if hidden <= 3072:
+                        if rows >= 8192:
+                            return QUANTIZE_SPLIT_WARPS_2_BLOCK_COL_1024
+                        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
+                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
+                return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2
             return QUANTIZE_ROW_WARPS_8
-        return QUANTIZE_ROW_WARPS_32
-    if hidden <= 14336:
+        if hidden <= 1023:
+            return QUANTIZE_ROW_WARPS_8
+        return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2
+    if hidden <= 6144:
         if rows >= 512:
+            if hidden <= 5632:
+                return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+            if rows >= 2048:
+                return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+            return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_2048
+        return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1
+    if hidden <= 8192:
+        if rows >= 8192:
+            if hidden <= 8191:
+                return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
+            return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_4096
+        return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1
+    if hidden <= 14336:
+        if rows >= 128:
             if rows >= 2048:
                 return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
             return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
-        return QUANTIZE_ROW_WARPS_16
+        return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1
     if rows >= 2048:
         return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
-    return QUANTIZE_ROW_WARPS_16
+    return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1
 
 
 def rms_norm_quantize_fp8_block_batch_invariant_bfloat16(
@@ -777,79 +819,91 @@ def rms_norm_quantize_fp8_block_batch_invariant_bfloat16(
         return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
     if hidden <= 1023:
         return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
-    if hidden <= 1024:
-        return QUANTIZE_ROW_WARPS_1
+    if hidden <= 1280:
+        return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2
+    if hidden <= 1536:
+        return QUANTIZE_PARTS_WARPS_2_PROGRAMS_PER_SM_2
+    if hidden <= 2047:
+        return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2
     if hidden <= 3072:
         return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
     if hidden <= 4095:
-        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_8
+        return QUANTIZE_PARTS_WARPS_2_PROGRAMS_PER_SM_1
     if hidden <= 5632:
-        return QUANTIZE_ROW_WARPS_4
+        return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2
     if hidden <= 6144:
-        return QUANTIZE_ROW_WARPS_8
+        return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1
     if hidden <= 8191:
-        return QUANTIZE_ROW_WARPS_4
+        return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2
     if hidden <= 8192:
-        return QUANTIZE_ROW_WARPS_8
+        return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1
     if hidden <= 14336:
         return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
-    return QUANTIZE_ROW_WARPS_16
+    return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1
 
 
 def rms_norm_quantize_fp8_row_bfloat16(rows: int, hidden: int) -> QuantizeConfig:
     if hidden <= 512:
         if rows >= 1536:
-            if hidden <= 256:
-                if rows >= 11264:
+            if rows >= 11264:
+                if hidden <= 256:
                     if rows >= 131072:
                         return QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_1
                     return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
+                if rows >= 23552:
+                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
+                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
+            if hidden <= 256:
                 return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16
-            if rows >= 23552:
-                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
             return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
-        return QUANTIZE_ROW_WARPS_1
-    if hidden <= 1023:
+        return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1
+    if hidden <= 1024:
         if rows >= 768:
-            if rows >= 11264:
-                return (
-                    QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
-                )
+            if hidden <= 1023:
+                if rows >= 11264:
+                    return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+                return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1
+            if rows >= 131072:
+                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
+            return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1
+        if rows >= 384:
             return QUANTIZE_ROW_WARPS_1
         return QUANTIZE_ROW_WARPS_4
-    if hidden <= 2048:
-        if rows >= 192:
-            if hidden <= 1024:
-                if rows >= 131072:
-                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
-                return QUANTIZE_ROW_WARPS_1
-            if rows >= 1536:
-                if hidden <= 2047:
-                    if rows >= 3072:
-                        return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
-                    return QUANTIZE_ROW_WARPS_1
+    if hidden <= 6144:
+        if rows >= 1536:
+            if hidden <= 2047:
+                if rows >= 3072:
+                    return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+                return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1
+            if hidden <= 2048:
                 return QUANTIZE_ROW_WARPS_2
             return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
-        return QUANTIZE_ROW_WARPS_8
-    if hidden <= 6144:
-        if rows >= 384:
-            return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
-        if hidden <= 2944:
+        if hidden <= 4096:
+            if rows >= 192:
+                return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
+            if hidden <= 2048:
+                return QUANTIZE_ROW_WARPS_8
+            if hidden <= 2944:
+                return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+            if hidden <= 3072:
+                return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
+            if rows >= 2:
+                return QUANTIZE_ROW_WARPS_16
             return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
-        if hidden <= 3072:
+        return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+    if rows >= 8:
+        if hidden <= 8191:
             return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
-        return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
-    if hidden <= 8191:
-        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
-    if hidden <= 8192:
-        if rows >= 3072:
-            return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2
-        return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
-    if hidden <= 14336:
-        if rows >= 768:
+        if hidden <= 8192:
+            if rows >= 6144:
+                return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2
             return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+        if hidden <= 14336:
+            if rows >= 768:
+                return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+            return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
         return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
-    return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
+    return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1
 
 
 def rms_norm_quantize_fp8_row_batch_invariant_bfloat16(
@@ -877,64 +931,82 @@ def rms_norm_quantize_fp8_row_batch_invariant_bfloat16(
 
 def rms_norm_quantize_fp8_static_bfloat16(rows: int, hidden: int) -> QuantizeConfig:
     if hidden <= 2048:
-        if rows >= 768:
-            if hidden <= 256:
-                if rows >= 6144:
-                    if rows >= 23552:
-                        return QUANTIZE_PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
-                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_4_ATOMIC
-                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16_ATOMIC
-            if rows >= 6144:
-                if hidden <= 1023:
-                    return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
-                if hidden <= 2047:
-                    return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
-                return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_PROGRAMS_PER_SM_8_ATOMIC
-            if hidden <= 512:
-                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_4_ATOMIC
-            if hidden <= 1024:
-                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC
-            if rows >= 3072:
-                if hidden <= 2047:
-                    return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
-                return QUANTIZE_PERSISTENT_WARPS_1_STAGES_3_PROGRAMS_PER_SM_8_ATOMIC
-            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
-        if hidden <= 1024:
-            return QUANTIZE_ROW_WARPS_1_ATOMIC
-        return QUANTIZE_ROW_WARPS_8_ATOMIC
-    if hidden <= 4096:
-        if rows >= 384:
-            if hidden <= 4095:
-                if rows >= 46080:
-                    if hidden <= 2944:
-                        return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
-                    return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_ATOMIC
-                return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
+        if rows >= 100:
             if rows >= 768:
-                if rows >= 3072:
+                if hidden <= 256:
                     if rows >= 6144:
-                        if rows >= 11264:
-                            return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8_ATOMIC
-                        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
+                        if rows >= 23552:
+                            return QUANTIZE_PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
+                        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_4_ATOMIC
+                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16_ATOMIC
+                if rows >= 6144:
+                    if hidden <= 1023:
+                        return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
+                    if hidden <= 2047:
+                        return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
                     return (
-                        QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8_ATOMIC
+                        QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_PROGRAMS_PER_SM_8_ATOMIC
                     )
-                return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
-            return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC
-        return QUANTIZE_ROW_WARPS_16_ATOMIC
+                if hidden <= 512:
+                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_4_ATOMIC
+                if hidden <= 1024:
+                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC
+                if hidden <= 2047:
+                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
+                if rows >= 3072:
+                    return QUANTIZE_PERSISTENT_WARPS_1_STAGES_3_PROGRAMS_PER_SM_8_ATOMIC
+                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
+            if hidden <= 1024:
+                return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC
+            return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC
+        if hidden <= 1023:
+            return QUANTIZE_ROW_WARPS_1_ATOMIC
+        if hidden <= 1024:
+            if rows >= 50:
+                return QUANTIZE_ROW_WARPS_1_ATOMIC
+            return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC
+        if rows >= 2:
+            return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC
+        return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_1_ATOMIC
     if hidden <= 8192:
-        if rows >= 8:
+        if rows >= 100:
             if rows >= 192:
+                if hidden <= 4096:
+                    if rows >= 384:
+                        if hidden <= 4095:
+                            if rows >= 46080:
+                                if hidden <= 2944:
+                                    return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
+                                return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_ATOMIC
+                            return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
+                        if rows >= 3072:
+                            if rows >= 11264:
+                                return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8_ATOMIC
+                            if rows >= 6144:
+                                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
+                            return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8_ATOMIC
+                        if rows >= 768:
+                            return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
+                        return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC
+                    return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC
                 if rows >= 3072:
                     if hidden <= 8191:
                         return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
                     return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2_ATOMIC
                 return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC
-            return QUANTIZE_ROW_WARPS_32_ATOMIC
-        return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC
+            return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_2_ATOMIC
+        if hidden <= 4095:
+            return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC
+        if hidden <= 4096:
+            return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_1_ATOMIC
+        if rows >= 50:
+            if hidden <= 5632:
+                return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC
+            return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_2_ATOMIC
+        return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC
     if rows >= 192:
         return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC
-    return QUANTIZE_SPLIT_WARPS_32_BLOCK_COL_8192_ATOMIC
+    return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC
 
 
 def rms_norm_quantize_fp8_static_batch_invariant_bfloat16(
@@ -951,11 +1023,13 @@ def rms_norm_quantize_fp8_static_batch_invariant_bfloat16(
         return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
     if hidden <= 2048:
         return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
-    if hidden <= 4095:
+    if hidden <= 4096:
         return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
-    if hidden <= 8192:
+    if hidden <= 8191:
         return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC
-    return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC
+    if hidden <= 8192:
+        return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_1_ATOMIC
+    return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC
 
 
 def rms_norm_quantize_fp8_transpose_bfloat16(
