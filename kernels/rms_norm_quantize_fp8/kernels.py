@@ -2,7 +2,8 @@
 
 In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. The scale is the
 float32 factor that multiplies back, given (`static`), or max(amax, least_amax) / largest value of the FP8 dtype of each
-row (`row`) or 128 columns of a row (`block`).
+row (`row`), of 128 columns of a row (`block`) or of all rows (`tensor`). The last one takes two passes over x: with the
+SCALING `amax` a kernel takes the amax and writes nothing else, with `tensor` it normalizes again and quantizes.
 
 Traffic of a perfect kernel: read rows x hidden of x and hidden of weight, write rows x hidden bytes and the scales.
 """
@@ -23,6 +24,7 @@ from normtune.kernels.rms_norm_quantize_fp8.fp8 import (
     norm,
     quantized,
     scale_of,
+    scale_of_tensor,
     store_blocks,
 )
 from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, padded_rows, work_of
@@ -45,6 +47,7 @@ def _tile(
     q_ptr,
     y_ptr,
     rstd_ptr,
+    amax_ptr,
     i_block,
     rows,
     hidden,
@@ -72,7 +75,7 @@ def _tile(
     HAS_RSTD: tl.constexpr,
     COLUMN_MAJOR: tl.constexpr,
 ):
-    """Quantize a block of rows; returns the bits of the largest magnitude of each row, int32, for `static`."""
+    """Quantize a block of rows; returns the bits of the largest magnitude of each row, int32 (`static`, `amax`)."""
     DTYPE: tl.constexpr = x_ptr.dtype.element_ty
     Q_DTYPE: tl.constexpr = q_ptr.dtype.element_ty
     n_col = extent(hidden, ALIGNMENT)
@@ -82,7 +85,8 @@ def _tile(
     b_x = load_tile(x_ptr, extent(x_stride, ALIGNMENT), o_row, o_col, mask)
     if HAS_RESIDUAL:
         b_x += load_tile(residual_ptr, extent(residual_stride, ALIGNMENT), o_row, o_col, mask)
-        store_tile(sum_ptr, extent(sum_stride, ALIGNMENT), o_row, o_col, mask, b_x)
+        if SCALING != "amax":
+            store_tile(sum_ptr, extent(sum_stride, ALIGNMENT), o_row, o_col, mask, b_x)
         if ROUNDS_SUM:
             b_x = b_x.to(DTYPE).to(tl.float32)
     b_rstd = tl.rsqrt(tl.sum(b_x * b_x, axis=1) / hidden + eps)
@@ -105,10 +109,14 @@ def _tile(
             b_scale = scale_of(b_bits, least_amax, LARGEST)
             tl.store(scale_ptr + o_row, b_scale, mask=m_row)
             b_q = quantized(b_norm, b_scale[:, None], Q_DTYPE, LARGEST)
+        elif SCALING == "tensor":
+            b_q = quantized(b_norm, scale_of_tensor(amax_ptr, scale_ptr, least_amax, LARGEST), Q_DTYPE, LARGEST)
         else:
-            b_q = quantized(b_norm, tl.load(scale_ptr), Q_DTYPE, LARGEST)
+            if SCALING == "static":
+                b_q = quantized(b_norm, tl.load(scale_ptr), Q_DTYPE, LARGEST)
             b_bits = tl.where(m_row, b_bits, 0)
-    tl.store(q_ptr + o_row[:, None] * extent(q_stride, ALIGNMENT) + o_col[None, :], b_q, mask=mask)
+    if SCALING != "amax":
+        tl.store(q_ptr + o_row[:, None] * extent(q_stride, ALIGNMENT) + o_col[None, :], b_q, mask=mask)
     return b_bits
 
 
@@ -161,6 +169,7 @@ def _quantize_kernel(
         q_ptr,
         y_ptr,
         rstd_ptr,
+        amax_ptr,
         tl.program_id(0),
         rows,
         hidden,
@@ -244,6 +253,7 @@ def _quantize_persistent_kernel(
             q_ptr,
             y_ptr,
             rstd_ptr,
+            amax_ptr,
             i_block,
             rows,
             hidden,
@@ -309,6 +319,7 @@ def calls(
     With `amax` as an output, two: programs end in an atomic maximum of its bits, before which a kernel of the same
     launch clears it; or each writes its own to the workspace, of which a second kernel takes the maximum. Either way
     nothing depends on the order of programs, and the caller clears nothing. An `amax` that accumulates is not cleared.
+    Of a tensor that is scaled as a whole, what quantizes comes after these.
 
     Args:
         launch: from `resolve`.
@@ -324,9 +335,8 @@ def calls(
     names = ("x", "residual", "weight", "scale", "sum", "q", "y")
     of_rows = ("x", "residual", "sum", "q", "y")
     amax = tensors.get("amax")
-    args = (
-        *(tensors.get(name) for name in names),
-        workspace if launch.finish == "reduce" else amax,
+    before = tuple(tensors.get(name) for name in names)
+    after = (
         tensors.get("rstd"),
         *(problem.rows, problem.hidden),
         *(0 if tensors.get(name) is None else tensors[name].stride(0) for name in of_rows),
@@ -338,7 +348,13 @@ def calls(
         kernel = quantize_split_kernel
     elif launch.looped:
         kernel = _quantize_persistent_kernel
-    return with_amax(launch, work, KernelCall(kernel, (launch.grid,), args, options), amax, workspace)
+    args = (*before, workspace if launch.finish == "reduce" else amax, *after)
+    if work.scaling != "tensor":
+        return with_amax(launch, work, KernelCall(kernel, (launch.grid,), args, options), amax, workspace)
+    measuring = options | {"SCALING": "amax", "HAS_Y": False, "HAS_RSTD": False}
+    quantizing = options | {"HAS_AMAX": False, "ATOMIC": False}
+    measured = with_amax(launch, work, KernelCall(kernel, (launch.grid,), args, measuring), amax, workspace)
+    return (*measured, KernelCall(kernel, (launch.grid,), (*before, amax, *after), quantizing))
 
 
 def with_amax(launch: Launch, work: Work, main: KernelCall, amax: Any, workspace: Any) -> tuple[KernelCall, ...]:

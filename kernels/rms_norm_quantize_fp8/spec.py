@@ -63,8 +63,8 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
     buffers.append(Buffer("q", shape, work.q_dtype, OUTPUT))
     if work.scaling == "static":
         buffers.append(Buffer("scale", (1,), "float32", WEIGHT))
-    elif work.scaling == "row":
-        buffers.append(Buffer("scale", (problem.rows,), "float32", OUTPUT))
+    elif work.scaling in ("row", "tensor"):
+        buffers.append(Buffer("scale", (problem.rows if work.scaling == "row" else 1,), "float32", OUTPUT))
     else:
         rows = padded_rows(problem.rows) if work.is_column_major else problem.rows
         buffers.append(Buffer("scale", (rows * blocks_of(problem.hidden),), "float32", OUTPUT))

@@ -43,7 +43,7 @@ def same(found, wanted):
 
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("scaling", ["static", "row", "block"])
+@pytest.mark.parametrize("scaling", ["static", "row", "block", "tensor"])
 def test_gradients_are_those_of_the_norm_to_the_bit(scaling, dtype, has_residual):
     inputs = tensors(dtype, has_residual)
     scale = torch.full((1,), 0.02) if scaling == "static" else None
