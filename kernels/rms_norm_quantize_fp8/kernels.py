@@ -16,6 +16,7 @@ import triton.language as tl
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.rms_norm_quantize_fp8.amax import with_amax
 from normtune.kernels.rms_norm_quantize_fp8.chunks import quantize_split_kernel
 from normtune.kernels.rms_norm_quantize_fp8.fp8 import (
     RUNTIME,
@@ -35,7 +36,6 @@ from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight,
 _MAX_READ_AGAIN_BYTES = 64 << 10
 # A row of sums stays in registers up to half of them.
 _MAX_SUM_BYTES = 128 << 10
-_PARTIALS_AT_ONCE = 1024
 
 
 @triton.jit
@@ -287,24 +287,6 @@ def _quantize_persistent_kernel(
         end_amax(amax_ptr, tl.max(b_most, axis=0), ATOMIC)
 
 
-@triton.jit
-def _clear_amax_kernel(amax_ptr):
-    tl.store(amax_ptr, 0.0)
-
-
-@triton.jit(do_not_specialize=["partials"])
-def _reduce_amax_kernel(partial_ptr, amax_ptr, partials, BLOCK: tl.constexpr, ACCUMULATES: tl.constexpr):
-    b_most = tl.zeros([BLOCK], dtype=tl.int32)
-    for i_partial in range(0, partials, BLOCK):
-        o_partial = i_partial + tl.arange(0, BLOCK)
-        b_partial = tl.load(partial_ptr + o_partial, mask=o_partial < partials, other=0.0)
-        b_most = tl.maximum(b_most, b_partial.to(tl.int32, bitcast=True))
-    b_amax = tl.max(b_most, axis=0)
-    if ACCUMULATES:
-        b_amax = tl.maximum(b_amax, tl.load(amax_ptr).to(tl.int32, bitcast=True))
-    tl.store(amax_ptr, b_amax.to(tl.float32, bitcast=True))
-
-
 def calls(
     launch: Launch,
     problem: Problem,
@@ -316,10 +298,8 @@ def calls(
 ) -> tuple[KernelCall, ...]:
     """The kernel calls of one problem.
 
-    With `amax` as an output, two: programs end in an atomic maximum of its bits, before which a kernel of the same
-    launch clears it; or each writes its own to the workspace, of which a second kernel takes the maximum. Either way
-    nothing depends on the order of programs, and the caller clears nothing. An `amax` that accumulates is not cleared.
-    Of a tensor that is scaled as a whole, what quantizes comes after these.
+    With `amax` as an output those of `with_amax`: nothing depends on the order of programs, and the caller clears
+    nothing. Of a tensor that is scaled as a whole, what quantizes comes after these.
 
     Args:
         launch: from `resolve`.
@@ -355,16 +335,6 @@ def calls(
     quantizing = options | {"HAS_AMAX": False, "ATOMIC": False}
     measured = with_amax(launch, work, KernelCall(kernel, (launch.grid,), args, measuring), amax, workspace)
     return (*measured, KernelCall(kernel, (launch.grid,), (*before, amax, *after), quantizing))
-
-
-def with_amax(launch: Launch, work: Work, main: KernelCall, amax: Any, workspace: Any) -> tuple[KernelCall, ...]:
-    """A kernel call with what clears the maximum over all rows before it, or takes it after it."""
-    if launch.finish == "atomic" and not work.accumulates:
-        return KernelCall(_clear_amax_kernel, (1,), (amax,), {"num_warps": 1}), main
-    if launch.finish == "reduce":
-        reduction = {"BLOCK": _PARTIALS_AT_ONCE, "ACCUMULATES": work.accumulates, "num_warps": 4}
-        return main, KernelCall(_reduce_amax_kernel, (1,), (workspace, amax, launch.grid), reduction)
-    return (main,)
 
 
 def _options(launch: Launch, problem: Problem, work: Work) -> dict[str, Any]:
