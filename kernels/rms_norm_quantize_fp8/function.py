@@ -160,13 +160,14 @@ def rms_norm_quantize_fp8(
     least_amax = number("least_amax", least_amax)
     if least_amax <= 0:
         raise ValueError(f"least_amax is {least_amax!r}: expected a positive number")
-    read |= {name: one.view(1) for name, one in (("scale", scale), ("amax", amax)) if one is not None}
+    read["scale"] = None if scale is None else scale.view(1)
+    read["amax"] = None if amax is None else amax.view(1)
     scalars = {"eps": eps, "offset": offset, "least_amax": least_amax}
     call = straight_through if is_graded else QUANTIZE.call
     made = _named(work, call((work.kind, variant), read, scalars, batch_invariant), x, scale, amax)
     if return_transpose and not work.has_transpose:
         made = made._replace(q_t=transpose_fp8(made.q.view(-1, x.shape[-1])))
-    return made if return_rstd else made._replace(rstd=None)
+    return made._replace(rstd=None) if is_graded and not return_rstd else made
 
 
 def _settled(
