@@ -171,6 +171,11 @@ def example(root):
 
 @pytest.fixture(scope="module")
 def layers():
+    q, scale = torch.ones(16, 16).to(torch.float8_e4m3fn), torch.ones(16, 1)
+    try:
+        torch._scaled_mm(q, q.t(), scale_a=scale, scale_b=scale.t(), out_dtype=torch.bfloat16)
+    except RuntimeError:
+        pytest.skip("on a CPU this torch, as 2.11, multiplies FP8 with one scale alone")
     return example(Path(normtune.__file__).parent)
 
 
