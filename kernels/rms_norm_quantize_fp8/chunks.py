@@ -14,6 +14,7 @@ from normtune.kernels.rms_norm_quantize_fp8.fp8 import (
     norm,
     quantized,
     scale_of,
+    scale_of_tensor,
     store_blocks,
 )
 from normtune.kernels.tiles.tile import columns, extent, load_weight, row_block
@@ -126,7 +127,7 @@ def quantize_split_kernel(
     for i_chunk in tl.static_range(CHUNKS):
         o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
         b_read = _read(p_x, p_residual, o_col, m_col, IS_HELD, HAS_RESIDUAL, ROUNDS_SUM)
-        if HAS_RESIDUAL:
+        if HAS_RESIDUAL and SCALING != "amax":
             tl.store(sum_ptr + i_row * extent(sum_stride, ALIGNMENT) + o_col, b_read.to(DTYPE), mask=m_col)
         t_x = t_x + (b_read,)  # noqa: RUF005
         b_x = b_read.to(tl.float32)
@@ -147,6 +148,8 @@ def quantize_split_kernel(
                 t_norm = t_norm + (b_norm,)  # noqa: RUF005
         b_scale = scale_of(tl.max(b_most, axis=0), least_amax, LARGEST)
         tl.store(scale_ptr + i_row, b_scale)
+    elif SCALING == "tensor":
+        b_scale = scale_of_tensor(amax_ptr, scale_ptr, least_amax, LARGEST)
     elif SCALING == "static":
         b_scale = tl.load(scale_ptr)
     for i_chunk in tl.static_range(CHUNKS):
@@ -178,8 +181,9 @@ def quantize_split_kernel(
                 COLUMN_MAJOR,
             )
             b_q = tl.reshape(quantized(b_groups, b_scales[:, :, None], Q_DTYPE, LARGEST), [BLOCK_COL])
-        else:
+        elif SCALING != "amax":
             b_q = quantized(b_norm, b_scale, Q_DTYPE, LARGEST)
-        tl.store(p_q + o_col, b_q, mask=m_col)
+        if SCALING != "amax":
+            tl.store(p_q + o_col, b_q, mask=m_col)
     if HAS_AMAX:
         end_amax(amax_ptr, tl.max(b_most, axis=0), ATOMIC)

@@ -90,6 +90,8 @@ def outputs(
     if work.scaling == "static":
         assert scale is not None
         wide_scale = scale
+    elif work.scaling == "tensor":
+        wide_scale = found["scale"] = found["amax"].clamp(min=least_amax) / work.largest
     else:
         wide_scale = blocks.abs().amax(2, keepdim=True).clamp(min=least_amax) / work.largest
         found["scale"] = _stored(work, wide_scale.squeeze(2))

@@ -38,6 +38,15 @@ def scale_of(b_bits, least_amax, LARGEST: tl.constexpr):
 
 
 @triton.jit
+def scale_of_tensor(amax_ptr, scale_ptr, least_amax, LARGEST: tl.constexpr):
+    """The scale of the amax of all rows, which the first program also writes."""
+    b_scale = scale_of(tl.load(amax_ptr).to(tl.int32, bitcast=True), least_amax, LARGEST)
+    if tl.program_id(0) == 0:
+        tl.store(scale_ptr, b_scale)
+    return b_scale
+
+
+@triton.jit
 def quantized(b_norm, b_scale, Q_DTYPE: tl.constexpr, LARGEST: tl.constexpr):
     """The quantized norm, by a product with the reciprocal: divisions take several times as long."""
     b_scaled = b_norm * tl.div_rn(1.0, b_scale)

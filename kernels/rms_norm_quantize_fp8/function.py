@@ -16,6 +16,7 @@ from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
 from normtune.kernels.rms_norm_quantize_fp8.straight_through import call as straight_through
 from normtune.kernels.rms_norm_quantize_fp8.straight_through import is_needed
 from normtune.kernels.rms_norm_quantize_fp8.variants import LARGEST, SCALINGS, Work, blocks_of, padded_rows, variant_of
+from normtune.kernels.transpose_fp8.function import transpose_fp8
 
 # For each rounding: whether x * rstd is rounded to x's dtype, and whether the norm is.
 ROUNDINGS = {"float32": (False, False), "norm": (False, True), "product": (True, True)}
@@ -28,9 +29,10 @@ class Quantized(NamedTuple):
 
     Attributes:
         q: of x's shape, FP8.
-        scale: float32, the factor that multiplies back: as given (`static`), (..., 1) (`row`) or (..., blocks).
+        scale: float32, the factor that multiplies back: as given (`static`), (1,) (`tensor`), (..., 1) (`row`) or
+            (..., blocks).
         amax: (1,) float32, largest magnitude of the norm over the whole tensor, or the tensor given for it; None if
-            not asked for.
+            not asked for, but with `tensor` it is always there.
         y: the norm in x's dtype; None if not asked for.
         sum: x + residual in x's dtype; None without a residual.
         rstd: (...,) float32, the factor 1 / sqrt(mean(x^2) + eps) of each row; None if not asked for.
@@ -84,7 +86,9 @@ def rms_norm_quantize_fp8(
     its `rms_norm_per_block_quant` for groups of 128 is `block`, with rounding "product", without `round_sum`, and with
     least_amax 1 / 512 (for e4m3fn); both divide by the scale, which may round to the neighbouring FP8 value.
     FlashInfer's `rmsnorm_quant` and `fused_add_rmsnorm_quant` are `static`, without `round_sum`. Transformer
-    Engine's forward with delayed scaling is `static` with `amax`, its scale being the reciprocal of this one.
+    Engine's forward with delayed scaling is `static` with `amax`, its scale being the reciprocal of this one, and with
+    current scaling `tensor` with rounding "norm" and its `amax_epsilon` as least_amax (0 is none here: its scale of
+    zeros is 1). torchao's tensorwise scaling of a norm is that with least_amax 1e-12.
     DeepGEMM's `per_token_cast_to_fp8` of a norm is `block` with rounding "norm" and least_amax 1e-4; it reads scales in
     the layout "column_major".
 
@@ -94,8 +98,9 @@ def rms_norm_quantize_fp8(
         eps: added to the mean square.
         offset: added to the weight, in float32.
         scale: (1,) or () float32, positive, on x's device, for the scaling `static`; else None.
-        scaling: `static` (one given scale), `row` (a computed scale for each row) or `block` (for each 128 columns of a
-            row, of which the last ones may be fewer).
+        scaling: `static` (one given scale), `row` (a computed scale for each row), `block` (for each 128 columns of a
+            row, of which the last ones may be fewer) or `tensor` (one computed scale for all rows, for which x is read
+            twice: one launch takes the amax, one more quantizes).
         dtype: of q: float8_e4m3fn, float8_e5m2, float8_e4m3fnuz or float8_e5m2fnuz.
         residual: of x's shape and dtype; x + residual, added in float32, is normalized in place of x.
         round_sum: round that sum to x's dtype before it is normalized, as `fused_add_rms_norm` does with the rounding
@@ -105,18 +110,19 @@ def rms_norm_quantize_fp8(
             weight multiplied it, rounded itself.
         layout: of the scales of `block`: "row_major", or "column_major" with strides (1, rows rounded up to 4), as
             NVIDIA's tensor memory accelerator reads them; the padding holds zeros.
-        return_amax: also return the amax of the tensor, only for `static`; nothing is to be cleared before.
+        return_amax: also return the amax of the tensor, for `static` and `tensor`; nothing is to be cleared before.
         amax: (1,) or () float32, not negative, on x's device, only for `static`, in place of `return_amax`: it becomes
             the maximum of itself and of the tensor's amax, in the same launch and without one that clears it. A change
             in place for autograd; it may share memory with no other tensor of the call.
         return_y: also return the norm in x's dtype; where x, weight or residual needs a gradient, y and the sum have a
             graph.
         return_rstd: also return 1 / sqrt(mean(x^2) + eps) of each row, of the same launch, for `rms_norm_backward`.
-        return_transpose: also return q transposed, as a product with it takes over columns, only for `static`; in the
-            same launch or in one after it, whichever the table has for the shape.
+        return_transpose: also return q transposed, as a product with it takes over columns: for `static` in the same
+            launch or in one after it, whichever the table has for the shape, for `tensor` in one after it.
         least_amax: positive; the amax from which a scale is computed where the norm has a smaller one.
         batch_invariant: give each row of q and of scales the same bits in every batch; None for the setting of
-            `normtune.batch_invariant` and `normtune.use_batch_invariant`.
+            `normtune.batch_invariant` and `normtune.use_batch_invariant`. The scale of `tensor` is of all rows: q has
+            these bits in batches of one amax.
 
     Returns:
         `Quantized`, contiguous but for scales in the column-major layout. With `return_y`, y and the sum are
@@ -154,11 +160,14 @@ def rms_norm_quantize_fp8(
     least_amax = number("least_amax", least_amax)
     if least_amax <= 0:
         raise ValueError(f"least_amax is {least_amax!r}: expected a positive number")
-    read |= {name: one.view(1) for name, one in (("scale", scale), ("amax", amax)) if one is not None}
+    read["scale"] = None if scale is None else scale.view(1)
+    read["amax"] = None if amax is None else amax.view(1)
     scalars = {"eps": eps, "offset": offset, "least_amax": least_amax}
     call = straight_through if is_graded else QUANTIZE.call
     made = _named(work, call((work.kind, variant), read, scalars, batch_invariant), x, scale, amax)
-    return made if return_rstd else made._replace(rstd=None)
+    if return_transpose and not work.has_transpose:
+        made = made._replace(q_t=transpose_fp8(made.q.view(-1, x.shape[-1])))
+    return made._replace(rstd=None) if is_graded and not return_rstd else made
 
 
 def _settled(
@@ -193,16 +202,17 @@ def _settled(
     flags |= {"return_y": return_y, "return_rstd": return_rstd, "return_transpose": return_transpose}
     for name, flag in flags.items():
         check_flag(name, flag)
-    if (return_amax or accumulates) and scaling != "static":
-        told = "amax is given" if accumulates else "return_amax is True"
-        raise ValueError(f"{told} with scaling {scaling!r}: expected 'static', other scales tell the amax")
-    if return_transpose and scaling != "static":
-        raise ValueError(f"return_transpose is True with scaling {scaling!r}: expected 'static'")
+    if accumulates and scaling != "static":
+        raise ValueError(f"amax is given with scaling {scaling!r}: expected 'static', other scales tell the amax")
+    for name in ("return_amax", "return_transpose"):
+        if flags[name] and scaling not in ("static", "tensor"):
+            raise ValueError(f"{name} is True with scaling {scaling!r}: expected 'static' or 'tensor'")
     if layout != "row_major" and scaling != "block":
         raise ValueError(f"layout is {layout!r} with scaling {scaling!r}: expected 'block'")
     work = Work(
         *(scaling, _DTYPES[dtype], *ROUNDINGS[rounding], return_y, has_residual, round_sum and has_residual),
-        *(return_amax or accumulates, layout == "column_major", return_rstd, accumulates, return_transpose),
+        *(return_amax or accumulates or scaling == "tensor", layout == "column_major", return_rstd, accumulates),
+        return_transpose and scaling == "static",
     )
     return work, variant_of(work)
 

@@ -2,7 +2,8 @@
 
 In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. The scale is the
 float32 factor that multiplies back, given (`static`), or max(amax, least_amax) / largest value of the FP8 dtype of each
-row (`row`) or 128 columns of a row (`block`).
+row (`row`), of 128 columns of a row (`block`) or of all rows (`tensor`). The last one takes two passes over x: with the
+SCALING `amax` a kernel takes the amax and writes nothing else, with `tensor` it normalizes again and quantizes.
 
 Traffic of a perfect kernel: read rows x hidden of x and hidden of weight, write rows x hidden bytes and the scales.
 """
@@ -15,6 +16,7 @@ import triton.language as tl
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import ITEMSIZE, Problem
+from normtune.kernels.rms_norm_quantize_fp8.amax import with_amax
 from normtune.kernels.rms_norm_quantize_fp8.chunks import quantize_split_kernel
 from normtune.kernels.rms_norm_quantize_fp8.fp8 import (
     RUNTIME,
@@ -23,6 +25,7 @@ from normtune.kernels.rms_norm_quantize_fp8.fp8 import (
     norm,
     quantized,
     scale_of,
+    scale_of_tensor,
     store_blocks,
 )
 from normtune.kernels.rms_norm_quantize_fp8.parts import quantize_parts_kernel
@@ -34,7 +37,6 @@ from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight,
 _MAX_READ_AGAIN_BYTES = 64 << 10
 # A row of sums stays in registers up to half of them.
 _MAX_SUM_BYTES = 128 << 10
-_PARTIALS_AT_ONCE = 1024
 
 
 @triton.jit
@@ -46,6 +48,7 @@ def _tile(
     q_ptr,
     y_ptr,
     rstd_ptr,
+    amax_ptr,
     i_block,
     rows,
     hidden,
@@ -73,7 +76,7 @@ def _tile(
     HAS_RSTD: tl.constexpr,
     COLUMN_MAJOR: tl.constexpr,
 ):
-    """Quantize a block of rows; returns the bits of the largest magnitude of each row, int32, for `static`."""
+    """Quantize a block of rows; returns the bits of the largest magnitude of each row, int32 (`static`, `amax`)."""
     DTYPE: tl.constexpr = x_ptr.dtype.element_ty
     Q_DTYPE: tl.constexpr = q_ptr.dtype.element_ty
     n_col = extent(hidden, ALIGNMENT)
@@ -83,7 +86,8 @@ def _tile(
     b_x = load_tile(x_ptr, extent(x_stride, ALIGNMENT), o_row, o_col, mask)
     if HAS_RESIDUAL:
         b_x += load_tile(residual_ptr, extent(residual_stride, ALIGNMENT), o_row, o_col, mask)
-        store_tile(sum_ptr, extent(sum_stride, ALIGNMENT), o_row, o_col, mask, b_x)
+        if SCALING != "amax":
+            store_tile(sum_ptr, extent(sum_stride, ALIGNMENT), o_row, o_col, mask, b_x)
         if ROUNDS_SUM:
             b_x = b_x.to(DTYPE).to(tl.float32)
     b_rstd = tl.rsqrt(tl.sum(b_x * b_x, axis=1) / hidden + eps)
@@ -106,10 +110,14 @@ def _tile(
             b_scale = scale_of(b_bits, least_amax, LARGEST)
             tl.store(scale_ptr + o_row, b_scale, mask=m_row)
             b_q = quantized(b_norm, b_scale[:, None], Q_DTYPE, LARGEST)
+        elif SCALING == "tensor":
+            b_q = quantized(b_norm, scale_of_tensor(amax_ptr, scale_ptr, least_amax, LARGEST), Q_DTYPE, LARGEST)
         else:
-            b_q = quantized(b_norm, tl.load(scale_ptr), Q_DTYPE, LARGEST)
+            if SCALING == "static":
+                b_q = quantized(b_norm, tl.load(scale_ptr), Q_DTYPE, LARGEST)
             b_bits = tl.where(m_row, b_bits, 0)
-    tl.store(q_ptr + o_row[:, None] * extent(q_stride, ALIGNMENT) + o_col[None, :], b_q, mask=mask)
+    if SCALING != "amax":
+        tl.store(q_ptr + o_row[:, None] * extent(q_stride, ALIGNMENT) + o_col[None, :], b_q, mask=mask)
     return b_bits
 
 
@@ -162,6 +170,7 @@ def _quantize_kernel(
         q_ptr,
         y_ptr,
         rstd_ptr,
+        amax_ptr,
         tl.program_id(0),
         rows,
         hidden,
@@ -245,6 +254,7 @@ def _quantize_persistent_kernel(
             q_ptr,
             y_ptr,
             rstd_ptr,
+            amax_ptr,
             i_block,
             rows,
             hidden,
@@ -278,24 +288,6 @@ def _quantize_persistent_kernel(
         end_amax(amax_ptr, tl.max(b_most, axis=0), ATOMIC)
 
 
-@triton.jit
-def _clear_amax_kernel(amax_ptr):
-    tl.store(amax_ptr, 0.0)
-
-
-@triton.jit(do_not_specialize=["partials"])
-def _reduce_amax_kernel(partial_ptr, amax_ptr, partials, BLOCK: tl.constexpr, ACCUMULATES: tl.constexpr):
-    b_most = tl.zeros([BLOCK], dtype=tl.int32)
-    for i_partial in range(0, partials, BLOCK):
-        o_partial = i_partial + tl.arange(0, BLOCK)
-        b_partial = tl.load(partial_ptr + o_partial, mask=o_partial < partials, other=0.0)
-        b_most = tl.maximum(b_most, b_partial.to(tl.int32, bitcast=True))
-    b_amax = tl.max(b_most, axis=0)
-    if ACCUMULATES:
-        b_amax = tl.maximum(b_amax, tl.load(amax_ptr).to(tl.int32, bitcast=True))
-    tl.store(amax_ptr, b_amax.to(tl.float32, bitcast=True))
-
-
 def calls(
     launch: Launch,
     problem: Problem,
@@ -307,9 +299,8 @@ def calls(
 ) -> tuple[KernelCall, ...]:
     """The kernel calls of one problem.
 
-    With `amax` as an output, two: programs end in an atomic maximum of its bits, before which a kernel of the same
-    launch clears it; or each writes its own to the workspace, of which a second kernel takes the maximum. Either way
-    nothing depends on the order of programs, and the caller clears nothing. An `amax` that accumulates is not cleared.
+    With `amax` as an output those of `with_amax`: nothing depends on the order of programs, and the caller clears
+    nothing. Of a tensor that is scaled as a whole, what quantizes comes after these.
 
     Args:
         launch: from `resolve`.
@@ -325,9 +316,8 @@ def calls(
     names = ("x", "residual", "weight", "scale", "sum", "q", "y")
     of_rows = ("x", "residual", "sum", "q", "y")
     amax = tensors.get("amax")
-    args = (
-        *(tensors.get(name) for name in names),
-        workspace if launch.finish == "reduce" else amax,
+    before = tuple(tensors.get(name) for name in names)
+    after = (
         tensors.get("rstd"),
         *(problem.rows, problem.hidden),
         *(0 if tensors.get(name) is None else tensors[name].stride(0) for name in of_rows),
@@ -341,17 +331,13 @@ def calls(
         kernel = quantize_split_kernel
     elif launch.looped:
         kernel = _quantize_persistent_kernel
-    return with_amax(launch, work, KernelCall(kernel, grid, args, options), amax, workspace)
-
-
-def with_amax(launch: Launch, work: Work, main: KernelCall, amax: Any, workspace: Any) -> tuple[KernelCall, ...]:
-    """A kernel call with what clears the maximum over all rows before it, or takes it after it."""
-    if launch.finish == "atomic" and not work.accumulates:
-        return KernelCall(_clear_amax_kernel, (1,), (amax,), {"num_warps": 1}), main
-    if launch.finish == "reduce":
-        reduction = {"BLOCK": _PARTIALS_AT_ONCE, "ACCUMULATES": work.accumulates, "num_warps": 4}
-        return main, KernelCall(_reduce_amax_kernel, (1,), (workspace, amax, launch.grid), reduction)
-    return (main,)
+    args = (*before, workspace if launch.finish == "reduce" else amax, *after)
+    if work.scaling != "tensor":
+        return with_amax(launch, work, KernelCall(kernel, grid, args, options), amax, workspace)
+    measuring = options | {"SCALING": "amax", "HAS_Y": False, "HAS_RSTD": False}
+    quantizing = options | {"HAS_AMAX": False, "ATOMIC": False}
+    measured = with_amax(launch, work, KernelCall(kernel, grid, args, measuring), amax, workspace)
+    return (*measured, KernelCall(kernel, grid, (*before, amax, *after), quantizing))
 
 
 def _options(launch: Launch, problem: Problem, work: Work) -> dict[str, Any]:

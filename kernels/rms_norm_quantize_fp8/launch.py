@@ -37,7 +37,7 @@ _FNUZ_TARGETS = ("gfx942",)
 
 
 def resolve(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> Launch:
-    """The launch of one of the three operators.
+    """The launch of an operator that does not transpose.
 
     Args:
         config: schedule `row`, `block_row`, `parts`, `persistent` or `split`.

@@ -13,6 +13,7 @@ from normtune.kernels.rms_norm_quantize_fp8.fp8 import (
     norm,
     quantized,
     scale_of,
+    scale_of_tensor,
     store_blocks,
 )
 from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, row_block, store_tile, tile_mask
@@ -81,7 +82,8 @@ def quantize_parts_kernel(
     b_part = _load_sum(x_ptr, s_x, residual_ptr, s_residual, o_row, o_part, mask, HAS_RESIDUAL)
     b_weight = load_weight(weight_ptr, o_part, m_part, offset)
     if HAS_RESIDUAL:
-        store_tile(sum_ptr, extent(sum_stride, ALIGNMENT), o_row, o_part, mask, b_part)
+        if SCALING != "amax":
+            store_tile(sum_ptr, extent(sum_stride, ALIGNMENT), o_row, o_part, mask, b_part)
         if ROUNDS_SUM:
             b_x = b_x.to(DTYPE).to(tl.float32)
             b_part = b_part.to(DTYPE).to(tl.float32)
@@ -106,8 +108,11 @@ def quantize_parts_kernel(
         if i_part == 0:
             tl.store(scale_ptr + o_row, b_scale, mask=m_row)
         b_q = quantized(b_norm, b_scale[:, None], Q_DTYPE, LARGEST)
-    else:
+    elif SCALING == "tensor":
+        b_q = quantized(b_norm, scale_of_tensor(amax_ptr, scale_ptr, least_amax, LARGEST), Q_DTYPE, LARGEST)
+    elif SCALING == "static":
         b_q = quantized(b_norm, tl.load(scale_ptr), Q_DTYPE, LARGEST)
-    tl.store(q_ptr + o_row[:, None] * extent(q_stride, ALIGNMENT) + o_part[None, :], b_q, mask=mask)
+    if SCALING != "amax":
+        tl.store(q_ptr + o_row[:, None] * extent(q_stride, ALIGNMENT) + o_part[None, :], b_q, mask=mask)
     if HAS_AMAX:
         end_amax(amax_ptr, tl.max(tl.max(magnitude(b_norm), axis=1), axis=0), ATOMIC)

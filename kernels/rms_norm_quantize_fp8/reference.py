@@ -65,7 +65,7 @@ def inputs(problem: Problem, generator: torch.Generator, device: torch.device, h
     """Fresh inputs of a problem on `device`: those of RMSNorm, a residual, and a scale with which some values saturate.
 
     Args:
-        problem: of one of the three operators.
+        problem: of one of the operators.
         generator: of that device.
         device: of the tensors.
         hostile: include rows of zeros, tiny, huge and outlier values, in turn from row 0 on.
@@ -88,7 +88,7 @@ def reference(
     """Outputs of a problem, from the rounded inputs, in float64.
 
     Args:
-        problem: of one of the three operators; its variant decides which outputs exist.
+        problem: of one of the operators; its variant decides which outputs exist.
         tensors: from `inputs`.
         eps: added to the mean square.
         offset: added to the weight.
@@ -121,6 +121,9 @@ def reference(
         if work.has_transpose:
             expected["q_t"] = Expected(*(part.t().contiguous() for part in expected["q"]))
         return expected
+    if work.scaling == "tensor":
+        scale = _scale(work, Interval(*(end.amax().reshape(1) for end in magnitude)), least_amax)
+        return expected | {"scale": scale.expected(), "q": _quantized(work, norm, scale)}
     if work.scaling == "row":
         scale = _scale(work, magnitude.largest(), least_amax)
         wide = Interval(*(end[:, None] for end in scale))

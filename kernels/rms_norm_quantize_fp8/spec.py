@@ -64,8 +64,8 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
     buffers.append(Buffer("q", shape, work.q_dtype, OUTPUT))
     if work.scaling == "static":
         buffers.append(Buffer("scale", (1,), "float32", WEIGHT))
-    elif work.scaling == "row":
-        buffers.append(Buffer("scale", (problem.rows,), "float32", OUTPUT))
+    elif work.scaling in ("row", "tensor"):
+        buffers.append(Buffer("scale", (problem.rows if work.scaling == "row" else 1,), "float32", OUTPUT))
     else:
         rows = padded_rows(problem.rows) if work.is_column_major else problem.rows
         buffers.append(Buffer("scale", (rows * blocks_of(problem.hidden),), "float32", OUTPUT))
@@ -163,6 +163,7 @@ def _register(scaling: str) -> OperatorSpec:
             kernel_module="normtune.kernels.rms_norm_quantize_fp8.kernels",
             reference_module="normtune.kernels.rms_norm_quantize_fp8.reference",
             sources=(
+                "normtune.kernels.rms_norm_quantize_fp8.amax",
                 "normtune.kernels.rms_norm_quantize_fp8.chunks",
                 "normtune.kernels.rms_norm_quantize_fp8.fp8",
                 "normtune.kernels.rms_norm_quantize_fp8.kernels",

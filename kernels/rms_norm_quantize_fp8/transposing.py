@@ -17,6 +17,7 @@ import triton.language as tl
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm_quantize_fp8 import kernels
+from normtune.kernels.rms_norm_quantize_fp8.amax import with_amax
 from normtune.kernels.rms_norm_quantize_fp8.fp8 import end_amax, magnitude, norm, quantized
 from normtune.kernels.rms_norm_quantize_fp8.launch import TransposingLaunch
 from normtune.kernels.rms_norm_quantize_fp8.variants import work_of
@@ -276,4 +277,4 @@ def calls(
         "num_warps": tile.num_warps,
     }
     main = KernelCall(_tile_kernel, (tile.grid,), args, options)
-    return kernels.with_amax(tile, work, main, tensors.get("amax"), workspace)
+    return with_amax(tile, work, main, tensors.get("amax"), workspace)

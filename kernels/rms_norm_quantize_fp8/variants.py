@@ -2,11 +2,11 @@
 
 In: a problem. Out: `Work`; the flags of each operator. No torch, no triton.
 
-Three operators, as the scale of each is another tensor with another role: read by `static`, written by `row` and
-`block`; and `transpose`, which is `static` with a second output and other knobs. The rest are flags, each another
-binary of the same operator: a table may have a function for each, and answers for one that was not measured with the
-plain operator's. That is a fair guess, as FP8 dtypes have one size and rounding takes no memory traffic; only `with_y`
-and `with_residual` add traffic, which the buffers state.
+Four operators, as the scale of each is another tensor with another role: read by `static`, written by `row` and
+`block`, and by `tensor`, which has one more launch; and `transpose`, which is `static` with a second output and other
+knobs. The rest are flags, each another binary of the same operator: a table may have a function for each, and answers
+for one that was not measured with the plain operator's. That is a fair guess, as FP8 dtypes have one size and rounding
+takes no memory traffic; only `with_y` and `with_residual` add traffic, which the buffers state.
 """
 
 from functools import cache
@@ -16,7 +16,7 @@ from normtune.kernels.operator import Flag
 from normtune.kernels.problem import Problem
 
 FAMILY = "rms_norm_quantize_fp8"
-SCALINGS = ("static", "row", "block")
+SCALINGS = ("static", "row", "block", "tensor")
 # The operator whose scale is static and whose result is also transposed.
 TRANSPOSE = "transpose"
 # Columns that share a scale in `block`; the last block of a row may be shorter.
@@ -45,6 +45,7 @@ FLAGS = {
     "static": (*_OF_ALL, Flag("store_amax", "no_amax"), Flag("is_amax_new", "amax_in_place")),
     "row": _OF_ALL,
     "block": (*_OF_ALL, Flag("is_row_major", "column_major")),
+    "tensor": _OF_ALL,
 }
 
 
@@ -114,7 +115,7 @@ def _work(operator: str, variant: str) -> Work:
         "with_y" in off,
         "with_residual" in off,
         "rounded_sum" in off,
-        scaling == "static" and "no_amax" not in off,
+        scaling == "tensor" or (scaling == "static" and "no_amax" not in off),
         "column_major" in off,
         "with_rstd" in off,
         "amax_in_place" in off,

@@ -75,6 +75,7 @@ CALLS = {
     "quantize static": quantize(return_amax=True, return_y=True, return_transpose=True),
     "quantize static, residual": quantize(round_sum=True),
     "quantize row": quantize(scaling="row", rounding="product"),
+    "quantize tensor": quantize(scaling="tensor", return_transpose=True),
     "quantize block": quantize(scaling="block"),
     "quantize block, column-major": quantize(scaling="block", layout="column_major"),
     "training in FP8": quantize_to_train,

@@ -38,7 +38,7 @@ def test_every_operator_has_lines_on_every_target_where_it_runs(lines: list[Line
         if next(of_space(spec, target, 2), None)
     }
     assert {line.group for line in lines} == wanted
-    assert len(set(lines)) == len(lines) and resources.FILE.stat().st_size < 400_000
+    assert len(set(lines)) == len(lines) and resources.FILE.stat().st_size < 450_000
 
 
 def test_every_binary_fits_its_target(lines: list[Line]) -> None:
@@ -85,7 +85,8 @@ def test_no_config_that_the_table_of_the_h200_answers_spills(lines: list[Line]) 
 def test_the_compiler_still_gives_these_figures(lines: list[Line], target: str, root: Path) -> None:
     if f"triton=={version('triton')}" not in (root / "constraints.txt").read_text().splitlines():
         pytest.skip("another Triton than that of constraints.txt, whose figures these are")
-    binaries = [one for spec in operators().values() for one in committed(spec, TARGETS[target], lines)]
+    # A binary that is an earlier one of the operator has its lines there.
+    binaries = [one for spec in operators().values() for one in committed(spec, TARGETS[target], lines) if one[2]]
     chosen = {job: (config, found) for job, config, found in binaries[::SAMPLED]}
     assert len(chosen) >= 8
     for compiled in compile_all(list(chosen), target, workers=1, keep_assembly=True):

@@ -26,8 +26,18 @@ X, WEIGHT, SCALE = torch.ones(2, 8), torch.ones(8), torch.ones(1)
         ({"scale": torch.ones(2)}, ValueError, "scale is torch.float32 with shape (2,): expected float32, (1,) or ()"),
         ({"scale": SCALE.double()}, ValueError, "scale is torch.float64"),
         ({"scaling": "row"}, ValueError, "scale is given with scaling 'row', which computes scales: expected None"),
-        ({"scaling": "tensor"}, ValueError, "scaling is 'tensor': expected one of static, row, block"),
-        ({"scaling": ["row"]}, TypeError, "scaling is ['row']: expected one of static, row, block"),
+        ({"scaling": "token"}, ValueError, "scaling is 'token': expected one of static, row, block, tensor"),
+        (
+            {"scaling": "tensor"},
+            ValueError,
+            "scale is given with scaling 'tensor', which computes scales: expected None",
+        ),
+        (
+            {"scaling": "tensor", "scale": None, "amax": torch.zeros(1)},
+            ValueError,
+            "amax is given with scaling 'tensor'",
+        ),
+        ({"scaling": ["row"]}, TypeError, "scaling is ['row']: expected one of static, row, block, tensor"),
         ({"dtype": torch.float16}, ValueError, "dtype is torch.float16: expected one of torch.float8_e4m3fn"),
         ({"dtype": "float8_e4m3fn"}, TypeError, "dtype is 'float8_e4m3fn': expected one of torch.float8_e4m3fn"),
         ({"rounding": "bf16"}, ValueError, "rounding is 'bf16': expected one of float32, norm, product"),
@@ -64,11 +74,11 @@ def test_bad_arguments_are_named(given, error, text):
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("scaling", ["row", "block"])
-def test_tensors_without_memory_have_shapes(scaling):
+@pytest.mark.parametrize(("scaling", "scale"), [("row", (4, 6, 1)), ("block", (4, 6, 3)), ("tensor", (1,))])
+def test_tensors_without_memory_have_shapes(scaling, scale):
     found = normtune.rms_norm_quantize_fp8(torch.empty(4, 6, 300, device="meta"), scaling=scaling)
     assert found.q.shape == (4, 6, 300) and found.q.is_meta
-    assert found.scale.shape == (4, 6, 1 if scaling == "row" else 3)
+    assert found.scale.shape == scale
 
 
 def test_a_cpu_composes_rows_of_any_length():

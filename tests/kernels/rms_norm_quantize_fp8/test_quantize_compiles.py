@@ -38,7 +38,7 @@ def compiled(pairs, target):
         assert 0 < one.threads <= TARGETS[target].max_threads
         work = work_of(one.job.problem)
         is_cleared = work.has_amax and not (work.accumulates and one.job.launch.finish == "atomic")
-        assert len(one.binaries) == 1 + is_cleared
+        assert len(one.binaries) == 1 + is_cleared + (work.scaling == "tensor")
     return found
 
 

@@ -31,7 +31,7 @@ def test_commands_take_them_by_name_alone():
     assert not set(NAMES) & {problem.operator for problem in problems([], ["float32"], [(8, 64)])}
     wanted = problems([f"{NAMES[0]}:no_amax", *NAMES], ["bfloat16"], [(64, 256)])
     assert [problem.key for problem in wanted] == [f"{NAMES[0]}:no_amax", *NAMES]
-    assert len(plan(wanted, "quick", TARGET).tasks) == 4
+    assert len(plan(wanted, "quick", TARGET).tasks) == 5
     with pytest.raises(UsageError, match="unknown operator 'rms_norm_quantize_fp8'"):
         operator("rms_norm_quantize_fp8")
 
@@ -49,7 +49,7 @@ def test_variants_name_what_is_asked_for(scaling):
 def test_bytes_are_those_of_a_perfect_kernel():
     moved = {name: operator(name).bytes_moved(operator(name).problem(10, 300, "bfloat16")) for name in NAMES}
     tensors = 10 * 300 * 3 + 300 * 2
-    assert list(moved.values()) == [tensors + 4 + 4, tensors + 40, tensors + 10 * 3 * 4]
+    assert list(moved.values()) == [tensors + 4 + 4, tensors + 40, tensors + 10 * 3 * 4, tensors + 4 + 4]
     column_major = operator(NAMES[2]).problem(10, 300, "bfloat16", "column_major+with_y+with_residual")
     assert operator(NAMES[2]).bytes_moved(column_major) == tensors + 12 * 3 * 4 + 3 * 2 * 10 * 300
     for name in NAMES:

@@ -51,7 +51,7 @@ def cases(draw):
     weight_dtype = draw(st.sampled_from([dtype, torch.float32, None]))
     weight = None if weight_dtype is None else (1 + torch.rand(hidden)).to(weight_dtype)
     options = {
-        "scaling": draw(st.sampled_from(["static", "row", "block"])),
+        "scaling": draw(st.sampled_from(["static", "row", "block", "tensor"])),
         "dtype": draw(st.sampled_from(list(DTYPES))),
         "rounding": draw(st.sampled_from(list(ROUNDINGS))),
         "return_y": draw(st.booleans()),
@@ -89,6 +89,9 @@ def test_any_layout_gives_what_a_user_would_write(case):
         scale = in_blocks(found.scale, hidden)
         blocks = torch.nn.functional.pad(norm.abs(), (0, -hidden % 128)).unflatten(-1, (-1, 128)).amax(-1)
         torch.testing.assert_close(found.scale * largest, blocks, rtol=step, atol=1e-6)
+    elif options["scaling"] == "tensor":
+        scale = found.scale
+        torch.testing.assert_close(scale * largest, norm.abs().amax().reshape(1), rtol=step, atol=1e-6)
     elif options["scaling"] == "row":
         scale = found.scale
         torch.testing.assert_close(scale * largest, norm.abs().amax(-1, keepdim=True), rtol=step, atol=1e-6)
@@ -104,7 +107,7 @@ def test_any_layout_gives_what_a_user_would_write(case):
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("scaling", ["static", "row", "block"])
+@pytest.mark.parametrize("scaling", ["static", "row", "block", "tensor"])
 def test_the_composition_computes_what_the_kernels_do(scaling, rounding, monkeypatch):
     """Bit for bit where the sum of squares is exact."""
     x = torch.randint(-4, 5, (5, 256)).to(torch.bfloat16)
@@ -191,7 +194,12 @@ def test_a_compiled_function_holds_one_operator():
 
 @pytest.mark.parametrize(
     ("scaling", "variant", "scale"),
-    [("static", "", torch.ones(1)), ("row", "with_y", None), ("block", "with_residual+rounded_sum", None)],
+    [
+        ("static", "", torch.ones(1)),
+        ("row", "with_y", None),
+        ("block", "with_residual+rounded_sum", None),
+        ("tensor", "with_rstd", None),
+    ],
 )
 def test_the_operator_keeps_the_rules_of_the_dispatcher(scaling, variant, scale):
     residual = torch.randn(3, 160) if "residual" in variant else None

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from normtune import rms_norm_quantize_fp8, transpose_fp8
+from normtune import fused_add_rms_norm, rms_norm, rms_norm_backward, rms_norm_quantize_fp8, transpose_fp8
 
 pytestmark = pytest.mark.gpu
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
@@ -27,7 +27,7 @@ def whole(quantized, scaling, hidden):
 
 
 @pytest.mark.parametrize("dtype", LARGEST)
-@pytest.mark.parametrize("scaling", ["static", "row", "block"])
+@pytest.mark.parametrize("scaling", ["static", "row", "block", "tensor"])
 @pytest.mark.parametrize("shape", [(1, 64), (77, 300), (5, 7, 2880), (4096, 4096), (9, 16384), (3, 65536)])
 def test_values_times_scales_are_the_norm(shape, scaling, dtype):
     x, weight = made(shape), made(shape[-1:], seed=1)
@@ -42,12 +42,12 @@ def test_values_times_scales_are_the_norm(shape, scaling, dtype):
     assert ((back - exact).abs() <= allowed).all()
     if scaling == "static":
         assert (found.amax.double() - exact.abs().max()).abs() <= 1e-5 * exact.abs().max()
-    elif scaling == "row":
-        largest = exact.abs().amax(-1, keepdim=True) / LARGEST[dtype]
+    elif scaling in ("row", "tensor"):
+        largest = (exact.abs().amax(-1, keepdim=True) if scaling == "row" else exact.abs().max()) / LARGEST[dtype]
         assert ((found.scale.double() - largest).abs() <= 1e-5 * largest).all()
 
 
-@pytest.mark.parametrize("scaling", ["static", "row", "block"])
+@pytest.mark.parametrize("scaling", ["static", "row", "block", "tensor"])
 def test_equal_calls_have_equal_bits_and_graphs_replay_them(scaling):
     x, weight = made((300, 4096)), made((4096,), seed=1)
     scale = torch.full((1,), 0.02, device="cuda") if scaling == "static" else None
@@ -106,3 +106,54 @@ def test_the_transpose_is_that_of_the_result(shape, dtype):
     # Another order of summing a row moves few values to a neighbour.
     assert (as_matrix == plain.q.view(torch.uint8).view_as(as_matrix)).double().mean() > 0.999
     torch.testing.assert_close(found.amax, plain.amax, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(1, 64), (77, 300), (4096, 4096), (3, 65536)])
+def test_one_scale_for_all_rows_gives_what_it_gives_if_given(shape):
+    x, weight = made(shape), made(shape[-1:], seed=1)
+    options = {"residual": made(shape, seed=2), "return_transpose": True, "return_rstd": True}
+    found = rms_norm_quantize_fp8(x, weight, scaling="tensor", **options)
+    given = rms_norm_quantize_fp8(x, weight, scale=found.scale, return_amax=True, **options)
+    assert torch.equal(found.scale, found.amax / torch.tensor(448.0, device="cuda")) and torch.equal(
+        found.sum, given.sum
+    )
+    torch.testing.assert_close(found.amax, given.amax, rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.rstd, given.rstd, rtol=1e-6, atol=0)
+    # Another order of summing a row moves few values to a neighbour.
+    assert (found.q.view(torch.uint8) == given.q.view(torch.uint8)).double().mean() > 0.999
+    assert torch.equal(found.q_t.view(torch.uint8), found.q.view(torch.uint8).t())
+
+
+def test_an_amax_accumulates_over_calls_and_in_graphs():
+    weight, scale, amax = made((4096,), seed=1), torch.ones(1, device="cuda"), torch.zeros(1, device="cuda")
+    x = made((300, 4096))
+    wanted = rms_norm_quantize_fp8(x, weight, scale=scale, return_amax=True).amax
+    rms_norm_quantize_fp8(x, weight, scale=scale, amax=amax)
+    torch.testing.assert_close(amax, wanted, rtol=1e-5, atol=0)
+    first = amax.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        rms_norm_quantize_fp8(x, weight, scale=scale, amax=amax)
+    for before in (0.0, 1e6, float("nan")):
+        amax.fill_(before)
+        graph.replay()
+        wanted = torch.maximum(first, amax.new_full((1,), before))
+        torch.testing.assert_close(amax, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(1, 64), (77, 300), (4096, 4096), (3, 65536)])
+@pytest.mark.parametrize("has_residual", [False, True])
+def test_gradients_are_those_of_the_norm(shape, has_residual):
+    x, weight, dy, ds = (made(one, seed=seed) for seed, one in enumerate((shape, shape[-1:], shape, shape)))
+    inputs = [tensor.requires_grad_() for tensor in (x, weight, *([made(shape, seed=9)] if has_residual else []))]
+    residual = inputs[2] if has_residual else None
+    found = rms_norm_quantize_fp8(x, weight, scaling="row", residual=residual, return_y=True, return_rstd=True)
+    plain = fused_add_rms_norm(x, residual, weight) if has_residual else (rms_norm(x, weight),)
+    outputs = (found.y, found.sum) if has_residual else (found.y,)
+    incoming = (dy, ds)[: len(outputs)]
+    ours, theirs = (torch.autograd.grad(some, inputs, incoming) for some in (outputs, plain))
+    for one, other in zip(ours, theirs, strict=True):  # rstd is summed in another order
+        torch.testing.assert_close(one, other, rtol=2**-7, atol=1e-2)
+    read = found.sum.detach() if has_residual else x.detach()
+    by_hand = rms_norm_backward(dy, read, weight, found.rstd, ds=ds if has_residual else None)
+    assert all(map(torch.equal, by_hand, ours))

@@ -29,7 +29,7 @@ CONFIGS = (
 )
 # Of whole rows, and tile by tile.
 TILES = tuple(TransposingConfig("tile", 32, num_stages=3, block_col=columns) for columns in (256, 64))
-WITH_AMAX = {operator_name("static"), operator_name(TRANSPOSE)}
+WITH_AMAX = {operator_name(kind) for kind in ("static", "tensor", TRANSPOSE)}
 OFF = {"float32": "", "norm": "rounded_norm+", "product": "rounded_norm+rounded_product+"}
 
 
@@ -63,6 +63,8 @@ def wanted(x, residual, weight, scale, scaling, rounding, round_sum):
         maxima = [part.abs().amax(1, keepdim=True) for part in norm.split(128, dim=1)]
         found["scale"] = torch.cat(maxima, dim=1).clamp(min=1e-10) / 448
         scale = found["scale"].repeat_interleave(128, 1)[:, :HIDDEN]
+    elif scaling == "tensor":
+        scale = norm.abs().amax().view(1) / 448
     found.setdefault("scale", scale)
     found["q"] = (norm * (1 / scale)).clamp(-448, 448).to(torch.float8_e4m3fn)
     return found

@@ -118,7 +118,7 @@ def test_spaces_hold_both_ways_and_the_default_config(hidden):
         (
             {"scaling": "row", "scale": None},
             ValueError,
-            "return_transpose is True with scaling 'row': expected 'static'",
+            "return_transpose is True with scaling 'row': expected 'static' or 'tensor'",
         ),
         ({"scaling": "block", "scale": None}, ValueError, "return_transpose is True with scaling 'block'"),
     ],
