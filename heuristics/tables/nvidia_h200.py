@@ -33,19 +33,19 @@
 #           mean 0.16 %, plain mean 0.26 %, worst 5.8 %, means low by at most 0.23 %,
 #           within 0.05 % of the best 22-leaf tree on this grid, cross-validated 1.54 %,
 #           plain cross-validated 1.54 %, extrapolated 15.64 %
-# Regret:   rms_norm_backward:batch_invariant bfloat16: 16 leaves, 14 configs, mean
-#           37.36 %, plain mean 45.01 %, worst 2959.4 %, means low by at most 0.19 %,
-#           the best 16-leaf tree of hidden alone on this grid, cross-validated 42.66 %,
-#           plain cross-validated 43.86 %, costs 37.16 % (worst 2959.4 %) beside
-#           rms_norm_backward, at most, as 150 of 869 shapes are bounds
+# Regret:   rms_norm_backward:batch_invariant bfloat16: 13 leaves, 12 configs, mean
+#           37.65 %, plain mean 39.18 %, worst 203.4 %, means low by at most 0.19 %, the
+#           best 13-leaf tree of hidden alone on this grid, cross-validated 39.81 %,
+#           plain cross-validated 40.13 %, costs 37.46 % (worst 203.4 %) beside
+#           rms_norm_backward, at most, as 154 of 869 shapes are bounds
 # Regret:   rms_norm_backward:batch_invariant float16: as
-#           rms_norm_backward:batch_invariant bfloat16, mean 36.38 %, plain mean 44.04
-#           %, worst 2974.4 %, means low by at most 0.22 %, sharing costs 0.63 % on 869
+#           rms_norm_backward:batch_invariant bfloat16, mean 36.70 %, plain mean 38.17
+#           %, worst 188.3 %, means low by at most 0.22 %, sharing costs 0.64 % on 869
 #           problems
-# Regret:   rms_norm_backward:batch_invariant float32: 16 leaves, 14 configs, mean 31.54
-#           %, plain mean 32.45 %, worst 281.8 %, means low by at most 0.21 %, the best
-#           16-leaf tree of hidden alone on this grid, cross-validated 33.74 %, plain
-#           cross-validated 34.04 %, costs 31.45 % (worst 281.8 %) beside
+# Regret:   rms_norm_backward:batch_invariant float32: 16 leaves, 13 configs, mean 32.32
+#           %, plain mean 33.13 %, worst 276.0 %, means low by at most 0.21 %, the best
+#           16-leaf tree of hidden alone on this grid, cross-validated 32.96 %, plain
+#           cross-validated 32.98 %, costs 32.23 % (worst 276.0 %) beside
 #           rms_norm_backward, at most, as 63 of 869 shapes are bounds
 # Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 11 leaves, 11
 #           configs, mean 1.62 %, plain mean 2.44 %, worst 82.1 %, means low by at most
@@ -114,7 +114,7 @@
 #           plain cross-validated 3.10 %, costs 1.83 % (worst 71.9 %) beside
 #           rms_norm_forward:no_rstd
 # Format:   3
-# Body:     sha256:c096bc53451dcff7803b9b491ceb6875d8f281b7c56e355188cef014aa3111b2
+# Body:     sha256:d5cad5e790bb422757596dde87ab6248efb297b4bdb28c04c3f1ee643f0ed501
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -877,10 +877,6 @@ def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> Config:
 
 
 def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 64:
-        return PERSISTENT_ROWS_16_WARPS_4_PER_SM_4_DEPENDENT
-    if hidden <= 127:
-        return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 256:
         return PERSISTENT_ROWS_16_WARPS_4_PER_SM_4_DEPENDENT
     if hidden <= 512:
@@ -905,9 +901,7 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
         return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 20480:
         return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-    if hidden <= 28672:
-        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
@@ -938,9 +932,9 @@ def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
     if hidden <= 24576:
         return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
     if hidden <= 28672:
-        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 32767:
-        return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
+        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
     return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
 
 
