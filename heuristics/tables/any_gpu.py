@@ -4,54 +4,54 @@
 # Device:   any GPU
 # Fitted:   NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:326681596b9e486afce49a61d0613c323915e4208722297e87302f222d259eb9
-#           (147441 measurements, 2026-11-23)
+# Data:     sha256:12c7b1881c50a5c0df14ec0990760cc34fc2056a5322a7a2a23249975eaaad41
+#           (166910 measurements, 2026-11-23)
 # Kernels:  fused_add_rms_norm_backward
-#           sha256:77779da15564f63f998492d7537a512a50c6539f87a8c6bfdfe85c024fa01bbc
+#           sha256:b9dd98129f3eaab8318895711645b128d81fa7848f55366767205c49804dfd14
 # Kernels:  fused_add_rms_norm_forward
-#           sha256:f0b4fe23d3c1c219b3deca3fe3ded4ddd560b63cf06805bf3c1230a941cb9236
+#           sha256:c3643695e6a8776a52b7557d00c534cfcfba3ce0804800b50ff3c701ee11d8a3
 # Kernels:  rms_norm_backward
-#           sha256:4cf0b0804c63905a2e217af2f953d436f27882a433b4e9b2fdc457d99d20f327
+#           sha256:b9dd98129f3eaab8318895711645b128d81fa7848f55366767205c49804dfd14
 # Kernels:  rms_norm_forward
-#           sha256:8a4467d24df263971a707cf269e523aefeb9e8706bdedb9d6e037cb926d6173d
+#           sha256:c3643695e6a8776a52b7557d00c534cfcfba3ce0804800b50ff3c701ee11d8a3
 # Kernels:  rms_norm_gated_backward
 #           sha256:1699359d0a160d9348084fe56fe7f23ccc55857fe1d3d2e4df45d479ceb88ed2
 # Kernels:  rms_norm_gated_forward
-#           sha256:38cd6bf5ef8dd7256ec322934c333a34a9c0888949de147ed0707f75644049cb
+#           sha256:091c9d3688b1ab695a5646ba7d15ea9f06bcc63e0ad0830ad51271680b4b9054
 # Measured: rows 1 to 1449144, hidden 64 to 32768
-# Regret:   fused_add_rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 7.56 %
+# Regret:   fused_add_rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 8.57 %
 #           worst 146.2 % (left out unknown)
-# Regret:   fused_add_rms_norm_forward bfloat16: 9 leaves, NVIDIA H200 mean 0.20 % worst
-#           4.1 % (left out unknown)
-# Regret:   rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 1.67 % worst 24.8 %
+# Regret:   fused_add_rms_norm_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.20 %
+#           worst 4.8 % (left out unknown)
+# Regret:   rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 6.45 % worst 203.6 %
 #           (left out unknown)
 # Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, sharing costs 0.11
-#           %, NVIDIA H200 mean 1.81 % worst 23.7 % (left out unknown)
-# Regret:   rms_norm_backward float32: 19 leaves, NVIDIA H200 mean 1.41 % worst 26.6 %
+#           %, NVIDIA H200 mean 6.41 % worst 192.7 % (left out unknown)
+# Regret:   rms_norm_backward float32: 19 leaves, NVIDIA H200 mean 7.76 % worst 281.8 %
 #           (left out unknown)
-# Regret:   rms_norm_backward:no_dweight bfloat16: 9 leaves, NVIDIA H200 mean 0.30 %
-#           worst 11.2 % (left out unknown)
+# Regret:   rms_norm_backward:no_dweight bfloat16: 9 leaves, NVIDIA H200 mean 1.73 %
+#           worst 82.1 % (left out unknown)
 # Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight
-#           bfloat16, sharing costs 0.15 %, NVIDIA H200 mean 0.76 % worst 15.3 % (left
+#           bfloat16, sharing costs 0.15 %, NVIDIA H200 mean 2.03 % worst 70.5 % (left
 #           out unknown)
-# Regret:   rms_norm_backward:no_dweight float32: 12 leaves, NVIDIA H200 mean 0.48 %
-#           worst 12.6 % (left out unknown)
-# Regret:   rms_norm_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.47 % worst 23.0 %
+# Regret:   rms_norm_backward:no_dweight float32: 11 leaves, NVIDIA H200 mean 2.77 %
+#           worst 135.3 % (left out unknown)
+# Regret:   rms_norm_forward bfloat16: 12 leaves, NVIDIA H200 mean 0.55 % worst 23.0 %
 #           (left out unknown)
-# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, sharing costs 0.27
-#           %, NVIDIA H200 mean 0.62 % worst 23.2 % (left out unknown)
+# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, sharing costs 0.07
+#           %, NVIDIA H200 mean 0.46 % worst 23.2 % (left out unknown)
 # Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, sharing
-#           costs 0.43 %, NVIDIA H200 mean 0.97 % worst 15.7 % (left out unknown)
+#           costs 0.28 %, NVIDIA H200 mean 0.76 % worst 22.2 % (left out unknown)
 # Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, sharing
-#           costs 0.76 %, NVIDIA H200 mean 1.19 % worst 15.3 % (left out unknown)
-# Regret:   rms_norm_forward float32: 8 leaves, NVIDIA H200 mean 0.45 % worst 25.0 %
+#           costs 0.36 %, NVIDIA H200 mean 0.79 % worst 20.6 % (left out unknown)
+# Regret:   rms_norm_forward float32: 10 leaves, NVIDIA H200 mean 0.46 % worst 25.0 %
 #           (left out unknown)
 # Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, sharing costs
-#           0.64 %, NVIDIA H200 mean 0.84 % worst 18.9 % (left out unknown)
-# Regret:   rms_norm_gated_forward bfloat16: 20 leaves, NVIDIA H200 mean 1.26 % worst
+#           0.50 %, NVIDIA H200 mean 0.62 % worst 18.9 % (left out unknown)
+# Regret:   rms_norm_gated_forward bfloat16: 19 leaves, NVIDIA H200 mean 1.23 % worst
 #           29.1 % (left out unknown)
 # Format:   3
-# Body:     sha256:eb5f18cbafafa0325a27e5e639bbe9b12b8c6901d409f7784714281ba6b7f466
+# Body:     sha256:b2e14da577bd5b2034fbbcc65010b9dd386ff6893921660978c256275546341a
 
 """Launch configs by operator, dtype, shape and GPU; `lookup` finds one."""
 
@@ -63,14 +63,15 @@ class Config(NamedTuple):
     """How a kernel is launched.
 
     Attributes:
-        schedule: row, block_row (block_row rows a program), persistent (a fixed grid
-            strides over the rows) or split.
+        schedule: row, block_row (block_row rows a program), parts (several programs a
+            row, each writes a part), persistent (a fixed grid strides over the rows),
+            split, or cluster_2 to cluster_8 (a row over so many blocks of a cluster).
         block_row: rows a program holds at once.
         num_warps: warps a program.
         num_stages: depth of the software pipeline of the row loop; in split, 2 fetches
             the next row into the L2.
-        programs_per_sm: size of the fixed grid, programs a multiprocessor; 0 where the
-            grid follows the rows.
+        programs_per_sm: size of the fixed grid, or of that of parts, programs a
+            multiprocessor; 0 where the grid follows the rows.
         finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
             or columns (own programs).
         block_col: columns a chunk in split, columns a program with finish columns, else
@@ -91,7 +92,6 @@ BLOCK_ROW_2_WARPS_1_CHUNKS_16 = Config("block_row", 2, 1, 1, 0, "none", 16)
 BLOCK_ROW_2_WARPS_2 = Config("block_row", 2, 2)
 BLOCK_ROW_2_WARPS_2_CHUNKS_16 = Config("block_row", 2, 2, 1, 0, "none", 16)
 BLOCK_ROW_2_WARPS_4_COLUMNS_16 = Config("block_row", 2, 4, 1, 0, "columns", 16)
-BLOCK_ROW_2_WARPS_4 = Config("block_row", 2, 4)
 BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config("block_row", 2, 4, 3, 0, "columns", 16)
 BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config("block_row", 2, 8, 1, 0, "columns", 16)
 BLOCK_ROW_2_WARPS_16_COLUMNS_16 = Config("block_row", 2, 16, 1, 0, "columns", 16)
@@ -113,6 +113,13 @@ BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config("block_row", 32, 8, 1, 0, "columns", 16
 BLOCK_ROW_32_WARPS_8 = Config("block_row", 32, 8)
 BLOCK_ROW_32_WARPS_16_COLUMNS_16 = Config("block_row", 32, 16, 1, 0, "columns", 16)
 BLOCK_ROW_64_WARPS_8_CHUNKS_16 = Config("block_row", 64, 8, 1, 0, "none", 16)
+PARTS_WARPS_1_PER_SM_1 = Config("parts", 1, 1, 1, 1)
+PARTS_WARPS_2_PER_SM_1 = Config("parts", 1, 2, 1, 1)
+PARTS_WARPS_4_PER_SM_1 = Config("parts", 1, 4, 1, 1)
+PARTS_WARPS_8_PER_SM_1 = Config("parts", 1, 8, 1, 1)
+PARTS_WARPS_8_PER_SM_2 = Config("parts", 1, 8, 1, 2)
+PARTS_WARPS_16_PER_SM_1 = Config("parts", 1, 16, 1, 1)
+PARTS_WARPS_32_PER_SM_1 = Config("parts", 1, 32, 1, 1)
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config(
     "persistent",
     1,
@@ -232,9 +239,6 @@ ROW_WARPS_8_COLUMNS_32 = Config("row", 1, 8, 1, 0, "columns", 32)
 ROW_WARPS_8_COLUMNS_64 = Config("row", 1, 8, 1, 0, "columns", 64)
 ROW_WARPS_8 = Config("row", 1, 8)
 ROW_WARPS_8_CHUNKS_16 = Config("row", 1, 8, 1, 0, "none", 16)
-ROW_WARPS_16 = Config("row", 1, 16)
-ROW_WARPS_16_CHUNKS_16 = Config("row", 1, 16, 1, 0, "none", 16)
-ROW_WARPS_32 = Config("row", 1, 32)
 SPLIT_1024_WARPS_4 = Config("split", 1, 4, 1, 0, "none", 1024)
 SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
 SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
@@ -341,13 +345,17 @@ def fused_add_rms_norm_forward_bfloat16(
         if hidden <= 256:
             return ROW_WARPS_1
         return ROW_WARPS_4
-    if hidden <= 8192:
-        if rows >= sms:
-            return ROW_WARPS_4
-        return ROW_WARPS_8
     if rows >= sms:
+        if hidden <= 8192:
+            return ROW_WARPS_4
         return SPLIT_8192_WARPS_32
-    return ROW_WARPS_32
+    if hidden <= 8191:
+        if 16 * rows >= sms:
+            return ROW_WARPS_8
+        return PARTS_WARPS_8_PER_SM_2
+    if hidden <= 16384:
+        return PARTS_WARPS_16_PER_SM_1
+    return PARTS_WARPS_32_PER_SM_1
 
 
 def rms_norm_backward_bfloat16(
@@ -484,9 +492,7 @@ def rms_norm_backward_no_dweight_float32(
             return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
         if 4 * rows >= 5 * sms:
             return ROW_WARPS_8_COLUMNS_16
-        if hidden <= 4096:
-            return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
-        return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
+        return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
     if hidden <= 12288:
         return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
     if hidden <= 16384:
@@ -500,27 +506,29 @@ def rms_norm_forward_bfloat16(
     sms: int,
     l2_bytes: int,
 ) -> Config:
+    if hidden <= 128:
+        if rows >= 20 * sms:
+            return BLOCK_ROW_32_WARPS_8
+        return BLOCK_ROW_2_WARPS_1
     if hidden <= 1536:
         if rows >= 20 * sms:
-            if hidden <= 128:
-                return BLOCK_ROW_32_WARPS_8
             return BLOCK_ROW_8_WARPS_4
         if hidden <= 256:
-            return BLOCK_ROW_2_WARPS_1
+            return ROW_WARPS_1
         return ROW_WARPS_4
-    if hidden <= 16383:
-        if 4 * rows >= 9 * sms:
+    if hidden <= 8191:
+        if rows >= 4 * sms:
             if hidden <= 4095:
-                return ROW_WARPS_4
-            if hidden <= 8191:
-                return SPLIT_2048_WARPS_8
+                return PARTS_WARPS_4_PER_SM_1
+            return SPLIT_2048_WARPS_8
+        return PARTS_WARPS_8_PER_SM_1
+    if hidden <= 16384:
+        if 4 * rows >= 9 * sms:
             return SPLIT_4096_WARPS_16
-        if hidden <= 8192:
-            return ROW_WARPS_8
-        return BLOCK_ROW_2_WARPS_4
+        return PARTS_WARPS_16_PER_SM_1
     if 4 * rows >= 5 * sms:
         return SPLIT_8192_WARPS_32
-    return ROW_WARPS_16
+    return PARTS_WARPS_32_PER_SM_1
 
 
 def rms_norm_forward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
@@ -530,15 +538,19 @@ def rms_norm_forward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) ->
         if hidden <= 64:
             return BLOCK_ROW_2_WARPS_1
         return ROW_WARPS_1
-    if hidden <= 4095:
-        return ROW_WARPS_4
+    if hidden <= 1024:
+        return ROW_WARPS_2
+    if hidden <= 4096:
+        return PARTS_WARPS_8_PER_SM_2
     if hidden <= 8192:
-        return ROW_WARPS_8
-    if hidden <= 16384:
-        if 4 * rows >= 5 * sms:
+        if 4 * rows >= 9 * sms:
+            return SPLIT_4096_WARPS_16
+        return PARTS_WARPS_16_PER_SM_1
+    if 4 * rows >= 5 * sms:
+        if hidden <= 20480:
             return SPLIT_4096_WARPS_32
-        return ROW_WARPS_16
-    return SPLIT_4096_WARPS_32
+        return SPLIT_8192_WARPS_32
+    return PARTS_WARPS_32_PER_SM_1
 
 
 def rms_norm_gated_forward_bfloat16(
@@ -552,7 +564,7 @@ def rms_norm_gated_forward_bfloat16(
             if hidden <= 127:
                 return BLOCK_ROW_8_WARPS_1_CHUNKS_16
             return BLOCK_ROW_4_WARPS_1
-        return ROW_WARPS_1
+        return PARTS_WARPS_1_PER_SM_1
     if hidden <= 1280:
         if rows >= 192 * sms:
             if hidden <= 180:
@@ -566,25 +578,23 @@ def rms_norm_gated_forward_bfloat16(
                     return BLOCK_ROW_2_WARPS_1_CHUNKS_16
                 if hidden <= 768:
                     return ROW_WARPS_1_CHUNKS_16
-                return ROW_WARPS_2
+                return PARTS_WARPS_2_PER_SM_1
             if hidden <= 256:
-                return ROW_WARPS_2
+                return PARTS_WARPS_2_PER_SM_1
             if hidden <= 512:
-                return ROW_WARPS_4
+                return PARTS_WARPS_4_PER_SM_1
             return ROW_WARPS_8
         return ROW_WARPS_4_CHUNKS_16
-    if hidden <= 4096:
+    if hidden <= 8192:
         if 2 * rows >= 3 * sms:
             if hidden <= 2047:
                 return ROW_WARPS_4_CHUNKS_16
-            if rows >= 10 * sms:
-                return SPLIT_1024_WARPS_4
-            return ROW_WARPS_8_CHUNKS_16
-        return ROW_WARPS_16
-    if hidden <= 8192:
-        if rows >= 3 * sms:
+            if hidden <= 5120:
+                if rows >= 10 * sms:
+                    return SPLIT_1024_WARPS_4
+                return ROW_WARPS_8_CHUNKS_16
             return SPLIT_2048_WARPS_8
-        return ROW_WARPS_16_CHUNKS_16
+        return PARTS_WARPS_8_PER_SM_2
     return SPLIT_4096_WARPS_16
 
 

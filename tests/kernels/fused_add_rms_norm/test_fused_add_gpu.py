@@ -39,6 +39,20 @@ def test_gradients_are_those_of_float64(rows, hidden, dtype, residual_dtype):
         assert (leaf.grad - reference.grad).abs().max() <= bound * reference.grad.abs().max()
 
 
+@pytest.mark.parametrize("batch_invariant", [False, True])
+@pytest.mark.parametrize("hidden", [1024, 4096, 5120, 7168, 8192, 16384, 32768])
+def test_few_rows_in_place_have_the_bits_of_new_ones(hidden, batch_invariant):
+    generator = torch.Generator("cuda").manual_seed(hidden)
+    weight = torch.randn(hidden, device="cuda", generator=generator).bfloat16()
+    for rows in (1, 2, 7, 16, 33, 66, 130):
+        x, residual = (torch.randn(rows, hidden, device="cuda", generator=generator).bfloat16() for _ in range(2))
+        wanted = fused_add_rms_norm(x, residual, weight, batch_invariant=batch_invariant)
+        for _ in range(50):
+            written = x.clone(), residual.clone()
+            fused_add_rms_norm(*written, weight, in_place=True, batch_invariant=batch_invariant)
+            assert all(torch.equal(one, other) for one, other in zip(written, wanted, strict=True))
+
+
 def test_a_graph_replays_a_call_in_place():
     x, residual, weight = (
         torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in ((64, 4096), (64, 4096), 4096)
