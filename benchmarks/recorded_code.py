@@ -32,7 +32,8 @@ def main(names: list[str], same: bool) -> None:
         for name in names or recordings():
             pairs, changed = compare(name)
             for now, then in pairs:
-                equal[now] |= {then} - {now}
+                alike = [{earlier, *others} for earlier, others in same_code().items() if then in (earlier, *others)]
+                equal[now] |= {then}.union(*alike) - {now}
             changes += changed
         kept = {now: sorted(earlier) for now, earlier in sorted(equal.items()) if earlier}
         SAME_CODE.write_text(json.dumps(kept, indent=2) + "\n")

@@ -111,6 +111,9 @@ _LOOPED = (
 # Between these bounds both are tried, without configs for fewer rows: up to hidden 4096 slices of 32 columns and more
 # take 1.2 to 4 times as long there as those of 16, and single warps two to three times as long as the best.
 _MOST_COLUMNS_ROWS, _LEAST_LOOPED_ROWS = 2048, 1024
+# Beside programs of columns a row is spread over a cluster up to so many rows: with 512 and more that takes 1.1 to 1.3
+# times as long as in chunks.
+MOST_CLUSTER_ROWS = 448
 
 
 def quick_forward(problem: Problem, target: Target) -> list[Config]:
@@ -129,6 +132,8 @@ def quick_backward(problem: Problem, target: Target, finish: str) -> list[Config
     """
     columns, looped = (_of_columns(table, problem.hidden, target) for table in (_COLUMNS, _LOOPED))
     looped = [config._replace(finish=finish) for config in looped]
+    if problem.rows > MOST_CLUSTER_ROWS:
+        columns = [config for config in columns if not config.schedule.startswith("cluster")]
     if problem.lacks("no_dweight"):
         return columns + looped
     if problem.rows < _LEAST_LOOPED_ROWS:

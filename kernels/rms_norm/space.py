@@ -21,7 +21,7 @@ from normtune.kernels.rms_norm.long_rows import (
     MAX_TILED_HIDDEN,
     MOST_ELEMENTS_PER_THREAD,
 )
-from normtune.kernels.rms_norm.quick import quick_backward, quick_forward
+from normtune.kernels.rms_norm.quick import MOST_CLUSTER_ROWS, quick_backward, quick_forward
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import LEAST_PART_COLUMNS, next_power_of_2
 
@@ -35,8 +35,6 @@ _FULL_PARTS = (1, 2, 4)
 _CLUSTER_SLICES = (32, 64, 128)
 # With more rows no config with the finish `columns` won on the recorded H200.
 _MOST_COLUMNS_ROWS = 2048
-# As few where a row is over a cluster: with 512 and more it takes 1.1 to 1.3 times as long as in chunks.
-_MOST_CLUSTER_ROWS = 448
 
 
 def _elements(config: Config, hidden: int, warp_size: int) -> float:
@@ -235,7 +233,7 @@ def _default_clusters(problem: Problem, target: Target) -> list[Config]:
     """With the weight gradient for few rows; wider blocks where there are no programs of columns beside them."""
     if problem.lacks("no_dweight"):
         return _clusters(problem, target, (4, 8), (32,), (8, 32))
-    if problem.rows > _MOST_CLUSTER_ROWS:
+    if problem.rows > MOST_CLUSTER_ROWS:
         return []
     return [one for one in _clusters(problem, target, (4,), (32, 64), (8, 32)) if one.schedule != "cluster_2"]
 

@@ -326,7 +326,7 @@ def calls(
     options = _options(launch, problem, work)
     kernel, grid = _quantize_kernel, (launch.grid,)
     if launch.slice_col:
-        kernel, grid = quantize_parts_kernel, (launch.grid, triton.cdiv(problem.hidden, launch.slice_col))
+        kernel, grid = quantize_parts_kernel, (launch.grid, triton.cdiv(problem.hidden, launch.slice_col))  # type: ignore[assignment]
     elif launch.chunks:
         kernel = quantize_split_kernel
     elif launch.looped:

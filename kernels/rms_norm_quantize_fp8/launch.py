@@ -57,6 +57,8 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
         launch = launch._replace(looped=False, grid=problem.rows, num_stages=1)
     elif config.schedule in ("row", "block_row", "parts", "persistent"):
         launch = tile(config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed_tiles=1 + work.has_residual)
+        # A whole row is loaded as its FP8 values are stored, 16 a thread; in parts as it lies. Each sums in its order.
+        launch = launch._replace(held=launch.slice_col > 0)
     else:
         raise IllegalConfigError(f"schedule {config.schedule!r} does not exist for {problem.operator}")
     return _with_amax(config, work, launch)

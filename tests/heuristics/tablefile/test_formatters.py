@@ -104,7 +104,7 @@ def test_a_formatter_is_no_edit(table: Path, name: str, width: int) -> None:
 
 def test_a_docstring_of_other_width_and_a_comment_are_no_edit_but_a_comment_is_kept(table: Path) -> None:
     text = table.read_text()
-    wrapped = text.replace("a fixed grid\n            strides", "a\n        fixed grid strides")
+    wrapped = text.replace("several programs a\n            row", "several\n        programs a row")
     assert wrapped != text
     table.write_text(wrapped)
     assert check(table).failures == ()
