@@ -145,7 +145,7 @@ def rms_norm_quantize_fp8(
         return found
     read = {"x": x, "weight": weight, "residual": residual, "scale": scale, "amax": amax}
     is_graded = return_y is True and is_needed(read)
-    returned = (return_amax, return_y, is_graded or return_rstd, return_transpose)
+    returned = (return_amax, return_y, is_graded if return_rstd is False else return_rstd, return_transpose)
     choice = (scaling, dtype, rounding, layout, round_sum, *returned, residual is not None, amax is not None)
     try:
         work, variant = _settled(*choice) if torch.compiler.is_compiling() else _kept_settled(*choice)

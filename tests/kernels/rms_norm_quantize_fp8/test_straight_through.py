@@ -102,6 +102,18 @@ def test_a_saved_tensor_that_changed_is_refused():
         y.sum().backward()
 
 
+def test_the_mode_of_the_forward_is_that_of_the_backward_whatever_hooks_give_back():
+    """On a CPU the mode adds the rows of dweight one by one."""
+    inputs, found = tensors(torch.float32, False), {}
+    for mode in (False, True):
+        found[mode] = gradients(quantized(*inputs, batch_invariant=mode), inputs)
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda one: one), normtune.batch_invariant(mode):
+            outputs = quantized(*inputs)
+        with normtune.batch_invariant(not mode):
+            assert same(gradients(outputs, inputs), found[mode])
+    assert not same(found[False], found[True])
+
+
 def test_transforms_of_functions_are_refused():
     x, weight, _ = tensors(torch.float32, False)
     with pytest.raises(RuntimeError, match="functorch transforms"):
