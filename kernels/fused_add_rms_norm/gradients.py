@@ -60,5 +60,5 @@ def rms_norm_backward(
     check_flag("batch_invariant", batch_invariant, is_optional=True)
     needs_dweight = needs_dweight and weight is not None
     options = (number("eps", eps), number("offset", offset), batch_invariant, needs_dx, needs_dweight)
-    dx, dweight = calls.ops.backward(*incoming, x, weight, rstd, *options)
+    dx, dweight = calls.backward(*incoming, x, weight, rstd, *options)
     return dx if needs_dx else None, dweight if needs_dweight else None
