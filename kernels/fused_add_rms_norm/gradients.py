@@ -40,7 +40,8 @@ def rms_norm_backward(
         eps: of the forward. It is in rstd already; gradients of these gradients read it, and the batch-invariant mode
             beside an rstd that was copied, or made without this mode, which it computes anew.
         offset: added to the weight, in float32.
-        batch_invariant: as in `rms_norm`; None for the mode of the forward that made rstd.
+        batch_invariant: as in `rms_norm`; None for the mode of the forward that made rstd, or the one that is on. Only
+            the rstd that it returned tells that, whole: pass the mode with a copy or a slice of it.
         ds: the gradient of the sum, of x's shape; None without a sum, or without a gradient.
         needs_dx: whether dx is wanted.
         needs_dweight: whether dweight is wanted.
