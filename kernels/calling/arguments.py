@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.operation import COLUMNS, FACTORS, OTHERS, Operation
+from normtune.kernels.calling.operation import COLUMNS, FACTORS, OTHERS, ROWS, Operation
+from normtune.kernels.calling.wide import wide_dtype
 from normtune.kernels.problem import MAX_ROWS
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -48,24 +49,54 @@ def check(operation: Operation, tensors: Sequence[Any], scalars: Sequence[Any]) 
             check_kind(name, tensor)
             check_device(name, tensor, first, x)
             continue
-        is_columns = operation.kinds[name] == COLUMNS
-        has_groups = is_columns and operation.is_grouped and isinstance(tensor, Tensor) and x.dim() > 1
-        check_beside(name, tensor, is_columns, first, x, 2 if has_groups and tensor.dim() == 2 else 1)
+        _check_beside(operation, name, tensor, first, x)
         if name in operation.like.values() and tensor.dtype not in (x.dtype, torch.float32):
             raise ValueError(f"{name} is {tensor.dtype}: expected {x.dtype}, as {first}, or torch.float32")
     for name, value in zip(operation.defaults, scalars, strict=True):
         number(name, value)
 
 
-def check_beside(name: str, tensor: Any, is_columns: bool, first: str, x: Tensor, dims: int = 1) -> None:
-    """Check an input beside the first one, x: of its device, and of its shape or of its last `dims` sizes.
+def check_backward(operation: Operation, tensors: Sequence[Any], first: str | None = None) -> None:
+    """Check what a backward reads.
+
+    Args:
+        operation: that it is of.
+        tensors: the gradients of outputs, then saved tensors, in order; None for one that may be missing.
+        first: name in errors of the first saved tensor (..., hidden), x; None for the operation's.
+
+    Raises:
+        TypeError, ValueError: as `check`; or factors are not one for each row of x.
+    """
+    given = dict(zip((*operation.incoming, *operation.saved), tensors, strict=True))
+    source = operation.of_kind(operation.saved, ROWS)[0]
+    first, x = first or source, given.pop(source)
+    check_tensor(first, x)
+    if x.dim() == 0:
+        raise ValueError(f"{first} has no dimension: expected (..., hidden)")
+    for name, tensor in given.items():
+        if operation.kinds[name] == FACTORS:
+            check_tensor(name, tensor)
+            # A float64 norm of a float32 sum has float64 factors.
+            dtypes = {wide_dtype(x), wide_dtype(given[operation.incoming[0]])}
+            if tensor.shape != x.shape[:-1] or tensor.dtype not in dtypes:
+                expected = (
+                    f"expected {wide_dtype(x)} with shape {tuple(x.shape[:-1])}, a factor for each row of {first}"
+                )
+                raise ValueError(f"{name} is {tensor.dtype} with shape {tuple(tensor.shape)}: {expected}")
+            check_device(name, tensor, first, x)
+        elif tensor is not None or name not in operation.optional:
+            _check_beside(operation, name, tensor, first, x)
+
+
+def _check_beside(operation: Operation, name: str, tensor: Any, first: str, x: Tensor) -> None:
+    """Check a tensor (..., hidden), (hidden,) or (groups, hidden) beside x: its shape and its device.
 
     Raises:
         TypeError, ValueError: as `check`.
     """
     check_tensor(name, tensor)
-    if is_columns:
-        if tensor.shape != x.shape[-dims:]:
+    if operation.kinds[name] == COLUMNS:
+        if tensor.shape != x.shape[-2 if operation.is_grouped and x.dim() > 1 and tensor.dim() == 2 else -1 :]:
             expected = f"expected ({x.shape[-1]},), the last dimension of {first}"
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}: {expected}")
     elif tensor.shape != x.shape:
@@ -200,7 +231,8 @@ def check_kind(name: str, tensor: Any) -> None:
 def check_tensor(name: str, tensor: Any) -> None:
     """Raise TypeError or ValueError for anything but a dense tensor of a floating-point dtype of 16 to 64 bits."""
     check_kind(name, tensor)
-    if tensor.layout != torch.strided:
+    # torch.compile takes dense tensors alone, and knows no layout in the backward of an autograd function.
+    if not torch.compiler.is_dynamo_compiling() and tensor.layout != torch.strided:
         raise ValueError(f"{name} has the layout {tensor.layout}: expected a dense tensor, call {name}.to_dense()")
     if tensor.dtype not in _FLOATS:
         expected = "expected bfloat16, float16, float32 or float64"

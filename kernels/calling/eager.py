@@ -110,8 +110,7 @@ def new_forward(
         is_in_place: write outputs into the inputs of `Operation.in_place`.
 
     Returns:
-        Outputs, contiguous, factors as (rows,), None for those that are not stored; and the plan. Without rows, outputs
-        that are of all rows are zeros.
+        Outputs, contiguous, factors as (rows,), None for those that are not stored; and the plan.
 
     Raises:
         TypeError, ValueError: as `check`, or the batch-invariant mode is not available.
@@ -124,8 +123,9 @@ def new_forward(
     plan = Plan(operation, given, scalars, batch_invariant)
     x = given[operation.inputs[0]]
     assert x is not None
-    if not takes_kernels(operation, x):
-        if batch_invariant:
+    is_taken = takes_kernels(operation, x)
+    if not is_taken or not (operation.backward or x.numel()):
+        if batch_invariant and not is_taken:
             check_invariant(operation.inputs[0], x, operation.kernels_take)
         compose = wide.forward if operation.backward else wide.forward_alone
         found: dict[str, Tensor | None] = dict(
@@ -153,8 +153,6 @@ def new_forward(
             plan.launch = launch
             operation.plans.keep(key, plan, generation)
         launch(*launched.values(), *views.values())
-    elif not operation.backward:
-        outputs = {name: torch.zeros_like(tensor) for name, tensor in outputs.items() if tensor is not None}
     return (*(_written(operation, outputs, given) if is_in_place else outputs).values(), plan)
 
 

@@ -72,6 +72,12 @@ class Entry:
         call.__name__, call.__qualname__ = self.call.__name__, self.call.__qualname__
         return call
 
+    def backward(self, *arguments: Any) -> Any:
+        """`ops.backward`, of shards, too."""
+        if any(map(_is_sharded, arguments)):
+            self._register()
+        return self.ops.backward(*arguments)
+
     def call_in_place(
         self, tensors: Sequence[Any], scalars: Sequence[float | None], batch_invariant: bool | None
     ) -> None:
@@ -162,7 +168,7 @@ def _is_seeing(tensor: Tensor | None) -> bool:
     return type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__ if tensor is not None else False
 
 
-def _is_sharded(tensor: Tensor | None) -> bool:
+def _is_sharded(tensor: object) -> bool:
     """Whether it is a DTensor, without an import of its class."""
     tensors = sys.modules.get("torch.distributed.tensor")
     return tensors is not None and isinstance(tensor, tensors.DTensor)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.arguments import check
+from normtune.kernels.calling.arguments import check, check_backward
 from normtune.kernels.calling.autograd import second_derivatives
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.eager import Plan, is_marked
@@ -110,6 +110,7 @@ class Ops:
     def _call_backward(self, *arguments: Any) -> tuple[Tensor, ...]:
         operation = self._operation
         read, (*scalars, batch_invariant, needs_rows, needs_columns) = arguments[: self._read], arguments[self._read :]
+        check_backward(operation, read)
         named = dict(zip((*operation.incoming, *operation.saved), read, strict=True))
         factors = operation.of_kind(operation.saved, FACTORS)
         if batch_invariant is None:
@@ -134,8 +135,9 @@ class Ops:
         )
 
     def _backward_shapes(self, *arguments: Any) -> tuple[Tensor, ...]:
-        operation = self._operation
-        named = dict(zip((*operation.incoming, *operation.saved), arguments[: self._read], strict=True))
+        operation, read = self._operation, arguments[: self._read]
+        check_backward(operation, read)
+        named = dict(zip((*operation.incoming, *operation.saved), read, strict=True))
         needs_rows, needs_columns = arguments[-2:]
         x = named[operation.incoming[0]]
         found = []

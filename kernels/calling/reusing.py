@@ -47,13 +47,16 @@ def claim(written: Mapping[str, Tensor], read: Mapping[str, Tensor | None]) -> N
         read: the other tensors of the call.
 
     Raises:
-        ValueError: elements share memory, of one of the written tensors or of one of them and another tensor; or
-            autograd could not tell that it was written.
+        ValueError: the memory of a written tensor does not hold its values, or shares elements with itself or another
+            tensor; or autograd could not tell that it was written.
     """
     others = dict(read)
     for name, tensor in reversed(list(written.items())):
         if tensor.is_inference() and not torch.is_inference_mode_enabled():
             raise ValueError(f"{name} is an inference tensor: expected to be written in torch.inference_mode()")
+        if tensor.is_neg() or tensor._is_zerotensor():
+            expected = "expected one whose memory holds its values, as results are written there"
+            raise ValueError(f"{name} is a negated or zero tensor without memory of its own: {expected}")
         if not _is_apart(tensor):
             expected = "expected a place in memory for each element, as results are written there"
             raise ValueError(f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}: {expected}")

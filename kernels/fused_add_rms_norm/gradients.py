@@ -4,13 +4,9 @@ In: the gradients of outputs, what was normalized, and the rstd of each row. Out
 tables of the backward of `rms_norm`, or with the gradient of a sum of `fused_add_rms_norm`.
 """
 
-from typing import Any
-
-import torch
 from torch import Tensor
 
-from normtune.kernels.calling.arguments import check_beside, check_device, check_flag, check_tensor, number
-from normtune.kernels.calling.wide import wide_dtype
+from normtune.kernels.calling.arguments import check_backward, check_flag, number
 from normtune.kernels.fused_add_rms_norm.function import CALLS as FUSED
 from normtune.kernels.rms_norm.function import CALLS as PLAIN
 
@@ -44,7 +40,8 @@ def rms_norm_backward(
         eps: of the forward. It is in rstd already; gradients of these gradients read it, and the batch-invariant mode
             beside an rstd that was copied, or made without this mode, which it computes anew.
         offset: added to the weight, in float32.
-        batch_invariant: as in `rms_norm`; None for the mode of the forward that made rstd.
+        batch_invariant: as in `rms_norm`; None for the mode of the forward that made rstd, or the one that is on. Only
+            the rstd that it returned tells that, whole: pass the mode with a copy or a slice of it.
         ds: the gradient of the sum, of x's shape; None without a sum, or without a gradient.
         needs_dx: whether dx is wanted.
         needs_dweight: whether dweight is wanted.
@@ -57,30 +54,12 @@ def rms_norm_backward(
         TypeError: a tensor, number or flag is something else.
         ValueError: another property is wrong; the message names the argument and its value. Nothing was launched.
     """
-    # Compilers read no layout in the backward of an autograd function; what they call compares shapes and devices.
-    if not torch.compiler.is_compiling():
-        _check(dy, x, weight, rstd, ds)
+    calls, incoming = (PLAIN["gemma"], (dy,)) if ds is None else (FUSED["float32"], (dy, ds))
+    check_backward(calls.operation, (*incoming, x, weight, rstd), "x")
     for name, flag in (("needs_dx", needs_dx), ("needs_dweight", needs_dweight)):
         check_flag(name, flag)
     check_flag("batch_invariant", batch_invariant, is_optional=True)
+    needs_dweight = needs_dweight and weight is not None
     options = (number("eps", eps), number("offset", offset), batch_invariant, needs_dx, needs_dweight)
-    incoming = (dy,) if ds is None else (dy, ds)
-    calls = PLAIN["gemma"] if ds is None else FUSED["float32"]
-    dx, dweight = calls.ops.backward(*incoming, x, weight, rstd, *options)
-    return dx if needs_dx else None, dweight if needs_dweight and weight is not None else None
-
-
-def _check(dy: Any, x: Any, weight: Any, rstd: Any, ds: Any) -> None:
-    check_tensor("x", x)
-    if x.dim() == 0:
-        raise ValueError("x has no dimension: expected (..., hidden)")
-    check_beside("dy", dy, False, "x", x)
-    if ds is not None:
-        check_beside("ds", ds, False, "x", x)
-    if weight is not None:
-        check_beside("weight", weight, True, "x", x)
-    check_tensor("rstd", rstd)
-    if rstd.shape != x.shape[:-1] or rstd.dtype != wide_dtype(x):
-        expected = f"expected {wide_dtype(x)} with shape {tuple(x.shape[:-1])}, a factor for each row of x"
-        raise ValueError(f"rstd is {rstd.dtype} with shape {tuple(rstd.shape)}: {expected}")
-    check_device("rstd", rstd, "x", x)
+    dx, dweight = calls.backward(*incoming, x, weight, rstd, *options)
+    return dx if needs_dx else None, dweight if needs_dweight else None

@@ -225,10 +225,8 @@ def _rows_in_place(qkv: Tensor) -> Tensor:
     Raises:
         ValueError: tokens are not one stride apart, or their elements not in order.
     """
-    if readable("qkv", qkv) is not qkv:
-        raise ValueError("qkv is a negated or zero tensor without memory of its own: expected in_place=False")
     try:
-        rows = qkv.view(-1, qkv.shape[-1])
+        rows = readable("qkv", qkv).view(-1, qkv.shape[-1])
     except RuntimeError:
         rows = None
     if rows is None or rows.stride(1) != 1:

@@ -100,7 +100,8 @@ def rms_norm_quantize_fp8(
         scale: (1,) or () float32, positive, on x's device, for the scaling `static`; else None.
         scaling: `static` (one given scale), `row` (a computed scale for each row), `block` (for each 128 columns of a
             row, of which the last ones may be fewer) or `tensor` (one computed scale for all rows, for which x is read
-            twice: one launch takes the amax, one more quantizes).
+            twice, by default in three launches: one clears the amax, one takes it, one quantizes; without rows it is
+            least_amax / largest).
         dtype: of q: float8_e4m3fn, float8_e5m2, float8_e4m3fnuz or float8_e5m2fnuz.
         residual: of x's shape and dtype; x + residual, added in float32, is normalized in place of x.
         round_sum: round that sum to x's dtype before it is normalized, as `fused_add_rms_norm` does with the rounding
@@ -112,8 +113,9 @@ def rms_norm_quantize_fp8(
             NVIDIA's tensor memory accelerator reads them; the padding holds zeros.
         return_amax: also return the amax of the tensor, for `static` and `tensor`; nothing is to be cleared before.
         amax: (1,) or () float32, not negative, on x's device, only for `static`, in place of `return_amax`: it becomes
-            the maximum of itself and of the tensor's amax, in the same launch and without one that clears it. A change
-            in place for autograd; it may share memory with no other tensor of the call.
+            the maximum of itself and of the tensor's amax, without a launch that clears it: by default in the launch
+            that quantizes, with a config whose `amax` is "reduce" in one after it. A change in place for autograd; it
+            may share memory with no other tensor of the call, and is no negated or zero tensor.
         return_y: also return the norm in x's dtype; where x, weight or residual needs a gradient, y and the sum have a
             graph.
         return_rstd: also return 1 / sqrt(mean(x^2) + eps) of each row, of the same launch, for `rms_norm_backward`.
@@ -127,7 +129,8 @@ def rms_norm_quantize_fp8(
     Returns:
         `Quantized`, contiguous but for scales in the column-major layout. With `return_y`, y and the sum are
         differentiable in x, weight and residual: straight-through, with the gradients of `rms_norm` or
-        `fused_add_rms_norm` of the norm before it is rounded. Nothing else has a gradient, q least of all: autograd
+        `fused_add_rms_norm` of the norm before it is rounded, in reverse mode alone: forward mode finds no tangent
+        of y, and the transforms of `torch.func` are not served. Nothing else has a gradient, q least of all: autograd
         would round a gradient that arrives there to FP8.
 
     Raises:
@@ -145,7 +148,7 @@ def rms_norm_quantize_fp8(
         return found
     read = {"x": x, "weight": weight, "residual": residual, "scale": scale, "amax": amax}
     is_graded = return_y is True and is_needed(read)
-    returned = (return_amax, return_y, is_graded or return_rstd, return_transpose)
+    returned = (return_amax, return_y, is_graded if return_rstd is False else return_rstd, return_transpose)
     choice = (scaling, dtype, rounding, layout, round_sum, *returned, residual is not None, amax is not None)
     try:
         work, variant = _settled(*choice) if torch.compiler.is_compiling() else _kept_settled(*choice)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.fused_add_rms_norm.gradients import rms_norm_backward
 from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
 
@@ -59,6 +60,8 @@ def call(
     batch_invariant: bool | None,
 ) -> dict[str, Tensor]:
     """`QUANTIZE.call` of an operation with `y` and `rstd`; `y` and `sum` have a graph."""
+    if batch_invariant is None and not torch.compiler.is_compiling():  # saved factors may lose their mark
+        batch_invariant = is_batch_invariant()
     made = _StraightThrough.apply(  # type: ignore[no-untyped-call]
         choices, tuple(given), scalars, batch_invariant, *given.values()
     )

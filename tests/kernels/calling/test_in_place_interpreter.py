@@ -85,6 +85,15 @@ def test_an_input_out_of_order_is_written_and_has_another_version():
 
 
 @pytest.mark.parametrize("call", ["fused_add_rms_norm", "qk_norm"])
+@pytest.mark.parametrize("made", [torch._neg_view, lambda one: torch._efficientzerotensor(one.shape)])
+def test_what_has_no_memory_of_its_own_is_refused(made, call):
+    call, written, read = CALLS[call]
+    first, *others = (drawn(*shape) for shape in [*written, *read])
+    with pytest.raises(ValueError, match="is a negated or zero tensor without memory of its own"):
+        call(made(first), *others)
+
+
+@pytest.mark.parametrize("call", ["fused_add_rms_norm", "qk_norm"])
 def test_tensors_of_inference_have_no_version_and_are_written_in_that_mode_alone(call):
     call, written, read = CALLS[call]
     with torch.inference_mode():

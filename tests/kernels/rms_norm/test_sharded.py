@@ -41,9 +41,27 @@ def compare(function, mesh, placement, has_weight):
     torch.testing.assert_close(whole(found, *grads), wanted)
 
 
+def compare_by_hand(mesh, placement, has_sum):
+    """Gradients of an autograd function of one's own, before any other call."""
+    x, weight = leaves()
+    dy = x.detach().cos()
+    wanted = torch.autograd.grad(F.rms_norm(x, (8,), weight, 1e-6), (x, weight), dy)
+    rstd = torch.rsqrt(x.detach().square().mean(-1) + 1e-6)
+    dy, x, rstd = (distribute_tensor(one.detach(), mesh, [placement]) for one in (dy, x, rstd))
+    of_sum = {"ds": torch.zeros_like(dy)} if has_sum else {}
+    weight = distribute_tensor(weight.detach(), mesh, [Replicate()])
+    dx, dweight = normtune.rms_norm_backward(dy, x, weight, rstd, **of_sum)
+    assert dx.placements == (placement,)
+    torch.testing.assert_close(whole(dx, dweight), list(wanted))
+    dx, dweight = normtune.rms_norm_backward(dy, x, None, rstd, **of_sum)
+    assert dweight is None and dx.placements == (placement,)
+
+
 def each_rank(rank, meeting):
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
+    for has_sum in (False, True):
+        compare_by_hand(mesh, Shard(0), has_sum)
     for placement in SHARDS:
         for has_weight in (True, False):
             compare(normtune.rms_norm, mesh, placement, has_weight)

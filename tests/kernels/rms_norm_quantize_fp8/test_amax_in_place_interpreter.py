@@ -103,6 +103,16 @@ def test_shared_memory_is_refused_before_a_launch(again):
         assert torch.equal(given, before)
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["new", "kept"])
+@pytest.mark.parametrize("made", [lambda: torch._neg_view(torch.zeros(1)), lambda: torch._efficientzerotensor(1)])
+def test_what_has_no_memory_of_its_own_is_refused(made, again):
+    x, weight, options = case()
+    if again:
+        normtune.rms_norm_quantize_fp8(x, weight, **options)
+    with pytest.raises(ValueError, match="amax is a negated or zero tensor without memory of its own"):
+        normtune.rms_norm_quantize_fp8(x, weight, **options | {"amax": made()})
+
+
 @pytest.mark.parametrize("trains", [False, True])
 def test_compilers_see_the_change(trains):
     x, weight, options = case()

@@ -89,6 +89,12 @@ def test_a_cpu_composes_rows_of_any_length():
     torch.testing.assert_close(back, norm, rtol=0.126, atol=1e-3)
 
 
+@pytest.mark.parametrize("flag", [None, 0, 1])
+def test_a_flag_is_checked_where_a_gradient_needs_what_it_asks_for(flag):
+    with pytest.raises(TypeError, match=f"return_rstd is {flag}: expected True or False"):
+        normtune.rms_norm_quantize_fp8(X.clone().requires_grad_(), scale=SCALE, return_y=True, return_rstd=flag)
+
+
 def test_a_number_is_no_flag_after_a_call_with_the_flag_that_it_equals():
     normtune.rms_norm_quantize_fp8(X, scale=torch.tensor(1.0), return_amax=True)
     with pytest.raises(TypeError, match="return_amax is 1: expected True or False"):

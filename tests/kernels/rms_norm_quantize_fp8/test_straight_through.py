@@ -102,6 +102,18 @@ def test_a_saved_tensor_that_changed_is_refused():
         y.sum().backward()
 
 
+def test_the_mode_of_the_forward_is_that_of_the_backward_whatever_hooks_give_back():
+    """On a CPU the mode adds the rows of dweight one by one."""
+    inputs, found = tensors(torch.float32, False), {}
+    for mode in (False, True):
+        found[mode] = gradients(quantized(*inputs, batch_invariant=mode), inputs)
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda one: one), normtune.batch_invariant(mode):
+            outputs = quantized(*inputs)
+        with normtune.batch_invariant(not mode):
+            assert same(gradients(outputs, inputs), found[mode])
+    assert not same(found[False], found[True])
+
+
 def test_transforms_of_functions_are_refused():
     x, weight, _ = tensors(torch.float32, False)
     with pytest.raises(RuntimeError, match="functorch transforms"):
@@ -155,10 +167,47 @@ def test_bad_arguments_are_named(given, error, text):
     assert text in str(caught.value)
 
 
-def test_a_compiled_backward_refuses_what_does_not_fit():
-    compiled = torch.compile(normtune.rms_norm_backward, backend="aot_eager", fullgraph=True)
-    with pytest.raises(Exception, match=r"rstd was saved with shape \(2,\)"):
-        compiled(X, X, None, torch.ones(3))
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"weight": torch.ones(4)}, r"weight has shape \(4,\): expected \(8,\), the last dimension of x"),
+        ({"rstd": RSTD.double()}, r"rstd is torch.float64 with shape \(2,\): expected torch.float32"),
+        ({"rstd": torch.ones(3)}, r"rstd is torch.float32 with shape \(3,\): expected torch.float32 with shape \(2,\)"),
+        ({"dy": X.to(torch.float8_e5m2)}, "dy is torch.float8_e5m2: expected bfloat16, float16, float32"),
+        ({"dy": torch.ones(2, 4)}, r"dy has shape \(2, 4\): expected \(2, 8\), as x"),
+    ],
+)
+def test_compilers_and_operators_refuse_what_does_not_fit(given, text):
+    read = {"dy": X, "x": X, "weight": torch.ones(8), "rstd": RSTD} | given
+    for backend in ("eager", "aot_eager"):
+        torch._dynamo.reset()
+        with pytest.raises(ValueError, match=text):
+            torch.compile(normtune.rms_norm_backward, backend=backend)(**read)
+    options = (1e-6, 0.0, None, True, True)
+    for device in ("cpu", "meta"):
+        with pytest.raises(ValueError, match=text):
+            torch.ops.normtune.rms_norm_backward(*(one.to(device) for one in read.values()), *options)
+
+
+class ByHand(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        found = normtune.rms_norm_quantize_fp8(x, weight, scaling="row", return_y=True, return_rstd=True)
+        ctx.save_for_backward(x, weight, found.rstd)
+        return found.y
+
+    @staticmethod
+    def backward(ctx, dy):
+        return normtune.rms_norm_backward(dy, *ctx.saved_tensors)
+
+
+def test_the_backward_of_an_autograd_function_compiles():
+    read = tensors(torch.float32, False)[:2]
+    found, wanted = (
+        torch.autograd.grad(call(*read).sin().sum(), read)
+        for call in (torch.compile(ByHand.apply, backend="aot_eager", fullgraph=True), normtune.rms_norm)
+    )
+    assert same(found, wanted)
 
 
 def example(root):

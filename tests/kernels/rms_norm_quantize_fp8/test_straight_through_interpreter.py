@@ -48,6 +48,16 @@ def test_a_wider_gradient_is_not_rounded():
     assert not torch.equal(near, wide)
 
 
+@pytest.mark.parametrize("has_sum", [False, True])
+def test_a_norm_without_a_weight_has_dx_alone(has_sum):
+    x, _, _, dy, ds = case()
+    rstd = torch.rsqrt(x.detach().square().mean(1) + 1e-6)
+    of_sum = {"ds": ds} if has_sum else {}
+    dx, dweight = normtune.rms_norm_backward(dy, x.detach(), None, rstd, **of_sum)
+    wanted, _ = normtune.rms_norm_backward(dy, x.detach(), torch.ones(300), rstd, **of_sum)
+    assert dweight is None and torch.equal(dx, wanted)
+
+
 @pytest.mark.parametrize("scaling", ["row", "static"])
 def test_gradients_of_a_row_have_the_same_bits_in_every_batch(scaling, monkeypatch):
     """By the rstd of the forward: it is not computed anew."""

@@ -74,6 +74,15 @@ def test_rows_have_the_same_bits_in_batches_of_one_amax():
     assert torch.equal(whole.scale, part.scale) and torch.equal(bits(whole.q)[largest:], bits(part.q))
 
 
+@pytest.mark.parametrize("mode", [False, True])
+def test_no_rows_have_the_scale_of_the_least_amax(mode):
+    found = normtune.rms_norm_quantize_fp8(
+        torch.ones(0, 8), torch.ones(8), scaling="tensor", least_amax=7.0, return_rstd=True, batch_invariant=mode
+    )
+    assert found.scale.item() == 7 / 448 and found.amax.item() == 0
+    assert found.q.shape == (0, 8) and found.rstd.shape == (0,)
+
+
 def test_the_transpose_is_that_of_q_in_leading_dimensions():
     inputs = case(8)
     x = inputs["x"].view(2, 4, 1100)
