@@ -33,13 +33,13 @@ def trial(resolve: Resolve, config: Config, launch: Launch, problem: Problem, ta
     if not launch.looped:
         rows = max(PROGRAMS * launch.block_row * PASSES, PASSES // 2 * launch.slice_row)
         rows += max(1, launch.block_row // 2)
-        more = problem._replace(rows=rows)
-        # Of more rows another binary may sum, or programs write greater parts.
-        while (tried := resolve(config, more, target, None)).binary != launch.binary:
-            more = more._replace(rows=more.rows // 2)
-            if more.rows <= problem.rows:
+        # Of other numbers of rows another binary may sum, or programs write other parts: nearer to the problem's own.
+        while (tried := resolve(config, problem._replace(rows=rows), target, None)).binary != launch.binary:
+            is_more = rows > problem.rows
+            rows = rows // 2 if is_more else 2 * rows
+            if is_more == (rows <= problem.rows):
                 return problem, launch
-        return more, tried
+        return problem._replace(rows=rows), tried
     programs = min(launch.grid, PROGRAMS)
     if not launch.workspace:
         try:

@@ -9,10 +9,11 @@ import torch
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles.trial import PASSES
-from normtune.tuner.plan.plan import candidates
+from normtune.tuner.plan.plan import Candidate, candidates
 from normtune.tuner.timing.gate import LaunchFailedError, WrongResultError, compare, gate
 from normtune.tuner.timing.trial import gate_launch
 
@@ -56,6 +57,15 @@ def test_the_gate_tries_the_binary_that_is_timed_and_loops_it(key, rows):
             slices = -(-192 // launch.slice_col) if launch.slice_col else 0
             assert (launch.grid - slices) * launch.block_row >= tried.rows
             assert tried.rows > 2 * launch.slice_row  # a program of columns walks on, more than once
+
+
+def test_a_config_that_a_table_has_for_all_rows_is_tried_on_few():
+    spec, target = operator("rms_norm_forward"), TARGETS["sm_90"]
+    for rows, least, most in ((1, 2, 8), (40, 34, 66), (100, 62, 100), (4096, 67, 300), (1 << 30, 67, 300)):
+        problem, config = spec.problem(rows, 16384, "bfloat16"), RMSNormConfig("parts", 1, 16, 1, 1)
+        launch = spec.launch(config, problem, target)
+        tried, found = gate_launch(spec, problem, Candidate(config, launch), target)
+        assert found.binary == launch.binary and least <= tried.rows <= most, rows
 
 
 def sabotaged(spec, harm):
