@@ -13,8 +13,7 @@
 # Regret:   rms_norm_gated_backward bfloat16: 37 leaves (of 40), 26 configs, mean 0.21
 #           %, plain mean 0.60 %, worst 8.6 %, means low by at most 0.38 %, within 0.02
 #           % of the best 37-leaf tree on this grid, cross-validated 1.91 %, plain
-#           cross-validated 1.99 %, extrapolated 7.01 %, 7 shapes up to 4.7 % slower
-#           than what was in use
+#           cross-validated 1.99 %, extrapolated 7.01 %
 # Regret:   rms_norm_gated_backward:batch_invariant bfloat16: 8 leaves, 8 configs, mean
 #           11.34 %, plain mean 11.28 %, worst 147.1 %, means low by at most 0.38 %,
 #           within 0.08 % of the best 8-leaf tree of hidden alone on this grid,
@@ -24,8 +23,7 @@
 # Regret:   rms_norm_gated_forward bfloat16: 36 leaves (of 40), 23 configs, mean 0.18 %,
 #           plain mean 0.29 %, worst 7.6 %, means low by at most 0.21 %, within 0.03 %
 #           of the best 36-leaf tree on this grid, cross-validated 1.90 %, plain
-#           cross-validated 1.72 %, extrapolated 3.22 %, 11 shapes up to 7.2 % slower
-#           than what was in use
+#           cross-validated 1.72 %, extrapolated 3.22 %
 # Regret:   rms_norm_gated_forward:batch_invariant bfloat16: 19 leaves, 14 configs, mean
 #           12.61 %, plain mean 11.25 %, worst 98.9 %, means low by at most 0.21 %,
 #           within 0.05 % of the best 19-leaf tree of hidden alone on this grid,
@@ -47,7 +45,7 @@
 # Replaced: brought near to the table before it, within the tie; no leaf is slower than
 #           that
 # Format:   3
-# Body:     sha256:76d455b4ae91a7537d98a02de444bf432aa381a41fc29fa545a508970ee547d4
+# Body:     sha256:bfe45bae887013e67ec2d636c502c6524bd393f45ab7ba2ce1298d0e5c74c8ee
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -293,7 +291,6 @@ SPLIT_1024_WARPS_4 = Config("split", 1, 4, 1, 0, "none", 1024)
 SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
 SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
 SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent", 4096)
-SPLIT_4096_WARPS_32_PER_SM_1_REDUCE = Config("split", 1, 32, 1, 1, "reduce", 4096)
 
 
 def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> Config:
@@ -387,7 +384,7 @@ def rms_norm_gated_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> 
         return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
     if hidden <= 8192:
         return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-    return SPLIT_4096_WARPS_32_PER_SM_1_REDUCE
+    return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
 
 
 def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
