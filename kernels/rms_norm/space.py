@@ -99,7 +99,7 @@ def forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
         chosen = [config for config in flat if _is_default_flat(config, hidden, warp_size)]
         chosen += [config for config in looped if _is_default_looped(config, problem, warp_size)]
         chosen += [config for config in split if _is_default_split(config, hidden)]
-        chosen += parts(problem, target, (16, 32), (1,), (8, 64)) + parts(problem, target, (8,), (2,), (8, 64))
+        chosen += parts(problem, target, (4, 8, 16, 32), (1, 2), (8, 64))
     return sorted({*chosen, *_liger_configs("rms_norm_forward", hidden)})
 
 

@@ -87,7 +87,7 @@ def test_a_fit_of_measurements_has_the_figures_of_both_dtypes():
         ("rms_norm", "float32", 8),
     ]
     # As many leaves as shapes lose nothing, Liger's rule loses most where a launch takes longest.
-    assert all(abs(one.loss) < 1000 and 200_000 < one.rule < 1_000_000 for one in fitted.together)
+    assert all(abs(one.loss) < 2000 and 200_000 < one.rule < 1_000_000 for one in fitted.together)
     alone = fit(evidence, FitOptions(leaves=9, operators=("rms_norm_forward",)))
     assert alone.together == ()
     printed = list(report.figures(fitted))

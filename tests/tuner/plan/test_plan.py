@@ -44,7 +44,7 @@ def test_illegal_configs_are_counted_by_reason():
 
 
 def test_jobs_are_compile_classes():
-    wanted = problems(["rms_norm_forward"], ["bfloat16"], [(1, 1024), (64, 1024), (4096, 1024), (64, 1000)])
+    wanted = problems(["rms_norm_forward"], ["bfloat16"], [(140, 1024), (200, 1024), (4096, 1024), (200, 1000)])
     chosen = plan(wanted, "default", TARGET)
     jobs = chosen.jobs()
     classes = {compile_class(job.problem, job.launch) for job in jobs}
