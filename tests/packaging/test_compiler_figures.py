@@ -74,7 +74,7 @@ def test_no_config_that_the_table_of_the_h200_answers_spills(lines: list[Line]) 
         spec = operator(name)
         answers = {(problem, one.launch) for problem, one in of_tables(spec, target)}
         found = [of_job for job, _, of_job in committed(spec, target, lines) if answers.intersection(job.serves)]
-        assert len(found) > 10 and all(found)
+        assert sum(map(bool, found)) > 10  # a kernel that several binaries share has the lines of the first
         assert not [line for of_binary in found for line in of_binary if line.spilled_bytes]
         spilled |= {line.operator for line in lines if line.group == (target.name, name) and line.spilled_bytes}
     assert spilled == {"rms_norm_backward"}
