@@ -18,7 +18,7 @@ BUFFER_ITEMSIZE = ITEMSIZE | _FP8_ITEMSIZE | INDEX_ITEMSIZE
 MAX_ROWS = 2**30
 # Of a named integer of an operator.
 _MOST_DIGITS = 9
-# Suffix of the name of a table's function that does not depend on rows.
+# Suffix of the name of a table's function that gives a row the same bits in every batch.
 BATCH_INVARIANT = "batch_invariant"
 
 

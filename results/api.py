@@ -102,7 +102,8 @@ def export_recording(
 
     Args:
         name: of the recording, `nvidia-h200`.
-        folder: where its files go, one for each operator, as `NAME.OPERATOR.parquet`.
+        folder: where its files go, one for each operator, as `NAME.OPERATOR.parquet`; where that would be over 2 MB,
+            one for each dtype, as `NAME.OPERATOR.DTYPE.parquet`.
         data: a store, open or by its file or URL, or evidence; the default store without it.
         operators: only these, plain names or names with a variant; empty means all.
         dtypes: only these; empty means all.

@@ -76,12 +76,12 @@ class Evidence:
             ValueError: a measurement is there twice.
         """
         runs = {run.id: run for part in parts for run in part.runs}
-        filled = [part.frame for part in parts if len(part.frame)]
-        kinds = [part.kinds() for part in parts if len(part.frame)]
-        if filled and all(one[-1] < other[0] for one, other in pairwise(kinds)):  # checked and in order already
+        kinds = sorted((kind, place) for place, part in enumerate(parts) for kind in part.kinds())
+        if kinds and all(one < other for (one, _), (other, _) in pairwise(kinds)):  # each is checked and in order
+            frames = [parts[place].part(*kind) for kind, place in kinds]
             by_start = sorted(runs.values(), key=lambda run: (run.started, run.id))
-            return cls(pd.concat(filled, ignore_index=True), tuple(by_start))
-        columns = {name: [value for frame in filled for value in frame[name].tolist()] for name in COLUMNS}
+            return cls(pd.concat(frames, ignore_index=True), tuple(by_start))
+        columns = {name: [value for part in parts for value in part.frame[name].tolist()] for name in COLUMNS}
         return cls.from_columns(columns, runs.values())
 
     @classmethod

@@ -78,7 +78,7 @@ class Refining(NamedTuple):
 
 
 def refining(table: str | os.PathLike[str], keys: Sequence[str], dtypes: Sequence[str], until: float) -> Refining:
-    """The functions of a table that are to be refined; batch-invariant ones have the thresholds of no rows.
+    """The functions of a table that are to be refined; batch-invariant ones have the cuts of their classes.
 
     Args:
         table: its file, or the name of one that ships.

@@ -148,6 +148,7 @@ def fit(
     max_configs: int | None = None,
     baseline: str | os.PathLike[str] | None = None,
     replaces: str | os.PathLike[str] | None = None,
+    same_bits_as: str | os.PathLike[str] | None = None,
     batch_invariant: bool = False,
     regime: str = COLD,
 ) -> Table:
@@ -171,12 +172,14 @@ def fit(
         baseline: a rule by name or a table's file, than which no leaf may be slower; None or `none` for none.
         replaces: a table's file; the new table stays near it where times cannot tell them apart, and no leaf becomes
             slower, as where `normtune fit --out` replaces a table; None for none.
-        batch_invariant: whether the table also gets functions that do not look at rows.
+        same_bits_as: a table's file; at every shape a row keeps the bits that this table gives it, in each of the new
+            table's functions; None for none.
+        batch_invariant: whether the table also gets functions that give a row the same bits in every batch.
         regime: of the times that are fitted: `cold`, `warm` or `eager`.
 
     Raises:
         UsageError: a column is missing or holds what it may not, the target is unknown, the measurements are of several
-            GPUs, or a value of an option is out of range.
+            GPUs, or a value of an option is out of range, or the table of `same_bits_as` has no such function.
         NormtuneError: there is nothing to fit, no table under these conditions, or the store cannot be read.
     """
     options = FitOptions(
@@ -188,6 +191,7 @@ def fit(
         weights=_text(weights),
         max_configs=max_configs,
         baseline=_text(baseline),
+        same_bits_as=_text(same_bits_as),
         batch_invariant=batch_invariant,
         regime=regime,
     )

@@ -15,7 +15,7 @@ from normtune.heuristics.tablefile.relative_tree import choose_on
 from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.fingerprint import is_current
 from normtune.kernels.operator import operators
-from normtune.kernels.problem import MAX_ROWS, split_batch_invariant, split_key
+from normtune.kernels.problem import split_batch_invariant, split_key
 
 if TYPE_CHECKING:
     from normtune.kernels.config import Config
@@ -94,11 +94,10 @@ def _difference(
         configs.setdefault(problem, set()).add(config)
     cells = set()
     for (key, dtype), answer in answers.items():
-        plain, is_batch_invariant = split_batch_invariant(key)
-        kind = (*split_key(plain), dtype)
+        kind = (*split_key(split_batch_invariant(key)[0]), dtype)
         for problem in configs:
             if (problem.operator, problem.variant, problem.dtype) == kind:
-                config = answer(rows=MAX_ROWS if is_batch_invariant else problem.rows, hidden=problem.hidden)
+                config = answer(rows=problem.rows, hidden=problem.hidden)
                 if config in configs[problem]:
                     cells.add(cell_of(problem, config))
     return cells, compare(code, evidence, cells)

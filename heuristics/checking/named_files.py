@@ -65,6 +65,15 @@ def weights(options: FitOptions, table: Path) -> str:
     return str(file)
 
 
+def same_bits_as(options: FitOptions, table: Path) -> str | None:
+    """The table of a header's options that gives rows their bits, for a fit; None if there is none.
+
+    Raises:
+        NormtuneError: it may not be opened.
+    """
+    return options.same_bits_as and str(inside("--same-bits-as", options.same_bits_as, table))
+
+
 def baseline(options: FitOptions, table: Path) -> Incumbents | None:
     """The baseline in a header's options; None if there is none.
 

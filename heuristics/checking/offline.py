@@ -16,10 +16,10 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.checking import named_files
 from normtune.heuristics.checking.kernels import Comparing, Timed, changed_kernels
-from normtune.heuristics.fitted.batch_invariant import looks_at_rows
 from normtune.heuristics.fitted.options import MOST_LEAVES, read_options, values
 from normtune.heuristics.fitted.regenerate import is_plain
 from normtune.heuristics.regret.legality import Legality, registered
+from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import FORMAT, Header, is_edited, parse
 from normtune.heuristics.tablefile.parse import normalised_trees, trees
@@ -139,7 +139,8 @@ def _against_data(
             )
             return []
         source, evidence = data
-        options = replace(options, weights=named_files.weights(options, path))
+        weights, bits = named_files.weights(options, path), named_files.same_bits_as(options, path)
+        options = replace(options, weights=weights, same_bits_as=bits)
         in_use = named_files.baseline(options, path)
         if line := work(evidence, options, known, source):
             told(f"{locate.told(path)}: {line}")
@@ -260,13 +261,16 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
         return [str(error)]
     failures = []
     for (key, dtype), tree in functions.items():
-        if split_batch_invariant(key)[1] and looks_at_rows(tree):
-            failures.append(f"{key} {dtype}: its function looks at rows")
         known = registered(key, dtype)
         if known is None:
             notes.append(_unknown(key, dtype))
             continue
         legality = Legality(known.spec, target, [dtype], known.variants)
+        if split_batch_invariant(key)[1]:
+            failures += [
+                f"{key} {dtype}: its configs sum a row of {least} to {most} elements in several orders"
+                for least, most in RowClasses(legality).mixed(tree)
+            ]
         failures += [
             f"{key} {dtype}: {config} is illegal on {header.target} at {box.most_rows} rows of {box.most_hidden}, "
             "where the table answers with it"

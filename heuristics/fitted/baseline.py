@@ -14,7 +14,6 @@ from normtune.heuristics.rules import RULES
 from normtune.heuristics.rules.rule import Rule
 from normtune.heuristics.solver.simplify import replaced as with_parts
 from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.parse import trees
 from normtune.heuristics.tablefile.tree import Leaf, Tree, choose, configs_of
 from normtune.kernels.config import Config
 from normtune.kernels.operator import read_config
@@ -72,11 +71,10 @@ def of_file(path: str | os.PathLike[str], replaced: bool = False) -> Incumbents:
     Raises:
         UsageError: it cannot be read, or is not a table of one GPU.
     """
-    if locate.load(path).header.is_for_any_gpu:
+    table = locate.load(path)
+    if table.header.is_for_any_gpu:
         raise UsageError(f"{locate.told(path)} is a table for any GPU: expected one of one GPU, or a rule")
-    found = {
-        (key, dtype): _of_operator(split_key(key)[0], tree) for (key, dtype), tree in trees(locate.read(path)).items()
-    }
+    found = {(key, dtype): _of_operator(split_key(key)[0], tree) for (key, dtype), tree in table.trees.items()}
     return Incumbents(found, replaced=replaced)
 
 

@@ -1,46 +1,46 @@
-"""The batch-invariant function of a table: it ignores rows, so that a row gets the same bits in every batch.
+"""The batch-invariant function of a table: a row gets the same bits from it in every batch.
 
-In: a timing matrix with its times, legality, and the function that depends on rows. Out: `Invariant`: the tree on
-hidden alone of least regret, proved by the same program as any other on one bin of rows, and its cost.
+In: a timing matrix with its times, legality, and the usual function. Out: `Invariant`: the tree of least regret of
+those that sum a row in one order at each hidden size, proved, and its cost.
 
-A config is a candidate if it is legal at any number of rows and its launch works on each row in the same way at all of
-them (`Launch.of_a_row`). The weight gradient sums over rows: it depends on the batch by nature, and the order of its
-sum is free.
+What must not change with the batch is the order in which a row is summed, not the config: everything else of a row is
+worked on element by element. So few rows may have another config than many if both are of one class (`row_classes`).
+The tree cuts hidden first; a strip of hidden sizes then has intervals of rows, all in one class (`strips`). On the
+recorded H200 that costs the backward in bfloat16 6 %; one config for all rows of a hidden size cost 37 %. The weight
+gradient sums over rows: it depends on the batch by nature, and the order of its sum is free.
 
-Sweeps do not time every config at every shape: with few rows the backward's fixed grids lose to programs of columns and
-are left out of the default space, but programs of columns cannot serve many rows. To keep such a config as a candidate,
-its missing time at a shape is bounded by its time at the next larger number of rows: less work in the same launch takes
-no longer. A bound is never below the truth, so the printed figure is the most that the function can lose. On the
-recorded H200 the backward in bfloat16 loses at most 36 % with bounds, and 60 % with the configs that were timed
-everywhere, with one config per hidden size and all shapes weighted equally.
+Sweeps do not time every config at every shape: fixed grids lose to programs of columns with few rows, and the default
+space leaves them out there. To keep such a config as a candidate, its missing time at a shape is bounded by its time at
+the next larger number of rows: less work in the same launch takes no longer. A bound is never below the truth, so the
+printed figure is the most that the function can lose.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.heuristics.fitted.options import MOST_LEAVES
 from normtune.heuristics.regret.best_times import BestTimes
 from normtune.heuristics.regret.fixed_log import micrologs
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.bins import Bins, bins, losses
-from normtune.heuristics.solver.cross_validation import Validated, validated
+from normtune.heuristics.solver.bins import bins, losses
+from normtune.heuristics.solver.cross_validation import FEW_FOLDS, Validated, validated
 from normtune.heuristics.solver.grid import Axis
-from normtune.heuristics.solver.optimum import Optima
-from normtune.heuristics.tablefile.tree import Split, Tree
-from normtune.kernels.config import Config
-from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.heuristics.solver.row_classes import RowClasses
+from normtune.heuristics.solver.strips import Strips
+from normtune.heuristics.tablefile.tree import Tree
+from normtune.kernels.problem import Problem
 
 # Millionths: leaves that together gain less than a tenth of a percent are dropped.
 TOLERANCE = 1000
-# Millionths: 2.7 times. One config for all rows is a compromise, and the mean alone would trade few rows for many: at
-# hidden 96 of the H200's backward in bfloat16 it took a config that loses 27 times at 262144 rows. Of a size at which
-# none stays within the cap, the least that a config loses at worst is the cap.
+# Millionths: 2.7 times. A class is a compromise, and the mean alone would trade few rows for many: with one config for
+# all rows at hidden 96 of the H200's backward in bfloat16 it took one that loses 27 times at 262144 rows. Of a size at
+# which no class stays within the cap, the least that a class loses at worst is the cap.
 CAP = 1_000_000
-# Numbers of rows at which launches are compared: the operators of normtune are tested at all of them.
-_ROWS = (1, 2, 16, 100, 4096, 65536, 1 << 24, MAX_ROWS)
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -64,76 +64,80 @@ class Invariant(NamedTuple):
     """A batch-invariant function.
 
     Attributes:
-        tree: has thresholds in hidden only.
+        tree: of one class at each hidden size.
         matrix: the timing matrix with bounds, on which it was fitted.
-        optima: of all numbers of leaves.
-        cost: against the function that depends on rows.
-        validated: regret of as many leaves on hidden sizes that were left out of the fit.
+        strips: the best trees of all numbers of leaves.
+        cost: against the usual function.
+        validated: computes the regret of as many leaves on hidden sizes that are left out of the fit.
     """
 
     tree: Tree
     matrix: TimingMatrix
-    optima: Optima
+    strips: Strips
     cost: Cost
-    validated: Validated
+    validated: Callable[[], Validated]
 
 
 def fit_batch_invariant(
     matrix: TimingMatrix, times: BestTimes, legality: Legality, usual: Tree, most: int | None = None
 ) -> Invariant | None:
-    """The function of hidden alone of least regret.
+    """The function of least regret that sums a row in one order at each hidden size.
 
     Args:
         matrix: of one operator variant and dtype, as measured.
         times: of the matrix.
         legality: for all that the function will serve.
         usual: the tree that serves outside of the mode.
-        most: the most leaves; None for as many as there are sizes.
+        most: the most leaves; None for as many as are worth it.
 
     Returns:
-        None if no config that works on rows alike has a time, or a bound, at every size.
+        None if at some size no class of configs has a time, or a bound, at every number of rows, or is legal at all.
     """
-    filled = bounded(matrix, times, legality)
-    sizes = {size for _, size in matrix.problems}
-    alike = [config for config in _serving_a_size(filled) if works_alike(config, legality, sizes)]
-    if not alike:
+    filled, classes = bounded(matrix, times, legality), RowClasses(legality)
+
+    def solved(allowed: TimingMatrix, most: int, held_out: NDArray[np.bool_] | None = None) -> Strips:
+        in_bins = bins(allowed, legality, held_out)
+        return Strips(in_bins, classes.of(in_bins), most)
+
+    in_bins = bins(filled, legality)
+    capped = _capped(filled, in_bins.axes[1], classes.of(in_bins))
+    for allowed in (capped, filled):  # a bound on leaves may leave none within the cap
+        strips = solved(allowed, most or MOST_LEAVES)
+        best = strips.least(strips.most)
+        if best is not None:
+            break
+    else:
         return None
-    capped = _capped(filled.of_configs(alike))
-    optima = _optima(capped, legality, most)
-    best = optima.least(optima.most)
-    if best is None:
-        return None
-    count = optima.fewest(best + TOLERANCE * int(matrix.weight.sum()))
-    tree = optima.tree(count) if count else None
+    count = strips.fewest(best + TOLERANCE * int(matrix.weight.sum()))
+    tree = strips.tree(count) if count else None
     if tree is None or count is None:
         raise AssertionError("a tree of that cost exists")
+    if any(legality.breaches(tree)):  # what was measured is not legal for all rows, and no default sums as it does
+        return None
     fewest: int = count
 
     def without(held_out: NDArray[np.bool_]) -> list[Tree | None]:
-        return [_optima(capped, legality, fewest, held_out).tree(fewest)]
+        return [solved(allowed, fewest, held_out).tree(fewest)]
 
-    return Invariant(tree, filled, optima, cost_of(matrix, filled, tree, usual), validated(filled, without, (1,)))
+    cost = cost_of(matrix, filled, tree, usual)
+    return Invariant(tree, filled, strips, cost, lambda: validated(filled, without, (1,), FEW_FOLDS))
 
 
-def _capped(filled: TimingMatrix) -> TimingMatrix:
-    """The matrix without entries beyond the cap of their size."""
+def _capped(filled: TimingMatrix, axis: Axis, classes: NDArray[np.int64]) -> TimingMatrix:
+    """The matrix without entries beyond the cap of their size.
+
+    Args:
+        filled: with bounds.
+        axis: bins of hidden.
+        classes: int64 (C, H), of its configs first.
+    """
     cells, hidden = np.zeros(filled.usable.shape, np.bool_), np.array([size for _, size in filled.problems])
-    for size in np.unique(hidden):
-        worst = np.where(filled.usable, filled.regret, _NEVER)[hidden == size].max(axis=0)
-        cells[hidden == size] = filled.regret[hidden == size] > max(CAP, int(worst.min()))
+    regret = np.where(filled.usable, filled.regret, _NEVER)
+    for size in np.unique(hidden).tolist():
+        own, of_size = hidden == size, classes[: len(filled.configs), axis.bin(size)]
+        worst = (regret[own][:, of_size == number].min(axis=1).max() for number in np.unique(of_size[of_size >= 0]))
+        cells[own] = filled.regret[own] > max(CAP, min(worst, default=_NEVER))
     return filled.without(cells)
-
-
-def _optima(
-    allowed: TimingMatrix, legality: Legality, most: int | None, held_out: NDArray[np.bool_] | None = None
-) -> Optima:
-    """The optima of hidden alone, for as many leaves as sizes or at most `most`; `held_out` as in `bins`."""
-    in_bins = _of_hidden(bins(allowed, legality, held_out))
-    for index, config in enumerate(in_bins.configs):  # a default config that was not measured
-        if config not in allowed.configs and not works_alike(config, legality, {*in_bins.axes[1].tops}):
-            in_bins.legal[index] = False
-    count = len(in_bins.axes[1].tops)
-    return Optima(*in_bins, min(most or count, count))
 
 
 def cost_of(matrix: TimingMatrix, filled: TimingMatrix, tree: Tree, usual: Tree) -> Cost:
@@ -178,50 +182,6 @@ def bounded(matrix: TimingMatrix, times: BestTimes, legality: Legality) -> Timin
             regret[index, known] = above[known]
             usable[index] |= known
     return replace(matrix, regret=regret, usable=usable, untimed=None)
-
-
-def _serving_a_size(filled: TimingMatrix) -> list[Config]:
-    """The configs with a time or a bound at all numbers of rows of some size: others cannot be a leaf of hidden alone.
-
-    `works_alike` takes a millisecond or ten, and a search leaves hundreds of configs that were timed at few problems.
-    """
-    hidden = np.array([size for _, size in filled.problems])
-    serves = np.logical_or.reduce([filled.usable[hidden == size].all(axis=0) for size in np.unique(hidden)])
-    return [config for config, does in zip(filled.configs, serves.tolist(), strict=True) if does]
-
-
-def works_alike(config: Config, legality: Legality, sizes: set[int]) -> bool:
-    """Whether a config's launch works on each row in the same way at all numbers of rows at which it is legal."""
-    for size in sizes:
-        for dtype, variant in legality.served:
-            ways = set()
-            for rows in _ROWS:
-                launch = legality.spec.launch_of(
-                    config, Problem(legality.spec.name, rows, size, dtype, variant), legality.target
-                )
-                if launch is None:
-                    break
-                ways.add(getattr(launch, "of_a_row", None))
-                if len(ways) > 1 or None in ways:  # the work of other launches on a row is unknown
-                    return False
-    return True
-
-
-def looks_at_rows(tree: Tree) -> bool:
-    """Whether a tree has a threshold in rows."""
-    return isinstance(tree, Split) and (tree.axis == "rows" or looks_at_rows(tree.low) or looks_at_rows(tree.high))
-
-
-def _of_hidden(in_bins: Bins) -> Bins:
-    """The bins with all numbers of rows in one."""
-    rows, hidden = in_bins.axes
-    return Bins(
-        (Axis(rows.name, rows.tops[-1:], False), hidden),
-        in_bins.configs,
-        in_bins.cost.sum(axis=1, keepdims=True),
-        np.logical_or.reduce(in_bins.barred, axis=1, keepdims=True),
-        in_bins.legal[:, -1:],
-    )
 
 
 def _broken(matrix: TimingMatrix, failed: NDArray[np.bool_], legality: Legality) -> NDArray[np.bool_]:

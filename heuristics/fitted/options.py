@@ -70,6 +70,7 @@ class FitOptions:
         max_configs: the most distinct configs of a function; None for no bound.
         baseline: a rule by name or a table's file; no leaf may be slower. None for the table that is replaced, if there
             is one; `none` for no comparison with that either.
+        same_bits_as: a table's file: at every shape a row keeps the bits that this table gives it; None for none.
         batch_invariant: whether the table also gets batch-invariant functions.
         regime: of the fitted times, a name of `regimes.REGIMES`.
 
@@ -109,8 +110,11 @@ class FitOptions:
         "Default: the table that is replaced.",
         "NAME",
     )
+    same_bits_as: str | None = _option(
+        None, "Table that gives rows the bits that they must keep: at each shape only configs that do are used.", "FILE"
+    )
     batch_invariant: bool = _option(
-        False, "Also fit functions whose config does not depend on rows, and print what they cost."
+        False, "Also fit functions that give a row the same bits in every batch, and print what they cost."
     )
     regime: str = _option(COLD, "Fit times measured cold, warm or eager.", "NAME", before="stability")
 
@@ -158,7 +162,8 @@ class FitOptions:
             weights = seen_from(weights, folder)
         if baseline is not None and baseline not in (NONE, *RULES) and os.path.lexists(baseline):
             baseline = seen_from(baseline, folder)
-        return replace(self, weights=weights, baseline=baseline)
+        same_bits_as = self.same_bits_as and seen_from(self.same_bits_as, folder)
+        return replace(self, weights=weights, baseline=baseline, same_bits_as=same_bits_as)
 
     def words(self) -> list[str]:
         """Options of the command that differ from their defaults: repeated ones, those with a value, flags."""

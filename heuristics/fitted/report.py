@@ -108,10 +108,10 @@ def _beyond(fit: Fit) -> Iterable[str]:
 
 
 def _batch_invariant(fit: Fit) -> Iterable[str]:
-    """Cost of the batch-invariant functions, beside those that depend on rows."""
+    """Cost of the batch-invariant functions, beside the usual ones."""
     pairs = [(function, function.beside) for function in fit.functions if function.beside]
     if pairs:
-        yield "batch-invariant, so the same config for all rows, which costs on average and at worst"
+        yield "batch-invariant, so one order of a row's sum for all rows, which costs on average and at worst"
     for function, cost in pairs:
         bounds = f", at most: {cost.bounded} of {cost.problems} shapes are bounds" if cost.bounded else ""
         yield f"  {percent(cost.mean):>8} {percent(cost.worst, 1):>8} {function.key} {function.dtype}{bounds}"

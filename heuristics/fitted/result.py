@@ -52,7 +52,7 @@ class Function(TableFunction):
     Attributes:
         figures: its losses.
         replacing: whether the table that it replaces shaped it.
-        beside: its cost against the function that depends on rows; None for one that does.
+        beside: of a batch-invariant function, its cost against the usual one; else None.
     """
 
     tree: Tree

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from normtune.heuristics.fitted.baseline import Incumbent, Incumbents
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.guard import Guard
+from normtune.heuristics.fitting.same_bits import SameBits
 from normtune.heuristics.regret.legality import Legality, served_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import Solver
@@ -29,17 +30,19 @@ class Asked(NamedTuple):
     incumbents: Incumbents | None
     known: Mapping[tuple[str, str], Known]
     given: Mapping[tuple[str, str], Tree]
+    same_bits: SameBits | None = None
 
     def case(self, spec: OperatorSpec, matrix: TimingMatrix) -> "Case":
         """The case of a weighted matrix, which serves its own dtype."""
         kind, entry = (matrix.operator, matrix.variant, matrix.dtype), (matrix.key, matrix.dtype)
         return Case(
             matrix,
-            Legality(spec, self.target, (matrix.dtype,), served_variants(spec, matrix.variant)),
+            _legality(spec, self.target, matrix.variant, (matrix.dtype,), self.same_bits),
             self.options,
             self.incumbents.of(*kind, self.target) if self.incumbents else None,
             self.known.get(entry),
             self.given.get(entry),
+            self.same_bits,
         )
 
 
@@ -54,6 +57,7 @@ class Case:
         baseline: its function must not be slower; None for no baseline.
         known: decisions of an earlier fit, which are kept.
         given: the tree of an earlier fit, which is scored and not fitted again.
+        same_bits: the table of which rows keep their bits; None for none.
         solver: of the matrix.
     """
 
@@ -63,6 +67,7 @@ class Case:
     baseline: Incumbent | None = None
     known: Known | None = None
     given: Tree | None = None
+    same_bits: SameBits | None = None
     solver: Solver = field(default_factory=Solver)
 
     @property
@@ -75,10 +80,10 @@ class Case:
         """The operator."""
         return self.legality.spec
 
-    def serving(self, dtypes: Sequence[str]) -> "Case":
-        """The case for a function that serves other dtypes."""
-        spec, target = self.legality.spec, self.legality.target
-        return replace(self, legality=Legality(spec, target, dtypes, served_variants(spec, self.matrix.variant)))
+    def serving(self, dtypes: Sequence[str], batch_invariant: bool = False) -> "Case":
+        """The case for a function that serves other dtypes, or the batch-invariant mode."""
+        of = self.spec, self.legality.target, self.matrix.variant, dtypes, self.same_bits, batch_invariant
+        return replace(self, legality=_legality(*of))
 
     def on(self, matrix: TimingMatrix, known: Known | None) -> "Case":
         """The case of another matrix, with these decisions."""
@@ -91,3 +96,15 @@ class Case:
             return None
         own = Legality(self.spec, self.legality.target, (self.matrix.dtype,), (self.matrix.variant,))
         return Guard(self.matrix, self.baseline.choice, own.reaches)
+
+
+def _legality(
+    spec: OperatorSpec,
+    target: Target,
+    variant: str,
+    dtypes: Sequence[str],
+    same_bits: SameBits | None,
+    batch_invariant: bool = False,
+) -> Legality:
+    kept = same_bits and same_bits.kept(spec, target, variant, dtypes, batch_invariant)
+    return Legality(spec, target, dtypes, served_variants(spec, variant), kept)

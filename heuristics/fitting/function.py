@@ -24,8 +24,10 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.solver.cross_validation import FEW_FOLDS, MAX_LEAVES, cross_validated, selected
+from normtune.heuristics.solver.crossing import crossed, uncrossed
 from normtune.heuristics.solver.optimum import Optima, Sums
 from normtune.heuristics.solver.simplify import Old, cost_of, tidied
+from normtune.heuristics.solver.strips import Strips
 from normtune.heuristics.tablefile.header import NOWHERE_SLOWER, Known
 from normtune.heuristics.tablefile.tree import Tree, choose, configs_of, distinct, leaves
 
@@ -67,7 +69,9 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
         tree = case.given
     else:
         plain = tree = tidied(optima, best.tree, best.budget)
-        old = _old(task, legality, baseline.tree) if baseline and baseline.tree else None
+        old = None
+        if baseline and baseline.tree:
+            old = _old(task, legality, uncrossed(matrix, optima.rows, baseline.tree))
         if old:
             tree = tidied(optima, tree, best.budget, old)
         if baseline and guard:
@@ -81,6 +85,7 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
                 else:  # a check cannot repeat conditions that come from a table that is gone
                     tree = strict[-1]
             replacing = baseline.tree is not None and tree != plain
+        tree = crossed(matrix, legality, tree)
     shown = min(best.leaves, tried)
     decided = known or Known(
         asked,
@@ -158,7 +163,7 @@ def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = Fa
     )
 
 
-def least_measured(matrix: TimingMatrix, optima: Optima, count: int) -> int | None:
+def least_measured(matrix: TimingMatrix, optima: Optima | Strips, count: int) -> int | None:
     """Mean regret of the best tree of at most `count` leaves for the measured sizes alone, millionths."""
     least = optima.least_measured(count)
     return None if least is None else least // int(matrix.weight.sum())
@@ -233,7 +238,7 @@ def _figures(task: Task, optima: Optima, tree: Tree, asked: int) -> Figures:
     loss = figures.of_tree(task.matrix.assumed, tree) or own.loss
     # A tree with its cuts on the grid is legal at all sizes, and compared with such trees. Any other tree is compared
     # with trees that need not be legal beyond the measured sizes.
-    cost = cost_of(optima, tree)
+    cost = cost_of(optima, uncrossed(task.matrix, optima.rows, tree))
     gap = own.gap if cost is None else -((best - cost) // int(task.matrix.weight.sum()))
     return own._replace(
         asked=asked,

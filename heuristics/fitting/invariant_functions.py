@@ -1,4 +1,4 @@
-"""The batch-invariant functions of a table: one for each function that depends on rows.
+"""The batch-invariant functions of a table: one for each usual function.
 
 In: an operator's cases and the functions fitted to them. Out: further `Function`s and `Shared`s, under the names from
 `kernels.problem.batch_invariant_key`. They serve the same dtypes and variants as those that depend on rows.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
 # End of the sentence that names the trees compared.
-LIMITS = " of hidden alone"
+LIMITS = " of hidden, then rows, with one order of a row's sum a hidden size"
 
 
 def invariant_functions(
@@ -46,21 +46,24 @@ def invariant_functions(
     invariant: list[Function] = []
     takers: list[Shared] = []
     for function in functions:
-        case = by_key[function.key, function.dtype].serving(function.dtypes)
+        case = by_key[function.key, function.dtype].serving(function.dtypes, True)
         times = best_times(evidence, case.matrix)
-        # Without a bound on leaves there may be as many as sizes.
         fitted = fit_batch_invariant(case.matrix, times, case.legality, function.tree, case.options.leaves)
         key = batch_invariant_key(function.key)
         if fitted is None:
-            notes.append(f"no config of {function.key} {function.dtype} was measured for all numbers of rows: no {key}")
+            notes.append(
+                f"at some hidden size no configs of {function.key} {function.dtype} that sum a row in one order were "
+                f"measured for all numbers of rows: no {key}"
+            )
             continue
-        optimum = least_measured(fitted.matrix, fitted.optima, leaves(fitted.tree))
+        optimum = least_measured(fitted.matrix, fitted.strips, leaves(fitted.tree))
         if optimum is None:
             raise AssertionError("where there is a tree there is a best one")
+        validated = fitted.validated()
         figures = figures_of(fitted.matrix, fitted.tree, optimum)._replace(
             limits=LIMITS,
-            cross_validated=fitted.validated.inside(1),
-            plain_validated=fitted.validated.plain_inside(1),
+            cross_validated=validated.inside(1),
+            plain_validated=validated.plain_inside(1),
         )
         variant = split_key(key)[1]
         invariant.append(
@@ -83,7 +86,7 @@ def _taker(evidence: "Evidence", case: Case, donor: Function) -> list[Shared]:
     own = fit_batch_invariant(matrix, times, legality, donor.tree, donor.figures.leaves)
     if own is None or of_tree(filled, donor.tree) is None:
         return []
-    optimum = least_measured(filled, own.optima, leaves(own.tree))
+    optimum = least_measured(filled, own.strips, leaves(own.tree))
     if optimum is None:
         raise AssertionError("where there is a tree there is a best one")
     figures = figures_of(filled, donor.tree, optimum)

@@ -15,6 +15,7 @@ from normtune.heuristics.fitted.result import Fit, FromData, Function, Shared
 from normtune.heuristics.fitting.case import Asked
 from normtune.heuristics.fitting.invariant_functions import invariant_functions
 from normtune.heuristics.fitting.parallel import in_order, processes_for
+from normtune.heuristics.fitting.same_bits import same_bits
 from normtune.heuristics.fitting.searched import searched
 from normtune.heuristics.fitting.serving import functions_of
 from normtune.heuristics.regret.build import check_times, older
@@ -56,7 +57,8 @@ def fit(
         given: (key, dtype) to trees of an earlier fit, which are scored and not fitted again.
 
     Raises:
-        UsageError: the evidence has several devices or regimes, an operator has no data, or weights are invalid.
+        UsageError: the evidence has several devices or regimes, an operator has no data, weights are invalid, or the
+            table of which rows are to keep their bits has no such function.
         NormtuneError: there is no data, or no legal function under these conditions. If only some functions are
             missing, they are left out, with a note that says why.
     """
@@ -69,7 +71,8 @@ def fit(
     data = used(evidence, options.operators)
     notes = older(selected, data)
     target = target_for(device.target, device.sms)
-    asked = Asked(target, options, incumbents, known or {}, given or {})
+    kept = same_bits(options.same_bits_as, target)
+    asked = Asked(target, options, incumbents, known or {}, given or {}, kept)
     parts, weighting = of_operators(data, options, lambda spec, weighting: _part(data, spec, asked, weighting))
     functions = [function for part in parts for function in part.functions]
     notes += [note for part in parts for note in part.notes]
@@ -146,6 +149,8 @@ def _part(data: "Evidence", spec: OperatorSpec, asked: Asked, weighting: Weighti
     if asked.options.batch_invariant:
         invariant = invariant_functions(data, cases, functions, shared, notes)
         functions, shared = [*functions, *invariant[0]], [*shared, *invariant[1]]
+    if asked.same_bits:
+        asked.same_bits.check(spec, asked.target, functions, shared)
     shapes = [shape for matrix in matrices for shape in matrix.problems]
     return _Part(functions, shared, notes, sides, shapes, [line for line in lines if line])
 

@@ -8,7 +8,7 @@ region.
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,15 +53,41 @@ def _exists(spec: OperatorSpec, target: Target, dtype: str, variant: str) -> boo
     return spec.is_legal(spec.default_config(problem, target), problem, target)
 
 
+class Kept(Protocol):
+    """Bits of rows that no config may change: `solver.kept_bits`; axes are bins of rows and of hidden."""
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        """Configs that keep them, one anywhere."""
+
+    def cut(self, axes: Any) -> Any:
+        """The axes with the cuts between these."""
+
+    def refuses(self, config: Config, box: Box) -> bool:
+        """Whether a config changes them anywhere in a box."""
+
+    def refused(self, configs: Sequence[Config], axes: Any, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Bool (C, R, H), where configs change them, of the entries `among` alone."""
+
+
 class Legality:
     """Legality of configs on one target, for all dtypes and variants that one table serves."""
 
-    def __init__(self, spec: OperatorSpec, target: Target, dtypes: Sequence[str], variants: Sequence[str]) -> None:
+    def __init__(
+        self,
+        spec: OperatorSpec,
+        target: Target,
+        dtypes: Sequence[str],
+        variants: Sequence[str],
+        kept: Kept | None = None,
+    ) -> None:
         """Take the dtypes and variants, without those that the target has no kernel for, as FP8 of another vendor.
 
-        Results are cached, because folds of a cross-validation repeat the queries.
+        `kept` are the bits of rows that a tree must not change. Results are cached, because folds of a cross-validation
+        repeat the queries.
         """
         self.spec = spec
+        self.kept = kept
         self.target = target
         self.dtypes = tuple(dtypes)
         parts = dict.fromkeys(map(spec.limiting_part, variants))
@@ -81,9 +107,10 @@ class Legality:
         return legal
 
     def breaches(self, tree: Tree) -> Iterator[tuple[Config, Box]]:
-        """Configs of a tree that are illegal somewhere in their box, each with that box."""
+        """Configs of a tree that are illegal somewhere in their box, or change kept bits, each with that box."""
         for config, box in regions(tree, Box(1, MAX_ROWS, 1, self.spec.max_hidden)):
-            if not self.reaches(config, box.most_rows, box.most_hidden):
+            is_legal = self.reaches(config, box.most_rows, box.most_hidden)
+            if not is_legal or (self.kept and self.kept.refuses(config, box)):
                 yield config, box
 
     def over(self, configs: Sequence[Config], rows: Sequence[int], hidden: Sequence[int]) -> NDArray[np.bool_]:

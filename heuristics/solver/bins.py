@@ -65,6 +65,9 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
     sizes = zip(*known, strict=True)
     axes = axis("rows", next(sizes), most_rows), axis("hidden", next(sizes), most_hidden)
     axes = separated(axes, known, matrix.timed[train], matrix.configs, legality)
+    if legality.kept:
+        with_rows, with_hidden = legality.kept.cut(axes)
+        axes = with_rows, with_hidden
     rows, hidden, legal = _trimmed(legality, matrix, *coarsened(*axes, MAX_BINS))
 
     cost, barred = np.zeros(legal.shape, np.int64), np.zeros(legal.shape, np.bool_)
@@ -82,24 +85,35 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
                 cost[:, *outer] += filled
         else:
             cost[:, *cell] += np.where(matrix.usable[index], 0, UNMEASURED * weight)
+    if legality.kept:
+        refused = legality.kept.refused(matrix.configs, (rows, hidden), legal & ~barred)
+        barred, answers = barred | refused, answers & ~refused
     result = Bins((rows, hidden), matrix.configs, cost, barred, legal)
     return _with_defaults(result, np.logical_not(answers.any(axis=0)), legality)
 
 
 def _with_defaults(measured: Bins, lacking: NDArray[np.bool_], legality: Legality) -> Bins:
-    """Add the operator's default configs as candidates where there is no other; `lacking` marks these bins."""
-    defaults = default_configs(measured.axes, lacking, legality)
+    """Add the operator's default configs as candidates where there is no other; `lacking` marks these bins.
+
+    Where bits are kept, those of the table that has them.
+    """
+    defaults = legality.kept.configs if legality.kept else default_configs(measured.axes, lacking, legality)
     added = tuple(config for config in defaults if config not in measured.configs)
     configs, shape = (*measured.configs, *added), (len(added), *lacking.shape)
     cost = np.concatenate([measured.cost, np.zeros(shape, np.int64)])
     barred = np.concatenate([measured.barred, np.ones(shape, np.bool_)])
     legal = legality.over(added, *(axis.tops for axis in measured.axes))
     price = np.maximum(measured.cost.max(axis=0), UNMEASURED)
-    for config in defaults:
-        index = configs.index(config)
+    allowed = np.concatenate([measured.legal, legal])
+    indices = [configs.index(config) for config in defaults]
+    fit = np.zeros(allowed.shape, np.bool_)
+    fit[indices] = allowed[indices] & lacking
+    if legality.kept:
+        fit &= ~legality.kept.refused(configs, measured.axes, fit)
+    for index in indices:
         cost[index] = np.where(lacking, price, cost[index])
-        barred[index] &= ~lacking
-    return Bins(measured.axes, configs, cost, barred, np.concatenate([measured.legal, legal]))
+        barred[index] &= ~fit[index]
+    return Bins(measured.axes, configs, cost, barred, allowed)
 
 
 class Solver:
@@ -188,6 +202,8 @@ def _trimmed(
 ) -> tuple[Axis, Axis, NDArray[np.bool_]]:
     """The axes without bins beyond the measured sizes that do not affect legality, and the legality."""
     legal = legality.over(matrix.configs, rows.tops, hidden.tops)
+    if legality.kept:  # the table may answer otherwise there
+        return rows, hidden, legal
     if rows.beyond and bool((legal[:, -1] == legal[:, -2]).all()):
         rows, legal = rows.without_beyond(), legal[:, :-1]
     if hidden.beyond and bool((legal[:, :, -1] == legal[:, :, -2]).all()):

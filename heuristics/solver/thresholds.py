@@ -10,7 +10,8 @@ end. (On the recorded H200 at 64 shapes of no grid, in three dtypes: with this r
 % at worst; with the roundest integer of each gap 0.80 and 25 %.) Between two sizes that are both so, or both not, any
 integer of the gap may be taken, because blocks of columns are powers of two: what is true of the smaller size ends
 there. Rows have no such end. If all measured row counts are powers of two, the roundest integer of a gap is its end,
-and all sizes between would go to one side. So row thresholds stay in the middle half of the gap, by ratio.
+and all sizes between would go to one side. So row thresholds stay in the middle half of the gap, by ratio; `crossing`
+moves those of the tree that was chosen.
 """
 
 from math import isqrt

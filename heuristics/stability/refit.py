@@ -14,6 +14,7 @@ from normtune.heuristics.fitted.result import Fit, Function
 from normtune.heuristics.fitting.case import Asked, Case
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.pipeline import used
+from normtune.heuristics.fitting.same_bits import same_bits
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.tablefile.header import Known
@@ -42,7 +43,8 @@ def fitted(evidence: "Evidence", fit: Fit, options: FitOptions, incumbents: Incu
         options: of the fit.
         incumbents: its baseline.
     """
-    asked = Asked(target_for(fit.device.target, fit.device.sms), options, incumbents, {}, {})
+    target = target_for(fit.device.target, fit.device.sms)
+    asked = Asked(target, options, incumbents, {}, {}, same_bits(options.same_bits_as, target))
     functions = [function for function in fit.functions if function.beside is None]
     kinds = [(function.operator, function.variant, function.dtype) for function in functions]
     return [

@@ -12,7 +12,7 @@ first table has nothing of is served by the next one that has; NORMTUNE_TABLE st
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -49,6 +49,7 @@ class Table(NamedTuple):
         tables: (operator key, dtype) to a function of (rows, hidden) that returns a config as a plain tuple. In a table
             for any GPU the functions also take multiprocessors and bytes of L2 cache, until the table is bound.
         lookup: (operator key, dtype, rows, hidden) to a config, with the same exception.
+        trees: (operator key, dtype) to the tree behind a function; one with relative thresholds in a table for any GPU.
         is_bound: whether its functions take rows and hidden alone.
     """
 
@@ -56,6 +57,7 @@ class Table(NamedTuple):
     header: Header
     tables: dict[tuple[str, str], Callable[..., Entry]]
     lookup: Callable[..., Entry]
+    trees: Mapping[tuple[str, str], Any]
     is_bound: bool = True
 
     def bound(self, sms: int, l2_bytes: int) -> "Table":
@@ -91,9 +93,12 @@ class Table(NamedTuple):
 
     def batch_invariant(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
         """As `function`, for batch-invariant functions."""
-        operator = split_key(key)[0]
-        found = (self.tables.get((batch_invariant_key(name), dtype)) for name in (key, operator))
+        found = (self.tables.get((name, dtype)) for name in self.batch_invariant_names(key))
         return next((function for function in found if function), None)
+
+    def batch_invariant_names(self, key: str) -> list[str]:
+        """As `names`, of `batch_invariant`."""
+        return [batch_invariant_key(name) for name in (key, split_key(key)[0])]
 
     def answer(self, key: str, dtype: str) -> Callable[[int, int], Config] | None:
         """As `function`, but returning a `Config`."""
@@ -299,7 +304,7 @@ def load(path: str | os.PathLike[str]) -> Table:
     header, _ = parse(text, name)
     names: dict[str, object] = {"__name__": f"normtune.heuristics.tables._{slug(Path(path).stem)}", "__file__": name}
     try:
-        (normalised_trees if header.is_for_any_gpu else trees)(text)
+        known: Mapping[tuple[str, str], Any] = (normalised_trees if header.is_for_any_gpu else trees)(text)
         exec(compile(parsed(text), name, "exec"), names)
         tables, lookup = names["TABLES"], names["lookup"]
     except NormtuneError as error:
@@ -309,7 +314,7 @@ def load(path: str | os.PathLike[str]) -> Table:
         raise UsageError(f"table {name} cannot be used: {why}; fit it again") from None
     if not isinstance(tables, dict) or not callable(lookup):
         raise AssertionError("a table in the form that normtune writes has TABLES and lookup")
-    return Table(Path(path), header, tables, lookup, not header.is_for_any_gpu)
+    return Table(Path(path), header, tables, lookup, known, not header.is_for_any_gpu)
 
 
 def header_of(path: str | os.PathLike[str]) -> Header:
@@ -321,31 +326,24 @@ def header_of(path: str | os.PathLike[str]) -> Header:
     return parse(read(path), told(path))[0]
 
 
-def row_bounds(table: Table, key: str, dtype: str, hidden: int, target: Target) -> list[int]:
+def row_bounds(table: Table, names: Iterable[str], dtype: str, hidden: int, target: Target) -> list[int]:
     """The numbers of rows, ascending from 1, at which the config of one hidden size may change.
 
     Args:
         table: the table.
-        key: of a function; a variant without one uses the plain operator's.
-        dtype: of the same function.
+        names: the keys by which it looks an operator up.
+        dtype: of the functions.
         hidden: length of a row.
         target: the GPU.
     """
-    if not table.tables:
-        return [1]
-    text = read(table.source)
-    bounds = {1}
-    whole = Box(1, MAX_ROWS, 1, hidden)
-    if table.header.is_for_any_gpu:
-        for name in table.names(key, dtype):
-            if any_gpu := normalised_trees(text).get((name, dtype)):
-                for _, box in boxes_on(any_gpu, target.sms, target.l2_bytes, whole):
-                    elements = () if box.most_elements is None else (box.most_elements // hidden + 1,)
-                    bounds |= {box.least_rows, box.most_rows + 1, *elements}
-    else:
-        for name in table.names(key, dtype):
-            if tree := trees(text).get((name, dtype)):
-                bounds |= {box.least_rows for _, box in regions(tree, whole)}
+    bounds, whole = {1}, Box(1, MAX_ROWS, hidden, hidden)
+    for tree in (table.trees[name, dtype] for name in names if (name, dtype) in table.trees):
+        if table.header.is_for_any_gpu:
+            for _, box in boxes_on(tree, target.sms, target.l2_bytes, whole):
+                elements = () if box.most_elements is None else (box.most_elements // hidden + 1,)
+                bounds |= {box.least_rows, box.most_rows + 1, *elements}
+        else:
+            bounds |= {box.least_rows for _, box in regions(tree, whole)}
     return sorted(bound for bound in bounds if 1 <= bound <= MAX_ROWS)
 
 
@@ -392,4 +390,4 @@ def _empty(name: str, target: str, sms: int) -> Table:
         raise ValueError(f"no table for {operator!r} in {dtype!r}: no table ships with normtune")
 
     header = Header("", plain_name(name), target, sms, "", "", {}, "", (), (), "")
-    return Table(SHIPPED, header, {}, lookup)
+    return Table(SHIPPED, header, {}, lookup, {})

@@ -4,54 +4,54 @@
 # Device:   any GPU
 # Fitted:   NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:12c7b1881c50a5c0df14ec0990760cc34fc2056a5322a7a2a23249975eaaad41
-#           (166910 measurements, 2026-11-23)
+# Data:     sha256:80a3bd38f0dcc0f4e279a926521e2d4db5e10a6f3a26282f05f5dc5ad4f6ce08
+#           (169845 measurements, 2026-11-23)
 # Kernels:  fused_add_rms_norm_backward
-#           sha256:b9dd98129f3eaab8318895711645b128d81fa7848f55366767205c49804dfd14
+#           sha256:e1f2e09d476718440e37e4b7f1df778d8706b4cda6cbbbbe8b446193ceb2b2ed
 # Kernels:  fused_add_rms_norm_forward
-#           sha256:c3643695e6a8776a52b7557d00c534cfcfba3ce0804800b50ff3c701ee11d8a3
+#           sha256:0ddc3ed436ad116cca7a1c021ef5b6e73fb4026d7a1d83d0276376ad16a583ce
 # Kernels:  rms_norm_backward
-#           sha256:b9dd98129f3eaab8318895711645b128d81fa7848f55366767205c49804dfd14
+#           sha256:6b3ed0ebf7cc1d9ac29bc7e87b1259e84c9d50d0750fdda7488b2c1faa55b7fe
 # Kernels:  rms_norm_forward
-#           sha256:c3643695e6a8776a52b7557d00c534cfcfba3ce0804800b50ff3c701ee11d8a3
+#           sha256:5bac9a9fd977b1c59f3625b39f39cb41ec08f98ecdc207e9240b7bd2a57a00f1
 # Kernels:  rms_norm_gated_backward
-#           sha256:1699359d0a160d9348084fe56fe7f23ccc55857fe1d3d2e4df45d479ceb88ed2
+#           sha256:271e9f1fe96ecddb2e745d4473c8757ec51b56f66200e3f3c06464cf2e7ddbf4
 # Kernels:  rms_norm_gated_forward
 #           sha256:091c9d3688b1ab695a5646ba7d15ea9f06bcc63e0ad0830ad51271680b4b9054
 # Measured: rows 1 to 1449144, hidden 64 to 32768
-# Regret:   fused_add_rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 8.57 %
+# Regret:   fused_add_rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 8.32 %
 #           worst 146.2 % (left out unknown)
 # Regret:   fused_add_rms_norm_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.20 %
 #           worst 4.8 % (left out unknown)
-# Regret:   rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 6.45 % worst 203.6 %
+# Regret:   rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 6.29 % worst 155.2 %
 #           (left out unknown)
 # Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, sharing costs 0.11
-#           %, NVIDIA H200 mean 6.41 % worst 192.7 % (left out unknown)
-# Regret:   rms_norm_backward float32: 19 leaves, NVIDIA H200 mean 7.76 % worst 281.8 %
+#           %, NVIDIA H200 mean 6.35 % worst 171.6 % (left out unknown)
+# Regret:   rms_norm_backward float32: 19 leaves, NVIDIA H200 mean 8.14 % worst 244.5 %
 #           (left out unknown)
-# Regret:   rms_norm_backward:no_dweight bfloat16: 9 leaves, NVIDIA H200 mean 1.73 %
-#           worst 82.1 % (left out unknown)
+# Regret:   rms_norm_backward:no_dweight bfloat16: 9 leaves, NVIDIA H200 mean 0.98 %
+#           worst 62.1 % (left out unknown)
 # Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight
-#           bfloat16, sharing costs 0.15 %, NVIDIA H200 mean 2.03 % worst 70.5 % (left
+#           bfloat16, sharing costs 0.15 %, NVIDIA H200 mean 1.37 % worst 54.3 % (left
 #           out unknown)
-# Regret:   rms_norm_backward:no_dweight float32: 11 leaves, NVIDIA H200 mean 2.77 %
-#           worst 135.3 % (left out unknown)
+# Regret:   rms_norm_backward:no_dweight float32: 11 leaves, NVIDIA H200 mean 1.96 %
+#           worst 112.5 % (left out unknown)
 # Regret:   rms_norm_forward bfloat16: 12 leaves, NVIDIA H200 mean 0.55 % worst 23.0 %
 #           (left out unknown)
-# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, sharing costs 0.07
-#           %, NVIDIA H200 mean 0.46 % worst 23.2 % (left out unknown)
-# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, sharing
-#           costs 0.28 %, NVIDIA H200 mean 0.76 % worst 22.2 % (left out unknown)
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, sharing
-#           costs 0.36 %, NVIDIA H200 mean 0.79 % worst 20.6 % (left out unknown)
-# Regret:   rms_norm_forward float32: 10 leaves, NVIDIA H200 mean 0.46 % worst 25.0 %
+# Regret:   rms_norm_forward float16: 10 leaves, NVIDIA H200 mean 0.55 % worst 13.5 %
 #           (left out unknown)
-# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, sharing costs
-#           0.50 %, NVIDIA H200 mean 0.62 % worst 18.9 % (left out unknown)
+# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward float16, sharing costs
+#           0.26 %, NVIDIA H200 mean 0.82 % worst 20.0 % (left out unknown)
+# Regret:   rms_norm_forward float32: 10 leaves, NVIDIA H200 mean 0.44 % worst 25.0 %
+#           (left out unknown)
+# Regret:   rms_norm_forward:no_rstd bfloat16: 12 leaves, NVIDIA H200 mean 0.47 % worst
+#           15.2 % (left out unknown)
+# Regret:   rms_norm_forward:no_rstd float32: 9 leaves, NVIDIA H200 mean 0.24 % worst
+#           20.1 % (left out unknown)
 # Regret:   rms_norm_gated_forward bfloat16: 19 leaves, NVIDIA H200 mean 1.23 % worst
 #           29.1 % (left out unknown)
 # Format:   3
-# Body:     sha256:b2e14da577bd5b2034fbbcc65010b9dd386ff6893921660978c256275546341a
+# Body:     sha256:019ee247d780ac710f3219d85c70fdbb6d8e5ca2859a417e52dac2dce7bda1d9
 
 """Launch configs by operator, dtype, shape and GPU; `lookup` finds one."""
 
@@ -74,8 +74,9 @@ class Config(NamedTuple):
             multiprocessor; 0 where the grid follows the rows.
         finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
             or columns (own programs).
-        block_col: columns a chunk in split, columns a program with finish columns, else
-            the least columns of held chunks.
+        block_col: columns a chunk in split, split_2 and in parts that sum as split
+            does; columns a program with finish columns, else the least columns of held
+            chunks.
     """
 
     schedule: str
@@ -106,9 +107,11 @@ BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config("block_row", 8, 8, 1, 0, "columns", 16)
 BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
 BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config("block_row", 16, 4, 1, 0, "columns", 16)
 BLOCK_ROW_16_WARPS_4_COLUMNS_32 = Config("block_row", 16, 4, 1, 0, "columns", 32)
+BLOCK_ROW_16_WARPS_4 = Config("block_row", 16, 4)
 BLOCK_ROW_16_WARPS_8_COLUMNS_16 = Config("block_row", 16, 8, 1, 0, "columns", 16)
 BLOCK_ROW_16_WARPS_8 = Config("block_row", 16, 8)
 BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config("block_row", 16, 16, 1, 0, "columns", 16)
+BLOCK_ROW_16_WARPS_16 = Config("block_row", 16, 16)
 BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config("block_row", 32, 8, 1, 0, "columns", 16)
 BLOCK_ROW_32_WARPS_8 = Config("block_row", 32, 8)
 BLOCK_ROW_32_WARPS_16_COLUMNS_16 = Config("block_row", 32, 16, 1, 0, "columns", 16)
@@ -116,10 +119,14 @@ BLOCK_ROW_64_WARPS_8_CHUNKS_16 = Config("block_row", 64, 8, 1, 0, "none", 16)
 PARTS_WARPS_1_PER_SM_1 = Config("parts", 1, 1, 1, 1)
 PARTS_WARPS_2_PER_SM_1 = Config("parts", 1, 2, 1, 1)
 PARTS_WARPS_4_PER_SM_1 = Config("parts", 1, 4, 1, 1)
+PARTS_WARPS_4_PER_SM_2 = Config("parts", 1, 4, 1, 2)
 PARTS_WARPS_8_PER_SM_1 = Config("parts", 1, 8, 1, 1)
 PARTS_WARPS_8_PER_SM_2 = Config("parts", 1, 8, 1, 2)
 PARTS_WARPS_16_PER_SM_1 = Config("parts", 1, 16, 1, 1)
+PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config("parts", 1, 16, 1, 1, "none", 4096)
 PARTS_WARPS_32_PER_SM_1 = Config("parts", 1, 32, 1, 1)
+PARTS_WARPS_32_PER_SM_1_CHUNKS_4096 = Config("parts", 1, 32, 1, 1, "none", 4096)
+PARTS_WARPS_32_PER_SM_1_CHUNKS_8192 = Config("parts", 1, 32, 1, 1, "none", 8192)
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config(
     "persistent",
     1,
@@ -262,7 +269,6 @@ SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
     "dependent",
     4096,
 )
-SPLIT_4096_WARPS_32 = Config("split", 1, 32, 1, 0, "none", 4096)
 SPLIT_8192_WARPS_32 = Config("split", 1, 32, 1, 0, "none", 8192)
 SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT = Config("split", 1, 32, 1, 1, "dependent", 4096)
 SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config("split", 1, 32, 1, 1, "dependent", 8192)
@@ -524,11 +530,33 @@ def rms_norm_forward_bfloat16(
         return PARTS_WARPS_8_PER_SM_1
     if hidden <= 16384:
         if 4 * rows >= 9 * sms:
-            return SPLIT_4096_WARPS_16
+            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
         return PARTS_WARPS_16_PER_SM_1
     if 4 * rows >= 5 * sms:
-        return SPLIT_8192_WARPS_32
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
     return PARTS_WARPS_32_PER_SM_1
+
+
+def rms_norm_forward_float16(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
+    if hidden <= 256:
+        if rows >= 20 * sms:
+            return BLOCK_ROW_16_WARPS_4
+        return BLOCK_ROW_2_WARPS_1
+    if hidden <= 8191:
+        if rows >= 4 * sms:
+            if hidden <= 1024:
+                return BLOCK_ROW_2_WARPS_2
+            if hidden <= 4095:
+                return PARTS_WARPS_4_PER_SM_1
+            return SPLIT_2048_WARPS_8
+        if hidden <= 1280:
+            return ROW_WARPS_4
+        return PARTS_WARPS_8_PER_SM_1
+    if 4 * rows >= 5 * sms:
+        if hidden <= 12288:
+            return SPLIT_4096_WARPS_16
+        return SPLIT_8192_WARPS_32
+    return PARTS_WARPS_16_PER_SM_1
 
 
 def rms_norm_forward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
@@ -544,11 +572,67 @@ def rms_norm_forward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) ->
         return PARTS_WARPS_8_PER_SM_2
     if hidden <= 8192:
         if 4 * rows >= 9 * sms:
-            return SPLIT_4096_WARPS_16
+            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
         return PARTS_WARPS_16_PER_SM_1
     if 4 * rows >= 5 * sms:
         if hidden <= 20480:
-            return SPLIT_4096_WARPS_32
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+    return PARTS_WARPS_32_PER_SM_1
+
+
+def rms_norm_forward_no_rstd_bfloat16(
+    rows: int,
+    hidden: int,
+    sms: int,
+    l2_bytes: int,
+) -> Config:
+    if hidden <= 256:
+        if rows >= 128 * sms:
+            return BLOCK_ROW_16_WARPS_4
+        if hidden <= 64:
+            return BLOCK_ROW_16_WARPS_8
+        if 4 * rows >= 5 * sms:
+            return BLOCK_ROW_16_WARPS_16
+        return BLOCK_ROW_2_WARPS_1
+    if hidden <= 1024:
+        if rows >= 10 * sms:
+            return BLOCK_ROW_2_WARPS_2
+        return ROW_WARPS_4
+    if hidden <= 4095:
+        return PARTS_WARPS_4_PER_SM_2
+    if hidden <= 8191:
+        if rows >= 4 * sms:
+            return SPLIT_2048_WARPS_8
+        return PARTS_WARPS_8_PER_SM_1
+    if 4 * rows >= 5 * sms:
+        if hidden <= 16384:
+            return SPLIT_4096_WARPS_16
+        return SPLIT_8192_WARPS_32
+    return PARTS_WARPS_16_PER_SM_1
+
+
+def rms_norm_forward_no_rstd_float32(
+    rows: int,
+    hidden: int,
+    sms: int,
+    l2_bytes: int,
+) -> Config:
+    if hidden <= 512:
+        if rows >= 20 * sms:
+            return BLOCK_ROW_8_WARPS_4
+        if hidden <= 127:
+            return BLOCK_ROW_8_WARPS_8
+        return ROW_WARPS_1
+    if hidden <= 1024:
+        return ROW_WARPS_4
+    if hidden <= 4096:
+        return PARTS_WARPS_8_PER_SM_2
+    if hidden <= 8192:
+        if rows >= 2 * sms:
+            return SPLIT_4096_WARPS_16
+        return PARTS_WARPS_16_PER_SM_1
+    if 4 * rows >= 5 * sms:
         return SPLIT_8192_WARPS_32
     return PARTS_WARPS_32_PER_SM_1
 
@@ -612,8 +696,10 @@ TABLES: dict[tuple[str, str], Callable[[int, int, int, int], Config]] = {
     ("rms_norm_backward:no_dweight", "float16"): rms_norm_backward_no_dweight_bfloat16,
     ("rms_norm_backward:no_dweight", "float32"): rms_norm_backward_no_dweight_float32,
     ("rms_norm_forward", "bfloat16"): rms_norm_forward_bfloat16,
-    ("rms_norm_forward", "float16"): rms_norm_forward_bfloat16,
+    ("rms_norm_forward", "float16"): rms_norm_forward_float16,
     ("rms_norm_forward", "float32"): rms_norm_forward_float32,
+    ("rms_norm_forward:no_rstd", "bfloat16"): rms_norm_forward_no_rstd_bfloat16,
+    ("rms_norm_forward:no_rstd", "float32"): rms_norm_forward_no_rstd_float32,
     ("rms_norm_gated_forward", "bfloat16"): rms_norm_gated_forward_bfloat16,
     ("rms_norm_gated_forward", "float16"): rms_norm_gated_forward_bfloat16,
     ("rms_norm_gated_forward", "float32"): rms_norm_gated_forward_bfloat16,

@@ -3,77 +3,79 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:95c0e6b8486b7a09a62161d35d7524fa2af623e0a156a620fee1941b882bbfa0
-#           (147853 measurements, 2026-11-23)
+# Data:     sha256:df2a1063d0cd0854d8debb8692efcfa4f5e4822e549d7c5530e67a8739e4f91e
+#           (147132 measurements, 2026-11-23)
 # Kernels:  rms_norm_backward
-#           sha256:b9dd98129f3eaab8318895711645b128d81fa7848f55366767205c49804dfd14
+#           sha256:6b3ed0ebf7cc1d9ac29bc7e87b1259e84c9d50d0750fdda7488b2c1faa55b7fe
 # Kernels:  rms_norm_forward
-#           sha256:c3643695e6a8776a52b7557d00c534cfcfba3ce0804800b50ff3c701ee11d8a3
+#           sha256:5bac9a9fd977b1c59f3625b39f39cb41ec08f98ecdc207e9240b7bd2a57a00f1
 # Measured: rows 1 to 262144, hidden 64 to 32768
 # Regret:   rms_norm_backward bfloat16: 57 leaves (of 64), 50 configs, mean 0.14 %,
-#           plain mean 0.30 %, worst 9.4 %, means low by at most 0.19 %, within 0.01 %
-#           of the best 57-leaf tree on this grid, cross-validated 1.37 %, plain
-#           cross-validated 1.70 %, extrapolated 28.44 %
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.44 %, plain
-#           mean 0.60 %, worst 11.6 %, means low by at most 0.22 %, sharing costs 0.35 %
+#           plain mean 0.29 %, worst 6.0 %, means low by at most 0.19 %, within 0.01 %
+#           of the best 57-leaf tree on this grid, cross-validated 1.31 %, plain
+#           cross-validated 1.63 %, extrapolated 30.48 %
+# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.36 %, plain
+#           mean 0.54 %, worst 11.6 %, means low by at most 0.22 %, sharing costs 0.32 %
 #           on 869 problems
-# Regret:   rms_norm_backward float32: 51 leaves (of 57), 39 configs, mean 0.07 %, plain
-#           mean 0.21 %, worst 10.2 %, means low by at most 0.21 %, within 0.01 % of the
-#           best 51-leaf tree on this grid, cross-validated 1.35 %, plain
-#           cross-validated 1.31 %, extrapolated 23.27 %
-# Regret:   rms_norm_backward:no_dweight bfloat16: 22 leaves (of 30), 16 configs, mean
-#           -0.01 %, plain mean 0.07 %, worst 4.1 %, means low by at most 0.17 %, within
-#           0.01 % of the best 22-leaf tree on this grid, cross-validated 0.54 %, plain
-#           cross-validated 0.72 %, extrapolated 22.14 %
-# Regret:   rms_norm_backward:no_dweight float16: 20 leaves (of 22), 13 configs, mean
-#           0.02 %, plain mean 0.24 %, worst 8.0 %, means low by at most 0.25 %, within
-#           0.01 % of the best 20-leaf tree on this grid, cross-validated 0.77 %, plain
-#           cross-validated 0.77 %, extrapolated 21.37 %
-# Regret:   rms_norm_backward:no_dweight float32: 22 leaves (of 22, 1 kept), 16 configs,
-#           mean 0.16 %, plain mean 0.26 %, worst 5.8 %, means low by at most 0.23 %,
-#           within 0.05 % of the best 22-leaf tree on this grid, cross-validated 1.54 %,
-#           plain cross-validated 1.54 %, extrapolated 15.64 %
-# Regret:   rms_norm_backward:batch_invariant bfloat16: 13 leaves, 12 configs, mean
-#           37.65 %, plain mean 39.18 %, worst 203.4 %, means low by at most 0.19 %, the
-#           best 13-leaf tree of hidden alone on this grid, cross-validated 39.81 %,
-#           plain cross-validated 40.13 %, costs 37.46 % (worst 203.4 %) beside
-#           rms_norm_backward, at most, as 154 of 869 shapes are bounds
+# Regret:   rms_norm_backward float32: 50 leaves (of 57), 40 configs, mean 0.03 %, plain
+#           mean 0.16 %, worst 8.9 %, means low by at most 0.19 %, within 0.01 % of the
+#           best 50-leaf tree on this grid, cross-validated 1.39 %, plain
+#           cross-validated 1.28 %, extrapolated 25.02 %
+# Regret:   rms_norm_backward:no_dweight bfloat16: 22 leaves (of 30), 14 configs, mean
+#           -0.04 %, plain mean 0.05 %, worst 4.9 %, means low by at most 0.18 %, within
+#           0.01 % of the best 22-leaf tree on this grid, cross-validated 0.58 %, plain
+#           cross-validated 0.60 %, extrapolated 22.14 %
+# Regret:   rms_norm_backward:no_dweight float16: 19 leaves (of 22), 13 configs, mean
+#           0.00 %, plain mean 0.22 %, worst 8.0 %, means low by at most 0.24 %, within
+#           0.01 % of the best 19-leaf tree on this grid, cross-validated 0.97 %, plain
+#           cross-validated 1.16 %, extrapolated 22.04 %
+# Regret:   rms_norm_backward:no_dweight float32: 23 leaves (of 22, 1 kept), 17 configs,
+#           mean 0.21 %, plain mean 0.33 %, worst 13.8 %, means low by at most 0.19 %,
+#           within 0.06 % of the best 23-leaf tree on this grid, cross-validated 1.52 %,
+#           plain cross-validated 1.57 %, extrapolated 14.96 %
+# Regret:   rms_norm_backward:batch_invariant bfloat16: 56 leaves, 46 configs, mean 5.15
+#           %, plain mean 7.68 %, worst 107.1 %, means low by at most 0.19 %, the best
+#           56-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 5.64 %, plain cross-validated 7.32 %,
+#           costs 5.01 % (worst 107.1 %) beside rms_norm_backward
 # Regret:   rms_norm_backward:batch_invariant float16: as
-#           rms_norm_backward:batch_invariant bfloat16, mean 36.70 %, plain mean 38.17
-#           %, worst 188.3 %, means low by at most 0.22 %, sharing costs 0.64 % on 869
+#           rms_norm_backward:batch_invariant bfloat16, mean 5.43 %, plain mean 8.02 %,
+#           worst 90.1 %, means low by at most 0.22 %, sharing costs 0.20 % on 869
 #           problems
-# Regret:   rms_norm_backward:batch_invariant float32: 16 leaves, 13 configs, mean 32.32
-#           %, plain mean 33.13 %, worst 276.0 %, means low by at most 0.21 %, the best
-#           16-leaf tree of hidden alone on this grid, cross-validated 32.96 %, plain
-#           cross-validated 32.98 %, costs 32.23 % (worst 276.0 %) beside
-#           rms_norm_backward, at most, as 63 of 869 shapes are bounds
-# Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 11 leaves, 11
-#           configs, mean 1.62 %, plain mean 2.44 %, worst 82.1 %, means low by at most
-#           0.17 %, within 0.03 % of the best 11-leaf tree of hidden alone on this grid,
-#           cross-validated 2.25 %, plain cross-validated 2.79 %, costs 1.63 % (worst
-#           82.1 %) beside rms_norm_backward:no_dweight
-# Regret:   rms_norm_backward:no_dweight+batch_invariant float16: 12 leaves, 11 configs,
-#           mean 1.60 %, plain mean 2.35 %, worst 70.5 %, means low by at most 0.25 %,
-#           the best 12-leaf tree of hidden alone on this grid, cross-validated 2.60 %,
-#           plain cross-validated 3.07 %, costs 1.59 % (worst 75.3 %) beside
+# Regret:   rms_norm_backward:batch_invariant float32: 47 leaves, 37 configs, mean 4.18
+#           %, plain mean 5.45 %, worst 78.5 %, means low by at most 0.19 %, the best
+#           47-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 3.65 %, plain cross-validated 4.23 %,
+#           costs 4.15 % (worst 78.5 %) beside rms_norm_backward
+# Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 18 leaves, 15
+#           configs, mean 0.74 %, plain mean 1.18 %, worst 62.1 %, means low by at most
+#           0.18 %, within 0.01 % of the best 18-leaf tree of hidden, then rows, with
+#           one order of a row's sum a hidden size on this grid, cross-validated 0.72 %,
+#           plain cross-validated 0.93 %, costs 0.77 % (worst 62.1 %) beside
 #           rms_norm_backward:no_dweight
-# Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 12 leaves, 11 configs,
-#           mean 3.53 %, plain mean 4.42 %, worst 135.3 %, means low by at most 0.23 %,
-#           the best 12-leaf tree of hidden alone on this grid, cross-validated 4.41 %,
-#           plain cross-validated 4.76 %, costs 3.37 % (worst 143.1 %) beside
+# Regret:   rms_norm_backward:no_dweight+batch_invariant float16: 19 leaves, 14 configs,
+#           mean 0.64 %, plain mean 1.07 %, worst 54.3 %, means low by at most 0.24 %,
+#           within 0.02 % of the best 19-leaf tree of hidden, then rows, with one order
+#           of a row's sum a hidden size on this grid, cross-validated 1.41 %, plain
+#           cross-validated 1.51 %, costs 0.65 % (worst 54.3 %) beside
 #           rms_norm_backward:no_dweight
+# Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 27 leaves, 17 configs,
+#           mean 1.69 %, plain mean 2.30 %, worst 112.5 %, means low by at most 0.19 %,
+#           the best 27-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 1.85 %, plain cross-validated 2.23
+#           %, costs 1.49 % (worst 112.5 %) beside rms_norm_backward:no_dweight
 # Regret:   rms_norm_forward bfloat16: 52 leaves (of 64, 1 kept), 27 configs, mean -0.14
-#           %, plain mean 0.03 %, worst 8.8 %, means low by at most 0.35 %, within 0.01
+#           %, plain mean 0.04 %, worst 8.8 %, means low by at most 0.35 %, within 0.01
 #           % of the best 52-leaf tree on this grid, cross-validated 1.15 %, plain
-#           cross-validated 1.53 %, extrapolated 9.35 %
+#           cross-validated 1.54 %, extrapolated 9.36 %
 # Regret:   rms_norm_forward float16: 50 leaves (of 52, 6 kept), 26 configs, mean -0.13
 #           %, plain mean 0.06 %, worst 7.6 %, means low by at most 0.36 %, within 0.03
 #           % of the best 50-leaf tree on this grid, cross-validated 0.85 %, plain
 #           cross-validated 1.15 %, extrapolated 8.88 %
-# Regret:   rms_norm_forward float32: 44 leaves (of 52, 2 kept), 23 configs, mean -0.12
-#           %, plain mean 0.02 %, worst 10.0 %, means low by at most 0.31 %, within 0.02
-#           % of the best 44-leaf tree on this grid, cross-validated 0.71 %, plain
-#           cross-validated 1.00 %, extrapolated 5.18 %
+# Regret:   rms_norm_forward float32: 44 leaves (of 52, 2 kept), 23 configs, mean -0.13
+#           %, plain mean 0.00 %, worst 10.0 %, means low by at most 0.32 %, within 0.02
+#           % of the best 44-leaf tree on this grid, cross-validated 0.72 %, plain
+#           cross-validated 1.02 %, extrapolated 5.15 %
 # Regret:   rms_norm_forward:no_rstd bfloat16: 38 leaves (of 30, 8 kept), 20 configs,
 #           mean -0.11 %, plain mean 0.22 %, worst 7.2 %, means low by at most 0.44 %,
 #           within 0.13 % of the best 38-leaf tree on this grid, cross-validated 1.39 %,
@@ -86,35 +88,38 @@
 #           mean -0.30 %, plain mean 0.01 %, worst 8.4 %, means low by at most 0.51 %,
 #           within 0.03 % of the best 29-leaf tree on this grid, cross-validated 0.87 %,
 #           plain cross-validated 1.27 %, extrapolated 4.28 %
-# Regret:   rms_norm_forward:batch_invariant bfloat16: 11 leaves, 9 configs, mean 2.83
-#           %, plain mean 3.95 %, worst 61.3 %, means low by at most 0.35 %, the best
-#           11-leaf tree of hidden alone on this grid, cross-validated 4.45 %, plain
-#           cross-validated 4.63 %, costs 2.97 % (worst 56.6 %) beside rms_norm_forward
-# Regret:   rms_norm_forward:batch_invariant float16: 10 leaves, 10 configs, mean 2.26
-#           %, plain mean 3.04 %, worst 43.0 %, means low by at most 0.36 %, the best
-#           10-leaf tree of hidden alone on this grid, cross-validated 2.50 %, plain
-#           cross-validated 3.10 %, costs 2.39 % (worst 44.4 %) beside rms_norm_forward
-# Regret:   rms_norm_forward:batch_invariant float32: 9 leaves, 8 configs, mean 2.47 %,
-#           plain mean 2.88 %, worst 45.1 %, means low by at most 0.31 %, the best
-#           9-leaf tree of hidden alone on this grid, cross-validated 2.75 %, plain
-#           cross-validated 3.10 %, costs 2.59 % (worst 45.1 %) beside rms_norm_forward
-# Regret:   rms_norm_forward:no_rstd+batch_invariant bfloat16: 8 leaves, 8 configs, mean
-#           2.22 %, plain mean 3.35 %, worst 51.3 %, means low by at most 0.44 %, the
-#           best 8-leaf tree of hidden alone on this grid, cross-validated 3.03 %, plain
-#           cross-validated 3.66 %, costs 2.33 % (worst 51.3 %) beside
-#           rms_norm_forward:no_rstd
-# Regret:   rms_norm_forward:no_rstd+batch_invariant float16: 8 leaves, 8 configs, mean
-#           1.79 %, plain mean 2.60 %, worst 57.4 %, means low by at most 0.42 %, the
-#           best 8-leaf tree of hidden alone on this grid, cross-validated 2.34 %, plain
-#           cross-validated 2.71 %, costs 1.93 % (worst 54.5 %) beside
-#           rms_norm_forward:no_rstd
-# Regret:   rms_norm_forward:no_rstd+batch_invariant float32: 10 leaves, 10 configs,
-#           mean 1.52 %, plain mean 2.46 %, worst 71.9 %, means low by at most 0.51 %,
-#           the best 10-leaf tree of hidden alone on this grid, cross-validated 2.93 %,
-#           plain cross-validated 3.10 %, costs 1.83 % (worst 71.9 %) beside
-#           rms_norm_forward:no_rstd
+# Regret:   rms_norm_forward:batch_invariant bfloat16: 32 leaves, 25 configs, mean 1.20
+#           %, plain mean 1.71 %, worst 17.2 %, means low by at most 0.35 %, the best
+#           32-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.86 %, plain cross-validated 1.80 %,
+#           costs 1.34 % (worst 18.1 %) beside rms_norm_forward
+# Regret:   rms_norm_forward:batch_invariant float16: 27 leaves, 19 configs, mean 1.66
+#           %, plain mean 2.61 %, worst 58.7 %, means low by at most 0.36 %, the best
+#           27-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.57 %, plain cross-validated 1.87 %,
+#           costs 1.79 % (worst 54.6 %) beside rms_norm_forward
+# Regret:   rms_norm_forward:batch_invariant float32: 25 leaves, 18 configs, mean 1.13
+#           %, plain mean 1.84 %, worst 23.3 %, means low by at most 0.32 %, the best
+#           25-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.70 %, plain cross-validated 2.07 %,
+#           costs 1.27 % (worst 23.3 %) beside rms_norm_forward
+# Regret:   rms_norm_forward:no_rstd+batch_invariant bfloat16: 30 leaves, 19 configs,
+#           mean 1.31 %, plain mean 2.33 %, worst 51.3 %, means low by at most 0.44 %,
+#           the best 30-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 2.49 %, plain cross-validated 2.55
+#           %, costs 1.42 % (worst 51.3 %) beside rms_norm_forward:no_rstd
+# Regret:   rms_norm_forward:no_rstd+batch_invariant float16: 23 leaves, 15 configs,
+#           mean 1.21 %, plain mean 2.06 %, worst 57.4 %, means low by at most 0.42 %,
+#           the best 23-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 1.99 %, plain cross-validated 1.83
+#           %, costs 1.35 % (worst 54.5 %) beside rms_norm_forward:no_rstd
+# Regret:   rms_norm_forward:no_rstd+batch_invariant float32: 25 leaves, 19 configs,
+#           mean 1.04 %, plain mean 1.95 %, worst 71.9 %, means low by at most 0.51 %,
+#           the best 25-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 2.43 %, plain cross-validated 2.24
+#           %, costs 1.34 % (worst 71.9 %) beside rms_norm_forward:no_rstd
 # Format:   3
-# Body:     sha256:d5cad5e790bb422757596dde87ab6248efb297b4bdb28c04c3f1ee643f0ed501
+# Body:     sha256:3df4872170283220e0ad3cd1b559c609bd92cb520f803957dc3fe0ae4887fed4
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -137,8 +142,9 @@ class Config(NamedTuple):
             multiprocessor; 0 where the grid follows the rows.
         finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
             or columns (own programs).
-        block_col: columns a chunk in split, columns a program with finish columns, else
-            the least columns of held chunks.
+        block_col: columns a chunk in split, split_2 and in parts that sum as split
+            does; columns a program with finish columns, else the least columns of held
+            chunks.
     """
 
     schedule: str
@@ -155,13 +161,16 @@ BLOCK_ROW_2_WARPS_2 = Config("block_row", 2, 2)
 BLOCK_ROW_2_WARPS_4_COLUMNS_16 = Config("block_row", 2, 4, 1, 0, "columns", 16)
 BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config("block_row", 2, 4, 1, 0, "columns", 32)
 BLOCK_ROW_2_WARPS_4 = Config("block_row", 2, 4)
+BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config("block_row", 2, 4, 3, 0, "columns", 16)
 BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config("block_row", 2, 8, 1, 0, "columns", 16)
 BLOCK_ROW_2_WARPS_8 = Config("block_row", 2, 8)
 BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16 = Config("block_row", 2, 8, 3, 0, "columns", 16)
 BLOCK_ROW_2_WARPS_16_COLUMNS_16 = Config("block_row", 2, 16, 1, 0, "columns", 16)
 BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config("block_row", 4, 4, 1, 0, "columns", 16)
 BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config("block_row", 4, 4, 1, 0, "columns", 32)
+BLOCK_ROW_4_WARPS_4_STAGES_3_COLUMNS_16 = Config("block_row", 4, 4, 3, 0, "columns", 16)
 BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config("block_row", 4, 8, 1, 0, "columns", 16)
+BLOCK_ROW_4_WARPS_8_STAGES_3_COLUMNS_16 = Config("block_row", 4, 8, 3, 0, "columns", 16)
 BLOCK_ROW_8_WARPS_1 = Config("block_row", 8, 1)
 BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config("block_row", 8, 4, 1, 0, "columns", 16)
 BLOCK_ROW_8_WARPS_4_COLUMNS_32 = Config("block_row", 8, 4, 1, 0, "columns", 32)
@@ -176,22 +185,52 @@ BLOCK_ROW_16_WARPS_8_COLUMNS_16 = Config("block_row", 16, 8, 1, 0, "columns", 16
 BLOCK_ROW_16_WARPS_8 = Config("block_row", 16, 8)
 BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config("block_row", 16, 16, 1, 0, "columns", 16)
 BLOCK_ROW_16_WARPS_16 = Config("block_row", 16, 16)
+BLOCK_ROW_32_WARPS_4_COLUMNS_16 = Config("block_row", 32, 4, 1, 0, "columns", 16)
+BLOCK_ROW_32_WARPS_4_COLUMNS_32 = Config("block_row", 32, 4, 1, 0, "columns", 32)
 BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config("block_row", 32, 8, 1, 0, "columns", 16)
 BLOCK_ROW_32_WARPS_8 = Config("block_row", 32, 8)
 BLOCK_ROW_32_WARPS_16_COLUMNS_16 = Config("block_row", 32, 16, 1, 0, "columns", 16)
 BLOCK_ROW_32_WARPS_16 = Config("block_row", 32, 16)
+BLOCK_ROW_64_WARPS_8_COLUMNS_16 = Config("block_row", 64, 8, 1, 0, "columns", 16)
 CLUSTER_2_WARPS_8_COLUMNS_32 = Config("cluster_2", 1, 8, 1, 0, "columns", 32)
+CLUSTER_2_WARPS_8_COLUMNS_64 = Config("cluster_2", 1, 8, 1, 0, "columns", 64)
+CLUSTER_2_WARPS_8_COLUMNS_256 = Config("cluster_2", 1, 8, 1, 0, "columns", 256)
+CLUSTER_2_WARPS_8_COLUMNS_1024 = Config("cluster_2", 1, 8, 1, 0, "columns", 1024)
+CLUSTER_2_WARPS_16_COLUMNS_128 = Config("cluster_2", 1, 16, 1, 0, "columns", 128)
+CLUSTER_2_WARPS_16_COLUMNS_256 = Config("cluster_2", 1, 16, 1, 0, "columns", 256)
+CLUSTER_2_WARPS_16_COLUMNS_512 = Config("cluster_2", 1, 16, 1, 0, "columns", 512)
+CLUSTER_2_WARPS_16_COLUMNS_1024 = Config("cluster_2", 1, 16, 1, 0, "columns", 1024)
+CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
+    "cluster_2",
+    1,
+    16,
+    2,
+    1,
+    "dependent",
+)
 CLUSTER_4_WARPS_4_COLUMNS_32 = Config("cluster_4", 1, 4, 1, 0, "columns", 32)
 CLUSTER_4_WARPS_4_COLUMNS_64 = Config("cluster_4", 1, 4, 1, 0, "columns", 64)
-CLUSTER_4_WARPS_8_COLUMNS_32 = Config("cluster_4", 1, 8, 1, 0, "columns", 32)
+CLUSTER_4_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
+    "cluster_4",
+    1,
+    16,
+    2,
+    1,
+    "dependent",
+)
 CLUSTER_8_WARPS_4_COLUMNS_32 = Config("cluster_8", 1, 4, 1, 0, "columns", 32)
 CLUSTER_8_WARPS_4_COLUMNS_64 = Config("cluster_8", 1, 4, 1, 0, "columns", 64)
 CLUSTER_8_WARPS_8_COLUMNS_32 = Config("cluster_8", 1, 8, 1, 0, "columns", 32)
+PARTS_WARPS_4_PER_SM_1 = Config("parts", 1, 4, 1, 1)
 PARTS_WARPS_4_PER_SM_2 = Config("parts", 1, 4, 1, 2)
 PARTS_WARPS_8_PER_SM_1 = Config("parts", 1, 8, 1, 1)
 PARTS_WARPS_8_PER_SM_2 = Config("parts", 1, 8, 1, 2)
 PARTS_WARPS_16_PER_SM_1 = Config("parts", 1, 16, 1, 1)
+PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config("parts", 1, 16, 1, 1, "none", 4096)
+PARTS_WARPS_16_PER_SM_2 = Config("parts", 1, 16, 1, 2)
 PARTS_WARPS_32_PER_SM_1 = Config("parts", 1, 32, 1, 1)
+PARTS_WARPS_32_PER_SM_1_CHUNKS_4096 = Config("parts", 1, 32, 1, 1, "none", 4096)
+PARTS_WARPS_32_PER_SM_1_CHUNKS_8192 = Config("parts", 1, 32, 1, 1, "none", 8192)
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config(
     "persistent",
     1,
@@ -252,6 +291,7 @@ PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     "dependent",
 )
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_2 = Config("persistent", 1, 4, 4, 2)
+PERSISTENT_WARPS_4_STAGES_4_PER_SM_8 = Config("persistent", 1, 4, 4, 8)
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_16 = Config("persistent", 1, 4, 4, 16)
 PERSISTENT_WARPS_8_PER_SM_1_REDUCE = Config("persistent", 1, 8, 1, 1, "reduce")
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
@@ -272,6 +312,7 @@ PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
 )
 PERSISTENT_WARPS_8_STAGES_4_PER_SM_2 = Config("persistent", 1, 8, 4, 2)
 PERSISTENT_WARPS_8_STAGES_4_PER_SM_8 = Config("persistent", 1, 8, 4, 8)
+PERSISTENT_WARPS_8_STAGES_4_PER_SM_16 = Config("persistent", 1, 8, 4, 16)
 PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config("persistent", 1, 16, 1, 1, "reduce")
 PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT = Config(
     "persistent",
@@ -289,6 +330,12 @@ PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT = Config(
     1,
     "dependent",
 )
+PERSISTENT_WARPS_16_STAGES_4_PER_SM_2 = Config("persistent", 1, 16, 4, 2)
+PERSISTENT_WARPS_16_STAGES_4_PER_SM_8 = Config("persistent", 1, 16, 4, 8)
+PERSISTENT_WARPS_16_STAGES_4_PER_SM_16 = Config("persistent", 1, 16, 4, 16)
+PERSISTENT_WARPS_32_STAGES_4_PER_SM_2 = Config("persistent", 1, 32, 4, 2)
+PERSISTENT_WARPS_32_STAGES_4_PER_SM_8 = Config("persistent", 1, 32, 4, 8)
+PERSISTENT_WARPS_32_STAGES_4_PER_SM_16 = Config("persistent", 1, 32, 4, 16)
 PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     "persistent",
     2,
@@ -319,6 +366,14 @@ PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     4,
     3,
     2,
+    "dependent",
+)
+PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
+    "persistent",
+    2,
+    4,
+    4,
+    1,
     "dependent",
 )
 PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
@@ -393,12 +448,12 @@ PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT = Config(
     2,
     "dependent",
 )
-PERSISTENT_ROWS_16_WARPS_4_PER_SM_4_DEPENDENT = Config(
+PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
     "persistent",
     16,
     4,
-    1,
     4,
+    1,
     "dependent",
 )
 PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
@@ -425,6 +480,14 @@ PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_2_DEPENDENT = Config(
     2,
     "dependent",
 )
+PERSISTENT_ROWS_16_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT = Config(
+    "persistent",
+    16,
+    16,
+    3,
+    1,
+    "dependent",
+)
 PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT = Config(
     "persistent",
     32,
@@ -438,6 +501,14 @@ PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     32,
     4,
     4,
+    2,
+    "dependent",
+)
+PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT = Config(
+    "persistent",
+    32,
+    8,
+    1,
     2,
     "dependent",
 )
@@ -455,6 +526,7 @@ ROW_WARPS_4_COLUMNS_16 = Config("row", 1, 4, 1, 0, "columns", 16)
 ROW_WARPS_4_COLUMNS_32 = Config("row", 1, 4, 1, 0, "columns", 32)
 ROW_WARPS_4_COLUMNS_64 = Config("row", 1, 4, 1, 0, "columns", 64)
 ROW_WARPS_4 = Config("row", 1, 4)
+ROW_WARPS_4_STAGES_3_COLUMNS_16 = Config("row", 1, 4, 3, 0, "columns", 16)
 ROW_WARPS_8_COLUMNS_16 = Config("row", 1, 8, 1, 0, "columns", 16)
 ROW_WARPS_8_COLUMNS_32 = Config("row", 1, 8, 1, 0, "columns", 32)
 ROW_WARPS_8_COLUMNS_64 = Config("row", 1, 8, 1, 0, "columns", 64)
@@ -467,6 +539,7 @@ SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
 SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
 SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent", 2048)
 SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent", 4096)
+SPLIT_8192_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent", 8192)
 SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
     "split",
     1,
@@ -516,16 +589,25 @@ SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
     "dependent",
     8192,
 )
+SPLIT_2_2048_WARPS_8_PER_SM_1_DEPENDENT = Config(
+    "split_2",
+    1,
+    8,
+    1,
+    1,
+    "dependent",
+    2048,
+)
 
 
 def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 512:
         if rows >= 2:
-            if rows >= 160:
+            if rows >= 150:
                 if rows >= 1536:
-                    if rows >= 11264:
+                    if rows >= 16384:
                         if hidden <= 180:
-                            if rows >= 46080:
+                            if rows >= 50176:
                                 if hidden <= 127:
                                     return PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
                                 return PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_2_DEPENDENT
@@ -534,7 +616,7 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                             )
                         if hidden <= 255:
                             return (
-                                PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                                PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
                             )
                         if hidden <= 511:
                             return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
@@ -552,13 +634,11 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                     return BLOCK_ROW_16_WARPS_8_COLUMNS_16
                 return BLOCK_ROW_8_WARPS_8_COLUMNS_16
             if hidden <= 128:
-                if rows >= 20:
-                    if hidden <= 64:
-                        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-                    return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+                if rows >= 40:
+                    return BLOCK_ROW_16_WARPS_4_COLUMNS_16
                 return BLOCK_ROW_16_WARPS_4_COLUMNS_32
             if hidden <= 256:
-                if rows >= 6:
+                if rows >= 5:
                     if rows >= 20:
                         return BLOCK_ROW_4_WARPS_4_COLUMNS_16
                     return BLOCK_ROW_4_WARPS_4_COLUMNS_32
@@ -570,9 +650,9 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 4096:
         if rows >= 160:
             if hidden <= 2047:
-                if rows >= 1536:
+                if rows >= 1280:
                     if hidden <= 1280:
-                        if rows >= 3072:
+                        if rows >= 2304:
                             if hidden <= 640:
                                 return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
                             if hidden <= 768:
@@ -585,8 +665,8 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                 if hidden <= 1024:
                     return BLOCK_ROW_4_WARPS_8_COLUMNS_16
                 return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-            if rows >= 384:
-                if rows >= 1536:
+            if rows >= 448:
+                if rows >= 2048:
                     if hidden <= 2560:
                         return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
                     if hidden <= 3072:
@@ -598,42 +678,44 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
             return ROW_WARPS_4_COLUMNS_16
         if hidden <= 2048:
             return ROW_WARPS_4_COLUMNS_16
-        if rows >= 50:
+        if rows >= 40:
             return ROW_WARPS_4_COLUMNS_32
         return ROW_WARPS_4_COLUMNS_64
     if hidden <= 8192:
+        if rows >= 130:
+            if rows >= 230:
+                if rows >= 1280:
+                    if hidden <= 5120:
+                        return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                    if hidden <= 6144:
+                        return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT
+                    return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+                return ROW_WARPS_8_COLUMNS_32
+            return BLOCK_ROW_4_WARPS_4_COLUMNS_32
+        return ROW_WARPS_8_COLUMNS_64
+    if hidden <= 16384:
         if rows >= 50:
-            if rows >= 100:
-                if rows >= 220:
-                    if rows >= 1536:
-                        if hidden <= 5120:
-                            return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
-                        if hidden <= 6144:
-                            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT
-                        return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-                    return ROW_WARPS_8_COLUMNS_32
-                return BLOCK_ROW_4_WARPS_4_COLUMNS_32
-            return CLUSTER_4_WARPS_4_COLUMNS_32
-        if hidden <= 6144:
-            return ROW_WARPS_8_COLUMNS_64
-        return CLUSTER_4_WARPS_4_COLUMNS_64
-    if rows >= 50:
-        if hidden <= 16384:
-            if rows >= 160:
-                if rows >= 384:
+            if rows >= 150:
+                if rows >= 340:
                     if hidden <= 12288:
                         return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                     return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                 return CLUSTER_4_WARPS_4_COLUMNS_32
             return CLUSTER_4_WARPS_4_COLUMNS_64
-        if rows >= 384:
-            if hidden <= 20480:
+        return CLUSTER_8_WARPS_4_COLUMNS_64
+    if rows >= 140:
+        if hidden <= 20480:
+            if rows >= 330:
                 return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-            if hidden <= 28672:
-                return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-            if hidden <= 32767:
-                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-            return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+            return CLUSTER_8_WARPS_4_COLUMNS_32
+        if rows >= 220:
+            if hidden <= 24576:
+                if rows >= 896:
+                    if hidden <= 24575:
+                        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+                    return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
         return CLUSTER_8_WARPS_4_COLUMNS_32
     return CLUSTER_8_WARPS_4_COLUMNS_64
 
@@ -641,18 +723,24 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
 def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
     if hidden <= 256:
         if rows >= 160:
-            if rows >= 23552:
-                if hidden <= 127:
-                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                if hidden <= 255:
-                    return PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
-                return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
             if hidden <= 64:
                 if rows >= 896:
+                    if rows >= 33792:
+                        return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
                     return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
                 return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-            if rows >= 1536:
-                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+            if rows >= 580:
+                if rows >= 1152:
+                    if rows >= 16384:
+                        if hidden <= 127:
+                            return PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT
+                        if hidden <= 255:
+                            return (
+                                PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                            )
+                        return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+                return BLOCK_ROW_16_WARPS_8_COLUMNS_16
             if hidden <= 128:
                 return BLOCK_ROW_16_WARPS_8_COLUMNS_16
             return BLOCK_ROW_8_WARPS_8_COLUMNS_16
@@ -664,16 +752,18 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
             return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
         return BLOCK_ROW_4_WARPS_4_COLUMNS_16
     if hidden <= 4096:
-        if rows >= 160:
+        if rows >= 150:
             if rows >= 1536:
-                if hidden <= 511:
-                    return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                if hidden <= 512:
-                    return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
-                if hidden <= 640:
-                    return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-                if hidden <= 1023:
-                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                if hidden <= 768:
+                    if rows >= 2304:
+                        if hidden <= 511:
+                            return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                        if hidden <= 512:
+                            return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+                        if hidden <= 640:
+                            return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    return BLOCK_ROW_4_WARPS_8_STAGES_3_COLUMNS_16
                 if hidden <= 1280:
                     return PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
                 if hidden <= 2047:
@@ -689,7 +779,7 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
                 return ROW_WARPS_4_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
         if hidden <= 512:
-            if rows >= 20:
+            if rows >= 17:
                 return BLOCK_ROW_2_WARPS_4_COLUMNS_16
             return BLOCK_ROW_2_WARPS_4_COLUMNS_32
         if hidden <= 2048:
@@ -697,54 +787,46 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
         if rows >= 50:
             return ROW_WARPS_4_COLUMNS_32
         return ROW_WARPS_4_COLUMNS_64
-    if rows >= 6:
-        if rows >= 50:
-            if hidden <= 8192:
-                if rows >= 100:
-                    if rows >= 896:
-                        if hidden <= 8191:
-                            return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
-                        return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-                    return ROW_WARPS_8_COLUMNS_64
-                return CLUSTER_4_WARPS_4_COLUMNS_32
-            if hidden <= 28672:
-                if rows >= 220:
-                    if hidden <= 12287:
-                        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-                    if hidden <= 13312:
-                        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                    if hidden <= 16383:
-                        return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
-                    if hidden <= 20479:
-                        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-                    if hidden <= 20480:
-                        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-                    if hidden <= 24575:
-                        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-                    if hidden <= 24576:
-                        return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
-                    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-                if hidden <= 16384:
-                    return CLUSTER_4_WARPS_4_COLUMNS_32
-                return CLUSTER_8_WARPS_4_COLUMNS_32
-            if rows >= 384:
-                if hidden <= 32767:
-                    if rows >= 540:
-                        if rows >= 1536:
-                            return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
-                        return CLUSTER_8_WARPS_4_COLUMNS_32
-                    return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
-                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+    if rows >= 5:
+        if hidden <= 8192:
+            if rows >= 70:
+                if rows >= 896:
+                    if hidden <= 8191:
+                        return PERSISTENT_ROWS_16_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+                    return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
+                return ROW_WARPS_8_COLUMNS_64
+            if hidden <= 5632:
+                return ROW_WARPS_8_COLUMNS_64
             return CLUSTER_8_WARPS_4_COLUMNS_32
-        if hidden <= 20480:
+        if rows >= 70:
+            if hidden <= 16384:
+                if rows >= 192:
+                    if hidden <= 13312:
+                        if rows >= 210:
+                            if hidden <= 12288:
+                                return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+                            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                        return CLUSTER_8_WARPS_4_COLUMNS_32
+                    if rows >= 1792:
+                        if hidden <= 16383:
+                            return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+                        return SPLIT_8192_WARPS_16_PER_SM_1_DEPENDENT
+                    return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                return CLUSTER_4_WARPS_4_COLUMNS_32
+            if rows >= 150:
+                if hidden <= 24576:
+                    return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                return CLUSTER_4_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
             return CLUSTER_8_WARPS_4_COLUMNS_32
         return CLUSTER_8_WARPS_4_COLUMNS_64
-    return CLUSTER_8_WARPS_4_COLUMNS_64
+    if hidden <= 24576:
+        return CLUSTER_8_WARPS_4_COLUMNS_64
+    return CLUSTER_8_WARPS_4_COLUMNS_32
 
 
 def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 64:
-        if rows >= 4:
+        if rows >= 2:
             return BLOCK_ROW_16_WARPS_4_COLUMNS_16
         return BLOCK_ROW_32_WARPS_8_COLUMNS_16
     if hidden <= 128:
@@ -761,36 +843,40 @@ def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
         return ROW_WARPS_8_COLUMNS_16
     if hidden <= 4096:
         return ROW_WARPS_16_COLUMNS_16
+    if hidden <= 8191:
+        return ROW_WARPS_8_COLUMNS_16
+    if hidden <= 8192:
+        return ROW_WARPS_16_COLUMNS_16
     if rows >= 64:
-        if hidden <= 8192:
-            return ROW_WARPS_8_COLUMNS_16
-        if hidden <= 32768:
+        if hidden <= 16384:
             if rows >= 160:
-                if hidden <= 12287:
-                    if rows >= 768:
-                        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                    return CLUSTER_4_WARPS_4_COLUMNS_32
-                if hidden <= 16384:
+                if hidden <= 12288:
                     if rows >= 256:
-                        if rows >= 1536:
+                        if hidden <= 9216:
+                            if rows >= 2176:
+                                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                             return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                        return CLUSTER_2_WARPS_8_COLUMNS_32
-                    return CLUSTER_4_WARPS_8_COLUMNS_32
-                if hidden <= 24575:
-                    return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                if rows >= 1536:
-                    return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-                return CLUSTER_4_WARPS_8_COLUMNS_32
+                        if hidden <= 12287:
+                            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                        return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                    return CLUSTER_4_WARPS_4_COLUMNS_32
+                return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
             return ROW_WARPS_16_COLUMNS_16
-        return CLUSTER_4_WARPS_8_COLUMNS_32
-    if hidden <= 16384:
-        return CLUSTER_8_WARPS_4_COLUMNS_32
+        if hidden <= 24575:
+            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        if hidden <= 32768:
+            return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+        return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
     return CLUSTER_8_WARPS_8_COLUMNS_32
 
 
 def rms_norm_backward_no_dweight_float16(rows: int, hidden: int) -> Config:
     if hidden <= 64:
-        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+        if rows >= 33:
+            if rows >= 1088:
+                return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+            return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+        return BLOCK_ROW_32_WARPS_8_COLUMNS_16
     if hidden <= 128:
         return BLOCK_ROW_16_WARPS_8_COLUMNS_16
     if hidden <= 256:
@@ -802,32 +888,26 @@ def rms_norm_backward_no_dweight_float16(rows: int, hidden: int) -> Config:
     if hidden <= 4096:
         return ROW_WARPS_8_COLUMNS_16
     if hidden <= 8191:
-        if rows >= 768:
-            if rows >= 16384:
+        if rows >= 1024:
+            if rows >= 10240:
                 if hidden <= 5120:
-                    return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT
+                    return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
                 return ROW_WARPS_8_COLUMNS_16
             return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
         return ROW_WARPS_16_COLUMNS_16
-    if hidden <= 24575:
-        if rows >= 64:
-            if hidden <= 8192:
-                return ROW_WARPS_16_COLUMNS_16
-            if hidden <= 16384:
-                if rows >= 160:
-                    if rows >= 1536:
-                        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                    return CLUSTER_2_WARPS_8_COLUMNS_32
-                return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+    if hidden <= 8192:
+        return ROW_WARPS_16_COLUMNS_16
+    if rows >= 64:
+        if hidden <= 9216:
+            return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        if hidden <= 24575:
             return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-        return CLUSTER_8_WARPS_4_COLUMNS_32
-    if rows >= 1536:
         if hidden <= 28672:
             return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
         if hidden <= 32768:
             return BLOCK_ROW_16_WARPS_16_COLUMNS_16
         return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-    return CLUSTER_8_WARPS_4_COLUMNS_32
+    return CLUSTER_8_WARPS_8_COLUMNS_32
 
 
 def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> Config:
@@ -844,123 +924,291 @@ def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> Config:
             return BLOCK_ROW_2_WARPS_4_COLUMNS_16
         return BLOCK_ROW_4_WARPS_8_COLUMNS_16
     if hidden <= 4096:
-        if rows >= 384:
+        if rows >= 512:
             return ROW_WARPS_4_COLUMNS_16
         if hidden <= 1023:
             return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
         if hidden <= 1024:
-            if rows >= 4:
+            if rows >= 2:
                 return BLOCK_ROW_2_WARPS_8_COLUMNS_16
             return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-        if rows >= 160:
+        if rows >= 140:
             return ROW_WARPS_8_COLUMNS_16
         return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
-    if hidden <= 16384:
-        if rows >= 64:
-            if rows >= 160:
+    if rows >= 64:
+        if hidden <= 12288:
+            if rows >= 230:
                 if hidden <= 8192:
                     return ROW_WARPS_8_COLUMNS_16
-                if rows >= 1536:
-                    if hidden <= 12288:
-                        return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-                    return ROW_WARPS_16_COLUMNS_16
-                if rows >= 768:
-                    return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-                return CLUSTER_4_WARPS_4_COLUMNS_32
+                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
             return ROW_WARPS_16_COLUMNS_16
-        if hidden <= 8192:
-            return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-        return CLUSTER_8_WARPS_8_COLUMNS_32
-    if rows >= 1536:
-        return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
-    return CLUSTER_8_WARPS_4_COLUMNS_32
+        if hidden <= 16384:
+            if rows >= 1024:
+                if rows >= 1088:
+                    return ROW_WARPS_16_COLUMNS_16
+                return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
+            return ROW_WARPS_16_COLUMNS_16
+        if rows >= 1152:
+            return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+        if hidden <= 24575:
+            return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+        return CLUSTER_8_WARPS_4_COLUMNS_32
+    if hidden <= 8192:
+        return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
+    return CLUSTER_8_WARPS_8_COLUMNS_32
 
 
 def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 256:
-        return PERSISTENT_ROWS_16_WARPS_4_PER_SM_4_DEPENDENT
-    if hidden <= 512:
-        return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
-    if hidden <= 1023:
-        return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-    if hidden <= 1280:
-        return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-    if hidden <= 2048:
-        return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
     if hidden <= 2560:
-        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-    if hidden <= 4096:
-        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-    if hidden <= 6144:
-        return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
-    if hidden <= 8192:
-        return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+        if hidden <= 640:
+            if hidden <= 255:
+                if hidden <= 128:
+                    if hidden <= 64:
+                        if rows >= 160:
+                            if rows >= 896:
+                                return PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                            return BLOCK_ROW_64_WARPS_8_COLUMNS_16
+                        if rows >= 20:
+                            return BLOCK_ROW_32_WARPS_4_COLUMNS_16
+                        return BLOCK_ROW_32_WARPS_4_COLUMNS_32
+                    if rows >= 1536:
+                        if rows >= 93184:
+                            return (
+                                PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                            )
+                        if rows >= 11264:
+                            return (
+                                PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                            )
+                        return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
+                    if rows >= 160:
+                        return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                    if rows >= 2:
+                        return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+                    return BLOCK_ROW_8_WARPS_4_COLUMNS_32
+                if rows >= 1536:
+                    if rows >= 11264:
+                        return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+                if rows >= 160:
+                    return BLOCK_ROW_4_WARPS_4_STAGES_3_COLUMNS_16
+                if rows >= 20:
+                    return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+                return BLOCK_ROW_4_WARPS_4_COLUMNS_32
+            if hidden <= 256:
+                if rows >= 1536:
+                    if rows >= 23552:
+                        return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
+                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+                if rows >= 100:
+                    return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+                if rows >= 2:
+                    return BLOCK_ROW_8_WARPS_4_COLUMNS_32
+                return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
+            if rows >= 1536:
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            if rows >= 160:
+                return BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16
+            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+        if hidden <= 1280:
+            if hidden <= 1023:
+                if rows >= 3072:
+                    return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                if rows >= 160:
+                    return ROW_WARPS_4_STAGES_3_COLUMNS_16
+                return ROW_WARPS_4_COLUMNS_16
+            if rows >= 3072:
+                return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            if rows >= 160:
+                return ROW_WARPS_4_STAGES_3_COLUMNS_16
+            return ROW_WARPS_4_COLUMNS_16
+        if hidden <= 2047:
+            if rows >= 1536:
+                return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+            return ROW_WARPS_4_COLUMNS_16
+        if rows >= 384:
+            if rows >= 1536:
+                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            return ROW_WARPS_4_STAGES_3_COLUMNS_16
+        if rows >= 100:
+            return ROW_WARPS_4_COLUMNS_16
+        return ROW_WARPS_4_COLUMNS_32
     if hidden <= 15360:
+        if hidden <= 6144:
+            if hidden <= 4096:
+                if rows >= 160:
+                    if rows >= 1536:
+                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    return ROW_WARPS_4_COLUMNS_16
+                if rows >= 50:
+                    return ROW_WARPS_4_COLUMNS_32
+                return ROW_WARPS_4_COLUMNS_64
+            if rows >= 1536:
+                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+            if rows >= 160:
+                return ROW_WARPS_8_COLUMNS_32
+            return ROW_WARPS_8_COLUMNS_64
+        if hidden <= 8192:
+            if rows >= 896:
+                return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+            return ROW_WARPS_8_COLUMNS_64
         return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-    if hidden <= 16384:
-        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 20479:
+        if hidden <= 16384:
+            return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+        if rows >= 100:
+            if rows >= 384:
+                return SPLIT_2_2048_WARPS_8_PER_SM_1_DEPENDENT
+            return CLUSTER_2_WARPS_8_COLUMNS_32
+        if rows >= 20:
+            return CLUSTER_2_WARPS_8_COLUMNS_64
+        if rows >= 6:
+            return CLUSTER_2_WARPS_8_COLUMNS_256
+        return CLUSTER_2_WARPS_8_COLUMNS_1024
     if hidden <= 20480:
         return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    if rows >= 20:
+        if rows >= 100:
+            return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        return CLUSTER_2_WARPS_16_COLUMNS_128
+    if rows >= 10:
+        return CLUSTER_2_WARPS_16_COLUMNS_512
+    return CLUSTER_2_WARPS_16_COLUMNS_1024
 
 
 def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
-    if hidden <= 127:
-        return PERSISTENT_ROWS_16_WARPS_4_PER_SM_4_DEPENDENT
-    if hidden <= 256:
-        return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
-    if hidden <= 512:
-        return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-    if hidden <= 1024:
-        return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-    if hidden <= 1280:
-        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-    if hidden <= 2047:
-        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-    if hidden <= 4096:
-        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+    if hidden <= 1023:
+        if hidden <= 256:
+            if hidden <= 128:
+                if hidden <= 64:
+                    if rows >= 896:
+                        return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                    if rows >= 160:
+                        return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                    return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+                if rows >= 896:
+                    if rows >= 23552:
+                        return PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT
+                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+                if rows >= 160:
+                    return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+                return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+            if hidden <= 255:
+                if rows >= 1536:
+                    if rows >= 11264:
+                        return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+                if rows >= 384:
+                    return BLOCK_ROW_4_WARPS_4_STAGES_3_COLUMNS_16
+                return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+            if rows >= 896:
+                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+            if rows >= 160:
+                return BLOCK_ROW_8_WARPS_8_COLUMNS_16
+            return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+        if hidden <= 640:
+            if hidden <= 512:
+                if rows >= 300:
+                    if rows >= 1536:
+                        return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    return BLOCK_ROW_4_WARPS_4_STAGES_3_COLUMNS_16
+                if rows >= 20:
+                    return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+                return BLOCK_ROW_2_WARPS_4_COLUMNS_32
+            if rows >= 3072:
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+            if rows >= 220:
+                return BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16
+            return ROW_WARPS_4_COLUMNS_16
+        if rows >= 1536:
+            return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+        if rows >= 220:
+            return BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16
+        return ROW_WARPS_4_COLUMNS_16
     if hidden <= 8192:
-        return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-    if hidden <= 12287:
-        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-    if hidden <= 13312:
-        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-    if hidden <= 16383:
-        return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
-    if hidden <= 24575:
-        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-    if hidden <= 24576:
-        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-    if hidden <= 28672:
-        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-    if hidden <= 32767:
-        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+        if hidden <= 2048:
+            if hidden <= 1280:
+                if rows >= 1536:
+                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+                if rows >= 160:
+                    return ROW_WARPS_4_STAGES_3_COLUMNS_16
+                return ROW_WARPS_4_COLUMNS_16
+            if rows >= 1536:
+                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+            if rows >= 384:
+                return ROW_WARPS_4_STAGES_3_COLUMNS_16
+            return ROW_WARPS_4_COLUMNS_16
+        if hidden <= 4096:
+            if rows >= 160:
+                if rows >= 1536:
+                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+                return ROW_WARPS_4_COLUMNS_16
+            if rows >= 50:
+                return ROW_WARPS_4_COLUMNS_32
+            return ROW_WARPS_4_COLUMNS_64
+        if rows >= 640:
+            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+        return ROW_WARPS_8_COLUMNS_64
+    if hidden <= 12288:
+        if hidden <= 12287:
+            return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+        if rows >= 50:
+            if rows >= 220:
+                return SPLIT_2_2048_WARPS_8_PER_SM_1_DEPENDENT
+            return CLUSTER_2_WARPS_8_COLUMNS_32
+        if rows >= 20:
+            return CLUSTER_2_WARPS_8_COLUMNS_64
+        if rows >= 6:
+            return CLUSTER_2_WARPS_8_COLUMNS_256
+        return CLUSTER_2_WARPS_8_COLUMNS_1024
+    if rows >= 50:
+        if rows >= 100:
+            return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        return CLUSTER_2_WARPS_16_COLUMNS_128
+    if rows >= 20:
+        return CLUSTER_2_WARPS_16_COLUMNS_256
+    if rows >= 10:
+        return CLUSTER_2_WARPS_16_COLUMNS_512
+    return CLUSTER_2_WARPS_16_COLUMNS_1024
 
 
 def rms_norm_backward_no_dweight_batch_invariant_bfloat16(
     rows: int,
     hidden: int,
 ) -> Config:
-    if hidden <= 64:
-        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-    if hidden <= 128:
-        return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-    if hidden <= 256:
-        return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-    if hidden <= 512:
-        return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-    if hidden <= 1536:
-        return ROW_WARPS_4_COLUMNS_16
     if hidden <= 8192:
-        return ROW_WARPS_8_COLUMNS_16
-    if hidden <= 12287:
-        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        if hidden <= 512:
+            if hidden <= 128:
+                if hidden <= 64:
+                    if rows >= 4:
+                        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+                    return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+            if hidden <= 256:
+                return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+        if hidden <= 8191:
+            if hidden <= 1536:
+                return ROW_WARPS_4_COLUMNS_16
+            return ROW_WARPS_8_COLUMNS_16
+        return ROW_WARPS_16_COLUMNS_16
     if hidden <= 16384:
-        return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-    if hidden <= 24575:
-        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+        if hidden <= 12287:
+            if hidden <= 9216:
+                if rows >= 384:
+                    return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
+            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        if hidden <= 12288:
+            if rows >= 160:
+                return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+        if rows >= 160:
+            return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+        return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
     if hidden <= 32768:
+        if hidden <= 24575:
+            return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
         return BLOCK_ROW_2_WARPS_16_COLUMNS_16
     return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
 
@@ -969,25 +1217,39 @@ def rms_norm_backward_no_dweight_batch_invariant_float16(
     rows: int,
     hidden: int,
 ) -> Config:
-    if hidden <= 64:
-        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-    if hidden <= 128:
-        return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-    if hidden <= 256:
-        return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-    if hidden <= 512:
-        return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-    if hidden <= 1024:
-        return ROW_WARPS_4_COLUMNS_16
-    if hidden <= 4095:
-        return ROW_WARPS_8_COLUMNS_16
-    if hidden <= 8192:
-        return ROW_WARPS_16_COLUMNS_16
     if hidden <= 9216:
+        if hidden <= 1024:
+            if hidden <= 256:
+                if hidden <= 128:
+                    if hidden <= 64:
+                        if rows >= 1536:
+                            return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+                    return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+                return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+            if hidden <= 512:
+                return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+            return ROW_WARPS_4_COLUMNS_16
+        if hidden <= 5120:
+            if hidden <= 4096:
+                return ROW_WARPS_8_COLUMNS_16
+            if rows >= 1536:
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT
+            return ROW_WARPS_16_COLUMNS_16
+        if hidden <= 8192:
+            return ROW_WARPS_16_COLUMNS_16
         return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-    if hidden <= 24575:
-        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+    if hidden <= 16384:
+        if hidden <= 12288:
+            if hidden <= 12287:
+                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        if hidden <= 16383:
+            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 28672:
+        if hidden <= 24575:
+            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
         return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 32768:
         return BLOCK_ROW_2_WARPS_16_COLUMNS_16
@@ -998,28 +1260,58 @@ def rms_norm_backward_no_dweight_batch_invariant_float32(
     rows: int,
     hidden: int,
 ) -> Config:
-    if hidden <= 127:
-        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-    if hidden <= 128:
-        return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-    if hidden <= 256:
-        return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-    if hidden <= 512:
-        return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-    if hidden <= 1023:
-        return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-    if hidden <= 1024:
-        return BLOCK_ROW_2_WARPS_8_COLUMNS_16
     if hidden <= 2047:
-        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-    if hidden <= 2048:
-        return BLOCK_ROW_2_WARPS_16_COLUMNS_16
-    if hidden <= 8192:
-        return ROW_WARPS_8_COLUMNS_16
-    if hidden <= 12288:
-        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-    if hidden <= 16384:
+        if hidden <= 511:
+            if hidden <= 128:
+                if hidden <= 127:
+                    return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+                return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+            if hidden <= 256:
+                return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+            return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+        if hidden <= 1023:
+            if hidden <= 512:
+                if rows >= 4:
+                    return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+                return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+            if rows >= 160:
+                if rows >= 256:
+                    return ROW_WARPS_4_COLUMNS_16
+                return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+            if rows >= 4:
+                return PERSISTENT_WARPS_4_PER_SM_1_REDUCE
+            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+        if hidden <= 1024:
+            if rows >= 4:
+                return BLOCK_ROW_2_WARPS_8_COLUMNS_16
+            return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+        if rows >= 160:
+            return ROW_WARPS_8_COLUMNS_16
+        if rows >= 4:
+            return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
         return BLOCK_ROW_2_WARPS_8_COLUMNS_16
+    if hidden <= 12288:
+        if hidden <= 5120:
+            if hidden <= 4096:
+                if rows >= 160:
+                    return ROW_WARPS_8_COLUMNS_16
+                return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+            if rows >= 256:
+                return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+            if rows >= 20:
+                return ROW_WARPS_16_COLUMNS_16
+            return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
+        if hidden <= 8192:
+            if rows >= 64:
+                return ROW_WARPS_16_COLUMNS_16
+            return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
+        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+    if hidden <= 24575:
+        if hidden <= 16384:
+            return BLOCK_ROW_2_WARPS_8_COLUMNS_16
+        if rows >= 3072:
+            return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+        return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
     return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
 
 
@@ -1027,40 +1319,40 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 128:
         if rows >= 2:
             if hidden <= 64:
-                if rows >= 6:
-                    if rows >= 220:
-                        if rows >= 23552:
+                if rows >= 5:
+                    if rows >= 230:
+                        if rows >= 26624:
                             return BLOCK_ROW_16_WARPS_4
                         return BLOCK_ROW_32_WARPS_8
                     return BLOCK_ROW_2_WARPS_1
                 return BLOCK_ROW_32_WARPS_8
             if hidden <= 127:
-                if rows >= 3072:
+                if rows >= 2304:
                     return BLOCK_ROW_32_WARPS_8
                 return BLOCK_ROW_2_WARPS_1
-            if rows >= 11264:
+            if rows >= 13312:
                 return BLOCK_ROW_8_WARPS_1
             return BLOCK_ROW_16_WARPS_8
         return BLOCK_ROW_2_WARPS_1
     if hidden <= 256:
         if rows >= 896:
-            if rows >= 11264:
+            if rows >= 10240:
                 return BLOCK_ROW_8_WARPS_4
             return BLOCK_ROW_16_WARPS_16
         return ROW_WARPS_1
     if hidden <= 511:
-        if rows >= 896:
+        if rows >= 832:
             return BLOCK_ROW_2_WARPS_2
         return ROW_WARPS_4
     if hidden <= 512:
-        if rows >= 896:
+        if rows >= 832:
             return BLOCK_ROW_2_WARPS_1
         return ROW_WARPS_1
     if rows >= 50:
         if hidden <= 2048:
-            if rows >= 1536:
-                if rows >= 3072:
-                    if rows >= 6144:
+            if rows >= 1280:
+                if rows >= 2560:
+                    if rows >= 7168:
                         if hidden <= 768:
                             return BLOCK_ROW_8_WARPS_4
                         if hidden <= 1536:
@@ -1071,9 +1363,9 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
                     return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
                 return BLOCK_ROW_2_WARPS_4
             return ROW_WARPS_4
-        if rows >= 540:
+        if rows >= 530:
             if hidden <= 16383:
-                if rows >= 896:
+                if rows >= 832:
                     if hidden <= 8192:
                         if rows >= 3072:
                             if hidden <= 3072:
@@ -1082,37 +1374,37 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
                                 return PERSISTENT_WARPS_4_STAGES_4_PER_SM_16
                             if hidden <= 6144:
                                 return SPLIT_2048_WARPS_8
-                            return SPLIT_4096_WARPS_16
+                            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
                         if hidden <= 4096:
                             if rows >= 1536:
                                 return SPLIT_1024_WARPS_4
                             return BLOCK_ROW_2_WARPS_8
                         return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
                     if hidden <= 12288:
-                        return SPLIT_4096_WARPS_16
-                    if rows >= 3072:
+                        return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+                    if rows >= 4096:
                         if hidden <= 15360:
                             return PERSISTENT_WARPS_8_STAGES_4_PER_SM_8
-                        return SPLIT_4096_WARPS_16
+                        return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
                     return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
                 if hidden <= 4096:
                     return PARTS_WARPS_8_PER_SM_1
                 return SPLIT_2048_WARPS_8
-            return SPLIT_8192_WARPS_32
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
         if hidden <= 8192:
             return PARTS_WARPS_8_PER_SM_2
-        if rows >= 160:
+        if rows >= 140:
             if hidden <= 20480:
-                if rows >= 300:
+                if rows >= 270:
                     if hidden <= 12288:
-                        return SPLIT_4096_WARPS_16
+                        return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
                     if rows >= 384:
                         return SPLIT_2048_WARPS_8
-                    return SPLIT_4096_WARPS_16
+                    return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
                 if hidden <= 16383:
                     return BLOCK_ROW_2_WARPS_4
-                return SPLIT_4096_WARPS_32
-            return SPLIT_8192_WARPS_32
+                return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
         if hidden <= 32767:
             return ROW_WARPS_8
         return PARTS_WARPS_32_PER_SM_1
@@ -1124,7 +1416,7 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
         return PARTS_WARPS_8_PER_SM_1
     if hidden <= 16384:
         return PARTS_WARPS_16_PER_SM_1
-    if rows >= 10:
+    if rows >= 12:
         return PARTS_WARPS_16_PER_SM_1
     return PARTS_WARPS_32_PER_SM_1
 
@@ -1133,8 +1425,8 @@ def rms_norm_forward_float16(rows: int, hidden: int) -> Config:
     if hidden <= 128:
         if rows >= 2:
             if hidden <= 127:
-                if rows >= 10:
-                    if rows >= 3072:
+                if rows >= 12:
+                    if rows >= 2176:
                         if hidden <= 64:
                             return BLOCK_ROW_16_WARPS_4
                         return BLOCK_ROW_32_WARPS_8
@@ -1144,14 +1436,14 @@ def rms_norm_forward_float16(rows: int, hidden: int) -> Config:
                 if hidden <= 90:
                     return BLOCK_ROW_16_WARPS_8
                 return BLOCK_ROW_2_WARPS_1
-            if rows >= 23552:
+            if rows >= 25600:
                 return BLOCK_ROW_16_WARPS_4
             return BLOCK_ROW_16_WARPS_8
         return BLOCK_ROW_2_WARPS_1
     if hidden <= 512:
         if rows >= 896:
             if hidden <= 255:
-                if rows >= 11264:
+                if rows >= 10240:
                     return BLOCK_ROW_16_WARPS_4
                 return BLOCK_ROW_16_WARPS_16
             if rows >= 3072:
@@ -1163,7 +1455,7 @@ def rms_norm_forward_float16(rows: int, hidden: int) -> Config:
     if hidden <= 16384:
         if rows >= 1536:
             if hidden <= 2048:
-                if rows >= 6144:
+                if rows >= 7168:
                     if hidden <= 768:
                         return BLOCK_ROW_8_WARPS_4
                     if hidden <= 1536:
@@ -1177,7 +1469,7 @@ def rms_norm_forward_float16(rows: int, hidden: int) -> Config:
             if hidden <= 2560:
                 return SPLIT_1024_WARPS_4
             if hidden <= 6144:
-                if rows >= 3072:
+                if rows >= 2560:
                     return SPLIT_2048_WARPS_8
                 return PERSISTENT_WARPS_8_STAGES_4_PER_SM_8
             if hidden <= 12288:
@@ -1191,25 +1483,25 @@ def rms_norm_forward_float16(rows: int, hidden: int) -> Config:
             if rows >= 100:
                 return ROW_WARPS_2
             return ROW_WARPS_4
-        if rows >= 540:
+        if rows >= 530:
             if hidden <= 4096:
                 return ROW_WARPS_4
             if hidden <= 12287:
                 return SPLIT_2048_WARPS_8
-            if rows >= 896:
+            if rows >= 832:
                 return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
             return SPLIT_2048_WARPS_8
         if hidden <= 8191:
-            if rows >= 50:
+            if rows >= 45:
                 if hidden <= 2047:
                     return ROW_WARPS_4
                 return PARTS_WARPS_8_PER_SM_2
             if hidden <= 1024:
                 return ROW_WARPS_8
             return PARTS_WARPS_8_PER_SM_1
-        if rows >= 220:
+        if rows >= 193:
             if hidden <= 12288:
-                if rows >= 300:
+                if rows >= 270:
                     if hidden <= 8192:
                         if rows >= 384:
                             return SPLIT_4096_WARPS_16
@@ -1218,12 +1510,12 @@ def rms_norm_forward_float16(rows: int, hidden: int) -> Config:
                 return PARTS_WARPS_32_PER_SM_1
             if hidden <= 16383:
                 return PARTS_WARPS_32_PER_SM_1
-            if rows >= 300:
+            if rows >= 270:
                 return SPLIT_4096_WARPS_16
             return ROW_WARPS_16
         return PARTS_WARPS_16_PER_SM_1
     if rows >= 50:
-        if rows >= 160:
+        if rows >= 150:
             return SPLIT_8192_WARPS_32
         if hidden <= 32767:
             return ROW_WARPS_16
@@ -1233,27 +1525,27 @@ def rms_norm_forward_float16(rows: int, hidden: int) -> Config:
 
 def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
     if hidden <= 64:
-        if rows >= 3072:
-            if rows >= 46080:
+        if rows >= 2304:
+            if rows >= 50176:
                 return BLOCK_ROW_16_WARPS_4
             return BLOCK_ROW_16_WARPS_2
         return BLOCK_ROW_2_WARPS_1
     if hidden <= 511:
-        if rows >= 10:
-            if rows >= 11264:
+        if rows >= 9:
+            if rows >= 12288:
                 if hidden <= 180:
                     return BLOCK_ROW_8_WARPS_4
                 return BLOCK_ROW_8_WARPS_8
             if hidden <= 128:
-                if rows >= 3072:
+                if rows >= 4096:
                     return BLOCK_ROW_32_WARPS_8
                 return BLOCK_ROW_8_WARPS_8
-            if rows >= 896:
+            if rows >= 960:
                 return BLOCK_ROW_2_WARPS_1
             return ROW_WARPS_1
         if hidden <= 128:
             if rows >= 2:
-                if rows >= 3:
+                if rows >= 4:
                     return ROW_WARPS_1
                 return BLOCK_ROW_2_WARPS_2
             return ROW_WARPS_1
@@ -1261,7 +1553,7 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
             return ROW_WARPS_1
         return PARTS_WARPS_4_PER_SM_2
     if hidden <= 512:
-        if rows >= 1536:
+        if rows >= 1792:
             return BLOCK_ROW_2_WARPS_4
         return ROW_WARPS_1
     if hidden <= 1024:
@@ -1272,7 +1564,7 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
         if rows >= 100:
             if hidden <= 2048:
                 return PARTS_WARPS_4_PER_SM_2
-            if rows >= 3072:
+            if rows >= 2304:
                 return SPLIT_2048_WARPS_8
             if hidden <= 4095:
                 if rows >= 896:
@@ -1285,38 +1577,38 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
     if hidden <= 8192:
         if rows >= 50:
             if rows >= 384:
-                if rows >= 540:
-                    if rows >= 1536:
+                if rows >= 530:
+                    if rows >= 1280:
                         return SPLIT_4096_WARPS_16
                     return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
                 return SPLIT_4096_WARPS_16
             if hidden <= 8191:
                 return ROW_WARPS_8
-            if rows >= 220:
-                if rows >= 300:
+            if rows >= 200:
+                if rows >= 270:
                     return ROW_WARPS_8
                 return ROW_WARPS_16
             return ROW_WARPS_8
         return PARTS_WARPS_16_PER_SM_1
     if rows >= 50:
         if hidden <= 16384:
-            if rows >= 160:
+            if rows >= 150:
                 if rows >= 300:
                     if rows >= 384:
-                        return SPLIT_4096_WARPS_32
+                        return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
                     return SPLIT_4096_WARPS_16
-                return SPLIT_4096_WARPS_32
+                return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
             return ROW_WARPS_8
         if hidden <= 20480:
             return SPLIT_4096_WARPS_16
-        if rows >= 100:
-            return SPLIT_8192_WARPS_32
+        if rows >= 128:
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
         return PARTS_WARPS_32_PER_SM_1
     if hidden <= 12287:
         if rows >= 10:
             return PARTS_WARPS_32_PER_SM_1
         return PARTS_WARPS_16_PER_SM_1
-    if rows >= 20:
+    if rows >= 24:
         return PARTS_WARPS_16_PER_SM_1
     return PARTS_WARPS_32_PER_SM_1
 
@@ -1339,7 +1631,7 @@ def rms_norm_forward_no_rstd_bfloat16(rows: int, hidden: int) -> Config:
             return BLOCK_ROW_16_WARPS_16
         return ROW_WARPS_1
     if hidden <= 512:
-        if rows >= 768:
+        if rows >= 896:
             return BLOCK_ROW_2_WARPS_1
         if hidden <= 511:
             return PARTS_WARPS_4_PER_SM_2
@@ -1347,10 +1639,10 @@ def rms_norm_forward_no_rstd_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 16384:
         if rows >= 1536:
             if hidden <= 2048:
-                if rows >= 6144:
+                if rows >= 7168:
                     return ROW_WARPS_2
                 if hidden <= 1024:
-                    if rows >= 3072:
+                    if rows >= 2560:
                         return BLOCK_ROW_2_WARPS_4
                     return ROW_WARPS_4
                 return BLOCK_ROW_2_WARPS_4
@@ -1358,20 +1650,20 @@ def rms_norm_forward_no_rstd_bfloat16(rows: int, hidden: int) -> Config:
                 return SPLIT_1024_WARPS_4
             if hidden <= 8191:
                 if hidden <= 4096:
-                    if rows >= 3072:
+                    if rows >= 3584:
                         return SPLIT_2048_WARPS_8
                     return ROW_WARPS_8
                 return SPLIT_2048_WARPS_8
             if hidden <= 12288:
                 return SPLIT_4096_WARPS_16
-            if rows >= 3072:
+            if rows >= 4096:
                 return SPLIT_4096_WARPS_16
             return ROW_WARPS_16
         if hidden <= 1023:
             return ROW_WARPS_4
         if hidden <= 4096:
             return PARTS_WARPS_4_PER_SM_2
-        if rows >= 540:
+        if rows >= 520:
             if hidden <= 12287:
                 return SPLIT_2048_WARPS_8
             if rows >= 768:
@@ -1382,54 +1674,54 @@ def rms_norm_forward_no_rstd_bfloat16(rows: int, hidden: int) -> Config:
                 return SPLIT_2048_WARPS_8
             return ROW_WARPS_16
         if hidden <= 8192:
-            if rows >= 64:
+            if rows >= 128:
                 return ROW_WARPS_16
             return PARTS_WARPS_8_PER_SM_1
-        if rows >= 64:
-            if rows >= 160:
-                if rows >= 256:
+        if rows >= 128:
+            if rows >= 140:
+                if rows >= 200:
                     return SPLIT_4096_WARPS_16
                 if hidden <= 16383:
                     return BLOCK_ROW_2_WARPS_4
                 return ROW_WARPS_16
             return PARTS_WARPS_32_PER_SM_1
         return PARTS_WARPS_16_PER_SM_1
-    if rows >= 160:
+    if rows >= 130:
         return SPLIT_8192_WARPS_32
     return PARTS_WARPS_16_PER_SM_1
 
 
 def rms_norm_forward_no_rstd_float16(rows: int, hidden: int) -> Config:
     if hidden <= 128:
-        if rows >= 384:
+        if rows >= 350:
             if rows >= 16384:
                 return BLOCK_ROW_16_WARPS_4
             return BLOCK_ROW_16_WARPS_8
         if hidden <= 64:
             return BLOCK_ROW_8_WARPS_4
-        if rows >= 4:
+        if rows >= 8:
             return BLOCK_ROW_8_WARPS_8
         if hidden <= 127:
             return BLOCK_ROW_2_WARPS_1
         return BLOCK_ROW_16_WARPS_8
     if hidden <= 256:
-        if rows >= 1536:
+        if rows >= 1088:
             return BLOCK_ROW_16_WARPS_16
         return ROW_WARPS_1
     if hidden <= 512:
         if rows >= 4:
-            if rows >= 1536:
+            if rows >= 1088:
                 return BLOCK_ROW_2_WARPS_1
             return ROW_WARPS_1
         return PARTS_WARPS_4_PER_SM_2
     if hidden <= 4095:
         if rows >= 1536:
             if hidden <= 2048:
-                if rows >= 6144:
+                if rows >= 7168:
                     return ROW_WARPS_2
                 if hidden <= 1024:
                     return BLOCK_ROW_2_WARPS_4
-                if rows >= 3072:
+                if rows >= 2560:
                     return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
                 return BLOCK_ROW_2_WARPS_4
             return SPLIT_1024_WARPS_4
@@ -1437,7 +1729,7 @@ def rms_norm_forward_no_rstd_float16(rows: int, hidden: int) -> Config:
             return ROW_WARPS_4
         return PARTS_WARPS_4_PER_SM_2
     if hidden <= 16384:
-        if rows >= 540:
+        if rows >= 530:
             if hidden <= 8191:
                 if hidden <= 4096:
                     if rows >= 3072:
@@ -1452,33 +1744,33 @@ def rms_norm_forward_no_rstd_float16(rows: int, hidden: int) -> Config:
         if hidden <= 8192:
             if hidden <= 8191:
                 return PARTS_WARPS_8_PER_SM_1
-            if rows >= 64:
-                if rows >= 384:
+            if rows >= 128:
+                if rows >= 350:
                     return PARTS_WARPS_8_PER_SM_1
                 return ROW_WARPS_16
             return PARTS_WARPS_8_PER_SM_1
-        if rows >= 256:
+        if rows >= 230:
             if hidden <= 12288:
                 return SPLIT_4096_WARPS_16
             if hidden <= 16383:
                 return ROW_WARPS_16
             return SPLIT_4096_WARPS_16
         return PARTS_WARPS_16_PER_SM_1
-    if rows >= 160:
+    if rows >= 150:
         return SPLIT_8192_WARPS_32
     return PARTS_WARPS_32_PER_SM_1
 
 
 def rms_norm_forward_no_rstd_float32(rows: int, hidden: int) -> Config:
     if hidden <= 64:
-        if rows >= 64:
+        if rows >= 128:
             return BLOCK_ROW_16_WARPS_4
         return BLOCK_ROW_8_WARPS_8
     if hidden <= 127:
         return BLOCK_ROW_8_WARPS_4
     if hidden <= 128:
         if rows >= 4:
-            if rows >= 3072:
+            if rows >= 2560:
                 return BLOCK_ROW_8_WARPS_4
             return BLOCK_ROW_2_WARPS_2
         return ROW_WARPS_1
@@ -1487,30 +1779,30 @@ def rms_norm_forward_no_rstd_float32(rows: int, hidden: int) -> Config:
             return BLOCK_ROW_2_WARPS_1
         return ROW_WARPS_1
     if hidden <= 1023:
-        if rows >= 20:
+        if rows >= 23:
             return ROW_WARPS_2
         return ROW_WARPS_4
     if hidden <= 1024:
-        if rows >= 256:
+        if rows >= 200:
             return ROW_WARPS_1
         return PARTS_WARPS_4_PER_SM_2
     if hidden <= 2048:
         if hidden <= 2047:
             return PARTS_WARPS_4_PER_SM_2
-        if rows >= 540:
+        if rows >= 560:
             return ROW_WARPS_8
         return PARTS_WARPS_4_PER_SM_2
     if hidden <= 4096:
         if rows >= 768:
-            if rows >= 1536:
-                if rows >= 3072:
+            if rows >= 1792:
+                if rows >= 2304:
                     return SPLIT_2048_WARPS_8
                 return ROW_WARPS_8
             return BLOCK_ROW_2_WARPS_8
         return PARTS_WARPS_8_PER_SM_2
-    if rows >= 64:
+    if rows >= 128:
         if hidden <= 24575:
-            if rows >= 384:
+            if rows >= 448:
                 if hidden <= 8192:
                     if rows >= 1536:
                         return SPLIT_4096_WARPS_16
@@ -1518,8 +1810,8 @@ def rms_norm_forward_no_rstd_float32(rows: int, hidden: int) -> Config:
                 return SPLIT_4096_WARPS_32
             if hidden <= 8192:
                 return PARTS_WARPS_8_PER_SM_2
-            if rows >= 160:
-                if rows >= 256:
+            if rows >= 150:
+                if rows >= 240:
                     return SPLIT_4096_WARPS_16
                 return SPLIT_4096_WARPS_32
             return PARTS_WARPS_16_PER_SM_1
@@ -1530,126 +1822,338 @@ def rms_norm_forward_no_rstd_float32(rows: int, hidden: int) -> Config:
 
 
 def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 64:
-        return BLOCK_ROW_32_WARPS_8
-    if hidden <= 128:
-        return BLOCK_ROW_16_WARPS_8
-    if hidden <= 256:
-        return BLOCK_ROW_16_WARPS_16
-    if hidden <= 512:
-        return BLOCK_ROW_2_WARPS_1
-    if hidden <= 1023:
-        return ROW_WARPS_2
     if hidden <= 4095:
+        if hidden <= 511:
+            if hidden <= 255:
+                if hidden <= 128:
+                    if hidden <= 64:
+                        return BLOCK_ROW_32_WARPS_8
+                    if rows >= 3072:
+                        return BLOCK_ROW_8_WARPS_1
+                    return BLOCK_ROW_2_WARPS_1
+                if rows >= 11264:
+                    return BLOCK_ROW_16_WARPS_8
+                return BLOCK_ROW_16_WARPS_16
+            if hidden <= 256:
+                if rows >= 1536:
+                    return BLOCK_ROW_32_WARPS_16
+                return ROW_WARPS_1
+            if rows >= 896:
+                return BLOCK_ROW_2_WARPS_2
+            return ROW_WARPS_2
+        if hidden <= 1023:
+            if hidden <= 512:
+                if rows >= 896:
+                    return BLOCK_ROW_2_WARPS_1
+                return ROW_WARPS_1
+            if rows >= 3072:
+                return BLOCK_ROW_8_WARPS_4
+            return ROW_WARPS_4
+        if hidden <= 1536:
+            if rows >= 1536:
+                return BLOCK_ROW_2_WARPS_4
+            return PARTS_WARPS_4_PER_SM_2
+        if rows >= 3072:
+            if rows >= 6144:
+                return PARTS_WARPS_4_PER_SM_1
+            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_16
+        if rows >= 1536:
+            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_8
         return PARTS_WARPS_4_PER_SM_2
-    if hidden <= 8192:
-        return PARTS_WARPS_8_PER_SM_1
     if hidden <= 16384:
+        if hidden <= 12288:
+            if hidden <= 8192:
+                if rows >= 3072:
+                    if rows >= 6144:
+                        return PARTS_WARPS_8_PER_SM_1
+                    return PERSISTENT_WARPS_8_STAGES_4_PER_SM_16
+                if rows >= 896:
+                    return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
+                return PARTS_WARPS_8_PER_SM_1
+            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+        if hidden <= 16383:
+            if rows >= 6144:
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_16
+            if rows >= 384:
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
+            return PARTS_WARPS_16_PER_SM_1
         return PARTS_WARPS_16_PER_SM_1
     if hidden <= 24576:
-        return SPLIT_8192_WARPS_32
+        if hidden <= 20480:
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
     if hidden <= 32767:
-        return PARTS_WARPS_16_PER_SM_1
-    return SPLIT_8192_WARPS_32
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+    return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
 
 
 def rms_norm_forward_batch_invariant_float16(rows: int, hidden: int) -> Config:
-    if hidden <= 64:
-        return BLOCK_ROW_32_WARPS_8
-    if hidden <= 128:
-        return BLOCK_ROW_16_WARPS_8
-    if hidden <= 256:
-        return BLOCK_ROW_16_WARPS_16
-    if hidden <= 512:
-        return BLOCK_ROW_2_WARPS_1
-    if hidden <= 1024:
-        return ROW_WARPS_2
-    if hidden <= 4095:
+    if hidden <= 2047:
+        if hidden <= 255:
+            if hidden <= 127:
+                if hidden <= 64:
+                    return BLOCK_ROW_32_WARPS_8
+                if rows >= 3072:
+                    return BLOCK_ROW_8_WARPS_1
+                return BLOCK_ROW_2_WARPS_1
+            if hidden <= 128:
+                if rows >= 2:
+                    return BLOCK_ROW_16_WARPS_8
+                return BLOCK_ROW_2_WARPS_1
+            if rows >= 11264:
+                return BLOCK_ROW_16_WARPS_8
+            return BLOCK_ROW_16_WARPS_16
+        if hidden <= 512:
+            if hidden <= 256:
+                if rows >= 1536:
+                    return BLOCK_ROW_32_WARPS_16
+                return ROW_WARPS_1
+            if rows >= 896:
+                return BLOCK_ROW_2_WARPS_1
+            return ROW_WARPS_1
+        if hidden <= 1023:
+            if rows >= 3072:
+                return BLOCK_ROW_8_WARPS_4
+            return ROW_WARPS_4
+        if rows >= 1536:
+            return BLOCK_ROW_2_WARPS_4
         return PARTS_WARPS_4_PER_SM_2
-    if hidden <= 8192:
-        return PARTS_WARPS_8_PER_SM_1
     if hidden <= 16384:
+        if hidden <= 8192:
+            if hidden <= 4095:
+                return PARTS_WARPS_4_PER_SM_2
+            if rows >= 3072:
+                if rows >= 6144:
+                    return PARTS_WARPS_8_PER_SM_1
+                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_16
+            if rows >= 896:
+                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
+            if rows >= 50:
+                return PARTS_WARPS_8_PER_SM_2
+            return PARTS_WARPS_8_PER_SM_1
+        if hidden <= 12287:
+            if rows >= 896:
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
+            return PARTS_WARPS_16_PER_SM_1
         return PARTS_WARPS_16_PER_SM_1
-    if hidden <= 24576:
-        return SPLIT_8192_WARPS_32
-    return PARTS_WARPS_32_PER_SM_1
+    if hidden <= 32767:
+        if hidden <= 24576:
+            return SPLIT_8192_WARPS_32
+        return PARTS_WARPS_32_PER_SM_1
+    return SPLIT_8192_WARPS_32
 
 
 def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
-    if hidden <= 128:
-        return BLOCK_ROW_8_WARPS_4
-    if hidden <= 256:
-        return BLOCK_ROW_2_WARPS_1
-    if hidden <= 512:
-        return ROW_WARPS_1
-    if hidden <= 1024:
-        return ROW_WARPS_2
-    if hidden <= 5632:
+    if hidden <= 4096:
+        if hidden <= 512:
+            if hidden <= 127:
+                if hidden <= 64:
+                    return BLOCK_ROW_8_WARPS_4
+                if rows >= 6144:
+                    return BLOCK_ROW_8_WARPS_1
+                if rows >= 220:
+                    return BLOCK_ROW_2_WARPS_1
+                return ROW_WARPS_1
+            if hidden <= 128:
+                if rows >= 6144:
+                    return BLOCK_ROW_8_WARPS_4
+                return BLOCK_ROW_8_WARPS_8
+            if rows >= 896:
+                return BLOCK_ROW_2_WARPS_1
+            return ROW_WARPS_1
+        if hidden <= 1280:
+            if hidden <= 1024:
+                return ROW_WARPS_2
+            return PARTS_WARPS_4_PER_SM_2
+        if rows >= 896:
+            return PARTS_WARPS_8_PER_SM_1
+        if rows >= 640:
+            return BLOCK_ROW_2_WARPS_8
         return PARTS_WARPS_8_PER_SM_2
-    if hidden <= 8192:
-        return PARTS_WARPS_16_PER_SM_1
-    if hidden <= 12287:
-        return SPLIT_4096_WARPS_32
-    if hidden <= 32767:
-        return PARTS_WARPS_32_PER_SM_1
-    return PARTS_WARPS_16_PER_SM_1
+    if hidden <= 20480:
+        if hidden <= 8192:
+            if hidden <= 5120:
+                if rows >= 20:
+                    return ROW_WARPS_8
+                return PARTS_WARPS_8_PER_SM_2
+            if rows >= 1536:
+                if rows >= 3072:
+                    return PARTS_WARPS_16_PER_SM_1
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_8
+            if rows >= 384:
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
+            return PARTS_WARPS_16_PER_SM_1
+        if rows >= 50:
+            return SPLIT_4096_WARPS_32
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+    if hidden <= 28672:
+        if hidden <= 28671:
+            if rows >= 50:
+                return SPLIT_8192_WARPS_32
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+    return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
 
 
 def rms_norm_forward_no_rstd_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 128:
-        return BLOCK_ROW_16_WARPS_8
-    if hidden <= 256:
-        return BLOCK_ROW_16_WARPS_16
-    if hidden <= 512:
-        return BLOCK_ROW_2_WARPS_1
-    if hidden <= 1024:
-        return ROW_WARPS_2
-    if hidden <= 4095:
-        return PARTS_WARPS_4_PER_SM_2
-    if hidden <= 8192:
-        return PARTS_WARPS_8_PER_SM_1
+    if hidden <= 1023:
+        if hidden <= 256:
+            if hidden <= 127:
+                if hidden <= 64:
+                    if rows >= 20:
+                        return BLOCK_ROW_16_WARPS_8
+                    if rows >= 4:
+                        return BLOCK_ROW_8_WARPS_4
+                    return BLOCK_ROW_16_WARPS_8
+                if rows >= 3072:
+                    return BLOCK_ROW_8_WARPS_1
+                return BLOCK_ROW_2_WARPS_1
+            if hidden <= 128:
+                if rows >= 160:
+                    return BLOCK_ROW_16_WARPS_8
+                if rows >= 4:
+                    return BLOCK_ROW_2_WARPS_1
+                return BLOCK_ROW_16_WARPS_8
+            return BLOCK_ROW_16_WARPS_16
+        if hidden <= 512:
+            if hidden <= 511:
+                if rows >= 1536:
+                    return BLOCK_ROW_2_WARPS_2
+                return ROW_WARPS_2
+            if rows >= 1536:
+                return BLOCK_ROW_2_WARPS_1
+            return ROW_WARPS_1
+        if rows >= 3072:
+            return BLOCK_ROW_8_WARPS_4
+        return ROW_WARPS_4
+    if hidden <= 12287:
+        if hidden <= 4095:
+            if hidden <= 2047:
+                if rows >= 1536:
+                    return BLOCK_ROW_2_WARPS_4
+                return PARTS_WARPS_4_PER_SM_2
+            return PARTS_WARPS_4_PER_SM_2
+        if hidden <= 8192:
+            if rows >= 768:
+                if rows >= 3072:
+                    return PARTS_WARPS_8_PER_SM_1
+                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
+            if rows >= 64:
+                return PARTS_WARPS_8_PER_SM_2
+            return PARTS_WARPS_8_PER_SM_1
+        if rows >= 384:
+            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
+        return PARTS_WARPS_16_PER_SM_1
     if hidden <= 16384:
+        if hidden <= 16383:
+            if rows >= 384:
+                if rows >= 6144:
+                    return PERSISTENT_WARPS_16_STAGES_4_PER_SM_8
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
+            if rows >= 20:
+                return PARTS_WARPS_16_PER_SM_2
+            return PARTS_WARPS_16_PER_SM_1
         return PARTS_WARPS_16_PER_SM_1
     return SPLIT_8192_WARPS_32
 
 
 def rms_norm_forward_no_rstd_batch_invariant_float16(rows: int, hidden: int) -> Config:
-    if hidden <= 128:
-        return BLOCK_ROW_16_WARPS_8
-    if hidden <= 256:
-        return BLOCK_ROW_16_WARPS_16
-    if hidden <= 512:
-        return BLOCK_ROW_2_WARPS_1
-    if hidden <= 1023:
-        return ROW_WARPS_4
-    if hidden <= 4095:
+    if hidden <= 1024:
+        if hidden <= 256:
+            if hidden <= 127:
+                if hidden <= 64:
+                    if rows >= 256:
+                        return BLOCK_ROW_16_WARPS_8
+                    return BLOCK_ROW_8_WARPS_4
+                if rows >= 3072:
+                    return BLOCK_ROW_8_WARPS_1
+                return BLOCK_ROW_2_WARPS_1
+            if hidden <= 128:
+                return BLOCK_ROW_16_WARPS_8
+            return BLOCK_ROW_16_WARPS_16
+        if hidden <= 1023:
+            if hidden <= 512:
+                if rows >= 1536:
+                    return BLOCK_ROW_2_WARPS_1
+                return ROW_WARPS_1
+            if rows >= 3072:
+                return BLOCK_ROW_8_WARPS_4
+            return ROW_WARPS_4
+        if rows >= 3072:
+            return BLOCK_ROW_2_WARPS_4
         return PARTS_WARPS_4_PER_SM_2
     if hidden <= 8192:
+        if hidden <= 4095:
+            if hidden <= 2048:
+                if rows >= 3072:
+                    return PARTS_WARPS_4_PER_SM_1
+                if rows >= 1536:
+                    return BLOCK_ROW_2_WARPS_4
+                return PARTS_WARPS_4_PER_SM_2
+            return PARTS_WARPS_4_PER_SM_2
+        if rows >= 3072:
+            return PARTS_WARPS_8_PER_SM_1
+        if rows >= 768:
+            return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
         return PARTS_WARPS_8_PER_SM_1
     if hidden <= 16384:
+        if hidden <= 12287:
+            if rows >= 768:
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
+            return PARTS_WARPS_16_PER_SM_1
         return PARTS_WARPS_16_PER_SM_1
     return SPLIT_8192_WARPS_32
 
 
 def rms_norm_forward_no_rstd_batch_invariant_float32(rows: int, hidden: int) -> Config:
-    if hidden <= 64:
-        return BLOCK_ROW_16_WARPS_4
-    if hidden <= 128:
-        return BLOCK_ROW_8_WARPS_4
-    if hidden <= 256:
-        return BLOCK_ROW_2_WARPS_1
-    if hidden <= 512:
-        return ROW_WARPS_1
-    if hidden <= 1024:
-        return ROW_WARPS_4
-    if hidden <= 5120:
-        return PARTS_WARPS_8_PER_SM_2
-    if hidden <= 8192:
-        return PARTS_WARPS_16_PER_SM_1
-    if hidden <= 12288:
-        return SPLIT_4096_WARPS_32
-    if hidden <= 16384:
+    if hidden <= 1536:
+        if hidden <= 256:
+            if hidden <= 127:
+                if hidden <= 64:
+                    return BLOCK_ROW_16_WARPS_4
+                return BLOCK_ROW_8_WARPS_4
+            if hidden <= 128:
+                if rows >= 3072:
+                    return BLOCK_ROW_8_WARPS_4
+                if rows >= 4:
+                    return BLOCK_ROW_2_WARPS_2
+                return ROW_WARPS_1
+            if rows >= 768:
+                return BLOCK_ROW_2_WARPS_1
+            return ROW_WARPS_1
+        if hidden <= 1023:
+            if hidden <= 512:
+                return ROW_WARPS_1
+            return ROW_WARPS_4
+        return PARTS_WARPS_4_PER_SM_2
+    if hidden <= 16383:
+        if hidden <= 5120:
+            if hidden <= 4096:
+                if rows >= 1536:
+                    return PARTS_WARPS_8_PER_SM_1
+                if rows >= 768:
+                    return BLOCK_ROW_2_WARPS_8
+                return PARTS_WARPS_8_PER_SM_2
+            return PARTS_WARPS_8_PER_SM_2
+        if hidden <= 8192:
+            if rows >= 1536:
+                if rows >= 3072:
+                    return PARTS_WARPS_16_PER_SM_1
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_8
+            if rows >= 384:
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
+            return PARTS_WARPS_16_PER_SM_1
+        if rows >= 3072:
+            if rows >= 6144:
+                return PERSISTENT_WARPS_32_STAGES_4_PER_SM_16
+            return PERSISTENT_WARPS_32_STAGES_4_PER_SM_8
+        if rows >= 384:
+            return PERSISTENT_WARPS_32_STAGES_4_PER_SM_2
         return PARTS_WARPS_32_PER_SM_1
+    if hidden <= 24575:
+        if hidden <= 16384:
+            return PARTS_WARPS_32_PER_SM_1
+        return SPLIT_4096_WARPS_16
     return SPLIT_8192_WARPS_32
 
 

@@ -3,31 +3,32 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:0bf073a1e2e7437cf91d76377f22896c50ecb4adcf4c69ad406534fe1ced1225
-#           (6213 measurements, 2026-11-23)
+# Data:     sha256:f0cd407ecb42508729992e238cbe7dff512b2f0a7ca05e951e344c9913bfb6aa
+#           (5960 measurements, 2026-11-23)
 # Kernels:  fused_add_rms_norm_backward
-#           sha256:b9dd98129f3eaab8318895711645b128d81fa7848f55366767205c49804dfd14
+#           sha256:e1f2e09d476718440e37e4b7f1df778d8706b4cda6cbbbbe8b446193ceb2b2ed
 # Kernels:  fused_add_rms_norm_forward
-#           sha256:c3643695e6a8776a52b7557d00c534cfcfba3ce0804800b50ff3c701ee11d8a3
+#           sha256:0ddc3ed436ad116cca7a1c021ef5b6e73fb4026d7a1d83d0276376ad16a583ce
 # Measured: rows 1 to 262144, hidden 64 to 16384
-# Regret:   fused_add_rms_norm_backward bfloat16: 35 leaves (of 40, 1 kept), 31 configs,
-#           mean 0.04 %, plain mean 0.14 %, worst 4.3 %, means low by at most 0.18 %,
-#           within 0.02 % of the best 35-leaf tree on this grid, cross-validated 2.44 %,
-#           plain cross-validated 3.16 %, extrapolated 19.67 %
-# Regret:   fused_add_rms_norm_backward:batch_invariant bfloat16: 7 leaves, 7 configs,
-#           mean 37.93 %, plain mean 44.21 %, worst 146.3 %, means low by at most 0.18
-#           %, the best 7-leaf tree of hidden alone on this grid, cross-validated 44.53
-#           %, plain cross-validated 47.50 %, costs 37.88 % (worst 146.3 %) beside
-#           fused_add_rms_norm_backward, at most, as 41 of 150 shapes are bounds
+# Regret:   fused_add_rms_norm_backward bfloat16: 35 leaves (of 40, 2 kept), 30 configs,
+#           mean 0.05 %, plain mean 0.16 %, worst 4.3 %, means low by at most 0.19 %,
+#           within 0.03 % of the best 35-leaf tree on this grid, cross-validated 2.14 %,
+#           plain cross-validated 2.79 %, extrapolated 19.38 %
+# Regret:   fused_add_rms_norm_backward:batch_invariant bfloat16: 31 leaves, 28 configs,
+#           mean 2.22 %, plain mean 2.25 %, worst 86.6 %, means low by at most 0.19 %,
+#           the best 31-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 2.46 %, plain cross-validated 2.42
+#           %, costs 2.17 % (worst 86.6 %) beside fused_add_rms_norm_backward
 # Regret:   fused_add_rms_norm_forward bfloat16: 26 leaves (of 40), 17 configs, mean
 #           -0.26 %, plain mean -0.10 %, worst 3.0 %, means low by at most 0.42 %, the
 #           best 26-leaf tree on this grid, cross-validated 1.14 %, plain
 #           cross-validated 1.34 %, extrapolated 9.58 %
-# Regret:   fused_add_rms_norm_forward:batch_invariant bfloat16: 6 leaves, 6 configs,
-#           mean 1.04 %, plain mean 1.39 %, worst 10.2 %, means low by at most 0.42 %,
-#           within 0.06 % of the best 6-leaf tree of hidden alone on this grid,
-#           cross-validated 1.88 %, plain cross-validated 1.82 %, costs 1.31 % (worst
-#           10.2 %) beside fused_add_rms_norm_forward
+# Regret:   fused_add_rms_norm_forward:batch_invariant bfloat16: 18 leaves, 12 configs,
+#           mean 0.55 %, plain mean 0.76 %, worst 10.2 %, means low by at most 0.42 %,
+#           within 0.01 % of the best 18-leaf tree of hidden, then rows, with one order
+#           of a row's sum a hidden size on this grid, cross-validated 1.28 %, plain
+#           cross-validated 1.18 %, costs 0.81 % (worst 10.2 %) beside
+#           fused_add_rms_norm_forward
 # Shared:   fused_add_rms_norm_backward float16: uses bfloat16, as it has no data of its
 #           own
 # Shared:   fused_add_rms_norm_backward float32: uses bfloat16, as it has no data of its
@@ -47,7 +48,7 @@
 # Replaced: brought near to the table before it, within the tie; no leaf is slower than
 #           that
 # Format:   3
-# Body:     sha256:f028f5bd22d9199a4fb77c1176c938df3e721fa90b158bd8f890cd261aa75e77
+# Body:     sha256:245f292c53e5c3a3572157078fdb705679f1ecf29d36862b28ae0c39f5787c75
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -70,8 +71,9 @@ class Config(NamedTuple):
             multiprocessor; 0 where the grid follows the rows.
         finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
             or columns (own programs).
-        block_col: columns a chunk in split, columns a program with finish columns, else
-            the least columns of held chunks.
+        block_col: columns a chunk in split, split_2 and in parts that sum as split
+            does; columns a program with finish columns, else the least columns of held
+            chunks.
     """
 
     schedule: str
@@ -86,23 +88,28 @@ class Config(NamedTuple):
 BLOCK_ROW_2_WARPS_1 = Config("block_row", 2, 1)
 BLOCK_ROW_2_WARPS_2 = Config("block_row", 2, 2)
 BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config("block_row", 2, 4, 1, 0, "columns", 32)
+BLOCK_ROW_2_WARPS_4 = Config("block_row", 2, 4)
+BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config("block_row", 2, 4, 3, 0, "columns", 16)
 BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config("block_row", 2, 8, 1, 0, "columns", 16)
+BLOCK_ROW_2_WARPS_8 = Config("block_row", 2, 8)
 BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16 = Config("block_row", 2, 8, 3, 0, "columns", 16)
 BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config("block_row", 4, 4, 1, 0, "columns", 16)
 BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config("block_row", 4, 4, 1, 0, "columns", 32)
+BLOCK_ROW_4_WARPS_4_STAGES_3_COLUMNS_16 = Config("block_row", 4, 4, 3, 0, "columns", 16)
 BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config("block_row", 8, 4, 1, 0, "columns", 16)
+BLOCK_ROW_8_WARPS_4_COLUMNS_32 = Config("block_row", 8, 4, 1, 0, "columns", 32)
 BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
 BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config("block_row", 8, 8, 1, 0, "columns", 16)
 BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
 BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config("block_row", 16, 4, 1, 0, "columns", 16)
 BLOCK_ROW_16_WARPS_4 = Config("block_row", 16, 4)
+BLOCK_ROW_16_WARPS_8_COLUMNS_16 = Config("block_row", 16, 8, 1, 0, "columns", 16)
 BLOCK_ROW_16_WARPS_8 = Config("block_row", 16, 8)
 BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config("block_row", 16, 16, 1, 0, "columns", 16)
 BLOCK_ROW_16_WARPS_16 = Config("block_row", 16, 16)
 BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config("block_row", 32, 8, 1, 0, "columns", 16)
 BLOCK_ROW_64_WARPS_16_COLUMNS_16 = Config("block_row", 64, 16, 1, 0, "columns", 16)
 CLUSTER_4_WARPS_4_COLUMNS_32 = Config("cluster_4", 1, 4, 1, 0, "columns", 32)
-CLUSTER_4_WARPS_4_COLUMNS_64 = Config("cluster_4", 1, 4, 1, 0, "columns", 64)
 CLUSTER_8_WARPS_4_COLUMNS_64 = Config("cluster_8", 1, 4, 1, 0, "columns", 64)
 PARTS_WARPS_8_PER_SM_2 = Config("parts", 1, 8, 1, 2)
 PARTS_WARPS_16_PER_SM_1 = Config("parts", 1, 16, 1, 1)
@@ -147,23 +154,6 @@ PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     1,
     "dependent",
 )
-PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config("persistent", 1, 16, 1, 1, "reduce")
-PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    2,
-    2,
-    3,
-    4,
-    "dependent",
-)
-PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    2,
-    4,
-    3,
-    2,
-    "dependent",
-)
 PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     "persistent",
     2,
@@ -180,6 +170,22 @@ PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config(
     2,
     "dependent",
 )
+PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
+    "persistent",
+    4,
+    4,
+    4,
+    2,
+    "dependent",
+)
+PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT = Config(
+    "persistent",
+    16,
+    4,
+    1,
+    1,
+    "dependent",
+)
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT = Config(
     "persistent",
     16,
@@ -188,19 +194,19 @@ PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT = Config(
     2,
     "dependent",
 )
-PERSISTENT_ROWS_16_WARPS_4_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    16,
-    4,
-    1,
-    4,
-    "dependent",
-)
 PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
     "persistent",
     16,
     4,
     4,
+    1,
+    "dependent",
+)
+PERSISTENT_ROWS_32_WARPS_4_PER_SM_1_DEPENDENT = Config(
+    "persistent",
+    32,
+    4,
+    1,
     1,
     "dependent",
 )
@@ -220,6 +226,22 @@ PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     2,
     "dependent",
 )
+PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT = Config(
+    "persistent",
+    32,
+    8,
+    1,
+    2,
+    "dependent",
+)
+PERSISTENT_ROWS_32_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT = Config(
+    "persistent",
+    32,
+    8,
+    3,
+    2,
+    "dependent",
+)
 PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
     "persistent",
     32,
@@ -231,25 +253,36 @@ PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
 ROW_WARPS_1 = Config("row", 1, 1)
 ROW_WARPS_2 = Config("row", 1, 2)
 ROW_WARPS_4_COLUMNS_16 = Config("row", 1, 4, 1, 0, "columns", 16)
+ROW_WARPS_4_COLUMNS_64 = Config("row", 1, 4, 1, 0, "columns", 64)
 ROW_WARPS_4 = Config("row", 1, 4)
 ROW_WARPS_4_STAGES_3_COLUMNS_16 = Config("row", 1, 4, 3, 0, "columns", 16)
 ROW_WARPS_8_COLUMNS_32 = Config("row", 1, 8, 1, 0, "columns", 32)
 ROW_WARPS_8_COLUMNS_64 = Config("row", 1, 8, 1, 0, "columns", 64)
 ROW_WARPS_8 = Config("row", 1, 8)
+ROW_WARPS_16 = Config("row", 1, 16)
 ROW_WARPS_32 = Config("row", 1, 32)
 SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
 SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
 SPLIT_8192_WARPS_32 = Config("split", 1, 32, 1, 0, "none", 8192)
 SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config("split", 1, 32, 1, 1, "dependent", 8192)
+SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
+    "split",
+    1,
+    32,
+    2,
+    1,
+    "dependent",
+    8192,
+)
 
 
 def fused_add_rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 512:
         if rows >= 128:
             if hidden <= 128:
-                if rows >= 512:
-                    if rows >= 2048:
-                        if rows >= 32768:
+                if rows >= 768:
+                    if rows >= 1280:
+                        if rows >= 17408:
                             if hidden <= 64:
                                 return PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
                             return (
@@ -260,8 +293,8 @@ def fused_add_rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                         return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
                     return BLOCK_ROW_64_WARPS_16_COLUMNS_16
                 return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-            if rows >= 260:
-                if rows >= 2048:
+            if rows >= 262:
+                if rows >= 1280:
                     if hidden <= 256:
                         return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
                     return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
@@ -273,14 +306,14 @@ def fused_add_rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                     return BLOCK_ROW_16_WARPS_4_COLUMNS_16
                 if hidden <= 128:
                     return BLOCK_ROW_8_WARPS_4_COLUMNS_16
-                if rows >= 32:
+                if rows >= 20:
                     return BLOCK_ROW_4_WARPS_4_COLUMNS_16
                 return BLOCK_ROW_4_WARPS_4_COLUMNS_32
             return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
         return BLOCK_ROW_2_WARPS_4_COLUMNS_32
     if hidden <= 2048:
         if rows >= 512:
-            if rows >= 2048:
+            if rows >= 1536:
                 if hidden <= 1024:
                     return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
                 return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
@@ -289,31 +322,31 @@ def fused_add_rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
             return BLOCK_ROW_2_WARPS_8_COLUMNS_16
         if hidden <= 1024:
             return ROW_WARPS_4_STAGES_3_COLUMNS_16
-        if rows >= 128:
+        if rows >= 100:
             return ROW_WARPS_4_COLUMNS_16
         return ROW_WARPS_8_COLUMNS_32
-    if rows >= 32:
-        if hidden <= 4096:
-            if rows >= 128:
-                if rows >= 2048:
-                    if hidden <= 4095:
-                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-                return ROW_WARPS_4_COLUMNS_16
+    if hidden <= 4096:
+        if rows >= 100:
+            if rows >= 1280:
+                if hidden <= 4095:
+                    return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+            return ROW_WARPS_4_COLUMNS_16
+        return ROW_WARPS_8_COLUMNS_64
+    if hidden <= 8192:
+        if rows >= 1024:
+            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+        if hidden <= 8191:
             return ROW_WARPS_8_COLUMNS_64
-        if rows >= 512:
-            if hidden <= 8192:
-                return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+        if rows >= 20:
+            return ROW_WARPS_8_COLUMNS_64
+        return CLUSTER_8_WARPS_4_COLUMNS_64
+    if rows >= 100:
+        if rows >= 384:
             return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
         if hidden <= 16384:
-            if rows >= 128:
-                if hidden <= 8192:
-                    return ROW_WARPS_8_COLUMNS_64
-                return CLUSTER_4_WARPS_4_COLUMNS_32
-            return CLUSTER_4_WARPS_4_COLUMNS_64
-        return CLUSTER_8_WARPS_4_COLUMNS_64
-    if hidden <= 8191:
-        return ROW_WARPS_8_COLUMNS_64
+            return CLUSTER_4_WARPS_4_COLUMNS_32
+        return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
     return CLUSTER_8_WARPS_4_COLUMNS_64
 
 
@@ -321,34 +354,84 @@ def fused_add_rms_norm_backward_batch_invariant_bfloat16(
     rows: int,
     hidden: int,
 ) -> Config:
-    if hidden <= 256:
-        return PERSISTENT_ROWS_16_WARPS_4_PER_SM_4_DEPENDENT
-    if hidden <= 512:
-        return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
     if hidden <= 1024:
-        return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-    if hidden <= 2048:
-        return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+        if hidden <= 256:
+            if hidden <= 128:
+                if hidden <= 64:
+                    if rows >= 2048:
+                        if rows >= 32768:
+                            return (
+                                PERSISTENT_ROWS_32_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT
+                            )
+                        return PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT
+                    if rows >= 260:
+                        return PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT
+                    if rows >= 128:
+                        return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                    return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+                if rows >= 260:
+                    if rows >= 8192:
+                        return PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                    if rows >= 2048:
+                        return PERSISTENT_ROWS_32_WARPS_4_PER_SM_1_DEPENDENT
+                    return BLOCK_ROW_64_WARPS_16_COLUMNS_16
+                if rows >= 128:
+                    return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+                if rows >= 2:
+                    return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+                return BLOCK_ROW_8_WARPS_4_COLUMNS_32
+            if rows >= 128:
+                if rows >= 2048:
+                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+                return BLOCK_ROW_4_WARPS_4_STAGES_3_COLUMNS_16
+            if rows >= 32:
+                return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+            return BLOCK_ROW_4_WARPS_4_COLUMNS_32
+        if hidden <= 512:
+            if rows >= 2048:
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            if rows >= 32:
+                return BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16
+            return BLOCK_ROW_2_WARPS_4_COLUMNS_32
+        if rows >= 2048:
+            return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+        return ROW_WARPS_4_STAGES_3_COLUMNS_16
     if hidden <= 4096:
-        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+        if hidden <= 2048:
+            if rows >= 512:
+                if rows >= 2048:
+                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                return ROW_WARPS_4_STAGES_3_COLUMNS_16
+            if rows >= 32:
+                return ROW_WARPS_4_COLUMNS_16
+            return ROW_WARPS_4_COLUMNS_64
+        if rows >= 2048:
+            return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+        if rows >= 128:
+            return ROW_WARPS_4_COLUMNS_16
+        return ROW_WARPS_4_COLUMNS_64
     if hidden <= 8192:
-        return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-    return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+        if rows >= 512:
+            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+        return ROW_WARPS_8_COLUMNS_64
+    if rows >= 128:
+        return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+    return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
 
 
 def fused_add_rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 128:
         if rows >= 2:
             if hidden <= 64:
-                if rows >= 8:
+                if rows >= 6:
                     return BLOCK_ROW_16_WARPS_4
                 return BLOCK_ROW_16_WARPS_8
-            if rows >= 512:
+            if rows >= 384:
                 return BLOCK_ROW_16_WARPS_8
             return BLOCK_ROW_8_WARPS_8
         return BLOCK_ROW_2_WARPS_1
     if hidden <= 256:
-        if rows >= 512:
+        if rows >= 768:
             return BLOCK_ROW_16_WARPS_16
         return ROW_WARPS_1
     if hidden <= 1024:
@@ -356,22 +439,22 @@ def fused_add_rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
             return BLOCK_ROW_2_WARPS_2
         return ROW_WARPS_4
     if hidden <= 2048:
-        if rows >= 32:
+        if rows >= 20:
             if rows >= 2048:
                 return ROW_WARPS_2
             return ROW_WARPS_4
         return PARTS_WARPS_8_PER_SM_2
     if hidden <= 8191:
         if rows >= 8:
-            if rows >= 512:
-                if rows >= 2048:
+            if rows >= 384:
+                if rows >= 4096:
                     return SPLIT_2048_WARPS_8
                 if hidden <= 4096:
                     return ROW_WARPS_4
                 return ROW_WARPS_8
             if hidden <= 4096:
                 return ROW_WARPS_8
-            if rows >= 32:
+            if rows >= 20:
                 return BLOCK_ROW_16_WARPS_4
             return PARTS_WARPS_32_PER_SM_1
         if hidden <= 4095:
@@ -394,15 +477,39 @@ def fused_add_rms_norm_forward_batch_invariant_bfloat16(
     rows: int,
     hidden: int,
 ) -> Config:
-    if hidden <= 64:
-        return BLOCK_ROW_8_WARPS_4
-    if hidden <= 128:
-        return BLOCK_ROW_8_WARPS_8
-    if hidden <= 256:
-        return BLOCK_ROW_16_WARPS_16
-    if hidden <= 2944:
+    if hidden <= 2047:
+        if hidden <= 256:
+            if hidden <= 128:
+                if hidden <= 64:
+                    return BLOCK_ROW_8_WARPS_4
+                return BLOCK_ROW_8_WARPS_8
+            if rows >= 2048:
+                return BLOCK_ROW_2_WARPS_1
+            return ROW_WARPS_1
+        if hidden <= 512:
+            return ROW_WARPS_4
+        if rows >= 8192:
+            return BLOCK_ROW_2_WARPS_4
+        if rows >= 2048:
+            return BLOCK_ROW_8_WARPS_4
         return ROW_WARPS_4
+    if hidden <= 8191:
+        if hidden <= 4096:
+            if hidden <= 2048:
+                return PARTS_WARPS_8_PER_SM_2
+            if rows >= 512:
+                if rows >= 8192:
+                    return PARTS_WARPS_8_PER_SM_2
+                return BLOCK_ROW_2_WARPS_8
+            if rows >= 8:
+                return ROW_WARPS_8
+            return PARTS_WARPS_8_PER_SM_2
+        if rows >= 8:
+            return ROW_WARPS_8
+        return PARTS_WARPS_8_PER_SM_2
     if hidden <= 16384:
+        if rows >= 32:
+            return ROW_WARPS_16
         return PARTS_WARPS_16_PER_SM_1
     return PARTS_WARPS_32_PER_SM_1
 

@@ -17,11 +17,12 @@
 #           leaf of the default config, where none that was measured is legal
 # Regret:   qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant
 #           bfloat16: 6 leaves, 4 configs, mean 8.11 %, plain mean 7.81 %, worst 99.0 %,
-#           means low by at most 0.20 %, the best 6-leaf tree of hidden alone on this
-#           grid, cross-validated 15.66 %, plain cross-validated 15.62 %, 1 leaf of the
-#           default config, where none that was measured is legal, costs 8.19 % (worst
-#           99.0 %) beside qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128, at
-#           most, as 35 of 128 shapes are bounds
+#           means low by at most 0.20 %, the best 6-leaf tree of hidden, then rows, with
+#           one order of a row's sum a hidden size on this grid, cross-validated 15.66
+#           %, plain cross-validated 15.62 %, 1 leaf of the default config, where none
+#           that was measured is legal, costs 8.19 % (worst 99.0 %) beside
+#           qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128, at most, as 35 of 128
+#           shapes are bounds
 # Regret:   qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16: 21
 #           leaves (of 29, 1 kept), 14 configs, mean 0.06 %, plain mean 0.07 %, worst
 #           3.7 %, means low by at most 0.01 %, within 0.02 % of the best 21-leaf tree
@@ -29,13 +30,14 @@
 #           extrapolated 9.02 %, 1 leaf of the default config, where none that was
 #           measured is legal
 # Regret:   qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant
-#           bfloat16: 7 leaves, 6 configs, mean 20.50 %, plain mean 18.49 %, worst 171.8
-#           %, means low by at most 0.01 %, the best 7-leaf tree of hidden alone on this
-#           grid, cross-validated 49.89 %, plain cross-validated 46.73 %, 1 leaf of the
-#           default config, where none that was measured is legal, costs 20.43 % (worst
+#           bfloat16: 8 leaves, 7 configs, mean 20.01 %, plain mean 18.15 %, worst 171.8
+#           %, means low by at most 0.01 %, within 0.04 % of the best 8-leaf tree of
+#           hidden, then rows, with one order of a row's sum a hidden size on this grid,
+#           cross-validated 43.12 %, plain cross-validated 42.38 %, 1 leaf of the
+#           default config, where none that was measured is legal, costs 19.94 % (worst
 #           171.8 %) beside
 #           qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128, at most, as
-#           39 of 128 shapes are bounds
+#           41 of 128 shapes are bounds
 # Shared:   qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128 float16: uses bfloat16,
 #           as it has no data of its own
 # Shared:   qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128 float32: uses bfloat16,
@@ -55,7 +57,7 @@
 # Replaced: brought near to the table before it, within the tie; no leaf is slower than
 #           that
 # Format:   3
-# Body:     sha256:9c7e3dfe7aa9835ab349d364fcac556327234a1cda6b84d0fa74a30c416bd5ca
+# Body:     sha256:582e052d2e4c2e59d10ddb3c4ac2bd08f03364bcea48b08bb81c7fe1d2a40843
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -120,32 +122,32 @@ def qk_norm_heads_q_32_heads_k_8_heads_48_rotary_dim_128_bfloat16(
             if rows >= 20:
                 if rows >= 50:
                     if hidden <= 128:
-                        if rows >= 192:
+                        if rows >= 150:
                             if hidden <= 127:
-                                if rows >= 384:
+                                if rows >= 448:
                                     if hidden <= 64:
-                                        if rows >= 6144:
+                                        if rows >= 4608:
                                             return (
                                                 BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_16
                                             )
                                         return BLOCK_ROW_32_WARPS_4
                                     if rows >= 768:
                                         if hidden <= 100:
-                                            if rows >= 11264:
+                                            if rows >= 8704:
                                                 return BLOCK_ROW_8_WARPS_1
                                             return BLOCK_ROW_16_WARPS_4
                                         return BLOCK_ROW_16_WARPS_4
                                     return BLOCK_ROW_32_WARPS_8
                                 return BLOCK_ROW_16_WARPS_4
-                            if rows >= 1536:
-                                if rows >= 23552:
+                            if rows >= 1792:
+                                if rows >= 18432:
                                     return BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_16
                                 return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_16
                             return BLOCK_ROW_16_WARPS_4
                         if hidden <= 64:
                             return BLOCK_ROW_16_WARPS_4
                         return BLOCK_ROW_8_WARPS_4
-                    if rows >= 6144:
+                    if rows >= 8192:
                         return BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_4
                     return BLOCK_ROW_16_WARPS_4
                 return BLOCK_ROW_16_WARPS_8
@@ -155,10 +157,10 @@ def qk_norm_heads_q_32_heads_k_8_heads_48_rotary_dim_128_bfloat16(
         return BLOCK_ROW_4_WARPS_4
     if hidden <= 256:
         if rows >= 10:
-            if rows >= 100:
+            if rows >= 80:
                 if hidden <= 255:
                     return BLOCK_ROW_16_WARPS_4
-                if rows >= 23552:
+                if rows >= 25600:
                     return BLOCK_ROW_16_WARPS_8_PROGRAMS_PER_SM_16
                 return BLOCK_ROW_16_WARPS_8
             return BLOCK_ROW_8_WARPS_8
@@ -170,15 +172,15 @@ def qk_norm_heads_q_32_heads_k_8_heads_48_rotary_dim_128_batch_invariant_bfloat1
     rows: int,
     hidden: int,
 ) -> Config:
-    if hidden <= 64:
-        return BLOCK_ROW_32_WARPS_4
-    if hidden <= 90:
-        return BLOCK_ROW_16_WARPS_4
     if hidden <= 100:
+        if hidden <= 90:
+            if hidden <= 64:
+                return BLOCK_ROW_32_WARPS_4
+            return BLOCK_ROW_16_WARPS_4
         return BLOCK_ROW_32_WARPS_4
-    if hidden <= 255:
-        return BLOCK_ROW_16_WARPS_4
     if hidden <= 256:
+        if hidden <= 255:
+            return BLOCK_ROW_16_WARPS_4
         return BLOCK_ROW_16_WARPS_8
     return WARPS_32
 
@@ -188,7 +190,7 @@ def qk_norm_backward_heads_q_32_heads_k_8_heads_48_rotary_dim_128_bfloat16(
     hidden: int,
 ) -> Config:
     if hidden <= 256:
-        if rows >= 50:
+        if rows >= 34:
             if hidden <= 255:
                 if rows >= 100:
                     if hidden <= 128:
@@ -199,15 +201,15 @@ def qk_norm_backward_heads_q_32_heads_k_8_heads_48_rotary_dim_128_bfloat16(
                         return BLOCK_ROW_32_WARPS_2_PROGRAMS_PER_SM_4
                     if rows >= 192:
                         if hidden <= 180:
-                            if rows >= 23552:
+                            if rows >= 18432:
                                 return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_16
                             return BLOCK_ROW_8_WARPS_4_PROGRAMS_PER_SM_4
-                        if rows >= 768:
+                        if rows >= 896:
                             return BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_16
                         return BLOCK_ROW_4_WARPS_2_STAGES_3_PROGRAMS_PER_SM_4
                     return BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4
                 return BLOCK_ROW_16_WARPS_1_PROGRAMS_PER_SM_16
-            if rows >= 192:
+            if rows >= 170:
                 return BLOCK_ROW_4_WARPS_2_STAGES_3_PROGRAMS_PER_SM_4
             return BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4
         if hidden <= 180:
@@ -216,13 +218,13 @@ def qk_norm_backward_heads_q_32_heads_k_8_heads_48_rotary_dim_128_bfloat16(
             if hidden <= 64:
                 return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16
             if hidden <= 128:
-                if rows >= 6:
+                if rows >= 5:
                     return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
                 return WARPS_1_PROGRAMS_PER_SM_4
             return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16
         if rows >= 2:
             if hidden <= 255:
-                if rows >= 20:
+                if rows >= 25:
                     return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
                 return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16
             return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16
@@ -234,18 +236,20 @@ def qk_norm_backward_heads_q_32_heads_k_8_heads_48_rotary_dim_128_batch_invarian
     rows: int,
     hidden: int,
 ) -> Config:
-    if hidden <= 64:
-        return BLOCK_ROW_32_WARPS_2_PROGRAMS_PER_SM_4
-    if hidden <= 100:
-        return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4
-    if hidden <= 127:
-        return BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_4
     if hidden <= 128:
+        if hidden <= 100:
+            if hidden <= 64:
+                return BLOCK_ROW_32_WARPS_2_PROGRAMS_PER_SM_4
+            return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4
+        if hidden <= 127:
+            return BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_4
         return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4
-    if hidden <= 255:
-        return BLOCK_ROW_8_WARPS_4_PROGRAMS_PER_SM_4
     if hidden <= 256:
-        return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16
+        if hidden <= 180:
+            return BLOCK_ROW_8_WARPS_4_PROGRAMS_PER_SM_4
+        if rows >= 192:
+            return BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_16
+        return BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4
     return WARPS_32_PROGRAMS_PER_SM_4
 
 

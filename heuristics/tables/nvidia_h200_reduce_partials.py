@@ -15,7 +15,7 @@
 # Shared:   reduce_partials float16: uses bfloat16, as it has no data of its own
 # Shared:   reduce_partials float32: uses bfloat16, as it has no data of its own
 # Format:   3
-# Body:     sha256:5348e685d9d4cb52e109daa26ba40b201dfff0949647872df352b9ebc86ebfa3
+# Body:     sha256:c4ec13bb2c2708980181081992ed03d922ed44610da94a4e20371bdec39ef743
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -47,14 +47,14 @@ BLOCK_ROW_256_BLOCK_COL_32_WARPS_8 = Config(256, 32, 8)
 
 
 def reduce_partials_bfloat16(rows: int, hidden: int) -> Config:
-    if rows >= 32:
-        if rows >= 100:
-            if rows >= 192:
+    if rows >= 20:
+        if rows >= 120:
+            if rows >= 140:
                 if hidden <= 1024:
                     return BLOCK_ROW_128_BLOCK_COL_8_WARPS_8
                 if rows >= 260:
                     if hidden <= 2944:
-                        if rows >= 512:
+                        if rows >= 384:
                             return BLOCK_ROW_128_BLOCK_COL_8_WARPS_8
                         return BLOCK_ROW_256_BLOCK_COL_8_WARPS_8
                     if hidden <= 8192:

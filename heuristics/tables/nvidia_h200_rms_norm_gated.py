@@ -3,33 +3,33 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:ae798295d8a531839ef07eaae47d1c911a4aa09a4511ae03093861404cc3fe38
-#           (12844 measurements, 2026-11-23)
+# Data:     sha256:c42148ebc4cb96e1d855046a3681f441f1a5bf3f3fe4e4ff9ca148e534127d69
+#           (16753 measurements, 2026-11-23)
 # Kernels:  rms_norm_gated_backward
-#           sha256:1699359d0a160d9348084fe56fe7f23ccc55857fe1d3d2e4df45d479ceb88ed2
+#           sha256:271e9f1fe96ecddb2e745d4473c8757ec51b56f66200e3f3c06464cf2e7ddbf4
 # Kernels:  rms_norm_gated_forward
 #           sha256:091c9d3688b1ab695a5646ba7d15ea9f06bcc63e0ad0830ad51271680b4b9054
 # Measured: rows 1 to 1449144, hidden 64 to 8192
-# Regret:   rms_norm_gated_backward bfloat16: 37 leaves (of 40), 26 configs, mean 0.21
-#           %, plain mean 0.60 %, worst 8.6 %, means low by at most 0.38 %, within 0.02
-#           % of the best 37-leaf tree on this grid, cross-validated 1.91 %, plain
-#           cross-validated 1.99 %, extrapolated 7.01 %
-# Regret:   rms_norm_gated_backward:batch_invariant bfloat16: 8 leaves, 8 configs, mean
-#           11.34 %, plain mean 11.28 %, worst 147.1 %, means low by at most 0.38 %,
-#           within 0.08 % of the best 8-leaf tree of hidden alone on this grid,
-#           cross-validated 13.14 %, plain cross-validated 12.81 %, costs 11.11 % (worst
-#           147.1 %) beside rms_norm_gated_backward, at most, as 53 of 215 shapes are
-#           bounds
+# Regret:   rms_norm_gated_backward bfloat16: 40 leaves (of 40, 9 kept), 30 configs,
+#           mean 1.05 %, plain mean 1.46 %, worst 25.9 %, means low by at most 0.40 %,
+#           within 0.49 % of the best 40-leaf tree on this grid, cross-validated 5.64 %,
+#           plain cross-validated 4.79 %, extrapolated 7.74 %
+# Regret:   rms_norm_gated_backward:batch_invariant bfloat16: 38 leaves, 36 configs,
+#           mean 4.20 %, plain mean 3.10 %, worst 29.8 %, means low by at most 0.40 %,
+#           within 0.05 % of the best 38-leaf tree of hidden, then rows, with one order
+#           of a row's sum a hidden size on this grid, cross-validated 12.64 %, plain
+#           cross-validated 11.28 %, costs 3.12 % (worst 24.7 %) beside
+#           rms_norm_gated_backward, at most, as 7 of 215 shapes are bounds
 # Regret:   rms_norm_gated_forward bfloat16: 36 leaves (of 40), 23 configs, mean 0.18 %,
 #           plain mean 0.29 %, worst 7.6 %, means low by at most 0.21 %, within 0.03 %
 #           of the best 36-leaf tree on this grid, cross-validated 1.90 %, plain
 #           cross-validated 1.72 %, extrapolated 3.22 %
-# Regret:   rms_norm_gated_forward:batch_invariant bfloat16: 19 leaves, 14 configs, mean
-#           12.61 %, plain mean 11.25 %, worst 98.9 %, means low by at most 0.21 %,
-#           within 0.05 % of the best 19-leaf tree of hidden alone on this grid,
-#           cross-validated 30.03 %, plain cross-validated 30.22 %, costs 12.41 % (worst
-#           98.9 %) beside rms_norm_gated_forward, at most, as 68 of 338 shapes are
-#           bounds
+# Regret:   rms_norm_gated_forward:batch_invariant bfloat16: 37 leaves, 25 configs, mean
+#           6.99 %, plain mean 7.34 %, worst 159.5 %, means low by at most 0.21 %,
+#           within 0.05 % of the best 37-leaf tree of hidden, then rows, with one order
+#           of a row's sum a hidden size on this grid, cross-validated 12.22 %, plain
+#           cross-validated 13.47 %, costs 6.80 % (worst 159.5 %) beside
+#           rms_norm_gated_forward, at most, as 35 of 338 shapes are bounds
 # Shared:   rms_norm_gated_backward float16: uses bfloat16, as it has no data of its own
 # Shared:   rms_norm_gated_backward float32: uses bfloat16, as it has no data of its own
 # Shared:   rms_norm_gated_backward:batch_invariant float16: uses bfloat16, as it has no
@@ -45,7 +45,7 @@
 # Replaced: brought near to the table before it, within the tie; no leaf is slower than
 #           that
 # Format:   3
-# Body:     sha256:bfe45bae887013e67ec2d636c502c6524bd393f45ab7ba2ce1298d0e5c74c8ee
+# Body:     sha256:c73391473de78f1215af7eb8bf89df1eac6e2de5734c5314c251218019e46627
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -68,8 +68,9 @@ class Config(NamedTuple):
             multiprocessor; 0 where the grid follows the rows.
         finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
             or columns (own programs).
-        block_col: columns a chunk in split, columns a program with finish columns, else
-            the least columns of held chunks.
+        block_col: columns a chunk in split, split_2 and in parts that sum as split
+            does; columns a program with finish columns, else the least columns of held
+            chunks.
     """
 
     schedule: str
@@ -81,22 +82,26 @@ class Config(NamedTuple):
     block_col: int = 0
 
 
+BLOCK_ROW_2_WARPS_1 = Config("block_row", 2, 1)
 BLOCK_ROW_2_WARPS_1_CHUNKS_16 = Config("block_row", 2, 1, 1, 0, "none", 16)
 BLOCK_ROW_2_WARPS_2_CHUNKS_16 = Config("block_row", 2, 2, 1, 0, "none", 16)
+BLOCK_ROW_2_WARPS_4 = Config("block_row", 2, 4)
 BLOCK_ROW_4_WARPS_1 = Config("block_row", 4, 1)
 BLOCK_ROW_4_WARPS_2_CHUNKS_16 = Config("block_row", 4, 2, 1, 0, "none", 16)
+BLOCK_ROW_4_WARPS_4 = Config("block_row", 4, 4)
 BLOCK_ROW_8_WARPS_1 = Config("block_row", 8, 1)
-BLOCK_ROW_8_WARPS_1_CHUNKS_16 = Config("block_row", 8, 1, 1, 0, "none", 16)
 BLOCK_ROW_8_WARPS_2_CHUNKS_16 = Config("block_row", 8, 2, 1, 0, "none", 16)
 BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
 BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
-BLOCK_ROW_16_WARPS_4_CHUNKS_16 = Config("block_row", 16, 4, 1, 0, "none", 16)
+BLOCK_ROW_16_WARPS_8 = Config("block_row", 16, 8)
+BLOCK_ROW_32_WARPS_16 = Config("block_row", 32, 16)
 BLOCK_ROW_64_WARPS_8_CHUNKS_16 = Config("block_row", 64, 8, 1, 0, "none", 16)
+PARTS_WARPS_1_PER_SM_1 = Config("parts", 1, 1, 1, 1)
 PARTS_WARPS_4_PER_SM_1 = Config("parts", 1, 4, 1, 1)
 PARTS_WARPS_4_PER_SM_2 = Config("parts", 1, 4, 1, 2)
 PARTS_WARPS_8_PER_SM_1 = Config("parts", 1, 8, 1, 1)
 PARTS_WARPS_8_PER_SM_2 = Config("parts", 1, 8, 1, 2)
-PERSISTENT_WARPS_1_PER_SM_4_DEPENDENT = Config("persistent", 1, 1, 1, 4, "dependent")
+PERSISTENT_WARPS_1_PER_SM_1_DEPENDENT = Config("persistent", 1, 1, 1, 1, "dependent")
 PERSISTENT_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT = Config(
     "persistent",
     1,
@@ -104,6 +109,16 @@ PERSISTENT_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT = Config(
     3,
     1,
     "dependent",
+)
+PERSISTENT_WARPS_1_STAGES_3_PER_SM_16 = Config("persistent", 1, 1, 3, 16)
+PERSISTENT_WARPS_2_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    1,
+    2,
+    1,
+    1,
+    "dependent",
+    16,
 )
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     "persistent",
@@ -113,8 +128,28 @@ PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     4,
     "dependent",
 )
+PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    1,
+    2,
+    3,
+    4,
+    "dependent",
+    16,
+)
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_4 = Config("persistent", 1, 2, 3, 4)
 PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT = Config("persistent", 1, 4, 1, 1, "dependent")
+PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    1,
+    4,
+    1,
+    1,
+    "dependent",
+    16,
+)
+PERSISTENT_WARPS_4_PER_SM_2_DEPENDENT = Config("persistent", 1, 4, 1, 2, "dependent")
+PERSISTENT_WARPS_4_PER_SM_4_DEPENDENT = Config("persistent", 1, 4, 1, 4, "dependent")
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     "persistent",
     1,
@@ -123,7 +158,34 @@ PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     2,
     "dependent",
 )
+PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    1,
+    4,
+    3,
+    2,
+    "dependent",
+    16,
+)
+PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT = Config(
+    "persistent",
+    1,
+    4,
+    3,
+    4,
+    "dependent",
+)
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_16 = Config("persistent", 1, 4, 3, 16)
+PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT = Config("persistent", 1, 8, 1, 1, "dependent")
+PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    1,
+    8,
+    1,
+    1,
+    "dependent",
+    16,
+)
 PERSISTENT_WARPS_8_PER_SM_2_DEPENDENT = Config("persistent", 1, 8, 1, 2, "dependent")
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     "persistent",
@@ -133,21 +195,66 @@ PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     1,
     "dependent",
 )
-PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT = Config("persistent", 1, 16, 1, 1, "dependent")
-PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT = Config(
+PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    1,
+    8,
+    3,
+    1,
+    "dependent",
+    16,
+)
+PERSISTENT_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    1,
+    8,
+    3,
+    2,
+    "dependent",
+    16,
+)
+PERSISTENT_WARPS_8_STAGES_3_PER_SM_4 = Config("persistent", 1, 8, 3, 4)
+PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    1,
+    16,
+    1,
+    1,
+    "dependent",
+    16,
+)
+PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
     1,
     16,
     3,
     1,
     "dependent",
+    16,
 )
+PERSISTENT_WARPS_32_PER_SM_1_DEPENDENT = Config("persistent", 1, 32, 1, 1, "dependent")
 PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT = Config(
     "persistent",
     2,
     1,
     3,
     1,
+    "dependent",
+)
+PERSISTENT_ROWS_2_WARPS_2_PER_SM_1_DEPENDENT = Config(
+    "persistent",
+    2,
+    2,
+    1,
+    1,
+    "dependent",
+)
+PERSISTENT_ROWS_2_WARPS_2_PER_SM_2_DEPENDENT = Config(
+    "persistent",
+    2,
+    2,
+    1,
+    2,
     "dependent",
 )
 PERSISTENT_ROWS_2_WARPS_2_PER_SM_4_DEPENDENT = Config(
@@ -166,8 +273,16 @@ PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     4,
     "dependent",
 )
+PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    2,
+    2,
+    3,
+    4,
+    "dependent",
+    16,
+)
 PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4 = Config("persistent", 2, 2, 3, 4)
-PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_16 = Config("persistent", 2, 2, 3, 16)
 PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT = Config(
     "persistent",
     2,
@@ -176,12 +291,21 @@ PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT = Config(
     1,
     "dependent",
 )
-PERSISTENT_ROWS_2_WARPS_8_PER_SM_2_DEPENDENT = Config(
+PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT = Config(
+    "persistent",
+    2,
+    4,
+    3,
+    1,
+    "dependent",
+)
+PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_16 = Config("persistent", 2, 4, 3, 16)
+PERSISTENT_ROWS_2_WARPS_8_PER_SM_1_DEPENDENT = Config(
     "persistent",
     2,
     8,
     1,
-    2,
+    1,
     "dependent",
 )
 PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
@@ -208,6 +332,14 @@ PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT = Config(
     2,
     "dependent",
 )
+PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_1_DEPENDENT = Config(
+    "persistent",
+    4,
+    2,
+    3,
+    1,
+    "dependent",
+)
 PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT = Config(
     "persistent",
     4,
@@ -224,6 +356,15 @@ PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     4,
     "dependent",
 )
+PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    4,
+    2,
+    3,
+    4,
+    "dependent",
+    16,
+)
 PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT = Config(
     "persistent",
     4,
@@ -232,29 +373,66 @@ PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT = Config(
     1,
     "dependent",
 )
-PERSISTENT_ROWS_8_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
+PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    4,
+    4,
+    3,
+    2,
+    "dependent",
+    16,
+)
+PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_16 = Config("persistent", 4, 4, 3, 16)
+PERSISTENT_ROWS_8_WARPS_2_PER_SM_1_DEPENDENT = Config(
     "persistent",
     8,
     2,
-    3,
-    4,
+    1,
+    1,
     "dependent",
 )
-PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT = Config(
+PERSISTENT_ROWS_8_WARPS_4_PER_SM_1_DEPENDENT = Config(
     "persistent",
     8,
     4,
     1,
-    2,
+    1,
     "dependent",
 )
-PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT = Config(
+PERSISTENT_ROWS_8_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    8,
+    4,
+    1,
+    1,
+    "dependent",
+    16,
+)
+PERSISTENT_ROWS_8_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    8,
+    4,
+    3,
+    2,
+    "dependent",
+    16,
+)
+PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT = Config(
     "persistent",
     16,
     4,
     1,
-    2,
+    1,
     "dependent",
+)
+PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    16,
+    4,
+    1,
+    1,
+    "dependent",
+    16,
 )
 PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     "persistent",
@@ -264,13 +442,32 @@ PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     2,
     "dependent",
 )
-PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
+PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT = Config(
+    "persistent",
+    16,
+    4,
+    3,
+    4,
+    "dependent",
+)
+PERSISTENT_ROWS_16_WARPS_8_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    16,
+    8,
+    1,
+    4,
+    "dependent",
+    16,
+)
+PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_4 = Config("persistent", 16, 8, 3, 4)
+PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
     32,
     4,
     3,
     2,
     "dependent",
+    16,
 )
 PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT = Config(
     "persistent",
@@ -278,6 +475,14 @@ PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT = Config(
     8,
     1,
     1,
+    "dependent",
+)
+PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT = Config(
+    "persistent",
+    32,
+    8,
+    1,
+    2,
     "dependent",
 )
 ROW_WARPS_1 = Config("row", 1, 1)
@@ -298,59 +503,65 @@ def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> Config:
         if rows >= 2:
             if hidden <= 128:
                 if rows >= 3:
-                    if rows >= 6:
+                    if rows >= 5:
                         if rows >= 10:
-                            if rows >= 1536:
-                                if rows >= 3072:
-                                    if rows >= 11264:
-                                        if hidden <= 64:
-                                            return PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                                        return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                                    return PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT
-                                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
-                            if hidden <= 64:
-                                if rows >= 20:
-                                    return PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT
-                                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
-                            if rows >= 768:
-                                return PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT
-                            return PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT
-                        return PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT
+                            if rows >= 23:
+                                if rows >= 1152:
+                                    if rows >= 2560:
+                                        if rows >= 11264:
+                                            if hidden <= 127:
+                                                return PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+                                            return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                                        return PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT
+                                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
+                                if hidden <= 64:
+                                    return PERSISTENT_ROWS_8_WARPS_4_PER_SM_1_DEPENDENT
+                                if rows >= 768:
+                                    return PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT
+                                return PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT
+                            return (
+                                PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
+                            )
+                        return PERSISTENT_ROWS_8_WARPS_4_PER_SM_1_DEPENDENT
                     return PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT
                 return PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT
             if rows >= 3:
                 if hidden <= 256:
-                    if rows >= 6:
+                    if rows >= 5:
                         if rows >= 768:
-                            if rows >= 11264:
+                            if rows >= 9216:
                                 return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
                             return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT
                         return PERSISTENT_ROWS_2_WARPS_2_PER_SM_4_DEPENDENT
-                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                if rows >= 192:
-                    if rows >= 1536:
-                        if hidden <= 512:
-                            return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT
+                if rows >= 170:
+                    if rows >= 300:
                         if hidden <= 2047:
-                            return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    if hidden <= 511:
-                        return PERSISTENT_ROWS_2_WARPS_8_PER_SM_2_DEPENDENT
-                    if hidden <= 2048:
-                        if rows >= 384:
+                            if rows >= 1152:
+                                if rows >= 23552:
+                                    if hidden <= 512:
+                                        return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+                                    return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+                                if hidden <= 512:
+                                    return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                                return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
                             if hidden <= 1023:
                                 return PERSISTENT_ROWS_2_WARPS_2_PER_SM_4_DEPENDENT
                             return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                        if hidden <= 1024:
-                            return PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT
+                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+                    if hidden <= 512:
+                        return PERSISTENT_ROWS_2_WARPS_8_PER_SM_1_DEPENDENT
+                    if hidden <= 1024:
+                        return PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT
+                    if hidden <= 2048:
                         return PERSISTENT_WARPS_8_PER_SM_2_DEPENDENT
                     return PERSISTENT_ROWS_2_WARPS_16_PER_SM_1_DEPENDENT
                 if hidden <= 1024:
                     return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT
-                return PERSISTENT_WARPS_8_PER_SM_2_DEPENDENT
+                return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
             return PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT
         if hidden <= 64:
-            return PERSISTENT_WARPS_1_PER_SM_4_DEPENDENT
+            return PERSISTENT_WARPS_1_PER_SM_1_DEPENDENT
         if hidden <= 128:
             return PERSISTENT_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT
         if hidden <= 512:
@@ -358,32 +569,100 @@ def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> Config:
         return PERSISTENT_WARPS_8_PER_SM_2_DEPENDENT
     if hidden <= 8192:
         if rows >= 192:
-            if hidden <= 4096:
-                if rows >= 768:
+            if rows >= 1024:
+                if hidden <= 4096:
                     return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-                return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-            return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
-        if hidden <= 8191:
-            return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
-        return PERSISTENT_WARPS_8_PER_SM_2_DEPENDENT
-    return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+                if hidden <= 8191:
+                    return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
+                return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
+            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
+        if hidden <= 4096:
+            return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT_CHUNKS_16
+        return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
+    return PERSISTENT_WARPS_32_PER_SM_1_DEPENDENT
 
 
 def rms_norm_gated_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 127:
-        return PERSISTENT_ROWS_8_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-    if hidden <= 256:
-        return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-    if hidden <= 512:
-        return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
     if hidden <= 1024:
-        return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+        if hidden <= 128:
+            if hidden <= 127:
+                if hidden <= 64:
+                    if rows >= 3072:
+                        if rows >= 23552:
+                            return (
+                                PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
+                            )
+                        return PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT
+                    if rows >= 10:
+                        return PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT
+                    return PERSISTENT_ROWS_8_WARPS_2_PER_SM_1_DEPENDENT
+                if rows >= 93184:
+                    return PERSISTENT_ROWS_16_WARPS_8_PER_SM_4_DEPENDENT_CHUNKS_16
+                if rows >= 100:
+                    return (
+                        PERSISTENT_ROWS_8_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+                    )
+                return PERSISTENT_ROWS_8_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
+            if rows >= 1536:
+                if rows >= 11264:
+                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                return PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT
+            if rows >= 3:
+                return PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT
+            return PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT
+        if hidden <= 512:
+            if hidden <= 256:
+                if rows >= 768:
+                    if rows >= 93184:
+                        return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+                    if rows >= 11264:
+                        return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT
+                if rows >= 6:
+                    return PERSISTENT_ROWS_2_WARPS_2_PER_SM_2_DEPENDENT
+                if rows >= 3:
+                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_1_DEPENDENT
+                return PERSISTENT_ROWS_2_WARPS_2_PER_SM_1_DEPENDENT
+            if rows >= 1536:
+                if rows >= 23552:
+                    return (
+                        PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+                    )
+                return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+            if rows >= 50:
+                return PERSISTENT_ROWS_2_WARPS_2_PER_SM_4_DEPENDENT
+            return PERSISTENT_WARPS_2_PER_SM_1_DEPENDENT_CHUNKS_16
+        if rows >= 768:
+            if rows >= 46080:
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+            return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
+        if rows >= 3:
+            return PERSISTENT_WARPS_4_PER_SM_4_DEPENDENT
+        if rows >= 2:
+            return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT
+        return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
     if hidden <= 4096:
-        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-    if hidden <= 8191:
-        return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+        if hidden <= 4095:
+            if hidden <= 2048:
+                if rows >= 3:
+                    if rows >= 384:
+                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    return PERSISTENT_WARPS_4_PER_SM_2_DEPENDENT
+                if rows >= 2:
+                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT
+                return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT
+            if rows >= 100:
+                return PERSISTENT_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+            return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
+        if rows >= 768:
+            return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+        if rows >= 192:
+            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+        return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
     if hidden <= 8192:
-        return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+        if rows >= 100:
+            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
+        return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
     return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
 
 
@@ -393,39 +672,39 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
             return BLOCK_ROW_8_WARPS_1
         return BLOCK_ROW_8_WARPS_4
     if hidden <= 128:
-        if rows >= 1536:
-            if rows >= 3072:
+        if rows >= 1088:
+            if rows >= 4096:
                 if hidden <= 127:
-                    if rows >= 6144:
+                    if rows >= 11264:
                         return BLOCK_ROW_8_WARPS_2_CHUNKS_16
                     return BLOCK_ROW_4_WARPS_1
                 return BLOCK_ROW_4_WARPS_1
             return BLOCK_ROW_8_WARPS_8
         return ROW_WARPS_1
     if hidden <= 256:
-        if rows >= 100:
-            if rows >= 1536:
+        if rows >= 80:
+            if rows >= 1152:
                 if hidden <= 180:
-                    if rows >= 93184:
+                    if rows >= 131072:
                         return BLOCK_ROW_64_WARPS_8_CHUNKS_16
                     return BLOCK_ROW_4_WARPS_2_CHUNKS_16
                 return BLOCK_ROW_2_WARPS_1_CHUNKS_16
             return ROW_WARPS_1
         return ROW_WARPS_2
     if hidden <= 512:
-        if rows >= 384:
-            if rows >= 6144:
+        if rows >= 320:
+            if rows >= 8192:
                 return BLOCK_ROW_2_WARPS_1_CHUNKS_16
             return ROW_WARPS_1_CHUNKS_16
         return PARTS_WARPS_4_PER_SM_1
     if hidden <= 1024:
-        if rows >= 768:
+        if rows >= 576:
             if hidden <= 768:
                 return ROW_WARPS_1_CHUNKS_16
-            if rows >= 3072:
+            if rows >= 4096:
                 if hidden <= 1023:
                     return BLOCK_ROW_2_WARPS_1_CHUNKS_16
-                if rows >= 93184:
+                if rows >= 66560:
                     return BLOCK_ROW_2_WARPS_2_CHUNKS_16
                 return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4
             return PARTS_WARPS_4_PER_SM_1
@@ -433,19 +712,19 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 8192:
         if rows >= 50:
             if hidden <= 1280:
-                if rows >= 6144:
+                if rows >= 5120:
                     return BLOCK_ROW_2_WARPS_1_CHUNKS_16
                 return ROW_WARPS_4_CHUNKS_16
-            if rows >= 192:
+            if rows >= 256:
                 if hidden <= 1536:
                     return ROW_WARPS_4_CHUNKS_16
                 if hidden <= 2047:
                     return PARTS_WARPS_4_PER_SM_1
-                if rows >= 768:
+                if rows >= 896:
                     if hidden <= 5120:
                         if rows >= 1536:
                             if hidden <= 2048:
-                                if rows >= 46080:
+                                if rows >= 65536:
                                     return SPLIT_1024_WARPS_4
                                 return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4
                             if hidden <= 2560:
@@ -462,42 +741,78 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
 
 
 def rms_norm_gated_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 90:
-        return BLOCK_ROW_8_WARPS_1_CHUNKS_16
-    if hidden <= 127:
-        return BLOCK_ROW_16_WARPS_4_CHUNKS_16
-    if hidden <= 128:
-        return BLOCK_ROW_4_WARPS_1
-    if hidden <= 180:
-        return BLOCK_ROW_4_WARPS_2_CHUNKS_16
-    if hidden <= 320:
-        return BLOCK_ROW_2_WARPS_1_CHUNKS_16
-    if hidden <= 768:
-        return ROW_WARPS_1_CHUNKS_16
-    if hidden <= 1023:
-        return BLOCK_ROW_2_WARPS_1_CHUNKS_16
-    if hidden <= 1024:
-        return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_16
     if hidden <= 1280:
+        if hidden <= 320:
+            if hidden <= 180:
+                if hidden <= 128:
+                    if hidden <= 64:
+                        if rows >= 185344:
+                            if rows >= 524288:
+                                return BLOCK_ROW_32_WARPS_16
+                            return PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_4
+                        if rows >= 768:
+                            return BLOCK_ROW_16_WARPS_8
+                        return BLOCK_ROW_8_WARPS_4
+                    if rows >= 185344:
+                        return BLOCK_ROW_8_WARPS_1
+                    if rows >= 3072:
+                        return BLOCK_ROW_4_WARPS_1
+                    return BLOCK_ROW_2_WARPS_1
+                return BLOCK_ROW_4_WARPS_2_CHUNKS_16
+            if hidden <= 256:
+                if rows >= 1536:
+                    return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+                return PARTS_WARPS_1_PER_SM_1
+            if rows >= 6144:
+                return PERSISTENT_WARPS_1_STAGES_3_PER_SM_16
+            return PARTS_WARPS_1_PER_SM_1
+        if hidden <= 1023:
+            if hidden <= 768:
+                if hidden <= 512:
+                    if rows >= 23552:
+                        return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+                    return ROW_WARPS_1_CHUNKS_16
+                return ROW_WARPS_1_CHUNKS_16
+            if rows >= 6:
+                return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+            return ROW_WARPS_1_CHUNKS_16
+        if hidden <= 1024:
+            if rows >= 46080:
+                if rows >= 185344:
+                    return BLOCK_ROW_4_WARPS_4
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_16
+            if rows >= 23552:
+                return BLOCK_ROW_4_WARPS_4
+            return PARTS_WARPS_4_PER_SM_1
         return PARTS_WARPS_4_PER_SM_2
-    if hidden <= 1536:
-        return ROW_WARPS_4_CHUNKS_16
-    if hidden <= 2047:
-        return PARTS_WARPS_4_PER_SM_2
-    if hidden <= 2048:
-        return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4
-    if hidden <= 2560:
-        return ROW_WARPS_4_CHUNKS_16
-    if hidden <= 3072:
-        return ROW_WARPS_8_CHUNKS_16
     if hidden <= 4095:
+        if hidden <= 2560:
+            if hidden <= 2048:
+                if hidden <= 1536:
+                    return ROW_WARPS_4_CHUNKS_16
+                if rows >= 3072:
+                    if rows >= 11264:
+                        return BLOCK_ROW_2_WARPS_4
+                    return PARTS_WARPS_4_PER_SM_1
+                if rows >= 1536:
+                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_16
+                return PARTS_WARPS_4_PER_SM_2
+            return ROW_WARPS_4_CHUNKS_16
+        if hidden <= 3072:
+            return ROW_WARPS_8_CHUNKS_16
         return ROW_WARPS_4_CHUNKS_16
-    if hidden <= 4096:
-        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_16
-    if hidden <= 5120:
-        return ROW_WARPS_8_CHUNKS_16
     if hidden <= 8191:
+        if hidden <= 5120:
+            if hidden <= 4096:
+                if rows >= 100:
+                    return PERSISTENT_WARPS_4_STAGES_3_PER_SM_16
+                return PARTS_WARPS_4_PER_SM_2
+            return ROW_WARPS_8_CHUNKS_16
         return ROW_WARPS_16_CHUNKS_16
+    if hidden <= 8192:
+        if rows >= 384:
+            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_4
+        return PARTS_WARPS_8_PER_SM_2
     return SPLIT_4096_WARPS_16
 
 

@@ -22,45 +22,49 @@
 #           plain cross-validated 1.74 %, extrapolated 7.12 %
 # Regret:   rms_norm_quantize_fp8_block:batch_invariant bfloat16: 13 leaves, 11 configs,
 #           mean 11.33 %, plain mean 11.55 %, worst 58.2 %, means low by at most 0.46 %,
-#           the best 13-leaf tree of hidden alone on this grid, cross-validated 15.09 %,
-#           plain cross-validated 15.62 %, costs 11.63 % (worst 58.2 %) beside
-#           rms_norm_quantize_fp8_block, at most, as 3 of 163 shapes are bounds
+#           the best 13-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 15.75 %, plain cross-validated
+#           15.95 %, costs 11.63 % (worst 58.2 %) beside rms_norm_quantize_fp8_block, at
+#           most, as 3 of 163 shapes are bounds
 # Regret:   rms_norm_quantize_fp8_row bfloat16: 31 leaves (of 40, 3 kept), 17 configs,
 #           mean -0.13 %, plain mean -0.04 %, worst 2.0 %, means low by at most 0.23 %,
 #           within 0.03 % of the best 31-leaf tree on this grid, cross-validated 0.77 %,
 #           plain cross-validated 0.87 %, extrapolated 3.05 %
 # Regret:   rms_norm_quantize_fp8_row:batch_invariant bfloat16: 9 leaves, 6 configs,
 #           mean 5.73 %, plain mean 5.24 %, worst 132.9 %, means low by at most 0.23 %,
-#           the best 9-leaf tree of hidden alone on this grid, cross-validated 6.07 %,
-#           plain cross-validated 5.65 %, costs 5.87 % (worst 132.9 %) beside
-#           rms_norm_quantize_fp8_row, at most, as 13 of 282 shapes are bounds
+#           the best 9-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 4.55 %, plain cross-validated 4.27
+#           %, costs 5.87 % (worst 132.9 %) beside rms_norm_quantize_fp8_row, at most,
+#           as 13 of 282 shapes are bounds
 # Regret:   rms_norm_quantize_fp8_static bfloat16: 38 leaves (of 40, 3 kept), 23
 #           configs, mean -0.09 %, plain mean -0.04 %, worst 3.6 %, means low by at most
 #           0.26 %, within 0.01 % of the best 38-leaf tree on this grid, cross-validated
 #           1.62 %, plain cross-validated 1.65 %, extrapolated 1.87 %
 # Regret:   rms_norm_quantize_fp8_static:batch_invariant bfloat16: 8 leaves, 7 configs,
 #           mean 7.62 %, plain mean 7.01 %, worst 38.0 %, means low by at most 0.26 %,
-#           the best 8-leaf tree of hidden alone on this grid, cross-validated 10.13 %,
-#           plain cross-validated 9.09 %, costs 7.71 % (worst 38.0 %) beside
-#           rms_norm_quantize_fp8_static, at most, as 16 of 159 shapes are bounds
+#           the best 8-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 11.41 %, plain cross-validated
+#           10.07 %, costs 7.71 % (worst 38.0 %) beside rms_norm_quantize_fp8_static, at
+#           most, as 16 of 159 shapes are bounds
 # Regret:   rms_norm_quantize_fp8_transpose bfloat16: 33 leaves (of 40, 2 kept), 19
 #           configs, mean -0.02 %, plain mean 0.03 %, worst 2.5 %, means low by at most
 #           0.22 %, within 0.02 % of the best 33-leaf tree on this grid, cross-validated
 #           1.42 %, plain cross-validated 1.60 %, extrapolated 4.17 %
-# Regret:   rms_norm_quantize_fp8_transpose:batch_invariant bfloat16: 13 leaves, 11
-#           configs, mean 7.79 %, plain mean 7.60 %, worst 132.6 %, means low by at most
-#           0.22 %, the best 13-leaf tree of hidden alone on this grid, cross-validated
-#           14.43 %, plain cross-validated 15.44 %, costs 7.82 % (worst 133.0 %) beside
-#           rms_norm_quantize_fp8_transpose, at most, as 25 of 163 shapes are bounds
+# Regret:   rms_norm_quantize_fp8_transpose:batch_invariant bfloat16: 32 leaves, 22
+#           configs, mean 5.77 %, plain mean 5.87 %, worst 62.7 %, means low by at most
+#           0.22 %, the best 32-leaf tree of hidden, then rows, with one order of a
+#           row's sum a hidden size on this grid, cross-validated 14.73 %, plain
+#           cross-validated 16.16 %, costs 5.80 % (worst 62.7 %) beside
+#           rms_norm_quantize_fp8_transpose, at most, as 20 of 163 shapes are bounds
 # Regret:   transpose_fp8 bfloat16: 22 leaves (of 40), 7 configs, mean -0.44 %, plain
 #           mean -0.44 %, worst 2.2 %, means low by at most 0.55 %, within 0.01 % of the
 #           best 22-leaf tree on this grid, cross-validated 0.94 %, plain
 #           cross-validated 0.93 %, extrapolated 0.48 %
-# Regret:   transpose_fp8:batch_invariant bfloat16: 1 leaf, 1 config, mean 1.80 %, plain
-#           mean 1.38 %, worst 13.0 %, means low by at most 0.55 %, the best 1-leaf tree
-#           of hidden alone on this grid, cross-validated 1.57 %, plain cross-validated
-#           1.21 %, costs 2.25 % (worst 15.3 %) beside transpose_fp8, at most, as 5 of
-#           91 shapes are bounds
+# Regret:   transpose_fp8:batch_invariant bfloat16: 25 leaves, 11 configs, mean -0.40 %,
+#           plain mean -0.40 %, worst 2.2 %, means low by at most 0.55 %, the best
+#           25-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated -0.02 %, plain cross-validated 0.00 %,
+#           costs 0.04 % (worst 1.5 %) beside transpose_fp8
 # Shared:   rms_norm_quantize_fp8_block float16: uses bfloat16, as it has no data of its
 #           own
 # Shared:   rms_norm_quantize_fp8_block float32: uses bfloat16, as it has no data of its
@@ -96,7 +100,7 @@
 # Replaced: brought near to the table before it, within the tie; no leaf is slower than
 #           that
 # Format:   3
-# Body:     sha256:6801bc8d427cf910e1401a817d5204376877552cfec85b11962d7201bed807ec
+# Body:     sha256:67f6d399818665e391237fc061bcf4aaec0b1334d5c27b2cc15ddfec55ae74a2
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -474,6 +478,30 @@ TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_
     64,
     4,
 )
+TRANSPOSING_BLOCK_ROW_BLOCK_ROW_8_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+    "block_row",
+    8,
+    4,
+    1,
+    0,
+    0,
+    "atomic",
+    64,
+    64,
+    4,
+)
+TRANSPOSING_BLOCK_ROW_BLOCK_ROW_8_WARPS_4_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+    "block_row",
+    8,
+    4,
+    1,
+    0,
+    0,
+    "reduce",
+    64,
+    64,
+    4,
+)
 TRANSPOSING_BLOCK_ROW_BLOCK_ROW_16_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
     "block_row",
     16,
@@ -486,6 +514,18 @@ TRANSPOSING_BLOCK_ROW_BLOCK_ROW_16_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL
     64,
     4,
 )
+TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_1_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+    "persistent",
+    1,
+    1,
+    4,
+    1,
+    0,
+    "reduce",
+    64,
+    64,
+    4,
+)
 TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
     "persistent",
     1,
@@ -494,6 +534,30 @@ TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_6
     8,
     0,
     "atomic",
+    64,
+    64,
+    4,
+)
+TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+    "persistent",
+    1,
+    1,
+    4,
+    16,
+    0,
+    "atomic",
+    64,
+    64,
+    4,
+)
+TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+    "persistent",
+    1,
+    1,
+    4,
+    16,
+    0,
+    "reduce",
     64,
     64,
     4,
@@ -570,6 +634,18 @@ TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS
     32,
     4,
 )
+TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_4 = TransposingConfig(
+    "row",
+    1,
+    8,
+    1,
+    0,
+    0,
+    "atomic",
+    32,
+    128,
+    4,
+)
 TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = TransposingConfig(
     "row",
     1,
@@ -581,6 +657,18 @@ TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARP
     32,
     128,
     8,
+)
+TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_2 = TransposingConfig(
+    "row",
+    1,
+    8,
+    1,
+    0,
+    0,
+    "atomic",
+    64,
+    128,
+    2,
 )
 TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = TransposingConfig(
     "row",
@@ -605,6 +693,30 @@ TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARP
     64,
     256,
     8,
+)
+TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = TransposingConfig(
+    "row",
+    1,
+    8,
+    1,
+    0,
+    0,
+    "atomic",
+    128,
+    128,
+    8,
+)
+TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_16 = TransposingConfig(
+    "row",
+    1,
+    8,
+    1,
+    0,
+    0,
+    "atomic",
+    128,
+    128,
+    16,
 )
 TRANSPOSING_ROW_WARPS_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
     "row",
@@ -638,6 +750,18 @@ TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_6
     0,
     1024,
     "atomic",
+    64,
+    64,
+    4,
+)
+TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+    "split",
+    1,
+    4,
+    1,
+    0,
+    1024,
+    "reduce",
     64,
     64,
     4,
@@ -719,13 +843,17 @@ TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8 = TransposeConfig(32, 64, 8)
 TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_4 = TransposeConfig(32, 128, 4)
 TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8 = TransposeConfig(32, 128, 8)
 TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_256_WARPS_8 = TransposeConfig(32, 256, 8)
+TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_32_WARPS_8 = TransposeConfig(64, 32, 8)
+TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_4 = TransposeConfig(64, 128, 4)
 TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8 = TransposeConfig(64, 128, 8)
+TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_4 = TransposeConfig(64, 256, 4)
 TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8 = TransposeConfig(64, 256, 8)
+TRANSPOSE_BLOCK_ROW_128_BLOCK_COL_32_WARPS_8 = TransposeConfig(128, 32, 8)
 
 
 def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConfig:
     if hidden <= 256:
-        if rows >= 2048:
+        if rows >= 1280:
             if rows >= 131072:
                 return QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_1
             return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
@@ -752,8 +880,8 @@ def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConf
                         return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2
                     return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2
                 if hidden <= 2048:
-                    if rows >= 2048:
-                        if rows >= 8192:
+                    if rows >= 1280:
+                        if rows >= 12288:
                             if hidden <= 1536:
                                 if rows >= 32768:
                                     if hidden <= 1280:
@@ -761,7 +889,7 @@ def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConf
                                     return QUANTIZE_SPLIT_WARPS_1_BLOCK_COL_512
                                 return QUANTIZE_PERSISTENT_WARPS_2_STAGES_4_PROGRAMS_PER_SM_8
                             if hidden <= 2047:
-                                if rows >= 32768:
+                                if rows >= 19456:
                                     return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
                                 return QUANTIZE_PERSISTENT_WARPS_2_STAGES_4_PROGRAMS_PER_SM_8
                             return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
@@ -773,7 +901,7 @@ def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConf
                     if hidden <= 2944:
                         return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
                     if hidden <= 3072:
-                        if rows >= 8192:
+                        if rows >= 16384:
                             return QUANTIZE_SPLIT_WARPS_2_BLOCK_COL_1024
                         return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
                     return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
@@ -783,22 +911,22 @@ def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConf
             return QUANTIZE_ROW_WARPS_8
         return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2
     if hidden <= 6144:
-        if rows >= 512:
+        if rows >= 1024:
             if hidden <= 5632:
                 return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
-            if rows >= 2048:
+            if rows >= 1280:
                 return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
             return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_2048
         return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1
     if hidden <= 8192:
-        if rows >= 8192:
+        if rows >= 11264:
             if hidden <= 8191:
                 return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
             return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_4096
         return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1
     if hidden <= 14336:
-        if rows >= 128:
-            if rows >= 2048:
+        if rows >= 256:
+            if rows >= 3072:
                 return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
             return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
         return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1
@@ -811,42 +939,42 @@ def rms_norm_quantize_fp8_block_batch_invariant_bfloat16(
     rows: int,
     hidden: int,
 ) -> QuantizeConfig:
-    if hidden <= 256:
-        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_4
-    if hidden <= 512:
-        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
-    if hidden <= 1023:
-        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
-    if hidden <= 1024:
-        return QUANTIZE_ROW_WARPS_1
-    if hidden <= 3072:
-        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
-    if hidden <= 4095:
-        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_8
     if hidden <= 4096:
+        if hidden <= 1024:
+            if hidden <= 512:
+                if hidden <= 256:
+                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_4
+                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
+            if hidden <= 1023:
+                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
+            return QUANTIZE_ROW_WARPS_1
+        if hidden <= 4095:
+            if hidden <= 3072:
+                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
+            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_8
         return QUANTIZE_ROW_WARPS_4
-    if hidden <= 5632:
-        return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
-    if hidden <= 6144:
-        return QUANTIZE_ROW_WARPS_8
     if hidden <= 8191:
+        if hidden <= 6144:
+            if hidden <= 5632:
+                return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+            return QUANTIZE_ROW_WARPS_8
         return QUANTIZE_ROW_WARPS_4
-    if hidden <= 8192:
-        return QUANTIZE_ROW_WARPS_8
     if hidden <= 14336:
+        if hidden <= 8192:
+            return QUANTIZE_ROW_WARPS_8
         return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
     return QUANTIZE_ROW_WARPS_16
 
 
 def rms_norm_quantize_fp8_row_bfloat16(rows: int, hidden: int) -> QuantizeConfig:
     if hidden <= 512:
-        if rows >= 1536:
-            if rows >= 11264:
+        if rows >= 1088:
+            if rows >= 10240:
                 if hidden <= 256:
                     if rows >= 131072:
                         return QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_1
                     return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
-                if rows >= 23552:
+                if rows >= 26624:
                     return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
                 return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
             if hidden <= 256:
@@ -862,13 +990,13 @@ def rms_norm_quantize_fp8_row_bfloat16(rows: int, hidden: int) -> QuantizeConfig
             if rows >= 131072:
                 return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
             return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1
-        if rows >= 384:
+        if rows >= 300:
             return QUANTIZE_ROW_WARPS_1
         return QUANTIZE_ROW_WARPS_4
     if hidden <= 6144:
         if rows >= 1536:
             if hidden <= 2047:
-                if rows >= 3072:
+                if rows >= 3584:
                     return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
                 return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1
             if hidden <= 2048:
@@ -891,11 +1019,11 @@ def rms_norm_quantize_fp8_row_bfloat16(rows: int, hidden: int) -> QuantizeConfig
         if hidden <= 8191:
             return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
         if hidden <= 8192:
-            if rows >= 6144:
+            if rows >= 5120:
                 return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2
             return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
         if hidden <= 14336:
-            if rows >= 768:
+            if rows >= 576:
                 return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
             return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
         return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
@@ -906,19 +1034,19 @@ def rms_norm_quantize_fp8_row_batch_invariant_bfloat16(
     rows: int,
     hidden: int,
 ) -> QuantizeConfig:
-    if hidden <= 256:
-        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
-    if hidden <= 511:
-        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
-    if hidden <= 512:
-        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
-    if hidden <= 2047:
-        return QUANTIZE_ROW_WARPS_1
     if hidden <= 4096:
+        if hidden <= 512:
+            if hidden <= 511:
+                if hidden <= 256:
+                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
+                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
+            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
+        if hidden <= 2047:
+            return QUANTIZE_ROW_WARPS_1
         return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
-    if hidden <= 6144:
-        return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
     if hidden <= 8191:
+        if hidden <= 6144:
+            return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
         return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
     if hidden <= 14336:
         return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
@@ -927,15 +1055,15 @@ def rms_norm_quantize_fp8_row_batch_invariant_bfloat16(
 
 def rms_norm_quantize_fp8_static_bfloat16(rows: int, hidden: int) -> QuantizeConfig:
     if hidden <= 2048:
-        if rows >= 100:
-            if rows >= 768:
+        if rows >= 110:
+            if rows >= 896:
                 if hidden <= 256:
-                    if rows >= 6144:
-                        if rows >= 23552:
+                    if rows >= 8192:
+                        if rows >= 43008:
                             return QUANTIZE_PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
                         return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_4_ATOMIC
                     return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16_ATOMIC
-                if rows >= 6144:
+                if rows >= 5120:
                     if hidden <= 1023:
                         return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
                     if hidden <= 2047:
@@ -949,7 +1077,7 @@ def rms_norm_quantize_fp8_static_bfloat16(rows: int, hidden: int) -> QuantizeCon
                     return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC
                 if hidden <= 2047:
                     return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
-                if rows >= 3072:
+                if rows >= 3584:
                     return QUANTIZE_PERSISTENT_WARPS_1_STAGES_3_PROGRAMS_PER_SM_8_ATOMIC
                 return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
             if hidden <= 1024:
@@ -958,7 +1086,7 @@ def rms_norm_quantize_fp8_static_bfloat16(rows: int, hidden: int) -> QuantizeCon
         if hidden <= 1023:
             return QUANTIZE_ROW_WARPS_1_ATOMIC
         if hidden <= 1024:
-            if rows >= 50:
+            if rows >= 40:
                 return QUANTIZE_ROW_WARPS_1_ATOMIC
             return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC
         if rows >= 2:
@@ -968,24 +1096,24 @@ def rms_norm_quantize_fp8_static_bfloat16(rows: int, hidden: int) -> QuantizeCon
         if rows >= 100:
             if rows >= 192:
                 if hidden <= 4096:
-                    if rows >= 384:
+                    if rows >= 320:
                         if hidden <= 4095:
-                            if rows >= 46080:
+                            if rows >= 33792:
                                 if hidden <= 2944:
                                     return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
                                 return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_ATOMIC
                             return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
-                        if rows >= 3072:
-                            if rows >= 11264:
+                        if rows >= 2560:
+                            if rows >= 10240:
                                 return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8_ATOMIC
-                            if rows >= 6144:
+                            if rows >= 4608:
                                 return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
                             return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8_ATOMIC
-                        if rows >= 768:
+                        if rows >= 640:
                             return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
                         return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC
                     return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC
-                if rows >= 3072:
+                if rows >= 3584:
                     if hidden <= 8191:
                         return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
                     return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2_ATOMIC
@@ -995,7 +1123,7 @@ def rms_norm_quantize_fp8_static_bfloat16(rows: int, hidden: int) -> QuantizeCon
             return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC
         if hidden <= 4096:
             return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_1_ATOMIC
-        if rows >= 50:
+        if rows >= 40:
             if hidden <= 5632:
                 return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC
             return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_2_ATOMIC
@@ -1009,17 +1137,17 @@ def rms_norm_quantize_fp8_static_batch_invariant_bfloat16(
     rows: int,
     hidden: int,
 ) -> QuantizeConfig:
-    if hidden <= 256:
-        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16_ATOMIC
-    if hidden <= 1023:
-        return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
-    if hidden <= 1024:
-        return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
     if hidden <= 2047:
+        if hidden <= 1023:
+            if hidden <= 256:
+                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16_ATOMIC
+            return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
+        if hidden <= 1024:
+            return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
         return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
-    if hidden <= 2048:
-        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
     if hidden <= 4096:
+        if hidden <= 2048:
+            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
         return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
     if hidden <= 8192:
         return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC
@@ -1033,28 +1161,28 @@ def rms_norm_quantize_fp8_transpose_bfloat16(
     if hidden <= 256:
         if rows >= 32:
             if rows >= 8192:
-                if rows >= 32768:
+                if rows >= 21504:
                     return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_STAGES_3_BLOCK_COL_256_ATOMIC
                 return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC
             return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_STAGES_3_BLOCK_COL_256_ATOMIC
         return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC
     if hidden <= 2048:
-        if rows >= 512:
+        if rows >= 1024:
             if hidden <= 1023:
-                if rows >= 2048:
-                    if rows >= 8192:
+                if rows >= 4096:
+                    if rows >= 5120:
                         if hidden <= 511:
                             return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_8_BLOCK_COL_128_ATOMIC
-                        if rows >= 32768:
+                        if rows >= 65536:
                             return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_BLOCK_COL_256_ATOMIC
                         return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
                     return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC
                 return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
             if hidden <= 1024:
-                if rows >= 32768:
+                if rows >= 65536:
                     return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_STAGES_3_BLOCK_COL_256_ATOMIC
                 return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            if rows >= 8192:
+            if rows >= 11264:
                 return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
             return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
         if hidden <= 512:
@@ -1063,7 +1191,7 @@ def rms_norm_quantize_fp8_transpose_bfloat16(
     if hidden <= 14336:
         if rows >= 2048:
             if hidden <= 3072:
-                if rows >= 32768:
+                if rows >= 65536:
                     if hidden <= 2944:
                         return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
                     return TRANSPOSING_PERSISTENT_BLOCK_ROW_4_WARPS_2_STAGES_4_PROGRAMS_PER_SM_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
@@ -1071,7 +1199,7 @@ def rms_norm_quantize_fp8_transpose_bfloat16(
             if hidden <= 4095:
                 return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
             if hidden <= 8191:
-                if rows >= 32768:
+                if rows >= 19456:
                     return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
                 if hidden <= 5632:
                     return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
@@ -1080,7 +1208,7 @@ def rms_norm_quantize_fp8_transpose_bfloat16(
                 return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
             return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
         if hidden <= 8192:
-            if rows >= 512:
+            if rows >= 384:
                 if hidden <= 8191:
                     return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
                 return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
@@ -1092,7 +1220,7 @@ def rms_norm_quantize_fp8_transpose_bfloat16(
                 return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
             return TRANSPOSING_ROW_WARPS_32_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
         return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-    if rows >= 128:
+    if rows >= 100:
         return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
     return TRANSPOSING_SPLIT_WARPS_32_BLOCK_COL_8192_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
 
@@ -1101,38 +1229,76 @@ def rms_norm_quantize_fp8_transpose_batch_invariant_bfloat16(
     rows: int,
     hidden: int,
 ) -> TransposingConfig:
-    if hidden <= 256:
-        return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_BLOCK_COL_256_ATOMIC
-    if hidden <= 511:
-        return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_16_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-    if hidden <= 512:
-        return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC
-    if hidden <= 1024:
-        return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-    if hidden <= 1280:
-        return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_2_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-    if hidden <= 1536:
-        return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
     if hidden <= 2047:
-        return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_2_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-    if hidden <= 3072:
-        return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-    if hidden <= 4096:
+        if hidden <= 1023:
+            if hidden <= 511:
+                if hidden <= 256:
+                    return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_BLOCK_COL_256_ATOMIC
+                return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_16_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            if hidden <= 512:
+                if rows >= 32768:
+                    return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_8_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                if rows >= 8192:
+                    return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_8_WARPS_4_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_8_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            if rows >= 8192:
+                if rows >= 32768:
+                    return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            if rows >= 2048:
+                return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+        if hidden <= 1280:
+            if hidden <= 1024:
+                if rows >= 8:
+                    return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_1_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_2_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+        if hidden <= 1536:
+            if rows >= 2048:
+                if rows >= 32768:
+                    return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_16
+                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
+            if rows >= 512:
+                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4
+        if rows >= 8192:
+            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_2
+        if rows >= 512:
+            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+        return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4
+    if hidden <= 4095:
+        if hidden <= 2944:
+            if hidden <= 2048:
+                return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            if rows >= 128:
+                return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            if rows >= 2:
+                return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+        if hidden <= 3072:
+            return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
         return TRANSPOSING_ROW_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
     if hidden <= 6144:
+        if hidden <= 4096:
+            if rows >= 512:
+                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
+            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_4
         return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-    if hidden <= 8191:
-        return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
     if hidden <= 8192:
-        return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+        if rows >= 2048:
+            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+        if rows >= 32:
+            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+        return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
     return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
 
 
 def transpose_fp8_bfloat16(rows: int, hidden: int) -> TransposeConfig:
     if rows >= 2048:
         if rows >= 8192:
-            if rows >= 32768:
-                if rows >= 131072:
+            if rows >= 46080:
+                if rows >= 93184:
                     return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
                 return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
             if hidden <= 512:
@@ -1146,7 +1312,7 @@ def transpose_fp8_bfloat16(rows: int, hidden: int) -> TransposeConfig:
             return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
         return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
     if hidden <= 512:
-        if rows >= 32:
+        if rows >= 64:
             return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4
         return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8
     if rows >= 512:
@@ -1154,12 +1320,12 @@ def transpose_fp8_bfloat16(rows: int, hidden: int) -> TransposeConfig:
             return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
         return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
     if hidden <= 1024:
-        if rows >= 128:
+        if rows >= 192:
             return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8
         return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4
     if hidden <= 2047:
         return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8
-    if rows >= 32:
+    if rows >= 20:
         if rows >= 128:
             return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
         if hidden <= 4095:
@@ -1175,7 +1341,55 @@ def transpose_fp8_bfloat16(rows: int, hidden: int) -> TransposeConfig:
 
 
 def transpose_fp8_batch_invariant_bfloat16(rows: int, hidden: int) -> TransposeConfig:
-    return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+    if hidden <= 2048:
+        if hidden <= 512:
+            if hidden <= 256:
+                if rows >= 8192:
+                    if rows >= 131072:
+                        return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_4
+                    if rows >= 32768:
+                        return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
+                    return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+                if rows >= 2048:
+                    return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_4
+                if rows >= 32:
+                    return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4
+                return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8
+            if rows >= 512:
+                return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+            if rows >= 32:
+                return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4
+            return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_4
+        if rows >= 8192:
+            if rows >= 131072:
+                return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+            return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
+        if rows >= 512:
+            return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+        if rows >= 128:
+            return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8
+        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4
+    if hidden <= 8192:
+        if hidden <= 2944:
+            if rows >= 512:
+                if rows >= 2048:
+                    return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
+                return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+            if rows >= 32:
+                return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_32_WARPS_8
+            return TRANSPOSE_BLOCK_ROW_128_BLOCK_COL_32_WARPS_8
+        if rows >= 2048:
+            if rows >= 32768:
+                return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_4
+            return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
+        if rows >= 128:
+            return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8
+    if rows >= 128:
+        return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
+    if rows >= 32:
+        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8
+    return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_256_WARPS_8
 
 
 TABLES: dict[tuple[str, str], Callable[[int, int], tuple[int | str, ...]]] = {

@@ -1,7 +1,7 @@
 """Switch of the batch-invariant mode, in which a row has the same bits in every batch.
 
 In: NORMTUNE_BATCH_INVARIANT and the two functions below. Out: `is_batch_invariant`, for calls that do not set the mode
-themselves. `dispatch` implements the mode by a lookup without rows, `settled` by the layout of its inputs.
+themselves. `dispatch` implements the mode by the config that it looks up, `settled` by the layout of its inputs.
 """
 
 import os
@@ -27,9 +27,9 @@ _environment: bool | None = None
 def use_batch_invariant(enabled: bool | None = True) -> None:
     """Turn the batch-invariant mode on or off for all threads of this process.
 
-    In this mode rows of y, rstd and dx have the same bits for any number of rows and at any index: the config depends
-    on the hidden size and the dtype, never on the number of rows. The weight gradient is a sum over all rows and
-    depends on them by nature.
+    In this mode rows of y, rstd and dx have the same bits for any number of rows and at any index: the order in which a
+    row is summed depends on the hidden size and the dtype, never on the number of rows. The weight gradient is a sum
+    over all rows and depends on them by nature.
 
     Args:
         enabled: True or False; None for the value of NORMTUNE_BATCH_INVARIANT, as at the start.

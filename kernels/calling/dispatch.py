@@ -3,8 +3,9 @@
 In: an operator, existing tensors, and the table of their GPU. Out: kernels on the current stream.
 `normtune.heuristics.tablefile.locate` finds the table, once per GPU; `use_table` overrides it.
 
-In the batch-invariant mode a config is looked up and proved legal at the largest number of rows, for any batch, in the
-table's functions for this mode; without one, the operator's default config is used.
+In the batch-invariant mode a config is looked up in the table's functions for this mode; without one, the operator's
+default config is used. Numbers of rows may have several configs if these are legal for all of their rows and sum a row
+in the same order (`Launch.row_sum`); else the config of the largest number serves every batch.
 """
 
 import os
@@ -78,7 +79,7 @@ def config_for(
         problem: the problem to launch.
         target: limits of the GPU.
         device: CUDA's number of the GPU.
-        batch_invariant: the config must not depend on the number of rows.
+        batch_invariant: whether of the functions for that mode.
 
     Raises:
         UsageError: NORMTUNE_TABLE is not the path of a table.
@@ -87,8 +88,6 @@ def config_for(
     if lookup is None:
         with _choosing:
             lookup = _lookups[device, batch_invariant] = _in_table(_table_of(device, target), batch_invariant)
-    if batch_invariant:
-        problem = problem._replace(rows=MAX_ROWS)
     config = lookup(problem)
     if config is not None and spec.implementations and config._fields == Implementation._fields:
         return Implementation(*config)
@@ -114,7 +113,7 @@ def prepared(
         tensors: by name, as `spec.buffers` lists them; last dimension contiguous, row strides free. None for a tensor
             that the variant leaves out.
         scalars: a value for each of the operator's `scalars`.
-        batch_invariant: the config must not depend on the number of rows.
+        batch_invariant: a row must have the same bits in every batch.
         options: compiler options besides those of the kernel calls.
         is_in_place: outputs may be inputs.
     """
@@ -148,7 +147,7 @@ def resolved(
         problem: of at least one row.
         first: a tensor, for its device.
         alignment: of `alignment_in`.
-        batch_invariant: the config must not depend on the number of rows.
+        batch_invariant: a row must have the same bits in every batch.
         is_in_place: outputs may be inputs.
     """
     launch = _resolve(spec, problem, target_of(first), first.device.index or 0, alignment, batch_invariant)
@@ -164,20 +163,26 @@ def alignment_in(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Ten
     return alignment_of(problem.hidden, *(stride for tensor in of_rows for stride in tensor.stride()[:-1]))
 
 
-def row_bounds(spec: OperatorSpec, problem: Problem, first: Tensor) -> list[int]:
+def row_bounds(spec: OperatorSpec, problem: Problem, first: Tensor, batch_invariant: bool) -> list[int]:
     """The numbers of rows, ascending from 1, at which the table's config may change.
 
     Args:
         spec: the operator.
         problem: hidden size, dtype and variant; its rows do not matter.
         first: a tensor, for its device.
+        batch_invariant: whether in the functions for that mode.
     """
-    target, device = target_of(first), first.device.index or 0
+    return _row_bounds(problem, target_of(first), first.device.index or 0, batch_invariant)
+
+
+def _row_bounds(problem: Problem, target: Target, device: int, batch_invariant: bool) -> list[int]:
     with _choosing:
         found = _table_of(device, target)
     if found is None:
         return [1]
-    return locate.row_bounds(found.serving(problem.key), problem.key, problem.dtype, problem.hidden, target)
+    table, key = found.serving(problem.key), problem.key
+    names = table.batch_invariant_names(key) if batch_invariant else table.names(key, problem.dtype)
+    return locate.row_bounds(table, names, problem.dtype, problem.hidden, target)
 
 
 class Cache(dict[Any, Kept]):
@@ -209,15 +214,36 @@ class Cache(dict[Any, Kept]):
         return found
 
 
+# Whether several configs of the mode are alike, by problem without rows, alignment and device: each new number of rows
+# asks, and five configs take 0.3 ms.
+_alike: Cache[bool] = Cache()
+
+
 def _resolve(
     spec: OperatorSpec, problem: Problem, target: Target, device: int, alignment: int, batch_invariant: bool = False
 ) -> AnyLaunch:
-    config = config_for(spec, problem, target, device, batch_invariant)
-    # No batch is then too large for a small batch's config.
-    most = problem._replace(rows=MAX_ROWS) if batch_invariant else problem
-    launch = spec.launch_of(config, most, target, alignment) and spec.launch_of(config, problem, target, alignment)
+    asked = problem
+    if batch_invariant:
+        key, generation = (problem._replace(rows=MAX_ROWS), alignment, device), _alike.generation
+        alike = _alike.get(key)
+        if alike is None:
+            alike = _alike.keep(key, _sums_alike(spec, problem, target, device, alignment), generation)
+        asked = problem if alike else key[0]
+    config = config_for(spec, asked, target, device, batch_invariant)
+    launch = spec.launch_of(config, asked, target, alignment) and spec.launch_of(config, problem, target, alignment)
     # An illegal config means that the table was made for a GPU with other limits.
     return launch or spec.launch(spec.default_config(problem, target), problem, target, alignment)
+
+
+def _sums_alike(spec: OperatorSpec, problem: Problem, target: Target, device: int, alignment: int) -> bool:
+    """Whether several configs of the mode at one hidden size sum a row in one order, each legal for all of its rows."""
+    bounds = _row_bounds(problem, target, device, True)
+    sums = set()
+    for rows in (*(bound - 1 for bound in bounds[1:]), MAX_ROWS):
+        asked = problem._replace(rows=rows)
+        launch = spec.launch_of(config_for(spec, asked, target, device, True), asked, target, alignment)
+        sums.add(getattr(launch, "row_sum", None))
+    return len(bounds) > 1 and len(sums) == 1 and None not in sums
 
 
 def device_of(tensor: Tensor) -> int | None:

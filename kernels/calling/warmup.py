@@ -69,7 +69,7 @@ def _of_table(request: Request) -> _Asked:
             found += calls_of(spec, launch, asked, like, workspace if launch.workspace else None, scalars, options)
         return found
 
-    bounds = sorted({-(-bound // groups) for bound in dispatch.row_bounds(spec, problem, first)})
+    bounds = sorted({-(-bound // groups) for bound in dispatch.row_bounds(spec, problem, first, mode)})
     return calls, bounds, MAX_ROWS // groups, dispatch.device_of(first)
 
 

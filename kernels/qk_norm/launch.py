@@ -56,7 +56,7 @@ class HeadsLaunch(NamedTuple):
         return self._replace(grid=0, workspace=int(self.workspace > 0))
 
     @property
-    def of_a_row(self) -> "HeadsLaunch":
+    def row_sum(self) -> "HeadsLaunch":
         """This launch without what counts tokens: a program holds whole heads, so equal ones give a head equal bits."""
         return self._replace(grid=0, workspace=0)
 

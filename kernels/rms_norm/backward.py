@@ -13,7 +13,8 @@ Five ways, all without atomics, so that every launch gives the same bits:
     split       the same for rows that do not fit into registers: columns in chunks: `backward_split`.
     columns     some programs take rows and write dx, others take columns and sum dweight from x and dy, which they read
                 once more, out of the L2: one launch, no partial sums: `backward_columns`.
-    cluster     as `columns`, with a row over several multiprocessors: few long rows: `backward_cluster`.
+    cluster     a row over several multiprocessors, the rest as in `split`, or for few rows as in `columns`:
+                `backward_cluster`.
     long        several programs a row, for rows of more than 65536 elements: `backward_long`.
 
 Traffic of a perfect kernel: read rows x hidden of x and of dy, rows of rstd, hidden of weight; write rows x hidden of
@@ -137,21 +138,25 @@ def calls(
         "ROUNDS_PRODUCT": problem.lacks("rounded_product"),
         "num_warps": launch.num_warps,
     }
-    if launch.chunks and not launch.looped:
-        options |= {"BLOCKS": launch.chunks, "num_ctas": launch.chunks}
-        options |= {"SLICE_ROW": launch.slice_row, "SLICE_COL": launch.slice_col}
-        return (KernelCall(rms_norm_backward_cluster_kernel, (launch.grid,), args, options),)
     options["NUM_STAGES"] = launch.num_stages
-    if not launch.looped:
-        options |= {"BLOCK_ROW": launch.block_row, "SLICE_ROW": launch.slice_row, "SLICE_COL": launch.slice_col}
-        return (KernelCall(rms_norm_backward_columns_kernel, (launch.grid,), args, options),)
-    options["HAS_DEPENDENT"] = launch.finish == "dependent"
+    kernel = _rms_norm_backward_kernel
     if launch.chunks:
-        options |= {"CHUNKS": launch.chunks, "IS_HELD": launch.held}
-        main = KernelCall(rms_norm_backward_split_kernel, (launch.grid,), args, options)
+        kernel = rms_norm_backward_split_kernel
+        options |= {"CHUNKS": launch.chunks, "HAS_DEPENDENT": launch.finish == "dependent"}
+        if launch.clustered:
+            kernel = rms_norm_backward_cluster_kernel
+            options |= {"BLOCKS": launch.parts, "num_ctas": launch.parts, "IS_LOOPED": launch.looped}
+            options |= {"SLICE_ROW": launch.slice_row, "SLICE_COL": launch.slice_col}
+        else:
+            options |= {"PARTS": launch.parts, "IS_HELD": launch.held}
     else:
         options["BLOCK_ROW"] = launch.block_row
-        main = KernelCall(_rms_norm_backward_kernel, (launch.grid,), args, options)
+        if launch.looped:
+            options["HAS_DEPENDENT"] = launch.finish == "dependent"
+        else:
+            kernel = rms_norm_backward_columns_kernel
+            options |= {"SLICE_ROW": launch.slice_row, "SLICE_COL": launch.slice_col}
+    main = KernelCall(kernel, (launch.grid,), args, options)
     if not launch.workspace:
         return (main,)
     return (main, reduction(launch, problem.hidden, workspace, dweight))

@@ -1,29 +1,34 @@
-"""RMSNorm backward of few long rows in one launch: a row over a cluster, dweight as in `backward_columns`.
+"""RMSNorm backward of long rows, each over a cluster.
 
-In: the arguments from `rms_norm_backward.calls`. Out: the kernel. Each block holds a part of the row's columns, and the
-blocks exchange one number, their part of the row's sum, through distributed shared memory (PTX ISA, `mapa`,
-`barrier.cluster`): Triton's own sums do not cross blocks. Other clusters sum columns as in `backward_columns`. Tensors
-of the kernel have the cluster's blocks as their first axis, of which each block holds one. Part of the kernels'
-fingerprint.
+In: the arguments from `rms_norm_backward.calls`. Out: the kernel. Each block holds a part of the row's columns, in
+chunks, and the blocks exchange one number, their part of the row's sum, through distributed shared memory (PTX ISA,
+`mapa`, `barrier.cluster`): Triton's own sums do not cross blocks. Of many rows a fixed grid of clusters leaves partial
+sums of dweight; beside few rows, a cluster each, other clusters sum columns as in `backward_columns`. Tensors of the
+kernel have the cluster's blocks as their first axis, of which each block holds one. Part of the kernels' fingerprint.
 """
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
-from normtune.kernels.tiles.tile import extent, load_weight, weight_part
+from normtune.kernels.tiles.tile import extent, fetch_row, load_weight, product, weight_part
 
 
 def _exchange(blocks: int) -> str:
-    """Each block writes $1 into its place in the memory of every block; $0 is the sum over the places, in order."""
+    """Each block writes $1 into its place in the memory of every block; $0 is the sum over the places, in order.
+
+    There are two sets of places, and $2 names the one: a block that is a row ahead writes into the other set.
+    """
     adds = "".join(f"ld.volatile.shared.f32 w, [a+{4 * i}]; add.f32 v, v, w; " for i in range(1, blocks))
     return f"""{{
-        .shared .align 8 .b32 places[{blocks}];
+        .shared .align 8 .b32 places[{2 * blocks}];
         .reg .u32 t, r, a, m;
         .reg .pred p;
         .reg .f32 v, w;
         mov.u32 t, %tid.x;
         mov.u32 r, %cluster_ctarank;
         mov.u32 a, places;
+        mad.lo.u32 a, $2, {4 * blocks}, a;
         shl.b32 r, r, 2;
         add.u32 m, a, r;
         setp.lt.u32 p, t, {blocks};
@@ -55,10 +60,27 @@ def _wait():
 
 
 @triton.jit
-def _cluster_sum(b_part, BLOCKS: tl.constexpr):
-    """(BLOCKS,) sums over the blocks of a cluster, the same bits in each."""
+def _cluster_sum(b_part, parity, BLOCKS: tl.constexpr):
+    """(BLOCKS,) sums over the blocks of a cluster, the same bits in each; `parity` alternates from call to call."""
     EXCHANGE: tl.constexpr = _EXCHANGE_2 if BLOCKS == 2 else (_EXCHANGE_4 if BLOCKS == 4 else _EXCHANGE_8)
-    return tl.inline_asm_elementwise(EXCHANGE, "=f,f", [b_part], dtype=tl.float32, is_pure=False, pack=1)
+    b_parity = tl.full([BLOCKS], 0, tl.int32) + parity
+    return tl.inline_asm_elementwise(EXCHANGE, "=f,f,r", [b_part, b_parity], dtype=tl.float32, is_pure=False, pack=1)
+
+
+@triton.jit
+def _rank():
+    """The number of this block in its cluster."""
+    return tl.inline_asm_elementwise(*("mov.u32 $0, %cluster_ctarank;", "=r", []), dtype=tl.int32, is_pure=True, pack=1)
+
+
+@triton.jit
+def _chunk(o_part, first, n_col, BLOCKS: tl.constexpr, BLOCK_COL: tl.constexpr, HAS_COLUMN_MASK: tl.constexpr):
+    """(BLOCKS, BLOCK_COL) columns of a chunk that begins `first` columns into each part, and their mask."""
+    o_col = o_part + first
+    mask = tl.full([BLOCKS, BLOCK_COL], True, tl.int1)
+    if HAS_COLUMN_MASK:
+        mask = o_col < n_col
+    return o_col, mask
 
 
 @triton.jit
@@ -92,6 +114,96 @@ def _sum_columns(
     tl.store(dweight_ptr + o_col, b_dweight, mask=o_col < n_col)
 
 
+@triton.jit
+def _take_rows(
+    i_first,
+    step,
+    dy_ptr,
+    x_ptr,
+    weight_ptr,
+    rstd_ptr,
+    dx_ptr,
+    dweight_ptr,
+    ds_ptr,
+    rows,
+    hidden,
+    n_col,
+    s_x,
+    s_dy,
+    s_dx,
+    s_ds,
+    offset,
+    BLOCKS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    BLOCK_COL: tl.constexpr,
+    HAS_COLUMN_MASK: tl.constexpr,
+    HAS_SUMS: tl.constexpr,
+    HAS_DEPENDENT: tl.constexpr,
+    ROUNDS_PRODUCT: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    """Gradients dx of every `step`-th row from `i_first` on; with `HAS_SUMS` partial sums of dweight."""
+    _arrive()  # before a block writes into another one, that one has begun
+    o_part = tl.arange(0, BLOCKS)[:, None] * (CHUNKS * BLOCK_COL) + tl.arange(0, BLOCK_COL)[None, :]
+    t_dweight = ()  # Triton adds tuples, but does not unpack them
+    if HAS_SUMS:
+        for _ in tl.static_range(CHUNKS):
+            t_dweight = t_dweight + (tl.zeros([BLOCKS, BLOCK_COL], dtype=tl.float32),)  # noqa: RUF005
+    parity = 0
+    for o_row in tl.range(i_first, rows, step, num_stages=1):
+        p_x = x_ptr + o_row * s_x
+        p_dy = dy_ptr + o_row * s_dy
+        p_dx = dx_ptr + o_row * s_dx
+        if NUM_STAGES > 1:
+            o_next = o_row + step
+            if o_next < rows:
+                # Into the L2, which all blocks share, so that equal shares need not be what each of them will read.
+                share = hidden // BLOCKS
+                first = _rank() * share
+                fetch_row(x_ptr + o_next * s_x + first, share)
+                fetch_row(dy_ptr + o_next * s_dy + first, share)
+                if ds_ptr is not None:
+                    fetch_row(ds_ptr + o_next * s_ds + first, share)
+        b_rstd = tl.load(rstd_ptr + o_row)
+        b_sum = tl.zeros([BLOCKS, BLOCK_COL], dtype=tl.float32)
+        t_x = ()
+        t_dy = ()
+        for i_chunk in tl.static_range(CHUNKS):
+            o_col, mask = _chunk(o_part, i_chunk * BLOCK_COL, n_col, BLOCKS, BLOCK_COL, HAS_COLUMN_MASK)
+            b_weight = load_weight(weight_ptr, o_col, mask, offset)
+            b_x = tl.load(p_x + o_col, mask=mask, other=0.0)
+            b_dy = tl.load(p_dy + o_col, mask=mask, other=0.0)
+            b_sum += product(b_dy.to(tl.float32) * b_weight, b_x.to(tl.float32) * b_rstd)
+            t_x = t_x + (b_x,)  # noqa: RUF005
+            t_dy = t_dy + (b_dy,)  # noqa: RUF005
+        b_part = tl.sum(b_sum, axis=1)
+        if o_row == i_first:
+            _wait()
+        b_mean = _cluster_sum(b_part, parity, BLOCKS)[:, None] * (1.0 / hidden)
+        parity = 1 - parity
+        t_next = ()
+        for i_chunk in tl.static_range(CHUNKS):
+            o_col, mask = _chunk(o_part, i_chunk * BLOCK_COL, n_col, BLOCKS, BLOCK_COL, HAS_COLUMN_MASK)
+            b_weight = load_weight(weight_ptr, o_col, mask, offset)
+            b_xhat = t_x[i_chunk].to(tl.float32) * b_rstd
+            b_dy = t_dy[i_chunk].to(tl.float32)
+            b_dx = b_rstd * tl.fma(-b_xhat, b_mean, product(b_dy, b_weight))
+            if ds_ptr is not None:
+                b_dx += tl.load(ds_ptr + o_row * s_ds + o_col, mask=mask, other=0.0).to(tl.float32)
+            tl.store(p_dx + o_col, b_dx.to(dx_ptr.dtype.element_ty), mask=mask)
+            if HAS_SUMS:
+                b_terms = weight_part(b_dy, b_xhat, dy_ptr, ROUNDS_PRODUCT)
+                t_next = t_next + (t_dweight[i_chunk] + b_terms,)  # noqa: RUF005
+        t_dweight = t_next
+    if HAS_DEPENDENT:
+        gdc_launch_dependents()
+    if HAS_SUMS:
+        p_out = dweight_ptr + tl.program_id(0).to(tl.int64) * n_col
+        for i_chunk in tl.static_range(CHUNKS):
+            o_col, mask = _chunk(o_part, i_chunk * BLOCK_COL, n_col, BLOCKS, BLOCK_COL, HAS_COLUMN_MASK)
+            tl.store(p_out + o_col, t_dweight[i_chunk].to(dweight_ptr.dtype.element_ty), mask=mask)
+
+
 @triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "dy_stride", "dx_stride", "ds_stride"])
 def rms_norm_backward_cluster_kernel(
     dy_ptr,
@@ -108,40 +220,54 @@ def rms_norm_backward_cluster_kernel(
     dx_stride,
     ds_stride,
     offset,
+    IS_LOOPED: tl.constexpr,
     BLOCKS: tl.constexpr,
+    CHUNKS: tl.constexpr,
     BLOCK_COL: tl.constexpr,
     SLICE_ROW: tl.constexpr,
     SLICE_COL: tl.constexpr,
     ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
     HAS_DWEIGHT: tl.constexpr,
+    HAS_DEPENDENT: tl.constexpr,
     ROUNDS_PRODUCT: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
-    """See `rms_norm_backward`; the grid has a cluster for each row, then, if any, one for each so many slices."""
+    """See `rms_norm_backward`; `NUM_STAGES` 2: the next row is fetched.
+
+    `IS_LOOPED`: a fixed grid of clusters strides over the rows, and each writes its partial sums of dweight. Else the
+    grid has a cluster for each row, then, if any, one for each so many slices.
+    """
     n_col = extent(hidden, ALIGNMENT)
     s_x = extent(x_stride, ALIGNMENT)
     s_dy = extent(dy_stride, ALIGNMENT)
+    s_dx = extent(dx_stride, ALIGNMENT)
+    s_ds = n_col
+    if ds_ptr is not None:
+        s_ds = extent(ds_stride, ALIGNMENT)
     i_cluster = tl.program_id(0)
-    if i_cluster < rows:
-        _arrive()  # before a block writes into another one, that one has begun
-        i_row = i_cluster.to(tl.int64)
-        o_col = tl.arange(0, BLOCKS)[:, None] * BLOCK_COL + tl.arange(0, BLOCK_COL)[None, :]
-        mask = tl.full([BLOCKS, BLOCK_COL], True, tl.int1)
-        if HAS_COLUMN_MASK:
-            mask = o_col < n_col
-        b_rstd = tl.load(rstd_ptr + i_row)
-        b_xhat = tl.load(x_ptr + i_row * s_x + o_col, mask=mask, other=0.0).to(tl.float32) * b_rstd
-        b_dy = tl.load(dy_ptr + i_row * s_dy + o_col, mask=mask, other=0.0).to(tl.float32)
-        b_g = b_dy * load_weight(weight_ptr, o_col, mask, offset)
-        b_part = tl.sum(b_g * b_xhat, axis=1)
-        _wait()
-        b_mean = _cluster_sum(b_part, BLOCKS)[:, None] * (1.0 / hidden)
-        b_dx = b_rstd * (b_g - b_xhat * b_mean)
-        if ds_ptr is not None:
-            p_ds = ds_ptr + i_row * extent(ds_stride, ALIGNMENT)
-            b_dx += tl.load(p_ds + o_col, mask=mask, other=0.0).to(tl.float32)
-        p_dx = dx_ptr + i_row * extent(dx_stride, ALIGNMENT)
-        tl.store(p_dx + o_col, b_dx.to(dx_ptr.dtype.element_ty), mask=mask)
+    if IS_LOOPED:
+        _take_rows(
+            *(
+                i_cluster.to(tl.int64),
+                tl.num_programs(0),
+                dy_ptr,
+                x_ptr,
+                weight_ptr,
+                rstd_ptr,
+                dx_ptr,
+                dweight_ptr,
+                ds_ptr,
+            ),
+            *(rows, hidden, n_col, s_x, s_dy, s_dx, s_ds, offset, BLOCKS, CHUNKS, BLOCK_COL, HAS_COLUMN_MASK),
+            *(HAS_DWEIGHT, HAS_DEPENDENT, ROUNDS_PRODUCT, NUM_STAGES),
+        )
+    elif i_cluster < rows:
+        _take_rows(
+            *(i_cluster.to(tl.int64), rows, dy_ptr, x_ptr, weight_ptr, rstd_ptr, dx_ptr, dweight_ptr, ds_ptr),
+            *(rows, hidden, n_col, s_x, s_dy, s_dx, s_ds, offset, BLOCKS, CHUNKS, BLOCK_COL, HAS_COLUMN_MASK),
+            *(False, False, ROUNDS_PRODUCT, 1),
+        )
     elif HAS_DWEIGHT:
         _sum_columns(
             *(i_cluster - rows, dy_ptr, x_ptr, rstd_ptr, dweight_ptr, rows, n_col, s_x, s_dy),

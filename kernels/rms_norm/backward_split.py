@@ -9,7 +9,25 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents
 
-from normtune.kernels.tiles.tile import columns, extent, fetch_row, load_weight, weight_part
+from normtune.kernels.tiles.tile import columns, extent, fetch_row, load_weight, product, weight_part
+
+
+@triton.jit
+def _term(b_g, b_xhat, PARTS: tl.constexpr):
+    """What a column adds to the sum over its row; in parts as in a cluster."""
+    b_term = b_g * b_xhat
+    if PARTS > 1:
+        b_term = product(b_g, b_xhat)
+    return b_term
+
+
+@triton.jit
+def _gradient(b_dy, b_weight, b_xhat, b_mean, PARTS: tl.constexpr):
+    """The gradient of x without the factor of its row; in parts as in a cluster."""
+    b_gradient = b_dy * b_weight - b_xhat * b_mean
+    if PARTS > 1:
+        b_gradient = tl.fma(-b_xhat, b_mean, product(b_dy, b_weight))
+    return b_gradient
 
 
 @triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "dy_stride", "dx_stride", "ds_stride"])
@@ -28,6 +46,7 @@ def rms_norm_backward_split_kernel(
     dx_stride,
     ds_stride,
     offset,
+    PARTS: tl.constexpr,
     CHUNKS: tl.constexpr,
     BLOCK_COL: tl.constexpr,
     ALIGNMENT: tl.constexpr,
@@ -45,7 +64,7 @@ def rms_norm_backward_split_kernel(
     s_dx = extent(dx_stride, ALIGNMENT)
     inverse_hidden = 1.0 / hidden
     t_dweight = ()  # Triton adds tuples, but does not unpack them
-    for _ in tl.static_range(CHUNKS):
+    for _ in tl.static_range(PARTS * CHUNKS):
         t_dweight = t_dweight + (tl.zeros([BLOCK_COL], dtype=tl.float32),)  # noqa: RUF005
     for i_row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=1):
         o_row = i_row.to(tl.int64)
@@ -64,30 +83,35 @@ def rms_norm_backward_split_kernel(
                     fetch_row(ds_ptr + o_next * extent(ds_stride, ALIGNMENT), hidden)
         b_rstd = tl.load(rstd_ptr + o_row)
 
-        b_sum = tl.zeros([BLOCK_COL], dtype=tl.float32)
         t_x = ()
         t_dy = ()
-        if IS_HELD:
-            for i_chunk in tl.static_range(CHUNKS):
-                o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
-                b_weight = load_weight(weight_ptr, o_col, m_col, offset)
-                b_x = tl.load(p_x + o_col, mask=m_col, other=0.0)
-                b_dy = tl.load(p_dy + o_col, mask=m_col, other=0.0)
-                b_sum += (b_dy.to(tl.float32) * b_weight) * (b_x.to(tl.float32) * b_rstd)
-                t_x = t_x + (b_x,)  # noqa: RUF005
-                t_dy = t_dy + (b_dy,)  # noqa: RUF005
-        else:
-            # No unrolling: the loads of all chunks at once would take the registers of the sums.
-            for i_chunk in tl.range(0, CHUNKS, num_stages=1):
-                o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
-                b_weight = load_weight(weight_ptr, o_col, m_col, offset)
-                b_x = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
-                b_dy = tl.load(p_dy + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
-                b_sum += (b_dy * b_weight) * (b_x * b_rstd)
-        b_mean = tl.sum(b_sum, axis=0) * inverse_hidden
+        for i_part in tl.static_range(PARTS):
+            b_sum = tl.zeros([BLOCK_COL], dtype=tl.float32)
+            if IS_HELD:
+                for i_chunk in tl.static_range(CHUNKS):
+                    o_col, m_col = columns((i_part * CHUNKS + i_chunk) * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+                    b_weight = load_weight(weight_ptr, o_col, m_col, offset)
+                    b_x = tl.load(p_x + o_col, mask=m_col, other=0.0)
+                    b_dy = tl.load(p_dy + o_col, mask=m_col, other=0.0)
+                    b_sum += _term(b_dy.to(tl.float32) * b_weight, b_x.to(tl.float32) * b_rstd, PARTS)
+                    t_x = t_x + (b_x,)  # noqa: RUF005
+                    t_dy = t_dy + (b_dy,)  # noqa: RUF005
+            else:
+                # No unrolling: the loads of all chunks at once would take the registers of the sums.
+                for i_chunk in tl.range(i_part * CHUNKS, (i_part + 1) * CHUNKS, num_stages=1):
+                    o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+                    b_weight = load_weight(weight_ptr, o_col, m_col, offset)
+                    b_x = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
+                    b_dy = tl.load(p_dy + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
+                    b_sum += _term(b_dy * b_weight, b_x * b_rstd, PARTS)
+            # Each part by itself, then the parts in order, as the blocks of a cluster add theirs. One sum of a tuple
+            # was no faster where a row is held.
+            b_part = tl.sum(b_sum, axis=0)
+            b_total = b_part if i_part == 0 else b_total + b_part  # noqa: F821
+        b_mean = b_total * inverse_hidden
 
         t_next = ()
-        for i_chunk in tl.static_range(CHUNKS):
+        for i_chunk in tl.static_range(PARTS * CHUNKS):
             o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
             b_weight = load_weight(weight_ptr, o_col, m_col, offset)
             if IS_HELD:
@@ -97,7 +121,7 @@ def rms_norm_backward_split_kernel(
                 b_x = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_first").to(tl.float32)
                 b_dy = tl.load(p_dy + o_col, mask=m_col, other=0.0, eviction_policy="evict_first").to(tl.float32)
             b_xhat = b_x * b_rstd
-            b_dx = b_rstd * (b_dy * b_weight - b_xhat * b_mean)
+            b_dx = b_rstd * _gradient(b_dy, b_weight, b_xhat, b_mean, PARTS)
             if ds_ptr is not None:
                 b_dx += tl.load(p_ds + o_col, mask=m_col, other=0.0).to(tl.float32)
             tl.store(p_dx + o_col, b_dx.to(dx_ptr.dtype.element_ty), mask=m_col)
@@ -107,6 +131,6 @@ def rms_norm_backward_split_kernel(
         gdc_launch_dependents()
     if HAS_DWEIGHT:
         p_out = dweight_ptr + tl.program_id(0).to(tl.int64) * n_col
-        for i_chunk in tl.static_range(CHUNKS):
+        for i_chunk in tl.static_range(PARTS * CHUNKS):
             o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
             tl.store(p_out + o_col, t_dweight[i_chunk].to(dweight_ptr.dtype.element_ty), mask=m_col)

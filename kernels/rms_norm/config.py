@@ -8,7 +8,7 @@ from typing import Annotated
 
 from normtune.kernels.config import Config
 
-SCHEDULES = ("row", "block_row", "parts", "persistent", "split", "cluster_2", "cluster_4", "cluster_8")
+SCHEDULES = ("row", "block_row", "parts", "persistent", "split", "split_2", "cluster_2", "cluster_4", "cluster_8")
 FINISHES = ("none", "reduce", "dependent", "columns")
 
 
@@ -33,7 +33,9 @@ class RMSNormConfig(Config):
         str, "how sums over rows end, none, reduce, dependent (reduce, brought early) or columns (own programs)."
     ] = "none"
     block_col: Annotated[
-        int, "columns a chunk in split, columns a program with finish columns, else the least columns of held chunks."
+        int,
+        "columns a chunk in split, split_2 and in parts that sum as split does; columns a program with finish columns, "
+        "else the least columns of held chunks.",
     ] = 0
 
     def constant_name(self) -> str:
@@ -42,7 +44,7 @@ class RMSNormConfig(Config):
         The columns of a chunk or slice follow the word that they belong to: `SPLIT_4096_WARPS_16`,
         `ROW_WARPS_4_COLUMNS_32`, `ROW_WARPS_4_CHUNKS_16`.
         """
-        of_chunks = self.schedule == "split"
+        of_chunks = self.schedule in ("split", "split_2")
         parts = [_identifier(self.schedule)]
         if of_chunks and self.block_col:
             parts.append(str(self.block_col))

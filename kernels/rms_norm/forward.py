@@ -135,6 +135,7 @@ def _rms_norm_forward_split_kernel(
     eps,
     offset,
     CHUNKS: tl.constexpr,
+    PART_COL: tl.constexpr,
     BLOCK_COL: tl.constexpr,
     ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
@@ -144,6 +145,9 @@ def _rms_norm_forward_split_kernel(
     ROUNDS_PRODUCT: tl.constexpr,
     ROUNDS_STATISTICS: tl.constexpr,
 ):
+    """A program for each row and part of `PART_COL` columns; one of a part holds nothing and is not in place."""
+    IS_PART: tl.constexpr = PART_COL < CHUNKS * BLOCK_COL
+    HAS_PART_MASK: tl.constexpr = HAS_COLUMN_MASK or CHUNKS * BLOCK_COL % PART_COL != 0
     n_col = extent(hidden, ALIGNMENT)
     i_row = tl.program_id(0).to(tl.int64)
     p_x = x_ptr + i_row * extent(x_stride, ALIGNMENT)
@@ -171,10 +175,15 @@ def _rms_norm_forward_split_kernel(
             t_x = t_x + (b_read,)  # noqa: RUF005
         b_square += rounded(b_x * b_x, y_ptr, ROUNDS_STATISTICS)
     b_rstd = tl.rsqrt(tl.sum(b_square, axis=0) / hidden + rounded(eps, y_ptr, ROUNDS_STATISTICS))
-    if STORE_RSTD:
+    i_first = 0
+    if IS_PART:
+        i_first = tl.program_id(1) * PART_COL
+    if STORE_RSTD and i_first == 0:
         tl.store(rstd_ptr + i_row, rounded(b_rstd, y_ptr, ROUNDS_STATISTICS))
-    for i_chunk in tl.static_range(CHUNKS):
-        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+    for i_chunk in tl.static_range((PART_COL + BLOCK_COL - 1) // BLOCK_COL):
+        o_col, m_col = columns(i_first + i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_PART_MASK)
+        if PART_COL < BLOCK_COL:  # a tile of another shape would let the compiler sum unaligned rows in another order
+            m_col = m_col & (o_col < i_first + PART_COL)
         b_weight = load_scale(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS)
         if IS_HELD:  # noqa: SIM108
             b_read = t_x[i_chunk]
@@ -230,9 +239,12 @@ def calls(
     }
     if launch.chunks:
         row = launch.chunks * launch.block_col
-        is_held = row * ITEMSIZE[problem.dtype] > _MAX_READ_AGAIN_BYTES
-        options |= {"CHUNKS": launch.chunks, "IS_HELD": is_held and (residual is None or 4 * row <= _MAX_SUM_BYTES)}
-        return (KernelCall(_rms_norm_forward_split_kernel, (launch.grid,), args, options),)
+        part = launch.slice_col or row
+        is_held = part == row and row * ITEMSIZE[problem.dtype] > _MAX_READ_AGAIN_BYTES
+        is_held = is_held and (residual is None or 4 * row <= _MAX_SUM_BYTES)
+        options |= {"CHUNKS": launch.chunks, "PART_COL": part, "IS_HELD": is_held}
+        grid = (launch.grid, triton.cdiv(problem.hidden, part)) if launch.slice_col else (launch.grid,)
+        return (KernelCall(_rms_norm_forward_split_kernel, grid, args, options),)
     if launch.slice_col:
         parts = triton.cdiv(problem.hidden, launch.slice_col)
         options["PART_COL"] = launch.slice_col

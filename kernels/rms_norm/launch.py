@@ -15,6 +15,8 @@ from normtune.kernels.tiles.launch import (
     RESERVED_SHARED_BYTES,
     Launch,
     next_power_of_2,
+    part_of_chunks,
+    row_layout,
     split,
     threads_of,
     tile,
@@ -27,11 +29,21 @@ MAX_BACKWARD_ELEMENTS_PER_THREAD = 64
 # A program of columns walks through all rows: beyond 2048 of them partial sums are faster everywhere on the H200.
 MAX_COLUMNS_ROWS = 4096
 # Elements of x, and as many of dy, per thread and step of such a program.
-_SLICE_ELEMENTS_PER_THREAD = 16
+SLICE_ELEMENTS_PER_THREAD = 16
 _MAX_SLICE_ROWS = 512
 # Of narrower slices, a tile a block of a cluster, Triton 3.6 and 3.7 sum rows across blocks, which does not compile.
 _LEAST_CLUSTER_SLICE = 32
 _PARTIAL_FINISHES = ("reduce", "dependent")
+# Elements of a chunk per thread in a cluster: the fewest empty ones, then the wider chunk. Two or three blocks of 8192
+# columns were as fast as twice as many of 4096, 224 and 229 us at 4096 x 32768 in bfloat16.
+_CHUNK_ELEMENTS_PER_THREAD = (8, 16)
+# Of longer parts Triton 3.6 cannot compile as many chunks of the narrow kind as 512 threads need, five in a loop.
+_MOST_NARROW_COLUMNS = 16384
+# Parts of a row, by schedule.
+SPLITS = {"split": 1, "split_2": 2}
+# Part of the multiprocessors that a fixed grid of clusters takes: a cluster lies within a group of them, whose numbers
+# differ. On an H200 30 clusters of four blocks run at once, not 33: 303 us against 346 at 4096 x 32768 in bfloat16.
+_ELEVENTHS = {2: 11, 4: 10}
 # Blocks of a cluster, by schedule; eight are the most that every GPU with clusters has (CUDA C++ Programming Guide).
 CLUSTERS = {"cluster_2": 2, "cluster_4": 4, "cluster_8": 8}
 
@@ -48,7 +60,8 @@ def resolve_forward(
     """The launch of `rms_norm_forward`.
 
     Args:
-        config: schedule `row`, `block_row`, `parts`, `persistent` or `split`.
+        config: schedule `row`, `block_row`, `parts`, `persistent` or `split`; with `block_col`, `parts` sums a row in
+            the chunks of `split`, to the same bits.
         problem: rows, hidden and dtype of x.
         target: limits of the GPU.
         alignment: largest power of two up to 16 that divides hidden and all row strides; None for contiguous tensors.
@@ -63,9 +76,10 @@ def resolve_forward(
         longest = problem._replace(hidden=MAX_TILED_HIDDEN)
         resolve_forward(config, longest, target, max_elements=max_elements, read=read)
         return long_row_forward(config, problem, target, alignment)
-    if config.schedule == "split":
-        launch = split(config, problem, target, alignment)
-        return launch._replace(looped=False, grid=problem.rows, num_stages=1)
+    is_parts = config.schedule == "parts"
+    if config.schedule == "split" or (is_parts and config.block_col):
+        launch = split(config, problem, target, alignment)._replace(looped=False, grid=problem.rows, num_stages=1)
+        return launch._replace(slice_col=part_of_chunks(config, problem, target, launch)) if is_parts else launch
     if config.schedule not in ("row", "block_row", "parts", "persistent"):
         raise _unknown_schedule(config, problem)
     return tile(config, problem, target, alignment, max_elements, streamed_tiles=read)
@@ -76,21 +90,33 @@ def resolve_backward(
 ) -> Launch:
     """The launch of `rms_norm_backward`; arguments and errors as in `resolve_forward`.
 
-    `persistent` and `split` with more than one program and a weight gradient leave partial sums, grid x hidden float32,
-    which `reduce` or `dependent` sums; a target without dependent launches reduces. `row`, `block_row` and
-    clusters finish as `columns`, up to `MAX_COLUMNS_ROWS` rows if there is a weight gradient. Longer rows than
+    `persistent`, `split` and clusters with more than one program and a weight gradient leave partial sums, grid x
+    hidden float32, which `reduce` or `dependent` sums; a target without dependent launches reduces. `row`, `block_row`
+    and clusters finish as `columns`, up to `MAX_COLUMNS_ROWS` rows if there is a weight gradient. Longer rows than
     `MAX_TILED_HIDDEN` go as in `long_row_backward`, whatever the schedule.
     """
     wants_dweight = not problem.lacks("no_dweight")
     if problem.hidden > MAX_TILED_HIDDEN:
         resolve_backward(config, problem._replace(hidden=MAX_TILED_HIDDEN), target, read=read)
         return long_row_backward(config, problem, target, alignment, wants_dweight)
-    if config.schedule in ("row", "block_row", *CLUSTERS):
-        if config.finish != "columns":
-            raise IllegalConfigError(f"finish {config.finish!r} needs a grid of fixed size")
+    blocks = CLUSTERS.get(config.schedule, 0)
+    if config.schedule in ("row", "block_row") and config.finish != "columns":
+        raise IllegalConfigError(f"finish {config.finish!r} needs a grid of fixed size")
+    if config.schedule in ("row", "block_row") or (blocks and config.finish == "columns"):
         return _columns(config, problem, target, alignment, wants_dweight)
-    if config.schedule == "split":  # x, dy and the float32 weight gradient
-        launch = split(config, problem, target, alignment, held_bytes=2 * ITEMSIZE[problem.dtype] + 4)
+    if config.schedule in SPLITS:  # x, dy and the float32 weight gradient
+        held_bytes = 2 * ITEMSIZE[problem.dtype] + 4
+        launch = split(config, problem, target, alignment, held_bytes, SPLITS[config.schedule])
+    elif blocks in _ELEVENTHS:
+        launch = _cluster(config, problem, target, alignment, blocks)
+        clusters = max(1, config.programs_per_sm) * (target.sms * _ELEVENTHS[blocks] // (11 * blocks))
+        launch = launch._replace(
+            looped=True,
+            grid=min(problem.rows, max(1, clusters)),
+            num_stages=min(config.num_stages, 2) if target.has_row_fetch else 1,
+        )
+    elif blocks:
+        raise IllegalConfigError(f"{config.schedule} has no grid of fixed size")
     elif config.schedule == "persistent":
         launch = tile(config, problem, target, alignment, MAX_BACKWARD_ELEMENTS_PER_THREAD, streamed_tiles=read)
     else:
@@ -123,7 +149,7 @@ def _columns(config: Config, problem: Problem, target: Target, alignment: int | 
         raise IllegalConfigError("finish 'columns' without block_col")
     threads = config.num_warps * target.warp_size
     slice_col = max(_LEAST_CLUSTER_SLICE if blocks else 1, min(config.block_col, next_power_of_2(problem.hidden)))
-    slice_row = max(1, min(_MAX_SLICE_ROWS, _SLICE_ELEMENTS_PER_THREAD * threads // slice_col))
+    slice_row = max(1, min(_MAX_SLICE_ROWS, SLICE_ELEMENTS_PER_THREAD * threads // slice_col))
     num_stages = 1 if blocks else config.num_stages
     buffered = 2 * (num_stages - 1) * ITEMSIZE[problem.dtype] * slice_row * slice_col
     shared_bytes = target.shared_bytes - RESERVED_SHARED_BYTES
@@ -138,15 +164,25 @@ def _columns(config: Config, problem: Problem, target: Target, alignment: int | 
     )
 
 
+def cluster_chunk(hidden: int, blocks: int, threads: int) -> int:
+    """Columns of a chunk of the part of a row that a block of a cluster has, in so many threads."""
+    part = -(-hidden // blocks)
+    narrow, wide = (each * threads for each in _CHUNK_ELEMENTS_PER_THREAD)
+    sizes = [wide] if part > _MOST_NARROW_COLUMNS else [narrow, wide]
+    block_col = min(sizes, key=lambda size: (-(-part // size) * size, -size))
+    return max(threads, min(block_col, next_power_of_2(part)))
+
+
 def _cluster(config: Config, problem: Problem, target: Target, alignment: int | None, blocks: int) -> Launch:
     """A row over the blocks of a cluster, each of which holds a part of its columns."""
     if not target.has_clusters:
         raise IllegalConfigError(f"{target.name} has no clusters of programs")
     threads = threads_of(config, target)
-    row = max(next_power_of_2(problem.hidden), blocks * threads)
-    block_col = row // blocks
-    if block_col > MAX_BACKWARD_ELEMENTS_PER_THREAD * threads:
-        raise IllegalConfigError(f"{block_col // threads} elements a thread exceed {MAX_BACKWARD_ELEMENTS_PER_THREAD}")
+    part = -(-problem.hidden // blocks)
+    if next_power_of_2(part) > MAX_BACKWARD_ELEMENTS_PER_THREAD * threads:
+        raise IllegalConfigError(f"{part} columns of {threads} threads exceed {MAX_BACKWARD_ELEMENTS_PER_THREAD} each")
+    block_col = cluster_chunk(problem.hidden, blocks, threads)
+    chunks = -(-part // block_col)
     return Launch(
         looped=False,
         grid=problem.rows,
@@ -155,7 +191,10 @@ def _cluster(config: Config, problem: Problem, target: Target, alignment: int | 
         num_warps=config.num_warps,
         num_stages=1,
         alignment=alignment_of(problem.hidden) if alignment is None else alignment,
-        column_mask=row != problem.hidden,
+        column_mask=blocks * chunks * block_col != problem.hidden,
         workspace=0,
-        chunks=blocks,
+        chunks=chunks,
+        parts=blocks,
+        clustered=True,
+        row_layout=row_layout(1, block_col, config, problem, target, 16),
     )

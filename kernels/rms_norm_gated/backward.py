@@ -59,6 +59,7 @@ def _rms_norm_gated_backward_kernel(
     z_group,
     offset,
     BLOCK_ROW: tl.constexpr,
+    CHUNKS: tl.constexpr,
     BLOCK_COL: tl.constexpr,
     ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
@@ -68,42 +69,67 @@ def _rms_norm_gated_backward_kernel(
     HAS_DEPENDENT: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
+    """A row is `CHUNKS` tiles of columns, all in registers; a column mask is that of the last one."""
     n_col = extent(hidden, ALIGNMENT)
     i_group = tl.program_id(0) % groups
-    o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
-    b_weight = load_weight(weight_ptr + i_group.to(tl.int64) * n_col, o_col, m_col, offset)[None, :]
+    t_weight = ()  # Triton adds tuples, but does not unpack them
+    # The sums over a tile's rows follow the loop: inside, they would cross warps once per tile.
+    t_dweight = ()
+    for i_chunk in tl.static_range(CHUNKS):
+        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
+        b_row = load_weight(weight_ptr + i_group.to(tl.int64) * n_col, o_col, m_col, offset)
+        t_weight = t_weight + (b_row[None, :],)  # noqa: RUF005
+        t_dweight = t_dweight + (tl.zeros([BLOCK_ROW, BLOCK_COL], dtype=tl.float32),)  # noqa: RUF005
     inverse_hidden = 1.0 / hidden
-    # The sum over a tile's rows follows the loop: inside, it would cross warps once per tile.
-    b_dweight = tl.zeros([BLOCK_ROW, BLOCK_COL], dtype=tl.float32)
     for i_block in tl.range(
         tl.program_id(0) // groups, tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0) // groups, num_stages=NUM_STAGES
     ):
         o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
-        mask = tile_mask(m_row, m_col, BLOCK_ROW)
-        o_dy = row_offsets(o_row, i_group, inner, dy_outer, dy_in, dy_group, ALIGNMENT)
-        b_dy = load_tile(dy_ptr, 1, o_dy, o_col, mask)
-        b_x = load_tile(x_ptr, 1, row_offsets(o_row, i_group, inner, x_outer, x_in, x_group, ALIGNMENT), o_col, mask)
-        b_z = b_x
-        if HAS_GATE:
-            o_z = row_offsets(o_row, i_group, inner, z_outer, z_in, z_group, ALIGNMENT)
-            b_z = load_tile(z_ptr, 1, o_z, o_col, mask)
+        t_dy = ()
+        t_x = ()
+        t_z = ()
+        for i_chunk in tl.static_range(CHUNKS):
+            o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
+            mask = tile_mask(m_row, m_col, BLOCK_ROW)
+            o_dy = row_offsets(o_row, i_group, inner, dy_outer, dy_in, dy_group, ALIGNMENT)
+            t_dy = t_dy + (load_tile(dy_ptr, 1, o_dy, o_col, mask),)  # noqa: RUF005
+            o_x = row_offsets(o_row, i_group, inner, x_outer, x_in, x_group, ALIGNMENT)
+            t_x = t_x + (load_tile(x_ptr, 1, o_x, o_col, mask),)  # noqa: RUF005
+            if HAS_GATE:
+                o_z = row_offsets(o_row, i_group, inner, z_outer, z_in, z_group, ALIGNMENT)
+                t_z = t_z + (load_tile(z_ptr, 1, o_z, o_col, mask),)  # noqa: RUF005
+            else:
+                t_z = t_x
         o_out = o_row * groups + i_group
         b_rstd = tl.load(rstd_ptr + o_out, mask=m_row, other=0.0)[:, None]
-        b_xhat, b_product = normalized(b_dy, b_x, b_z, b_rstd, HAS_GATE, IS_NORM_FIRST)
-        b_g = b_product * b_weight
-        b_mean = tl.sum(b_g * b_xhat, axis=1)[:, None] * inverse_hidden
-        b_gradient = b_rstd * (b_g - b_xhat * b_mean)
-        b_dx, b_dz = input_gradients(b_gradient, b_dy, b_x, b_z, b_xhat, b_weight, HAS_GATE, IS_NORM_FIRST)
-        store_tile(dx_ptr, n_col, o_out, o_col, mask, b_dx)
-        if HAS_GATE:
-            store_tile(dz_ptr, n_col, o_out, o_col, mask, b_dz)
+        b_sum = None
+        for i_chunk in tl.static_range(CHUNKS):
+            b_xhat, b_product = normalized(t_dy[i_chunk], t_x[i_chunk], t_z[i_chunk], b_rstd, HAS_GATE, IS_NORM_FIRST)
+            b_part = b_product * t_weight[i_chunk] * b_xhat
+            b_sum = b_part if i_chunk == 0 else b_sum + b_part
+        b_mean = tl.sum(b_sum, axis=1)[:, None] * inverse_hidden
+        t_next = ()
+        for i_chunk in tl.static_range(CHUNKS):
+            o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
+            mask = tile_mask(m_row, m_col, BLOCK_ROW)
+            b_dy, b_x, b_z, b_weight = t_dy[i_chunk], t_x[i_chunk], t_z[i_chunk], t_weight[i_chunk]
+            b_xhat, b_product = normalized(b_dy, b_x, b_z, b_rstd, HAS_GATE, IS_NORM_FIRST)
+            b_gradient = b_rstd * (b_product * b_weight - b_xhat * b_mean)
+            b_dx, b_dz = input_gradients(b_gradient, b_dy, b_x, b_z, b_xhat, b_weight, HAS_GATE, IS_NORM_FIRST)
+            store_tile(dx_ptr, n_col, o_out, o_col, mask, b_dx)
+            if HAS_GATE:
+                store_tile(dz_ptr, n_col, o_out, o_col, mask, b_dz)
+            if HAS_DWEIGHT:
+                t_next = t_next + (t_dweight[i_chunk] + b_product * b_xhat,)  # noqa: RUF005
         if HAS_DWEIGHT:
-            b_dweight += b_product * b_xhat
+            t_dweight = t_next
     if HAS_DEPENDENT:
         gdc_launch_dependents()
     if HAS_DWEIGHT:
-        p_out = dweight_ptr + tl.program_id(0).to(tl.int64) * n_col + o_col
-        tl.store(p_out, tl.sum(b_dweight, axis=0).to(dweight_ptr.dtype.element_ty), mask=m_col)
+        p_out = dweight_ptr + tl.program_id(0).to(tl.int64) * n_col
+        for i_chunk in tl.static_range(CHUNKS):
+            o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
+            tl.store(p_out + o_col, tl.sum(t_dweight[i_chunk], axis=0).to(dweight_ptr.dtype.element_ty), mask=m_col)
 
 
 def calls(
@@ -141,11 +167,11 @@ def calls(
         "HAS_DEPENDENT": has_partials and launch.finish == "dependent",
         "num_warps": launch.num_warps,
     }
-    if launch.chunks:
+    if launch.chunks and not launch.held:
         options["CHUNKS"] = launch.chunks
         main = KernelCall(rms_norm_gated_backward_split_kernel, (parts * groups,), args, options)
     else:
-        options |= {"BLOCK_ROW": launch.block_row, "NUM_STAGES": launch.num_stages}
+        options |= {"BLOCK_ROW": launch.block_row, "CHUNKS": launch.chunks or 1, "NUM_STAGES": launch.num_stages}
         main = KernelCall(_rms_norm_gated_backward_kernel, (parts * groups,), args, options)
     if not has_partials:
         return (main,)

@@ -11,7 +11,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
-from normtune.kernels.tiles.launch import MAX_WORKSPACE_BYTES, Launch, next_power_of_2, split, tile
+from normtune.kernels.tiles.launch import MAX_WORKSPACE_BYTES, Launch, next_power_of_2, row_layout, split, tile
 
 NO_GATE = "no_gate"
 NO_DWEIGHT = "no_dweight"
@@ -31,7 +31,7 @@ def resolve_forward(config: Config, problem: Problem, target: Target, alignment:
 
     Args:
         config: schedule `row`, `block_row`, `parts`, `persistent` or `split`; with `block_col`, `row` and `block_row`
-            hold rows in chunks of at least so many columns, see `held_chunk`.
+            hold rows in chunks of at least so many columns, see `held_chunk`, as `persistent` does in the backward.
         problem: rows, hidden and dtype of x; each group of a row counts as a row.
         target: limits of the GPU.
         alignment: largest power of two up to 16 that divides hidden and all strides; None for contiguous tensors.
@@ -40,16 +40,12 @@ def resolve_forward(config: Config, problem: Problem, target: Target, alignment:
         IllegalConfigError: the config cannot run this problem on this target.
     """
     if config.schedule == "split":
-        launch = split(config, problem, target, alignment)
-        return launch._replace(looped=False, grid=problem.rows, num_stages=1)
+        return _split(config, problem, target, alignment)._replace(looped=False, grid=problem.rows)
     if config.schedule not in ("row", "block_row", "parts", "persistent"):
         raise _unknown_schedule(config, problem)
-    if config.schedule in ("row", "block_row") and config.block_col:
-        chunk = held_chunk(problem.hidden, config.block_col)
-        if chunk < problem.hidden:
-            return _held(config, chunk, problem, target, alignment)
     streamed = 1 if is_off(problem, NO_GATE) else 2
-    return tile(config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed)
+    least_chunk = config.block_col if config.schedule in ("row", "block_row") else 0
+    return _tile(config, least_chunk, problem, target, alignment, streamed)
 
 
 def held_chunk(hidden: int, least: int) -> int:
@@ -64,12 +60,17 @@ def held_chunk(hidden: int, least: int) -> int:
     return chunk
 
 
-def _held(config: Config, chunk: int, problem: Problem, target: Target, alignment: int | None) -> Launch:
-    """Whole rows in chunks of columns, all of which a program holds: a tile of one chunk, so many times."""
+def _tile(
+    config: Config, least_chunk: int, problem: Problem, target: Target, alignment: int | None, streamed: int
+) -> Launch:
+    """Whole rows in one tile or, with a `least_chunk`, in chunks of columns that a program holds: so many tiles."""
+    chunk = held_chunk(problem.hidden, least_chunk) if least_chunk else problem.hidden
+    if chunk >= problem.hidden:
+        return tile(config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed)
     chunks = -(-problem.hidden // chunk)
     most = MAX_ELEMENTS_PER_THREAD // chunks
-    return tile(config, problem._replace(hidden=chunk), target, alignment, most, 1)._replace(
-        alignment=alignment_of(problem.hidden) if alignment is None else alignment,
+    alignment = alignment_of(problem.hidden) if alignment is None else alignment
+    return tile(config, problem._replace(hidden=chunk), target, alignment, most, streamed * chunks)._replace(
         column_mask=problem.hidden % chunk != 0,
         chunks=chunks,
         held=True,
@@ -83,10 +84,10 @@ def resolve_backward(config: Config, problem: Problem, target: Target, alignment
     which `reduce` or `dependent` sums; a target without dependent launches reduces.
     """
     if config.schedule == "split":
-        launch = split(config, problem, target, alignment)._replace(num_stages=1)
+        launch = _split(config, problem, target, alignment)
     elif config.schedule == "persistent":
         streamed = 2 if is_off(problem, NO_GATE) else 3
-        launch = tile(config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed)
+        launch = _tile(config, config.block_col, problem, target, alignment, streamed)
     else:
         raise _unknown_schedule(config, problem)
     if is_off(problem, NO_DWEIGHT) or launch.grid == 1:
@@ -96,6 +97,13 @@ def resolve_backward(config: Config, problem: Problem, target: Target, alignment
     grid = min(launch.grid, MAX_WORKSPACE_BYTES // (4 * problem.hidden))
     finish = config.finish if target.has_dependent_launch else "reduce"
     return launch._replace(grid=grid, workspace=grid * problem.hidden, finish=finish)
+
+
+def _split(config: Config, problem: Problem, target: Target, alignment: int | None) -> Launch:
+    """As `split`; no row is fetched ahead, and the weight of a group is no better aligned than a row."""
+    launch = split(config, problem, target, alignment)
+    layout = row_layout(1, launch.block_col, config, problem, target, launch.alignment)
+    return launch._replace(num_stages=1, row_layout=layout)
 
 
 def rows_and_groups(x: Any, rows: int) -> tuple[int, int, int]:

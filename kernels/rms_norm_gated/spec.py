@@ -53,6 +53,10 @@ _MOST_OF_512_THREADS = 16384
 _MOST_HELD = 16384
 # Elements of a held chunk per thread: chunks differ from one hidden size to the next, and a config should suit several.
 _LEAST_HELD_ELEMENTS = 2
+# The same of the backward, of whole rows: the best took 8 to 24 of them at 23 shapes on an H200.
+_HELD_BACKWARD = (2, 32)
+# There rows in held chunks were fastest in two more stages from 256 rows on, and in none with fewer.
+_LEAST_STAGED_ROWS = 256
 # Columns of a held chunk, at least: 32 bytes in bfloat16, as much as the L2 reads at a time.
 _LEAST_HELD_CHUNK = 16
 
@@ -65,6 +69,7 @@ class _Product(NamedTuple):
         least, most: elements of a tile per thread.
         most_split: elements per thread of a row in chunks.
         most_tile: elements of a tile.
+        held: least and most elements per thread of rows in held chunks.
     """
 
     rows: tuple[int, ...]
@@ -76,6 +81,7 @@ class _Product(NamedTuple):
     most: int
     most_split: int = MAX_SPLIT_ELEMENTS_PER_THREAD
     most_tile: int = MAX_HIDDEN
+    held: tuple[int, int] = (_LEAST_HELD_ELEMENTS, MAX_ELEMENTS_PER_THREAD)
 
     def flat(self) -> list[Config]:
         """A program a block of rows."""
@@ -102,10 +108,6 @@ class _Product(NamedTuple):
             for count, per_sm, chunk in product(warps, programs, self.chunks)
         ]
 
-    def held(self) -> list[Config]:
-        """Blocks of rows in held chunks; where a row is one chunk, the launches of `flat`."""
-        return [config._replace(block_col=_LEAST_HELD_CHUNK) for config in self.flat()]
-
     def fits(self, config: Config, hidden: int, warp_size: int) -> bool:
         """Whether a tile, or a chunk and its rows, has enough elements for each thread, and not too many."""
         threads = warp_size * config.num_warps
@@ -115,9 +117,9 @@ class _Product(NamedTuple):
         if config.block_col:
             chunk = held_chunk(hidden, config.block_col)
             row = -(-hidden // chunk) * chunk
-            most = min(MAX_ELEMENTS_PER_THREAD * threads, _MOST_HELD)
+            least, most = (count * threads for count in self.held)
             is_narrower = 8 * row <= 7 * next_power_of_2(hidden)
-            least = min(self.least, _LEAST_HELD_ELEMENTS) * threads
+            most = min(most, _MOST_HELD, self.most_tile)
             return is_narrower and least <= config.block_row * chunk and config.block_row * row <= most
         tile = config.block_row * next_power_of_2(hidden)
         return self.least * threads <= tile <= min(self.most * threads, self.most_tile)
@@ -130,13 +132,16 @@ _FORWARD = {
     "full": _Product(
         *((1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4, 8, 16)),
         *((512, 1024, 2048, 4096, 8192), 1, MAX_ELEMENTS_PER_THREAD),
+        held=(1, MAX_ELEMENTS_PER_THREAD),
     ),
 }
 _BACKWARD = {
-    "quick": _Product((1, 4, 16), (1, 4, 8), (2,), (1, 4), (2048, 4096), 4, 16, _MOST_SUMMED, _MOST_TILE),
+    "quick": _Product(
+        *((1, 4, 16), (1, 4, 8), (2,), (1, 4), (2048, 4096), 4, 16, _MOST_SUMMED, _MOST_TILE, _HELD_BACKWARD)
+    ),
     "default": _Product(
         *((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16), (1, 3), (1, 2, 4), (1024, 2048, 4096, 8192)),
-        *(4, 32, _MOST_SUMMED, _MOST_TILE),
+        *(4, 32, _MOST_SUMMED, _MOST_TILE, _HELD_BACKWARD),
     ),
     "full": _FORWARD["full"],
 }
@@ -156,7 +161,7 @@ def _with_gate(of_norm: OperatorSpec, problem: Problem) -> tuple[Buffer, ...]:
 def _forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
     space = _FORWARD[name]
     configs = space.flat() + space.looped("none") + space.split((0,), "none", problem.hidden, target)
-    configs += space.held() + space.parts(problem, target)
+    configs += _held(space.flat()) + space.parts(problem, target)
     return _chosen(configs, space, problem, target, _forward_default)
 
 
@@ -167,8 +172,16 @@ def _backward_space(name: str, problem: Problem, target: Target) -> list[Config]
     finishes = finishes if target.has_dependent_launch else ("reduce",)
     configs: list[Config] = []
     for finish in finishes:
-        configs += space.looped(finish) + space.split((1, 2), finish, problem.hidden, target)
+        looped = held = space.looped(finish)
+        if name == "default":
+            held = [one for one in looped if (one.num_stages > 1) == (problem.rows >= _LEAST_STAGED_ROWS)]
+        configs += looped + _held(held) + space.split((1, 2), finish, problem.hidden, target)
     return _chosen(configs, space, problem, target, _backward_default)
+
+
+def _held(configs: list[Config]) -> list[Config]:
+    """The same with rows in held chunks; where a row is one chunk, the same launches."""
+    return [config._replace(block_col=_LEAST_HELD_CHUNK) for config in configs]
 
 
 def _chosen(

@@ -54,11 +54,11 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
         launch = split(config, problem, target, alignment)
         if work.scaling == "block" and launch.block_col % BLOCK and launch.chunks > 1:
             raise IllegalConfigError(f"chunks of {launch.block_col} columns cut blocks of {BLOCK}")
-        launch = launch._replace(looped=False, grid=problem.rows, num_stages=1)
+        launch = launch._replace(looped=False, grid=problem.rows, num_stages=1, row_layout=None)
     elif config.schedule in ("row", "block_row", "parts", "persistent"):
         launch = tile(config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed_tiles=1 + work.has_residual)
         # A whole row is loaded as its FP8 values are stored, 16 a thread; in parts as it lies. Each sums in its order.
-        launch = launch._replace(held=launch.slice_col > 0)
+        launch = launch._replace(held=launch.slice_col > 0, row_layout=None)
     else:
         raise IllegalConfigError(f"schedule {config.schedule!r} does not exist for {problem.operator}")
     return _with_amax(config, work, launch)
@@ -106,10 +106,9 @@ class TransposingLaunch(NamedTuple):
         return self._replace(norm=self.norm.binary, transpose=self.transpose and self.transpose.binary)
 
     @property
-    def of_a_row(self) -> "TransposingLaunch":
-        """This launch without what counts rows."""
-        transpose = self.transpose and self.transpose.of_a_row
-        return self._replace(norm=self.norm.of_a_row, transpose=transpose, row_alignment=1)
+    def row_sum(self) -> tuple[Launch, bool]:
+        """That of the launch that normalizes, and whether it writes both layouts: a transposition sums nothing."""
+        return self.norm.row_sum, self.transpose is None
 
 
 def resolve_transposing(

@@ -43,10 +43,13 @@ class Launch(NamedTuple):
         column_mask: whether `block_col` exceeds hidden.
         workspace: float32 elements of partial sums; 0 when there is no second stage.
         finish: how sums over rows end: `none`, `reduce`, `dependent` or `columns`.
-        chunks: chunks of `block_col` columns in which a row is worked on; 0 where it is one tile.
+        chunks: chunks of `block_col` columns in which a part of a row is worked on; 0 where a row is one tile.
         held: whether chunks stay in registers between their two uses.
         slice_row, slice_col: the tile of a program of columns; 0 where there is none. In a forward, where each row has
             a program for each so many columns, which reads all of it; the grid is that of one of these.
+        row_layout: of `row_layout`; None where the compiler's layout of a row is not known.
+        parts: equal parts of a row that are summed each by itself, and then added in order.
+        clustered: whether each part has a block of a cluster to itself, which is then a program of the grid.
     """
 
     looped: bool
@@ -63,6 +66,9 @@ class Launch(NamedTuple):
     held: bool = False
     slice_row: int = 0
     slice_col: int = 0
+    row_layout: tuple[int, int, int] | None = None
+    parts: int = 1
+    clustered: bool = False
 
     @property
     def binary(self) -> "Launch":
@@ -70,9 +76,18 @@ class Launch(NamedTuple):
         return self._replace(grid=0, workspace=int(self.workspace > 0))
 
     @property
-    def of_a_row(self) -> "Launch":
-        """This launch without what counts rows and what sums over them: equal ones work on each row in the same way."""
-        return self._replace(grid=0, workspace=0, finish="none", slice_row=0, slice_col=0)
+    def row_sum(self) -> "Launch":
+        """What decides the order in which a row is summed: launches in which it is equal give a row equal bits.
+
+        This launch without what counts rows and what sums over them; and, where the layout of a row is known, without
+        the loop over rows, the rows of a tile and the warps, which change nothing else.
+        """
+        of_a_row = self._replace(grid=0, workspace=0, finish="none", slice_row=0, slice_col=0)
+        if self.row_layout is None:
+            return of_a_row
+        alike = of_a_row._replace(looped=False, block_row=1, num_warps=1, num_stages=1)
+        # The parts of a row are summed alike by the blocks of a cluster and by one program.
+        return alike._replace(held=False, clustered=False) if self.parts > 1 else alike
 
     @property
     def in_place(self) -> "Launch":
@@ -83,6 +98,30 @@ class Launch(NamedTuple):
 def next_power_of_2(value: int) -> int:
     """The least power of two that is at least `value`; `value` is a positive integer."""
     return 1 << (value - 1).bit_length()
+
+
+def row_layout(
+    block_row: int, block_col: int, config: Config, problem: Problem, target: Target, alignment: int
+) -> tuple[int, int, int]:
+    """Elements that a thread reads at once, lanes and warps that hold a row of a tile, as Triton lays it out.
+
+    A thread reads at most 16 bytes, what is known to be aligned, and its share of the tile (the pass
+    `tritongpu-coalesce`); lanes and then warps are put along a row until it is covered (`BlockedEncodingAttr::get`).
+
+    Args:
+        block_row: rows of a program's tile, a power of two.
+        block_col: columns of it, a power of two.
+        config: has the number of warps.
+        problem: has the dtype of the tensors.
+        target: has the lanes of a warp.
+        alignment: largest power of two up to 16 that divides hidden and all row strides; 16 where the weight is read in
+            the shape of the tile: its address is aligned, and the widest access decides for all.
+    """
+    warps, lanes = config.num_warps, target.warp_size
+    share = max(1, block_row * block_col // (warps * lanes))
+    vector = min(16 // ITEMSIZE[problem.dtype], alignment, share)
+    lanes = min(lanes, max(1, block_col // vector))
+    return vector, lanes, min(warps, max(1, block_col // (vector * lanes)))
 
 
 def reduce_tile(partials: int, hidden: int) -> tuple[int, int, int]:
@@ -147,6 +186,7 @@ def tile(
     if looped:
         grid = min(grid, config.programs_per_sm * target.sms)
     part = _part(config, problem, target, block_col) if config.schedule == "parts" else block_col
+    alignment = alignment_of(problem.hidden) if alignment is None else alignment
     return Launch(
         looped=looped,
         grid=grid,
@@ -154,22 +194,42 @@ def tile(
         block_col=block_col,
         num_warps=config.num_warps,
         num_stages=num_stages,
-        alignment=alignment_of(problem.hidden) if alignment is None else alignment,
+        alignment=alignment,
         column_mask=block_col != problem.hidden,
         workspace=0,
         slice_col=part if part < block_col else 0,
+        row_layout=row_layout(block_row, block_col, config, problem, target, alignment),
     )
 
 
 def _part(config: Config, problem: Problem, target: Target, block_col: int) -> int:
     """Columns of a row that each of its programs writes: they are as many as fill the GPU, a power of two."""
+    return block_col // _power_of_2_up_to(_parts(config, problem, target, block_col))
+
+
+def part_of_chunks(config: Config, problem: Problem, target: Target, launch: Launch) -> int:
+    """As `slice_col` of a launch in chunks: whole chunks, or a power of two that divides one; 0 for all columns."""
+    parts = _parts(config, problem, target, problem.hidden)
+    if parts < launch.chunks:
+        return 0 if parts == 1 else -(-launch.chunks // parts) * launch.block_col
+    part = launch.block_col // _power_of_2_up_to(parts // launch.chunks)
+    return 0 if part >= problem.hidden else part
+
+
+def _parts(config: Config, problem: Problem, target: Target, columns: int) -> int:
+    """Programs of a row of so many columns: at most as many as fill the GPU, each with work for all of its threads."""
     most = min(MAX_PARTS, max(1, config.programs_per_sm) * target.sms // problem.rows)
     least = max(LEAST_PART_COLUMNS, config.num_warps * target.warp_size)
-    parts = max(1, min(most, block_col // least))
-    return block_col // (1 << (parts.bit_length() - 1))
+    return max(1, min(most, columns // least))
 
 
-def split(config: Config, problem: Problem, target: Target, alignment: int | None, held_bytes: int = 0) -> Launch:
+def _power_of_2_up_to(value: int) -> int:
+    return 1 << (value.bit_length() - 1)
+
+
+def split(
+    config: Config, problem: Problem, target: Target, alignment: int | None, held_bytes: int = 0, parts: int = 1
+) -> Launch:
     """One row at a time, its columns in chunks, in a fixed grid; two stages bring the next row into the L2.
 
     Args:
@@ -178,6 +238,7 @@ def split(config: Config, problem: Problem, target: Target, alignment: int | Non
         target: limits of the GPU.
         alignment: as in `tile`.
         held_bytes: bytes per column that stay in registers between two uses where a row of them fits; 0 for none.
+        parts: of a row, each of so many chunks.
 
     Raises:
         IllegalConfigError: the config cannot run this problem on this target.
@@ -185,13 +246,14 @@ def split(config: Config, problem: Problem, target: Target, alignment: int | Non
     threads = threads_of(config, target)
     if config.block_col < 1:
         raise IllegalConfigError("split without block_col")
-    block_col = min(config.block_col, next_power_of_2(problem.hidden))
-    chunks = -(-problem.hidden // block_col)
-    if chunks > MAX_CHUNKS:
-        raise IllegalConfigError(f"{chunks} chunks exceed {MAX_CHUNKS}")
+    part = -(-problem.hidden // parts)
+    block_col = min(config.block_col, next_power_of_2(part))
+    chunks = -(-part // block_col)
+    if parts * chunks > MAX_CHUNKS:
+        raise IllegalConfigError(f"{parts * chunks} chunks exceed {MAX_CHUNKS}")
     if block_col > MAX_CHUNK_ELEMENTS_PER_THREAD * threads:
         raise IllegalConfigError(f"{block_col // threads} elements a thread exceed {MAX_CHUNK_ELEMENTS_PER_THREAD}")
-    row = chunks * block_col
+    row = parts * chunks * block_col
     if row > MAX_SPLIT_ELEMENTS_PER_THREAD * threads:
         raise IllegalConfigError(f"{row // threads} elements a thread exceed {MAX_SPLIT_ELEMENTS_PER_THREAD}")
     return Launch(
@@ -206,4 +268,6 @@ def split(config: Config, problem: Problem, target: Target, alignment: int | Non
         workspace=0,
         chunks=chunks,
         held=0 < row * held_bytes <= MAX_HELD_BYTES,
+        row_layout=row_layout(1, block_col, config, problem, target, 16),
+        parts=parts,
     )

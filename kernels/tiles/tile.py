@@ -77,6 +77,12 @@ def weight_part(b_dy, b_xhat, dy_ptr, ROUNDS_PRODUCT: tl.constexpr):
 
 
 @triton.jit
+def product(b_left, b_right):
+    """A rounded product: the compiler fuses a plain one and the sum that it enters, but of two not always the same."""
+    return tl.fma(b_left, b_right, 0.0)
+
+
+@triton.jit
 def fetch_row(ptr, hidden):
     """Start bringing a row into the L2: one instruction of one thread (PTX ISA, `cp.async.bulk.prefetch.L2`, sm_90)."""
     # It takes multiples of 16 bytes from a multiple of 16 on: the bytes before and after stay uncached.

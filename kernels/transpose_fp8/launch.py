@@ -46,9 +46,9 @@ class TransposeLaunch(NamedTuple):
         return self._replace(grid=0)
 
     @property
-    def of_a_row(self) -> "TransposeLaunch":
-        """This launch without what counts rows: no value depends on any of it."""
-        return self._replace(grid=0, row_alignment=1)
+    def row_sum(self) -> tuple[()]:
+        """The same for all: nothing is summed."""
+        return ()
 
 
 def resolve(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> TransposeLaunch:

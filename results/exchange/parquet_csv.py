@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -83,8 +83,8 @@ def writer_of(path: Path) -> Callable[[Evidence, Path], None]:
     return write
 
 
-def write_table(evidence: Evidence, path: Path) -> None:
-    """Write evidence to a path, without the checks and the replacement of `write_parquet`."""
+def write_table(evidence: Evidence, path: Path | BinaryIO) -> None:
+    """Write evidence to a path or an open file, without the checks and the replacement of `write_parquet`."""
     frame = evidence.frame
     arrays: dict[str, pa.Array] = {}
     for name in frame.columns:

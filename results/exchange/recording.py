@@ -1,4 +1,4 @@
-"""Recordings: exhaustive sweeps that ship with the package, one Parquet file per device and operator.
+"""Recordings: exhaustive sweeps that ship with the package, one Parquet file per device and operator, or its dtypes.
 
 In: the name of a recording. Out: its evidence; or, to make one, the files of some evidence. Replaying a recording is
 left to the tuner.
@@ -6,6 +6,7 @@ left to the tuner.
 
 import re
 from contextlib import ExitStack
+from io import BytesIO
 from pathlib import Path
 
 from normtune.errors import NormtuneError, UsageError
@@ -23,6 +24,7 @@ MAX_BYTES = 2_000_000
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 # A name, and named integers: `qk_norm.heads_q=32`.
 _OPERATOR = re.compile(r"[A-Za-z0-9_]+(\.[a-z_]+=[0-9]+)*")
+_DTYPE = re.compile(r"[a-z0-9_]+")
 
 
 def recordings() -> list[str]:
@@ -61,14 +63,15 @@ def load_recordings(regime: str | None = COLD) -> Evidence:
 
 
 def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
-    """Write a recording, one file per operator, with all its variants and dtypes.
+    """Write a recording, one file per operator, or one for each of its dtypes where that would be too large.
 
-    Only measurements of each operator's newest kernels are written.
+    Only measurements of each operator's newest kernels are written, with all variants. Files of a written operator in
+    the other layout are removed.
 
     Args:
         evidence: measurements of one device.
         name: of the recording, such as `nvidia-h200`.
-        folder: where the files go, as `NAME.OPERATOR.parquet`.
+        folder: where the files go, as `NAME.OPERATOR.parquet` or `NAME.OPERATOR.DTYPE.parquet`.
 
     Returns:
         The files, in order.
@@ -81,26 +84,56 @@ def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
     """
     _check(evidence, name)
     check_folder(folder)
-    current = evidence.current()
+    current = evidence.current().without_codes()  # `recorded_code` has them
     operators = current.frame["operator"].unique().tolist()
     for operator in operators:
         if not _OPERATOR.fullmatch(operator):
             raise NormtuneError(
                 f"operator {operator!r} cannot be part of a file name: record the others with --operator"
             )
-    paths = [folder / f"{name}.{operator}.parquet" for operator in operators]
-    for path in paths:
+    for dtype in current.frame["dtype"].unique():
+        if not _DTYPE.fullmatch(dtype):
+            raise NormtuneError(f"dtype {dtype!r} cannot be part of a file name: record the others with --dtype")
+    stems = [f"{name}.{operator}" for operator in operators]
+    standing = {path for stem in stems for path in _standing(folder, stem)}
+    for path in sorted(standing | {folder / f"{stem}.parquet" for stem in stems}):
         check_export(path)
+    paths: list[Path] = []
     with ExitStack() as stack:  # all files are replaced, or none
-        for operator, path in zip(operators, paths, strict=True):
-            temporary = stack.enter_context(replaced(path))
-            write_table(current.select([operator]).without_codes(), temporary)  # `recorded_code` has them
-            size = temporary.stat().st_size
-            if size > MAX_BYTES:
-                raise NormtuneError(
-                    f"{path} would have {size} bytes, a recording ships with at most {MAX_BYTES}: record fewer problems"
-                )
+        for operator, stem in zip(operators, stems, strict=True):
+            paths += _write(current.select([operator]), folder, stem, stack)
+    for path in standing.difference(paths):
+        path.unlink()
     return paths
+
+
+def _standing(folder: Path, stem: str) -> list[Path]:
+    """The files of an operator that a recording has, in either layout: the names of others may begin with its own."""
+    part = re.compile(rf"{re.escape(stem)}(\.{_DTYPE.pattern})?\.parquet")
+    return [path for path in folder.iterdir() if part.fullmatch(path.name)]
+
+
+def _write(evidence: Evidence, folder: Path, stem: str, stack: ExitStack) -> list[Path]:
+    """Write an operator's measurements beside the files that they replace once the stack is left."""
+    content = _content(evidence)
+    contents = {folder / f"{stem}.parquet": content}
+    dtypes = evidence.frame["dtype"].unique().tolist()
+    if len(content) > MAX_BYTES and len(dtypes) > 1:
+        contents = {folder / f"{stem}.{dtype}.parquet": _content(evidence.select(dtypes=[dtype])) for dtype in dtypes}
+    for path, content in contents.items():
+        if len(content) > MAX_BYTES:
+            raise NormtuneError(
+                f"{path} would have {len(content)} bytes, a recording ships with at most {MAX_BYTES}: record fewer "
+                "problems"
+            )
+        stack.enter_context(replaced(path)).write_bytes(content)
+    return list(contents)
+
+
+def _content(evidence: Evidence) -> bytes:
+    file = BytesIO()
+    write_table(evidence, file)
+    return file.getvalue()
 
 
 def check_folder(folder: Path) -> None:

@@ -12,7 +12,7 @@ from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import compare
 
-pytestmark = pytest.mark.interpreter
+pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("counted_loops")]
 
 # Three multiprocessors, so that a fixed grid loops over few rows; an architecture without what the interpreter cannot
 # run: dependent launches, and rows that are fetched ahead.

@@ -99,8 +99,8 @@ ROOMS = {
     ),
     "heuristics/checking": Room(
         "heuristics/checking/",
-        "light heuristics/tablefile heuristics/rules results results/exchange heuristics/regret heuristics/fitted "
-        "heuristics/fitting heuristics/any_gpu",
+        "light heuristics/tablefile heuristics/rules results results/exchange heuristics/regret heuristics/solver "
+        "heuristics/fitted heuristics/fitting heuristics/any_gpu",
         "numpy scipy",
     ),
     "heuristics/stability": Room(

@@ -1,11 +1,11 @@
-"""The function of hidden alone: the optimum by hand and by brute force, bounds, and excluded configs."""
+"""The function of one class at each hidden size: the optimum by hand and by brute force, and bounds."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from normtune.heuristics.fitted.batch_invariant import bounded, cost_of, fit_batch_invariant, looks_at_rows, works_alike
+from normtune.heuristics.fitted.batch_invariant import bounded, cost_of, fit_batch_invariant
 from normtune.heuristics.regret.best_times import BestTimes, best_times
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
@@ -15,7 +15,6 @@ from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.kernels.tiles.launch import Launch
 from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement
 
@@ -35,6 +34,10 @@ def made(regret, problems, usable=None, weights=None):
     return TimingMatrix("toy", "", "bfloat16", tuple(problems), CONFIGS, regret, kept, weights=of)
 
 
+def cuts_rows(tree):
+    return isinstance(tree, Split) and (tree.axis == "rows" or cuts_rows(tree.low) or cuts_rows(tree.high))
+
+
 def timed(matrix, best=None, failed=()):
     wrong = np.zeros(matrix.usable.shape, bool)
     for place in failed:
@@ -46,7 +49,7 @@ SHAPES = [(rows, hidden) for hidden in (64, 256, 1024, 4096) for rows in (1, 64,
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_choice_by_hidden_alone_is_better(seed, legality):
+def test_where_no_two_configs_are_of_a_class_no_choice_by_hidden_alone_is_better(seed, legality):
     draw = np.random.default_rng(seed)
     usable = draw.random((len(SHAPES), 3)) < 0.9
     usable[:, 0] = True
@@ -65,7 +68,7 @@ def test_no_choice_by_hidden_alone_is_better(seed, legality):
     times = timed(matrix, [{1: 10, 64: 10**4, 4096: 10**7}[rows] for rows, _ in SHAPES])
     found = fit_batch_invariant(matrix, times, legality, Leaf(CONFIGS[0]))
     total = sum(loss * int(weight) for loss, weight in zip(losses(found.matrix, found.tree), weights, strict=True))
-    assert not looks_at_rows(found.tree)
+    assert not cuts_rows(found.tree)
     assert sum(most_at_hidden.values()) <= total <= sum(most_at_hidden.values()) + 1000 * int(weights.sum())
 
 
@@ -132,26 +135,52 @@ def test_what_failed_is_not_bounded_nor_is_the_same_launch(legality, spec):
     assert bounded(matrix, timed(matrix, failed=[(0, 1)]), legality).usable.tolist() == usable.tolist()
 
 
-def test_what_is_illegal_for_many_rows_or_works_on_rows_otherwise_takes_no_part(legality, spec, monkeypatch):
-    def resolve(config, problem, target, alignment=None):
+@pytest.fixture
+def alike(spec):
+    """The operator with launches that sum a row in one order with 8 and with 16 warps, up to 1000 rows with 8."""
+    resolve = spec.resolve
+
+    def resolved(config, problem, target, alignment=None):
         if config.num_warps == 8 and problem.rows > 1000:
             raise IllegalConfigError("too many rows")
-        block_row = 1 if config.num_warps == 32 or problem.rows < 4096 else 2
-        return Launch(False, problem.rows, block_row, 64, config.num_warps, 1, 16, False, 0)
+        launch = resolve(config, problem, target, alignment)
+        return launch._replace(row_layout=(8, 32, max(16, config.num_warps)))
 
-    object.__setattr__(spec, "resolve", resolve)
-    assert [works_alike(config, legality, {64}) for config in CONFIGS] == [True, False, True]
-    matrix = made([[0, 0, 900_000]] * 3, SHAPES[:3])
-    found = fit_batch_invariant(matrix, timed(matrix), legality, Leaf(CONFIGS[0]))
-    assert found.tree == Leaf(CONFIGS[2])
-    matrix = made([[0, 0, 900_000]] * 3, SHAPES[:3], [[True, True, False]] * 3)
-    assert fit_batch_invariant(matrix, timed(matrix), legality, Leaf(CONFIGS[0])) is None
+    object.__setattr__(spec, "resolve", resolved)
+
+
+def test_few_rows_take_a_config_that_is_illegal_for_many_if_it_sums_a_row_alike(legality, alike):
+    matrix = made(
+        [[0, 100_000, 0], [0, 100_000, 0], [0, 0, 900_000]], SHAPES[:3], [[True] * 3] * 2 + [[False, True, True]]
+    )
+    found = fit_batch_invariant(matrix, timed(matrix), legality, Leaf(CONFIGS[1]))
+    assert found.tree == Split("rows", 512, Leaf(CONFIGS[0]), Leaf(CONFIGS[1]))
+    assert found.cost[:3] == (-200_000 // 3, 0, 3)
+    # A leaf alone serves all rows.
+    assert fit_batch_invariant(matrix, timed(matrix), legality, Leaf(CONFIGS[1]), 1).tree == Leaf(CONFIGS[1])
+    assert fit_batch_invariant(matrix, timed(matrix), legality, Leaf(CONFIGS[1]), 2).tree == found.tree
+
+
+def test_a_size_takes_the_class_of_least_regret(legality, alike):
+    few_alone = [[0, 100_000, 200_000], [0, 100_000, 200_000], [0, 900_000, 0]]
+    matrix = made([*few_alone, [0, 90_000, 900_000], [0, 90_000, 900_000], [0, 0, 900_000]], SHAPES[:6])
+    found = fit_batch_invariant(matrix, timed(matrix), legality, Leaf(CONFIGS[1]))
+    assert found.tree == Split("hidden", 128, Leaf(CONFIGS[2]), Split("rows", 512, Leaf(CONFIGS[0]), Leaf(CONFIGS[1])))
+
+
+def test_where_no_class_serves_all_rows_there_is_no_function(legality, alike):
+    usable = [[True, False, False], [True, False, False], [False, False, True]]
+    matrix = made([[0, 0, 0]] * 3, SHAPES[:3], usable)
+    best = timed(matrix, [10, 100, 10**7])
+    assert bounded(matrix, best, legality).usable[:2, 2].all()  # a bound, although far off
+    wrong = timed(matrix, [10, 100, 10**7], [(0, 2)])
+    assert fit_batch_invariant(matrix, wrong, legality, Leaf(CONFIGS[0])) is None
 
 
 def test_a_fit_of_measurements_is_legal_at_every_size(evidence, spec, legality):
     matrix = timing_matrix(evidence, spec, "", "bfloat16", H200)
     found = fit_batch_invariant(matrix, best_times(evidence, matrix), legality, Leaf(RMSNormConfig("row", 1, 16)))
-    assert not looks_at_rows(found.tree) and not list(legality.breaches(found.tree))
+    assert not cuts_rows(found.tree) and not list(legality.breaches(found.tree))
     assert {box.most_rows for _, box in regions(found.tree, Box(1, MAX_ROWS, 1, 16384))} == {MAX_ROWS}
     # Few warps for short rows and many for long ones, by the law of the measurements.
     assert [choose(found.tree, 1, hidden).num_warps for hidden in (64, 4096)] == [4, 16]

@@ -8,7 +8,6 @@ import pytest
 
 from normtune.heuristics.checking.offline import check
 from normtune.heuristics.fitted import report
-from normtune.heuristics.fitted.batch_invariant import looks_at_rows
 from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitted.options import FitOptions, read_options
 from normtune.heuristics.fitting.pipeline import fit
@@ -59,8 +58,8 @@ def test_each_function_gets_one_that_does_not_look_at_rows_and_stays_as_it_is(re
         (one.key + (":batch_invariant" if not one.variant else "+batch_invariant"), one.dtype, one.dtypes)
         for one in usual.functions
     ]
-    assert not any(looks_at_rows(one.tree) for one in further)
-    assert looks_at_rows(usual.functions[0].tree)
+    assert [len({choose(one.functions[0].tree, rows, 256) for rows, _ in SHAPES}) for one in (usual, both)] == [2, 2]
+    assert all(len({choose(one.tree, *shape) for shape in SHAPES if shape[1] == 256}) == 1 for one in further)
     assert {(one.key, one.dtype, one.donor) for one in both.shared if "batch_invariant" in one.key} == {
         ("toy:batch_invariant", "float16", ("toy:batch_invariant", "bfloat16"))
     }
@@ -94,13 +93,16 @@ def test_the_table_is_checked_byte_for_byte(path):
     assert "equal, byte for byte, to a fit of recording test-gpu" in checked.notes
     header, _ = parse(path.read_text(), "table")
     (line,) = (line for line in header.regret if line.startswith("toy:batch_invariant bfloat16: "))
-    assert "tree of hidden alone on this grid" in line and line.endswith(" beside toy")
+    assert (
+        "tree of hidden, then rows, with one order of a row's sum a hidden size on this grid" in line
+        and line.endswith(" beside toy")
+    )
     assert "with data of its own" not in "".join(header.shared)
     path.write_text(module_text(fit(recording.load_recording("test-gpu")), COMMAND))
     assert any("it is not what recording test-gpu gives" in failure for failure in check(path).failures)
 
 
-def test_a_function_of_the_mode_that_looks_at_rows_is_refused(path):
+def test_a_function_of_the_mode_that_sums_a_row_in_several_orders_is_refused(path):
     text = path.read_text()
     start = text.index("def toy_batch_invariant_bfloat16")
     name = re.search(r"return (\w+)", text[start:])[1]
@@ -109,7 +111,8 @@ def test_a_function_of_the_mode_that_looks_at_rows_is_refused(path):
     )
     header, body = parse(edited, "table")
     path.write_text(f"{header._replace(body=body_hash(body)).text()}\n{body}")
-    assert "toy:batch_invariant bfloat16: its function looks at rows" in check(path).failures
+    told = [one for one in check(path).failures if one.endswith("elements in several orders")]
+    assert told[0].startswith("toy:batch_invariant bfloat16: its configs sum a row of 513 to 16384 elements")
 
 
 def test_an_illegal_config_of_the_mode_is_found(path):
@@ -137,6 +140,6 @@ def test_costs_are_printed(recorded):
     fitted = fit(recorded, OPTIONS)
     printed = "\n".join(report.figures(fitted))
     first = next(one for one in fitted.functions if one.beside)
-    assert "batch-invariant, so the same config for all rows, which costs on average and at worst" in printed
+    assert "batch-invariant, so one order of a row's sum for all rows, which costs on average and at worst" in printed
     assert "% toy:batch_invariant bfloat16\n" in printed and first.key == "toy:batch_invariant"
     assert "batch-invariant" not in "\n".join(report.figures(fit(recorded)))

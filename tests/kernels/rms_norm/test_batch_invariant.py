@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,9 @@ from hypothesis import strategies as st
 
 import normtune
 from normtune.errors import UsageError
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.tree import Leaf, Split, choose
+from normtune.kernels.alignment import alignment_of
 from normtune.kernels.calling import batch_invariant, dispatch, layout
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import MAX_ROWS, Problem, batch_invariant_key, split_batch_invariant
@@ -45,24 +49,35 @@ def test_a_config_works_on_a_row_in_the_same_way_whatever_the_number_of_rows(dat
     configs = [*spec.space("full", problem, target), spec.default_config(problem, target)]
     config = data.draw(st.sampled_from(configs))
     if spec.is_legal(config, problem, target) and spec.is_legal(config, other, target):
-        found = [spec.resolve(config, one, target, alignment).of_a_row for one in (problem, other)]
+        found = [spec.resolve(config, one, target, alignment).row_sum for one in (problem, other)]
         assert found[0] == found[1]
 
 
-def test_what_works_on_rows_differently_is_told_apart():
-    problem = FORWARD.problem(4096, 1000, "float32")
-    launch = FORWARD.resolve(RMSNormConfig("block_row", 4, 8), problem, H200, None)
-    for config in (
-        RMSNormConfig("block_row", 2, 8),
-        RMSNormConfig("block_row", 4, 4),
-        RMSNormConfig("split", 1, 8, block_col=256),
-    ):
-        assert FORWARD.resolve(config, problem, H200, None).of_a_row != launch.of_a_row, config
-    assert FORWARD.resolve(RMSNormConfig("block_row", 4, 8), problem, H200, 1).of_a_row != launch.of_a_row
-    assert (
-        FORWARD.resolve(RMSNormConfig("block_row", 4, 8), problem._replace(rows=3), H200, None).of_a_row
-        == launch.of_a_row
+def row_sum(spec, hidden, *config, dtype="float32", alignment=None, rows=4096):
+    return spec.resolve(RMSNormConfig(*config), spec.problem(rows, hidden, dtype), H200, alignment).row_sum
+
+
+def test_what_sums_a_row_in_another_order_is_told_apart():
+    whole = row_sum(FORWARD, 1000, "block_row", 4, 8)
+    for other in (("block_row", 4, 4), ("row", 1, 4), ("split", 1, 8, 1, 0, "none", 256)):
+        assert row_sum(FORWARD, 1000, *other) != whole, other
+    assert row_sum(FORWARD, 1000, "block_row", 4, 8, alignment=1) != whole
+    assert row_sum(FORWARD, 1000, "block_row", 4, 8, rows=3) == whole
+    # 16 bytes are 8 elements of 16 bits, and a thread of a row alone has 4.
+    assert row_sum(FORWARD, 1000, "row", 1, 8, dtype="bfloat16") != row_sum(
+        FORWARD, 1000, "block_row", 4, 8, dtype="bfloat16"
     )
+    cluster = row_sum(BACKWARD, 16384, "cluster_4", 1, 16, 1, 0, "columns", 32, rows=64)
+    assert cluster != row_sum(BACKWARD, 16384, "split", 1, 16, 1, 1, "reduce", 4096)
+
+
+def test_loops_rows_of_a_tile_and_warps_beside_a_row_leave_its_order_as_it_is():
+    whole = row_sum(FORWARD, 1000, "row", 1, 8)
+    for other in (("block_row", 4, 8), ("persistent", 1, 8, 4, 2), ("parts", 1, 8, 1, 2)):
+        assert row_sum(FORWARD, 1000, *other, rows=3) == whole, other
+    assert row_sum(FORWARD, 64, "block_row", 16, 8) == row_sum(FORWARD, 64, "block_row", 8, 4)
+    looped = row_sum(BACKWARD, 4096, "persistent", 1, 8, 3, 2, "dependent")
+    assert row_sum(BACKWARD, 4096, "row", 1, 8, 1, 0, "columns", 16) == looped
 
 
 @given(operator=st.text("abc_", min_size=1), variant=st.text("abc_+"))
@@ -164,6 +179,66 @@ def test_what_is_illegal_for_large_batches_is_not_launched_for_small_ones(monkey
     assert dispatch._resolve(BACKWARD, problem, H200, 0, 16) == BACKWARD.resolve(columns, problem, H200, 16)
     wanted = BACKWARD.resolve(BACKWARD.default_config(problem, H200), problem, H200, 16)
     assert dispatch._resolve(BACKWARD, problem, H200, 0, 16, True) == wanted
+
+
+@pytest.fixture
+def of_tree(monkeypatch):
+    """Makes a tree the function of the mode for the backward in bfloat16."""
+
+    def use(tree):
+        name = batch_invariant_key("rms_norm_backward"), "bfloat16"
+        tables, header = {name: lambda *shape: choose(tree, *shape)}, SimpleNamespace(is_for_any_gpu=False)
+        table = locate.Table(locate.SHIPPED, header, tables, None, {name: tree})
+        monkeypatch.setattr(dispatch, "_table_of", lambda device, target: locate.Selection(table, "", True))
+        monkeypatch.setattr(dispatch, "_lookups", {})
+        dispatch.forget_launches()
+
+    return use
+
+
+def launches(hidden, target=H200):
+    """Of the mode, at few rows, at many, and at all."""
+    alignment = alignment_of(hidden)
+    return [
+        dispatch._resolve(BACKWARD, BACKWARD.problem(rows, hidden, "bfloat16"), target, 0, alignment, True)
+        for rows in (64, 5000, MAX_ROWS)
+    ]
+
+
+def test_few_rows_have_a_config_of_their_own_if_it_sums_a_row_in_the_same_order(of_tree):
+    few = Leaf(RMSNormConfig("row", 1, 8, 1, 0, "columns", 16))
+    of_tree(Split("rows", 2048, few, Leaf(RMSNormConfig("persistent", 1, 8, 3, 2, "dependent"))))
+    found = launches(4096)
+    assert [launch.finish for launch in found] == ["columns", "dependent", "dependent"]
+    assert len({launch.row_sum for launch in found}) == 1
+    problem, first = BACKWARD.problem(1, 4096, "bfloat16"), torch.empty(0)
+    assert dispatch.row_bounds(BACKWARD, problem, first, True) == [1, 2048]  # where a warmup looks for binaries
+    assert dispatch.row_bounds(BACKWARD, problem, first, False) == [1]
+    # In 4 warps a row is summed otherwise, and the config of many rows serves all.
+    of_tree(Split("rows", 2048, few, Leaf(RMSNormConfig("persistent", 1, 4, 3, 2, "dependent"))))
+    found = launches(4096)
+    assert [launch.finish for launch in found] == ["dependent"] * 3 and found[0].num_warps == 4
+
+
+def test_a_config_that_is_illegal_for_some_of_its_rows_is_launched_for_none(of_tree):
+    few, many = (
+        RMSNormConfig("row", 1, 8, 1, 0, "columns", 16),
+        RMSNormConfig("persistent", 1, 8, 3, 2, "dependent"),
+    )
+    of_tree(Split("rows", 5000, Leaf(few), Leaf(many)))  # a program of columns walks through 4096 rows at most
+    assert [launch.finish for launch in launches(4096)] == ["dependent"] * 3
+    of_tree(Split("rows", 2048, Leaf(many), Leaf(few)))
+    wanted = BACKWARD.default_config(BACKWARD.problem(1, 4096, "bfloat16"), H200)
+    assert {launch.num_warps for launch in launches(4096)} == {wanted.num_warps}
+    assert [launch.finish for launch in launches(4096)] == [wanted.finish] * 3
+
+
+def test_what_is_alike_at_one_hidden_size_may_differ_at_another(of_tree):
+    # At 1024 both hold a row in 4 warps with 8 elements a thread; at an odd size the second spreads it over 8.
+    one, two = (RMSNormConfig("persistent", rows, warps, 1, 2, "reduce") for rows, warps in ((1, 4), (2, 8)))
+    of_tree(Split("rows", 2048, Leaf(one), Leaf(two)))
+    assert [launch.num_warps for launch in launches(1024)] == [4, 8, 8]
+    assert [launch.num_warps for launch in launches(1023)] == [8, 8, 8]
 
 
 def test_views_are_copied_where_their_rows_lie_otherwise_than_those_of_a_new_tensor():

@@ -1,4 +1,4 @@
-"""Rows over a cluster, run by Triton's interpreter, in which one number a row is exchanged by a plain sum.
+"""Rows over a cluster and in halves, run by Triton's interpreter, in which one number is exchanged by a plain sum.
 
 It runs no PTX: test_few_rows_gpu.py has the exchange itself.
 """
@@ -13,7 +13,8 @@ import triton.language as tl
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm import backward_cluster
-from normtune.kernels.rms_norm.launch import CLUSTERS
+from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.launch import CLUSTERS, cluster_chunk
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import compare
@@ -30,7 +31,7 @@ def nothing():
 
 
 @triton.jit
-def plain_sum(b_part, BLOCKS: tl.constexpr):
+def plain_sum(b_part, parity, BLOCKS: tl.constexpr):
     return tl.zeros([BLOCKS], tl.float32) + tl.sum(b_part, axis=0)
 
 
@@ -49,7 +50,7 @@ def test_outputs_are_within_rounding(key, rows, hidden):
     for dtype in ("float32", "float16"):
         problem = spec.problem(rows, hidden, dtype, key[1])
         kept, _ = candidates(spec, spec.space("full", problem, TARGET), problem, TARGET)
-        kept = [candidate for candidate in kept if candidate.config.schedule in CLUSTERS]
+        kept = [one for one in kept if one.config.schedule in CLUSTERS and not one.launch.looped]
         inputs = spec.references().inputs(problem, torch.Generator().manual_seed(hidden), torch.device("cpu"), True)
         expected = spec.references().reference(problem, inputs, 1e-6, 0.5)
         for config, launch in draw.sample(kept, min(2, len(kept))):
@@ -62,3 +63,35 @@ def test_outputs_are_within_rounding(key, rows, hidden):
             assert call.options["num_ctas"] == CLUSTERS[config.schedule]
             run([call._replace(options={**call.options, "num_ctas": 1})])
             compare(outputs, expected)
+
+
+@pytest.mark.usefixtures("counted_loops")
+@pytest.mark.parametrize(("rows", "hidden"), [(1, 8192), (9, 5000), (12, 4097), (2, 700)])
+@pytest.mark.parametrize("key", [(name, variant) for name in NAMES for variant in operator(name).variants])
+def test_a_row_in_halves_has_the_same_bits_by_every_launch(key, rows, hidden):
+    spec, target = operator(key[0]), TARGET._replace(sms=8)  # fewer clusters than rows
+    for dtype in ("float32", "float16"):
+        problem = spec.problem(rows, hidden, dtype, key[1])
+        inputs = spec.references().inputs(problem, torch.Generator().manual_seed(hidden), torch.device("cpu"), True)
+        expected = spec.references().reference(problem, inputs, 1e-6, 0.5)
+        chunk = cluster_chunk(hidden, 2, 8 * target.warp_size)
+        found = {}
+        for config in (
+            RMSNormConfig("cluster_2", 1, 8, 1, 0, "columns", 64),
+            RMSNormConfig("cluster_2", 1, 8, 1, 1, "reduce"),
+            RMSNormConfig("split_2", 1, 8, 1, 1, "reduce", chunk),
+        ):
+            launch = spec.launch(config, problem, target)
+            assert (launch.parts, launch.block_col) == (2, chunk)
+            outputs = {
+                buffer.name: torch.full(buffer.shape, float("nan"), dtype=getattr(torch, buffer.dtype))
+                for buffer in spec.buffers(problem)
+                if buffer.role == "output"
+            }
+            workspace = torch.full((launch.workspace,), float("nan"))
+            calls = spec.kernels().calls(launch, problem, inputs | outputs, workspace, 1e-6, 0.5)
+            run([call._replace(options={**call.options, "num_ctas": 1}) for call in calls])
+            compare(outputs, expected)
+            found[config] = outputs["dx"]
+        first, *others = found.values()
+        assert all(torch.equal(first, other) for other in others)

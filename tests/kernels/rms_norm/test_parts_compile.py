@@ -1,59 +1,12 @@
-"""The order in which the compiler sums a row for sm_90: the same in parts and in whole rows, where bits must be."""
-
-import re
+"""The order in which the compiler sums a row for sm_90: the same in parts as in whole rows, or as in chunks."""
 
 import pytest
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.row_layouts import TARGET, row_sums
 
-TARGET = TARGETS["sm_90"]
 NAMES = ("rms_norm_forward", "fused_add_rms_norm_forward", "rms_norm_gated_forward")
-TYPES = {"bfloat16": "*bf16", "float16": "*fp16", "float32": "*fp32"}
-
-
-class Shaped:
-    """A contiguous tensor that has no memory."""
-
-    def __init__(self, shape, dtype):
-        self.shape, self.dtype = shape, dtype
-
-    def stride(self, axis=None):
-        strides = (*self.shape[1:], 1)
-        return strides if axis is None else strides[axis]
-
-
-def layouts(spec, schedule, problem, warps, wide):
-    """Of each sum over a row the operand's type with its layout, in the compiler's text."""
-    launch = spec.launch(RMSNormConfig(schedule, 1, warps, 1, 1), problem, TARGET)
-    tensors = {
-        buffer.name: Shaped(buffer.shape, "float32" if buffer.name in wide else buffer.dtype)
-        for buffer in spec.buffers(problem)
-    }
-    (call,) = spec.kernels().calls(launch, problem, tensors, None, **spec.scalars)
-    names = call.kernel.arg_names
-    values = dict(zip(names, call.args, strict=False)) | {
-        name: value for name, value in call.options.items() if name in names
-    }
-    signature, constants, aligned = {}, {}, {}
-    for place, name in enumerate(names):
-        value = values[name]
-        if call.kernel.params[place].is_constexpr or value is None:
-            signature[name], constants[name] = "constexpr", value
-        elif isinstance(value, Shaped):
-            signature[name], aligned[(place,)] = TYPES[value.dtype], [["tt.divisibility", 16]]
-        else:
-            signature[name] = "fp32" if isinstance(value, float) else "i32"
-    source = ASTSource(call.kernel, signature, constexprs=constants, attrs=aligned)
-    text = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps}).asm["ttgir"]
-    known = dict(re.findall(r"(#\w+) = (#ttg\.[^\n]*)", text))
-    found = re.findall(rf"(tensor<1x{launch.block_col}xf32, (#\w+)>)\) -> tensor<1xf32", text)
-    assert bool(launch.slice_col) == (schedule == "parts")
-    return [known[layout] for _, layout in found]
 
 
 @pytest.mark.long
@@ -63,6 +16,28 @@ def layouts(spec, schedule, problem, warps, wide):
 def test_a_row_in_parts_is_summed_as_a_whole_one(name, hidden, warps, dtype):
     spec = operator(name)
     problem = spec.problem(1, hidden, dtype)
+    launches = [spec.launch(RMSNormConfig(schedule, 1, warps, 1, 1), problem, TARGET) for schedule in ("row", "parts")]
+    assert [bool(launch.slice_col) for launch in launches] == [False, True]
     for wide in ((), ("weight", "residual", "s")):
-        whole, parts = (layouts(spec, schedule, problem, warps, wide) for schedule in ("row", "parts"))
+        whole, parts = (row_sums(spec, launch, problem, wide) for launch in launches)
         assert whole == parts and len(whole) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("hidden", "warps", "block_col"),
+    [(4096, 8, 4096), (5001, 8, 2048), (5004, 8, 2048), (20480, 16, 4096), (32768, 32, 4096)],
+)
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_a_row_in_parts_is_summed_as_in_chunks(name, hidden, warps, block_col, dtype):
+    spec = operator(name)
+    for rows in (1, 40):  # parts of chunks, and of several
+        problem = spec.problem(rows, hidden, dtype)
+        configs = [RMSNormConfig(schedule, 1, warps, 1, 1, block_col=block_col) for schedule in ("split", "parts")]
+        launches = [spec.launch(config, problem, TARGET) for config in configs]
+        assert [bool(launch.slice_col) for launch in launches] == [False, True]
+        assert launches[0].row_sum == launches[1].row_sum
+        for wide in ((), ("weight", "residual", "s")):
+            whole, parts = (row_sums(spec, launch, problem, wide) for launch in launches)
+            assert whole == parts and len(whole) == 1

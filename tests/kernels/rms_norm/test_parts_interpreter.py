@@ -15,13 +15,14 @@ NAMES = ("rms_norm_forward", "fused_add_rms_norm_forward", "rms_norm_gated_forwa
 TARGET = TARGETS["sm_80"]
 
 
-def outputs(spec, schedule, problem, inputs, target=TARGET):
+def outputs(spec, schedule, problem, inputs, block_col=0):
     """All outputs under a schedule, and the grid."""
     tensors = dict(inputs)
     for buffer in spec.buffers(problem):
         if buffer.role == "output":
             tensors[buffer.name] = torch.full(buffer.shape, float("nan"), dtype=getattr(torch, buffer.dtype))
-    launch = spec.launch(RMSNormConfig(schedule, 1, 4, 1, 1), problem, target)
+    config = RMSNormConfig(schedule, 1, 4, 1, 1, block_col=block_col)
+    launch = spec.launch(config, problem, TARGET)
     (call,) = spec.kernels().calls(launch, problem, tensors, None, 1e-6, 0.5)
     run([call])
     return {name: tensor for name, tensor in tensors.items() if name not in inputs}, call.grid
@@ -38,6 +39,38 @@ def test_parts_have_the_bits_of_whole_rows(key, hidden, programs):
         assert grid == (rows, count)
         for name, tensor in whole.items():
             torch.testing.assert_close(parts[name], tensor, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "block_col", "programs"),
+    [
+        (1024, 1024, (2, 2, 2)),  # half of the one chunk each
+        (4099, 1024, (5, 5, 2)),  # a chunk each, the last of three columns; three, and two
+        (5120, 1024, (10, 10, 2)),  # half of a chunk each; two, of which one does not exist
+        (6144, 2048, (12, 12, 2)),  # a quarter of a chunk each; two
+    ],
+)
+@pytest.mark.parametrize("key", [(name, variant) for name in NAMES[:2] for variant in operator(name).variants])
+def test_parts_in_chunks_have_the_bits_of_split(key, hidden, block_col, programs):
+    spec = operator(key[0])
+    for (rows, dtype), count in zip(((1, "float32"), (3, "float16"), (40, "float16")), programs, strict=True):
+        problem = spec.problem(rows, hidden, dtype, key[1])
+        inputs = spec.references().inputs(problem, torch.Generator().manual_seed(hidden), torch.device("cpu"), True)
+        (whole, _), (parts, grid) = (outputs(spec, name, problem, inputs, block_col) for name in ("split", "parts"))
+        assert grid == (rows, count)
+        for name, tensor in whole.items():
+            torch.testing.assert_close(parts[name], tensor, rtol=0, atol=0, equal_nan=True)
+
+
+def test_parts_in_chunks_are_split_launches_but_for_the_part():
+    spec = operator("rms_norm_forward")
+    for rows in (1, 54, 1 << 20):
+        split, parts = (
+            spec.launch(RMSNormConfig(name, 1, 8, 1, 1, block_col=4096), spec.problem(rows, 20480, "float32"), TARGET)
+            for name in ("split", "parts")
+        )
+        assert parts.in_place == split and parts.row_sum == split.row_sum
+        assert (parts.slice_col > 0) == (rows < 1 << 20)
 
 
 def test_as_many_programs_as_fill_the_gpu_share_a_row():

@@ -117,10 +117,21 @@ def test_a_row_that_a_chunk_holds_is_a_whole_tile():
         assert FORWARD.launch(config, problem, H200).chunks == 5
 
 
+def test_a_backward_in_held_chunks_streams_all_of_them():
+    config = RMSNormConfig("persistent", 4, 4, 3, 2, "dependent", 16)
+    launch = BACKWARD.launch(config, BACKWARD.problem(4096, 768, "bfloat16"), H200)
+    assert (launch.chunks, launch.block_col, launch.block_row, launch.held) == (3, 256, 4, True)
+    # Two more stages of dy, x and z, 768 columns in bfloat16 a row: 9 KB, of which 32 rows exceed 227 KB.
+    wide = BACKWARD.launch(config._replace(block_row=32, num_warps=16), BACKWARD.problem(4096, 768, "bfloat16"), H200)
+    assert wide.block_row == 16
+    with pytest.raises(IllegalConfigError, match="bytes of pipeline buffers exceed"):
+        BACKWARD.launch(config._replace(block_row=1, num_warps=32), BACKWARD.problem(4096, 24576, "bfloat16"), H200)
+
+
 def test_held_chunks_work_on_a_row_alike_at_all_numbers_of_rows():
     config = RMSNormConfig("block_row", 8, 1, block_col=64)
     launches = [FORWARD.launch(config, FORWARD.problem(rows, 192, "bfloat16"), H200) for rows in (1, 7, 8, 1 << 30)]
-    assert len({launch.of_a_row for launch in launches}) == 1
+    assert len({launch.row_sum for launch in launches}) == 1
     assert [launch.grid for launch in launches] == [1, 1, 1, 1 << 27]
 
 
@@ -138,12 +149,16 @@ def test_chunks_that_cannot_be_held_are_illegal(config, hidden, message):
 
 @pytest.mark.parametrize("block_col", [1, 16, 64, 512, 4096])
 @pytest.mark.parametrize(("block_row", "warps"), [(1, 1), (4, 1), (16, 2), (32, 16)])
-def test_what_cannot_be_held_stays_illegal_as_rows_grow_longer(block_row, warps, block_col):
-    config = RMSNormConfig("block_row", block_row, warps, block_col=block_col)
+@pytest.mark.parametrize("stages", [0, 1, 4])
+def test_what_cannot_be_held_stays_illegal_as_rows_grow_longer(block_row, warps, block_col, stages):
+    """`stages` of the backward; 0 stands for the forward, which has no loop."""
+    spec, config = FORWARD, RMSNormConfig("block_row", block_row, warps, block_col=block_col)
+    if stages:
+        spec, config = BACKWARD, RMSNormConfig("persistent", block_row, warps, stages, 2, "reduce", block_col)
     legal = []
     for hidden in [*range(1, 200), *range(200, 65536, 97)]:
         try:
-            launch = FORWARD.launch(config, FORWARD.problem(64, hidden, "float32"), H200)
+            launch = spec.launch(config, spec.problem(64, hidden, "float32"), H200)
         except IllegalConfigError:
             legal.append(False)
             continue

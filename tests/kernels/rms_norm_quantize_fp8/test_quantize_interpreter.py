@@ -63,7 +63,7 @@ def test_parts_have_the_values_of_whole_rows(scaling, variant, outputs_of):
             found.append(outputs_of(spec, problem, launch, inputs))
         assert launch.slice_col == 512 < launch.block_col
         # On a GPU the order of sums is another one.
-        assert launch.of_a_row != launch.in_place.of_a_row._replace(held=False)
+        assert launch.row_sum != launch.in_place.row_sum._replace(held=False)
         for name, tensor in found[0].items():
             assert torch.equal(tensor.view(torch.uint8), found[1][name].view(torch.uint8)), name
 

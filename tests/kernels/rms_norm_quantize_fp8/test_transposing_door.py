@@ -75,7 +75,7 @@ def test_binaries_differ_by_whether_16_divides_the_rows_and_rows_are_worked_on_a
     for config in (TILE, SPEC.default_config(SPEC.problem(8, 64, "bfloat16"), TARGET)):
         launches = [SPEC.launch(config, SPEC.problem(rows, 512, "bfloat16"), TARGET) for rows in (64, 4096, 65, 8)]
         assert launches[0].binary == launches[1].binary != launches[2].binary == launches[3].binary
-        assert len({launch.of_a_row for launch in launches}) == 1
+        assert len({launch.row_sum for launch in launches}) == 1
 
 
 def test_the_number_of_rows_narrows_no_access_to_rows():

@@ -1,4 +1,4 @@
-"""Recordings: named, one file per operator, small, of one real device, and whole or not at all."""
+"""Recordings: named, one file per operator or its dtypes, small, of one real device, and whole or not at all."""
 
 import os
 
@@ -9,6 +9,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
+from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.exchange.recording import MAX_BYTES, load_recording, recordings, write_recording
 
 
@@ -60,10 +61,41 @@ def test_a_recording_that_is_too_large_leaves_all_files_alone(evidence, make, ma
     large = Evidence.from_measurements([*evidence.measurements(), make(noise, run=run)], [*evidence.runs, run])
     (written,) = write_recording(evidence.select(["rms_norm_backward"]), "gpu", tmp_path)
     old = written.read_bytes()
-    with pytest.raises(NormtuneError, match=r"gpu\.rms_norm_forward\.parquet would have \d{7} bytes"):
+    with pytest.raises(NormtuneError, match=r"gpu\.rms_norm_forward\.bfloat16\.parquet would have \d{7} bytes"):
         write_recording(large, "gpu", tmp_path)
     assert os.listdir(tmp_path) == ["gpu.rms_norm_backward.parquet"]
     assert written.read_bytes() == old
+
+
+def test_an_operator_that_is_too_large_for_one_file_has_one_for_each_dtype(make, make_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(recording, "FOLDER", tmp_path)
+    noise = np.random.default_rng(0).integers(1, 2**31 - 1, (2, 2000)).tolist()
+    problem = make().problem
+    items = [make((9,), problem=problem._replace(operator="rms_norm_backward"))]
+    for variant in ("", "no_rstd"):  # in both files: the kinds of neither are all before those of the other
+        items += [
+            make(samples, problem=problem._replace(variant=variant, dtype=dtype))
+            for samples, dtype in zip(noise, ("bfloat16", "float32"), strict=True)
+        ]
+    evidence = Evidence.from_measurements(items, [make_run()])
+    whole = ["gpu.rms_norm_backward.parquet", "gpu.rms_norm_forward.parquet"]
+    parts = [whole[0], "gpu.rms_norm_forward.bfloat16.parquet", "gpu.rms_norm_forward.float32.parquet"]
+    other = tmp_path / "gpu.rms_norm_forward.heads=2.parquet"  # of another operator
+    write_parquet(evidence.select(["none"]), other)
+    large = write_recording(evidence, "gpu", tmp_path)[1].stat().st_size
+    for limit, wanted in ((large - 1, parts), (MAX_BYTES, whole)):
+        monkeypatch.setattr(recording, "MAX_BYTES", limit)
+        assert [path.name for path in write_recording(evidence, "gpu", tmp_path)] == wanted
+        assert sorted(os.listdir(tmp_path)) == sorted([*wanted, other.name])  # none in the other layout
+        assert load_recording("gpu").digest() == evidence.digest()
+
+
+def test_a_file_of_somebody_else_in_the_other_layout_is_not_removed(evidence, tmp_path):
+    foreign = tmp_path / "gpu.rms_norm_forward.float16.parquet"
+    foreign.write_bytes(b"PAR1")
+    with pytest.raises(UsageError, match=r"float16\.parquet: it exists and normtune did not write it"):
+        write_recording(evidence, "gpu", tmp_path)
+    assert os.listdir(tmp_path) == [foreign.name]
 
 
 @pytest.mark.parametrize("name", ["", "NVIDIA H200", "../h200", "a.b", "-a", "a\n"])
@@ -85,8 +117,9 @@ def test_a_recording_is_of_one_real_device(evidence, varied, make, make_run, tmp
     assert os.listdir(tmp_path) == []
 
 
-def test_an_operator_that_is_no_file_name(make, make_run, tmp_path):
-    item = make(problem=make().problem._replace(operator="../../evil"))
+@pytest.mark.parametrize("field", ["operator", "dtype"])
+def test_an_operator_or_a_dtype_that_is_no_file_name(make, make_run, tmp_path, field):
+    item = make(problem=make().problem._replace(**{field: "../../evil"}))
     with pytest.raises(NormtuneError, match="cannot be part of a file name"):
         write_recording(Evidence.from_measurements([item], [make_run()]), "gpu", tmp_path)
 

@@ -1,0 +1,129 @@
+"""Row thresholds where the interpolated times of both sides cross.
+
+In: a fitted tree and its timing matrix. Out: the tree with each row threshold moved between the two measured sizes that
+it lies between, so every measured size keeps its config; and the way back to the thresholds of a grid.
+
+Log-time is taken as linear in log rows between two measured sizes. What the configs below the cut lose above those
+beyond it, summed over the hidden sizes of its region, is then linear as well: a at the lower size, b at the upper. Up
+to the part -a / (b - a) of the gap, by ratio, the lower side loses less. The roundest integer near that is taken.
+"""
+
+from math import isqrt
+
+import numpy as np
+
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.solver.grid import Axis
+from normtune.heuristics.solver.thresholds import roundest
+from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose, halves, regions
+from normtune.kernels.problem import MAX_ROWS
+
+# A gap has 2**4 parts, of equal ratio, and a threshold may be so many of them off the crossing to be rounder: at the
+# held-out shapes of the recorded H200, 0 to 4 parts lose the same to 0.02 %.
+_HALVINGS, _NEAR = 4, 2
+_PARTS = 1 << _HALVINGS
+
+
+def crossed(matrix: TimingMatrix, legality: Legality, tree: Tree) -> Tree:
+    """The tree with its row thresholds where times cross; one stays if nothing is known, or no such tree is legal.
+
+    Args:
+        matrix: of all measurements.
+        legality: for all that the tree serves.
+        tree: legal.
+    """
+    moved = _Crossing(matrix.assumed, legality).of(tree, Box(1, MAX_ROWS, 1, legality.spec.max_hidden))
+    # A cut alone is checked for its largest shape only.
+    return tree if any(legality.breaches(moved)) else moved
+
+
+def uncrossed(matrix: TimingMatrix, rows: Axis, tree: Tree) -> Tree:
+    """The tree with its row thresholds on the grid again, with the same config at every measured size.
+
+    Args:
+        matrix: with the measured sizes.
+        rows: bins of the grid.
+        tree: one on the grid, perhaps after `crossed`.
+    """
+
+    def of(part: Tree, box: Box) -> Tree:
+        if isinstance(part, Leaf):
+            return part
+        if part.axis == "rows" and rows.threshold(rows.cut(part.threshold)) != part.threshold:
+            gap = _gap(matrix, part.threshold, box)
+            if gap and rows.bin(gap[0]) < rows.bin(gap[1]):
+                part = part._replace(threshold=rows.threshold(rows.bin(gap[0]) + 1))
+        low, high = halves(part, box)
+        return part._replace(low=of(part.low, low), high=of(part.high, high))
+
+    return of(tree, Box(1, MAX_ROWS, 1, MAX_ROWS))
+
+
+class _Crossing:
+    """Constants of one call, and the places of problems and configs."""
+
+    def __init__(self, matrix: TimingMatrix, legality: Legality) -> None:
+        self._matrix, self._legality = matrix, legality
+        self._places = {shape: place for place, shape in enumerate(matrix.problems)}
+
+    def of(self, tree: Tree, box: Box) -> Tree:
+        """A part of the tree, which answers for a box."""
+        if isinstance(tree, Leaf):
+            return tree
+        if tree.axis == "rows":
+            tree = self._moved(tree, box)
+        low, high = halves(tree, box)
+        return tree._replace(low=self.of(tree.low, low), high=self.of(tree.high, high))
+
+    def _moved(self, cut: Split, box: Box) -> Split:
+        gap = _gap(self._matrix, cut.threshold, box)
+        threshold = gap and self._threshold(cut, gap, box)
+        if not threshold:
+            return cut
+        moved = cut._replace(threshold=threshold)
+        # The part above can only become smaller at its small end, which leaves it legal.
+        below, _ = halves(moved, box)
+        is_legal = all(
+            self._legality.reaches(config, own.most_rows, own.most_hidden) for config, own in regions(cut.low, below)
+        )
+        return moved if is_legal else cut
+
+    def _threshold(self, cut: Split, gap: tuple[int, int], box: Box) -> int | None:
+        """The threshold in a gap of rows; None where the times do not cross."""
+        low, high = gap
+        sizes = sorted({hidden for _, hidden in self._matrix.problems if box.least_hidden <= hidden <= box.most_hidden})
+        lower, upper = map(sum, zip(*(self._excess(cut, gap, hidden) for hidden in sizes), strict=True))
+        if lower >= upper:
+            return None
+        part = min(max((-2 * _PARTS * lower // (upper - lower) + 1) // 2, 0), _PARTS)
+        least = max(_between(low, high, max(part - _NEAR, 0)), low + 1)
+        most = max(_between(low, high, min(part + _NEAR, _PARTS)), least)
+        return roundest(least, most, _between(low, high, part) ** 2)
+
+    def _excess(self, cut: Split, gap: tuple[int, int], hidden: int) -> tuple[int, int]:
+        """At each end of a gap, what the lower side's config loses above the upper side's; 0 unless all are known."""
+        configs = choose(cut.low, gap[0], hidden), choose(cut.high, gap[1], hidden)
+        places = [self._places[rows, hidden] for rows in gap if (rows, hidden) in self._places]
+        losses = [
+            loss for place in places for config in configs if (loss := self._matrix.loss(place, config)) is not None
+        ]
+        if len(losses) < 4:
+            return 0, 0
+        weight = sum(int(self._matrix.weight[place]) for place in places)
+        return (losses[0] - losses[1]) * weight, (losses[2] - losses[3]) * weight
+
+
+def _gap(matrix: TimingMatrix, threshold: int, box: Box) -> tuple[int, int] | None:
+    """The neighbouring measured rows of a box between which a threshold lies; None beyond them."""
+    rows = np.array(sorted({shape[0] for shape in matrix.problems if box.holds(*shape)}), np.int64)
+    above = int(np.searchsorted(rows, threshold))
+    return (int(rows[above - 1]), int(rows[above])) if 0 < above < len(rows) else None
+
+
+def _between(low: int, high: int, part: int) -> int:
+    """The integer at or below a part of the way between two positive ones, by ratio, 0 to `_PARTS`."""
+    power = low ** (_PARTS - part) * high**part
+    for _ in range(_HALVINGS):
+        power = isqrt(power)
+    return power

@@ -1,0 +1,72 @@
+"""What a function may answer where each row is to get the bits that an earlier table gives it.
+
+In: the trees of that table for one operator variant, by dtype. Out: `KeptBits`: in which bins a config sums a row in
+another order than the table's own config there, and the table's configs and cuts, with which a tree always exists.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.solver.grid import Axis
+from normtune.heuristics.solver.row_classes import RowClasses
+from normtune.heuristics.tablefile.tree import Box, Tree, configs_of, regions
+from normtune.kernels.config import Config
+from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.target import Target
+
+
+class KeptBits:
+    """The bits of an earlier table's rows, for one operator variant."""
+
+    def __init__(self, spec: OperatorSpec, target: Target, variant: str, trees: Mapping[str, Tree]) -> None:
+        """Take the tree of each dtype that a function will serve."""
+        self._kept = [(tree, RowClasses(Legality(spec, target, [dtype], [variant]))) for dtype, tree in trees.items()]
+        self._whole = Box(1, MAX_ROWS, 1, spec.max_hidden)
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        """The table's own, ordered."""
+        return tuple(sorted({config for tree, _ in self._kept for config in configs_of(tree)}))
+
+    def cut(self, axes: tuple[Axis, Axis]) -> tuple[Axis, Axis]:
+        """The axes with the table's cuts between their measured sizes."""
+        boxes = [box for tree, _ in self._kept for _, box in regions(tree, self._whole)]
+        cuts = {box.least_rows - 1 for box in boxes}, {box.least_hidden - 1 for box in boxes}
+        rows, hidden = (
+            axis._replace(tops=tuple(sorted({*axis.tops, *(top for top in own if 0 < top < _measured(axis))})))
+            for axis, own in zip(axes, cuts, strict=True)
+        )
+        return rows, hidden
+
+    def refuses(self, config: Config, box: Box) -> bool:
+        """Whether a config sums a row in another order than the table anywhere in a box."""
+        return any(
+            not classes.alike(config, theirs, own.least_hidden, own.most_hidden)
+            for tree, classes in self._kept
+            for theirs, own in regions(tree, box)
+        )
+
+    def refused(
+        self, configs: Sequence[Config], axes: tuple[Axis, Axis], among: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Bool (C, R, H), where configs are refused, of the entries `among` alone."""
+        rows, hidden = axes
+        cells = np.zeros(among.shape, np.bool_)
+        for column, (below, most) in enumerate(pairwise((0, *hidden.tops))):
+            for tree, classes in self._kept:
+                for theirs, own in regions(tree, Box(1, MAX_ROWS, below + 1, most)):
+                    place = slice(rows.bin(own.least_rows), rows.bin(own.most_rows) + 1), column
+                    for index in np.flatnonzero(among[:, *place].any(axis=1)).tolist():
+                        if not classes.alike(configs[index], theirs, own.least_hidden, own.most_hidden):
+                            cells[index, *place] = True
+        return cells
+
+
+def _measured(axis: Axis) -> int:
+    """The largest measured size."""
+    return axis.tops[-2] if axis.beyond else axis.tops[-1]

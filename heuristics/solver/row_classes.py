@@ -1,0 +1,121 @@
+"""Classes of configs that sum a row in the same order, for each bin of hidden sizes.
+
+In: legality, which knows the operator and all that a function serves; bins. Out: a number for each config and bin:
+where two are equal, a row gets the same bits from both configs, at every hidden size of the bin and every number of
+rows. The operator's launches say it (`Launch.row_sum`).
+
+Between two powers of two, and two multiples of the shortest chunk, launches of a row change with the alignment of
+hidden alone. So of each such stretch one size of each alignment is asked.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.solver.bins import Bins
+from normtune.heuristics.tablefile.tree import Box, Split, Tree, regions, walk
+from normtune.kernels.config import Config
+from normtune.kernels.problem import MAX_ROWS, Problem
+
+# The shortest chunk of columns in any space of configs, and the longest row that one program takes.
+_CHUNK, _LONGEST = 512, 65536
+_ALIGNMENTS = (1, 2, 4, 8, 16)
+_EVERYWHERE = Box(1, MAX_ROWS, 1, MAX_ROWS)
+# Numbers of rows at which launches are compared: the operators of normtune are tested at all of them.
+_ROWS = (1, 2, 16, 100, 4096, 65536, 1 << 24, MAX_ROWS)
+
+
+class RowClasses:
+    """The classes of one operator's configs, for all dtypes and variants that a function serves."""
+
+    def __init__(self, legality: Legality) -> None:
+        """Take what is served. Answers are kept, because folds of a cross-validation repeat the questions."""
+        self._legality = legality
+        self._numbers: dict[Hashable, int] = {}
+        self._known: dict[tuple[Config, int, int], int | None] = {}
+        self._orders: dict[tuple[Config, int, int], Hashable] = {}
+
+    def of(self, in_bins: Bins) -> NDArray[np.int64]:
+        """Int64 (C, H): the class of each config in each bin of hidden; -1 where it has none.
+
+        It has none where it has no time or is illegal at all rows, and where its work on a row depends on the number of
+        rows or is unknown.
+        """
+        answers: NDArray[np.bool_] = np.logical_or.reduce(in_bins.legal & ~in_bins.barred, axis=1)
+        classes = np.full(answers.shape, -1, np.int64)
+        for column, ends in enumerate(_ends(in_bins.axes[1].tops)):
+            numbers: dict[Hashable, int] = {}
+            for index in np.flatnonzero(answers[:, column]).tolist():
+                order = self._order(in_bins.configs[index], *ends)
+                if order is not None:
+                    classes[index, column] = numbers.setdefault(order, len(numbers))
+        return classes
+
+    def mixed(self, tree: Tree) -> Iterator[tuple[int, int]]:
+        """The least and the largest hidden size of each stretch in which a tree's configs are of several classes."""
+        cuts = {
+            node.threshold for node, _ in walk(tree, _EVERYWHERE) if isinstance(node, Split) and node.axis == "hidden"
+        }
+        for least, most in _ends(sorted({*cuts, self._legality.spec.max_hidden})):
+            configs = {
+                config for config, _ in regions(tree, _EVERYWHERE._replace(least_hidden=least, most_hidden=most))
+            }
+            orders = {self._order(config, least, most) for config in configs}
+            if len(configs) > 1 and (len(orders) > 1 or None in orders):
+                yield least, most
+
+    def alike(self, config: Config, other: Config, least: int, most: int) -> bool:
+        """Whether two configs sum rows of `least` to `most` elements in the same order, or are one."""
+        if config == other:
+            return True
+        order = self._order(config, least, most)
+        return order is not None and order == self._order(other, least, most)
+
+    def _order(self, config: Config, least: int, most: int) -> Hashable:
+        """The order in which a config sums rows of `least` to `most` elements; None where it has none."""
+        key = config, least, most
+        if key not in self._orders:
+            self._orders[key] = self._found(*key)
+        return self._orders[key]
+
+    def _found(self, config: Config, least: int, most: int) -> Hashable:
+        of_rows = [self._number(config, most, rows) for rows in _ROWS]
+        if of_rows[0] is None or {*of_rows} - {of_rows[0], None}:
+            return None
+        found = tuple(self._number(config, size, 1) for size in sizes(least, most))
+        return None if None in found else found
+
+    def _number(self, config: Config, hidden: int, rows: int) -> int | None:
+        """A number for how rows are summed of all that is served; None if that is unknown or the config is illegal."""
+        key = config, hidden, rows
+        if key not in self._known:
+            spec, target = self._legality.spec, self._legality.target
+            problems = (Problem(spec.name, rows, hidden, *served) for served in self._legality.served)
+            sums = tuple(getattr(spec.launch_of(config, one, target), "row_sum", None) for one in problems)
+            self._known[key] = None if None in sums else self._numbers.setdefault(sums, len(self._numbers))
+        return self._known[key]
+
+
+@cache
+def sizes(least: int, most: int) -> list[int]:
+    """Hidden sizes from `least` to `most` that stand for all of them, ascending."""
+    inner = {1 << bit for bit in range(most.bit_length())}
+    inner |= {*range(_CHUNK, min(most, _LONGEST), _CHUNK)}
+    ends = [least - 1, *sorted(end for end in inner if least <= end < most), most]
+    return sorted({size for below, end in pairwise(ends) for size in _of_each_alignment(end) if size > below})
+
+
+def _of_each_alignment(end: int) -> Iterator[int]:
+    """The largest integers up to `end` of which 1, 2, 4, 8 and 16 is the largest power of two that divides them."""
+    for alignment in _ALIGNMENTS[:-1]:
+        yield (end - alignment) // (2 * alignment) * (2 * alignment) + alignment
+    yield end // _ALIGNMENTS[-1] * _ALIGNMENTS[-1]
+
+
+def _ends(tops: Iterable[int]) -> list[tuple[int, int]]:
+    """The least and the largest size of each bin."""
+    return [(below + 1, top) for below, top in pairwise((0, *tops))]

@@ -1,0 +1,94 @@
+"""Classes of configs that sum a row in the same order: over all sizes of a bin, dtypes, variants and rows."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.solver.bins import Bins
+from normtune.heuristics.solver.grid import Axis
+from normtune.heuristics.solver.row_classes import RowClasses, sizes
+from normtune.heuristics.tablefile.tree import Leaf, Split
+from normtune.kernels.alignment import alignment_of
+from normtune.kernels.operator import IllegalConfigError, operator
+from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.target import TARGETS
+
+H200 = TARGETS["sm_90"]
+FORWARD, BACKWARD = operator("rms_norm_forward"), operator("rms_norm_backward")
+ROW, BLOCK, WIDE = (RMSNormConfig("row", 1, 4), RMSNormConfig("block_row", 2, 8), RMSNormConfig("row", 1, 8))
+
+
+def classes_of(configs, spec=FORWARD, dtypes=("bfloat16",), hidden=(512, 1024), variants=("",)):
+    """Of each config its class in the bin above each size, up to the next."""
+    axis, shape = Axis("hidden", hidden, False), (len(configs), 1, len(hidden))
+    none = np.zeros(shape, bool)
+    in_bins = Bins((Axis("rows", (MAX_ROWS,), False), axis), configs, np.zeros(shape, np.int64), none, ~none)
+    return RowClasses(Legality(spec, H200, dtypes, variants)).of(in_bins)[:, 1:].T.tolist()
+
+
+def test_configs_of_a_class_are_so_at_every_size_of_a_bin():
+    # At 1024 both hold a row in 4 warps with 8 elements a thread; at an odd size the second spreads it over 8.
+    for dtype in ("bfloat16", "float32"):
+        launches = [FORWARD.resolve(one, FORWARD.problem(64, 1024, dtype), H200, None) for one in (ROW, BLOCK)]
+        assert (launches[0].row_sum == launches[1].row_sum) == (dtype == "bfloat16")
+    assert classes_of((ROW, BLOCK), hidden=(1023, 1024)) == [[0, 0]]
+    assert classes_of((ROW, BLOCK), hidden=(1022, 1024)) == [[0, 1]]
+    assert classes_of((ROW, BLOCK), hidden=(1023, 1024), dtypes=("bfloat16", "float32")) == [[0, 1]]
+
+
+def test_few_rows_may_have_another_config_than_many():
+    looped = RMSNormConfig("persistent", 1, 8, 3, 2, "dependent")
+    columns = RMSNormConfig("row", 1, 8, 1, 0, "columns", 16)
+    narrow = RMSNormConfig("row", 1, 4, 1, 0, "columns", 16)
+    assert classes_of((looped, columns, narrow), BACKWARD, hidden=(2048, 4096)) == [[0, 0, 1]]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_size_of_a_bin_tells_apart_what_its_representatives_do_not(seed):
+    draw = np.random.default_rng(seed)
+    least = int(draw.integers(1, 20_000))
+    most = least + int(draw.integers(0, 9_000))
+    asked = sizes(least, most)
+    assert {alignment_of(size) for size in asked} == {alignment_of(size) for size in range(least, most + 1)}
+    for spec in (FORWARD, BACKWARD):
+        problem = spec.problem(64, most, "bfloat16")
+        configs = [one for one in spec.space("default", problem, H200) if spec.is_legal(one, problem, H200)]
+
+        def order(config, size, spec=spec):
+            return spec.resolve(config, spec.problem(64, size, "bfloat16"), H200, None).row_sum
+
+        groups = {}
+        for config in configs:
+            groups.setdefault(tuple(order(config, size) for size in asked), []).append(config)
+        for size in draw.integers(least, most + 1, 40).tolist():
+            for alike in groups.values():
+                assert len({order(config, size) for config in alike}) == 1, (least, most, size)
+
+
+def test_what_depends_on_rows_or_is_unknown_has_no_class(monkeypatch, spec):
+    resolve = spec.resolve
+
+    def resolved(config, problem, target, alignment=None):
+        if config.num_warps == 8 and problem.rows > 1000:
+            raise IllegalConfigError("too many rows")
+        launch = resolve(config, problem, target, alignment)
+        return launch._replace(block_row=2) if config.num_warps == 16 and problem.rows > 4000 else launch
+
+    object.__setattr__(spec, "resolve", resolved)
+    configs = tuple(RMSNormConfig("row", 1, warps) for warps in (8, 16, 32))
+    assert classes_of(configs, spec, hidden=(64, 128)) == [[0, -1, 1]]
+    unknown = SimpleNamespace(grid=1, workspace=0)
+    object.__setattr__(spec, "resolve", lambda *arguments: unknown)
+    assert classes_of(configs, spec, hidden=(64, 128)) == [[-1, -1, -1]]
+
+
+def test_a_tree_of_several_classes_is_found_by_the_sizes_at_which_it_has_them():
+    found = RowClasses(Legality(FORWARD, H200, ("bfloat16",), ("",)))
+    by_rows = Split("rows", 64, Leaf(ROW), Leaf(WIDE))
+    assert list(found.mixed(Split("hidden", 512, Leaf(ROW), by_rows))) == [(513, FORWARD.max_hidden)]
+    assert list(found.mixed(Split("hidden", 512, Leaf(ROW), Leaf(WIDE)))) == []
+    alike = Split("rows", 64, Leaf(WIDE), Leaf(RMSNormConfig("persistent", 1, 8, 4, 2)))
+    assert list(found.mixed(Split("hidden", 4096, Split("hidden", 2048, Leaf(ROW), alike), Leaf(WIDE)))) == []

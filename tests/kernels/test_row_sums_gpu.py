@@ -1,0 +1,88 @@
+"""Configs that sum a row in the same order give it the same bits, for all configs of a GPU's batch-invariant functions.
+
+That the order is the same is computed (`Launch.row_sum`); that different binaries then give equal bits is the
+compiler's: whether it fuses a multiplication into a sum, say. So the GPU is asked.
+"""
+
+import pytest
+import torch
+
+from normtune.heuristics.tablefile import locate
+from normtune.heuristics.tablefile.tree import Box, Split, walk
+from normtune.kernels.alignment import alignment_of
+from normtune.kernels.call import run
+from normtune.kernels.calling import dispatch
+from normtune.kernels.calling.device import describe
+from normtune.kernels.operator import operator, operators
+from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, join_key, split_batch_invariant, split_key
+
+pytestmark = pytest.mark.gpu
+DEVICE = torch.device("cuda", 0)
+# Hidden sizes of a function, spread over its cuts: a binary takes the compiler half a second.
+MOST_SIZES = 5
+MOST_ELEMENTS = 1 << 24
+# Its scale is that of all rows together.
+OF_A_TENSOR = "rms_norm_quantize_fp8_tensor"
+
+
+def functions():
+    """(operator, variant, dtype) of each batch-invariant function of a shipped table."""
+    found = set()
+    for path in locate.shipped():
+        for name, dtype in locate.load(path).trees:
+            key, is_of_mode = split_batch_invariant(name)
+            if is_of_mode and split_key(key)[0] in operators() and not key.startswith(OF_A_TENSOR):
+                found.add((*split_key(key), dtype))
+    return sorted(found)
+
+
+def sizes_of(tree, most):
+    """Hidden sizes on both sides of a tree's cuts, aligned and odd ones."""
+    nodes = (node for node, _ in walk(tree, Box(1, MAX_ROWS, 1, MAX_ROWS)))
+    cuts = {node.threshold for node in nodes if isinstance(node, Split) and node.axis == "hidden"}
+    sizes = sorted({size for cut in {*cuts, most} for size in (cut - 1, cut, cut + 1) if 1 <= size <= most})
+    return sizes[:: -(-len(sizes) // MOST_SIZES)]
+
+
+def of_rows(spec, launch, problem, inputs):
+    """The bytes of the outputs that have a row for each of the first rows of the inputs."""
+    rows, more = problem.rows, problem._replace(rows=problem.rows + 1)
+    pairs = zip(spec.buffers(problem), spec.buffers(more), strict=True)
+    counted = {one.name for one, other in pairs if one.shape[:1] != other.shape[:1]}
+    tensors = {name: tensor[:rows] if name in counted else tensor for name, tensor in inputs.items()}
+    outputs = {
+        buffer.name: torch.empty(buffer.shape, dtype=getattr(torch, buffer.dtype), device=DEVICE)
+        for buffer in spec.buffers(problem)
+        if buffer.role == "output"
+    }
+    workspace = torch.empty(max(1, launch.workspace), dtype=torch.float32, device=DEVICE)
+    run(spec.kernels().calls(launch, problem, tensors | outputs, workspace, **spec.scalars))
+    return [tensor.reshape(rows, -1).view(torch.uint8) for name, tensor in outputs.items() if name in counted]
+
+
+@pytest.mark.parametrize(("name", "variant", "dtype"), functions())
+def test_all_configs_of_a_hidden_size_give_a_row_the_same_bits(name, variant, dtype):
+    spec, target = operator(name), describe(0)
+    with dispatch._choosing:
+        table = dispatch._table_of(0, target).serving(name)
+    tree = table.trees.get((batch_invariant_key(join_key(name, variant)), dtype))
+    if tree is None or table.header.is_for_any_gpu:
+        pytest.skip("the table of this GPU has no such function")
+    for hidden in sizes_of(tree, min(spec.max_hidden, 1 << 17)):
+        most = max(2, min(9000, MOST_ELEMENTS // hidden))
+        whole = spec.problem(most, hidden, dtype, variant)
+        inputs = spec.references().inputs(whole, torch.Generator(DEVICE).manual_seed(hidden), DEVICE, False)
+        bounds = dispatch._row_bounds(whole, target, 0, True)
+        wanted, orders = [], set()
+        for first, beyond in reversed([*zip(bounds, [*bounds[1:], MAX_ROWS + 1], strict=True)]):
+            config = dispatch.config_for(spec, whole._replace(rows=first), target, 0, True)
+            # A config of more rows than there are here is tried on these.
+            for rows in sorted({min(first, most), min(beyond - 1, most)}, reverse=True):
+                problem = whole._replace(rows=rows)
+                launch = spec.launch(config, problem, target, alignment_of(hidden))
+                orders.add(launch.row_sum)
+                outputs = of_rows(spec, launch, problem, inputs)
+                wanted = wanted or outputs
+                for one, other in zip(wanted, outputs, strict=True):
+                    assert torch.equal(one[:rows], other), (hidden, rows, config)
+        assert len(orders) == 1, (hidden, orders)
