@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from normtune.heuristics.api.maps import show_flips, show_map
     from normtune.heuristics.api.show import show
     from normtune.heuristics.fitted.options import FitOptions
-    from normtune.heuristics.tablefile.locate import load_table
     from normtune.kernels.calling.batch_invariant import batch_invariant, use_batch_invariant
     from normtune.kernels.calling.dispatch import use_table
     from normtune.kernels.config import Config
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from normtune.kernels.rms_norm_gated.module import RMSNormGated
     from normtune.kernels.rms_norm_quantize_fp8.function import rms_norm_quantize_fp8
     from normtune.kernels.short_form.decorator import kernel_operator
+    from normtune.kernels.tablefile.locate import load_table
     from normtune.kernels.transpose_fp8.function import transpose_fp8
     from normtune.results.api import export_data, export_recording, import_data, list_data
     from normtune.results.database.store import Store
@@ -67,7 +67,7 @@ _HOMES = {
     "import_data": "results.api",
     "kernel_operator": "kernels.short_form.decorator",
     "list_data": "results.api",
-    "load_table": "heuristics.tablefile.locate",
+    "load_table": "kernels.tablefile.locate",
     "qk_norm": "kernels.qk_norm.function",
     "register": "kernels.operator",
     "rms_norm": "kernels.rms_norm.function",

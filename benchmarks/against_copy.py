@@ -39,7 +39,7 @@ def shipped_for(device: str) -> Path:
     Raises:
         SystemExit: no table ships for it.
     """
-    from normtune.heuristics.tablefile import locate
+    from normtune.kernels.tablefile import locate
 
     path = locate.SHIPPED / f"{locate.slug(device)}.py"
     if not path.exists():
@@ -54,9 +54,9 @@ def ratios(evidence: Any, path: Path) -> Ratios:
         evidence: a `results.evidence.Evidence` of one device.
         path: the file of the table.
     """
-    from normtune.heuristics.tablefile import locate
     from normtune.kernels.config import COPY
     from normtune.kernels.operator import operator
+    from normtune.kernels.tablefile import locate
     from normtune.kernels.target import target_for
 
     (device,) = evidence.devices()

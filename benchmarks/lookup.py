@@ -12,9 +12,9 @@ import json
 import timeit
 from pathlib import Path
 
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.parse import trees
-from normtune.heuristics.tablefile.tree import choose, leaves
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.parse import trees
+from normtune.kernels.tablefile.tree import choose, leaves
 
 ROWS = (1, 100, 4096, 50000, 262144)
 HIDDEN = (64, 200, 1024, 4096, 11008, 32768)

@@ -12,7 +12,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def folder_of(device: str) -> Path:
     """The folder of a GPU, by the driver's name; made if it does not exist."""
-    from normtune.heuristics.tablefile.locate import slug
+    from normtune.kernels.tablefile.locate import slug
 
     folder = RESULTS / slug(device)
     folder.mkdir(parents=True, exist_ok=True)

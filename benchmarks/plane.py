@@ -19,9 +19,9 @@ from normtune.benchmarks.recorded_spaces import recorded
 from normtune.benchmarks.table_after import evidence
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.tablefile.tree import Tree, choose
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import IllegalConfigError, operator
+from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.kernels.target import TARGETS
 from normtune.results.exchange.recording import recordings
 from normtune.tuner.plan.binaries import compile_class

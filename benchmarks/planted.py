@@ -14,10 +14,10 @@ from normtune.heuristics.checking.session import Course, Question
 from normtune.heuristics.checking.shapes import leaf_of
 from normtune.heuristics.checking.subject import Checked, Suspect
 from normtune.heuristics.rules import liger
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.tuner.device.open import Outcome
 from normtune.tuner.search.adaptive import CLOSE, FIRST_BLOCKS

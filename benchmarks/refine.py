@@ -20,9 +20,9 @@ from normtune.benchmarks.recorded_spaces import recorded
 from normtune.benchmarks.table_after import evidence
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.tablefile.tree import Tree, choose
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
+from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Coverage
 from normtune.results.evidence import Evidence

@@ -20,10 +20,10 @@ from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
-from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import Problem
+from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
 from normtune.tuner.device.open import Outcome, Phases, Speed
 from normtune.tuner.device.replay import Blocks, ReplayEngine

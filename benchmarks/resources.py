@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.benchmarks.places import RESULTS
-from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import Config
 from normtune.kernels.operator import AnyLaunch, OperatorSpec, operator, operators
 from normtune.kernels.problem import Problem, split_batch_invariant, split_key
+from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.atomic import replaced
 from normtune.tuner.compiling.compiler import Compiled

@@ -18,9 +18,9 @@ from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import DECADES, Weighting
 from normtune.heuristics.solver.bins import bins, losses
 from normtune.heuristics.solver.crossing import uncrossed
-from normtune.heuristics.tablefile.header import Known
-from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.operator import OperatorSpec, operator
+from normtune.kernels.tablefile.header import Known
+from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import target_for
 from normtune.results.exchange.recording import load_recording
 

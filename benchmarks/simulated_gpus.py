@@ -17,11 +17,11 @@ from normtune.heuristics.any_gpu.joint import Joint, Part
 from normtune.heuristics.any_gpu.legality import EveryGpu
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM
 from normtune.kernels.target import TARGETS
 from normtune.results.exchange.recording import load_recording
 

@@ -53,7 +53,7 @@ from normtune.heuristics.checking import subject
 from normtune.heuristics.checking.shapes import population
 from normtune.heuristics.checking.subject import Checked, Suspect
 from normtune.heuristics.checking.verdict import AMBIGUOUS, OK, OK_ERROR, STALE, STALE_ERROR, UNMEASURED, of_table
-from normtune.heuristics.tablefile import locate
+from normtune.kernels.tablefile import locate
 from normtune.tuner.device.open import Bench, open_device
 from normtune.tuner.machine.processes import SPAWN
 from normtune.tuner.plan.grids import MAX_ELEMENTS

@@ -17,9 +17,9 @@ from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import RECORDING, recorded
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
+from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.recording import load_recording
 from normtune.results.records import Measurement

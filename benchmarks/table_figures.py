@@ -86,9 +86,9 @@ def function_losses() -> list[Losses]:
     from normtune.heuristics.fitted import figures
     from normtune.heuristics.regret.matrix import timing_matrix
     from normtune.heuristics.rules import liger
-    from normtune.heuristics.tablefile import parse
-    from normtune.heuristics.tablefile.tree import leaves
     from normtune.kernels.operator import operator
+    from normtune.kernels.tablefile import parse
+    from normtune.kernels.tablefile.tree import leaves
     from normtune.kernels.target import target_for
     from normtune.results.exchange.parquet_csv import read_parquet
 
@@ -163,9 +163,9 @@ def relatives() -> list[str]:
 def _of_recording(name: str) -> Iterator[str]:
     from normtune.heuristics.fitted import figures
     from normtune.heuristics.regret.matrix import timing_matrix
-    from normtune.heuristics.tablefile import locate, parse
-    from normtune.heuristics.tablefile.tree import leaves
     from normtune.kernels.operator import operator
+    from normtune.kernels.tablefile import locate, parse
+    from normtune.kernels.tablefile.tree import leaves
     from normtune.kernels.target import target_for
     from normtune.results.exchange.recording import load_recording
 
@@ -196,9 +196,9 @@ def _of_recording(name: str) -> Iterator[str]:
 
 def _beside_the_copy(evidence: Any, tree: Any) -> Iterator[tuple[float, float]]:
     """Times of the table's config and of the copy at each shape where at least `LARGE` bytes move."""
-    from normtune.heuristics.tablefile.tree import choose
     from normtune.kernels.config import COPY
     from normtune.kernels.operator import operator
+    from normtune.kernels.tablefile.tree import choose
 
     for problem, cells in against_copy.times_of(evidence).items():
         config = choose(tree, problem.rows, problem.hidden)
@@ -228,7 +228,7 @@ def _evidence() -> Any:
 
 def shipped() -> tuple[Any, Path]:
     """Header and file of the shipped table of the recorded GPU."""
-    from normtune.heuristics.tablefile import locate
+    from normtune.kernels.tablefile import locate
 
     (device,) = _evidence().devices()
     path = against_copy.shipped_for(device.name)

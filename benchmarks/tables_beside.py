@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from normtune import load_table
-from normtune.heuristics.tablefile.locate import Table
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import operator, operators, read_config
 from normtune.kernels.problem import Problem
+from normtune.kernels.tablefile.locate import Table
 from normtune.kernels.target import Target
 from normtune.results.exchange.recording import load_recording
 from normtune.results.records import Outcome

@@ -10,11 +10,11 @@ import json
 from pathlib import Path
 
 from normtune.heuristics.rules import RULES
-from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate
 from normtune.kernels.target import Target, target_for
 
 DATA = Path(__file__).with_name("liger_1238_rtx_5060_ti.json")

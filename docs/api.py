@@ -35,7 +35,7 @@ REACHED = {
     "doctor": ("tuner.doctor.checks:Finding",),
     "export_data": ("results.exchange.transfer:Exported",),
     "import_data": ("results.exchange.transfer:Imported",),
-    "load_table": ("heuristics.tablefile.locate:Table",),
+    "load_table": ("kernels.tablefile.locate:Table",),
     "show_flips": (
         "heuristics.api.maps:FlipMaps",
         "heuristics.api.maps:DeviceFlips",

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem, join_key
+from normtune.kernels.tablefile import locate
 from normtune.kernels.target import Target
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.tuner.plan.plan import Always

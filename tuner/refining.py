@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from normtune.errors import UsageError
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import MEASURED
-from normtune.heuristics.tablefile.parse import trees
-from normtune.heuristics.tablefile.tree import Box, Tree
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import Problem, split_batch_invariant, split_key
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import MEASURED
+from normtune.kernels.tablefile.parse import trees
+from normtune.kernels.tablefile.tree import Box, Tree
 from normtune.kernels.target import Target
 from normtune.results.records import Device
 from normtune.tuner.device.measurable import measurable

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from normtune.errors import UsageError
-from normtune.heuristics.tablefile import locate
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
+from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import COLD, check_regime

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from normtune.heuristics.any_gpu.result import AnyGpuFit, Lost, OnDevice
 from normtune.heuristics.fitted.emit import body_text, header_of
 from normtune.heuristics.regret.fixed_log import percent
-from normtune.heuristics.tablefile import template
-from normtune.heuristics.tablefile.header import ANY_GPU
-from normtune.heuristics.tablefile.tree import counted_leaves
+from normtune.kernels.tablefile import template
+from normtune.kernels.tablefile.header import ANY_GPU
+from normtune.kernels.tablefile.tree import counted_leaves
 from normtune.results.records import Device
 
 

@@ -18,10 +18,10 @@ from normtune.heuristics.any_gpu.joint import Joint, Part
 from normtune.heuristics.any_gpu.legality import EveryGpu
 from normtune.heuristics.any_gpu.result import Lost, OnDevice
 from normtune.heuristics.regret.legality import served_variants
-from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM, NormalisedTree, choose_on
-from normtune.heuristics.tablefile.tree import counted_leaves
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import join_key
+from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM, NormalisedTree, choose_on
+from normtune.kernels.tablefile.tree import counted_leaves
 
 MAX_LEAVES = 24
 ENOUGH = 5000  # millionths: 0.5 %

@@ -25,10 +25,10 @@ from normtune.heuristics.solver.bins import beyond
 from normtune.heuristics.solver.grid import Axis, axis, coarsened
 from normtune.heuristics.solver.optimum import MAX_BINS, Optima
 from normtune.heuristics.solver.thresholds import middle_half, roundest
-from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
-from normtune.heuristics.tablefile.tree import Leaf, Tree
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
+from normtune.kernels.tablefile.tree import Leaf, Tree
 from normtune.kernels.target import Target
 
 # Scale of normalised sizes as integers, fine enough to separate GPUs that differ by one multiprocessor or byte.

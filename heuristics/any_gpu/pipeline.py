@@ -23,9 +23,9 @@ from normtune.heuristics.fitting.serving import SHARING_COST, donors
 from normtune.heuristics.regret.build import older
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.regret.weights import Weighting
-from normtune.heuristics.tablefile.relative_tree import leaves_of
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import join_key
+from normtune.kernels.tablefile.relative_tree import leaves_of
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from normtune.heuristics.fitted.result import FromData, SharedFunction, TableFunction
-from normtune.heuristics.tablefile.relative_tree import NormalisedTree
+from normtune.kernels.tablefile.relative_tree import NormalisedTree
 from normtune.results.records import Device
 
 

@@ -21,8 +21,8 @@ from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitted.regenerate import Source
 from normtune.heuristics.fitting.pipeline import used
 from normtune.heuristics.regret.fixed_log import fraction
-from normtune.heuristics.tablefile.relative_tree import choose_on
 from normtune.kernels.config import Config
+from normtune.kernels.tablefile.relative_tree import choose_on
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.recording import ALL, load_recordings
 from normtune.results.names import named

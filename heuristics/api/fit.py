@@ -30,8 +30,8 @@ from normtune.heuristics.fitted.write import write_table
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.heuristics.fitting.pipeline import used
 from normtune.heuristics.regret.fixed_log import fraction
-from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.config import Config
+from normtune.kernels.tablefile.tree import choose
 from normtune.kernels.target import MOST_SMS, TARGETS, target_for
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence

@@ -19,7 +19,7 @@ from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.showing.config_map import BestMap, best_map, table_map
 from normtune.heuristics.showing.flips_measured import BothWays, both_ways
-from normtune.heuristics.tablefile.locate import Table, load_table
+from normtune.kernels.tablefile.locate import Table, load_table
 from normtune.results.evidence import Evidence
 from normtune.results.names import named
 from normtune.results.records import Device

@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from normtune.heuristics.tablefile.header import Header
-from normtune.heuristics.tablefile.parse import normalised_trees, trees
-from normtune.heuristics.tablefile.relative_tree import choose_on
-from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.fingerprint import is_current
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_batch_invariant, split_key
+from normtune.kernels.tablefile.header import Header
+from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.relative_tree import choose_on
+from normtune.kernels.tablefile.tree import choose
 
 if TYPE_CHECKING:
     from normtune.kernels.config import Config

@@ -14,7 +14,7 @@ from normtune.heuristics.fitted.baseline import baseline as incumbents
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.regret.weights import NAMED, Weighting
 from normtune.heuristics.rules import RULES
-from normtune.heuristics.tablefile import locate
+from normtune.kernels.tablefile import locate
 from normtune.results.places import unreadable
 
 

@@ -20,11 +20,11 @@ from normtune.heuristics.fitted.options import MOST_LEAVES, read_options, values
 from normtune.heuristics.fitted.regenerate import is_plain
 from normtune.heuristics.regret.legality import Legality, registered
 from normtune.heuristics.solver.row_classes import RowClasses
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import FORMAT, Header, is_edited, parse
-from normtune.heuristics.tablefile.parse import normalised_trees, trees
-from normtune.heuristics.tablefile.syntax import statements
 from normtune.kernels.problem import split_batch_invariant
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import FORMAT, Header, is_edited, parse
+from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.syntax import statements
 from normtune.kernels.target import target_for
 from normtune.results.regimes import COLD
 

@@ -16,10 +16,10 @@ from normtune.heuristics.checking.subject import Checked
 from normtune.heuristics.checking.verdict import Finding, Judgement, alarming, doubtful, finding, judge
 from normtune.heuristics.regret.effects import Samples
 from normtune.heuristics.regret.fixed_log import micrologs
-from normtune.heuristics.tablefile.tree import Box, choose
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import Problem, split_batch_invariant
+from normtune.kernels.tablefile.tree import Box, choose
 from normtune.kernels.target import Target
 from normtune.results.records import Outcome
 

@@ -17,10 +17,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from normtune.heuristics.tablefile.tree import Box, Split, Tree, choose, leaves
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
+from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, leaves
 from normtune.kernels.target import Target
 
 # Rivals of the table's config: 7 to 10 configs in a race. At 200 shapes of the recorded H200 it shows 0.42 to 0.87 % of

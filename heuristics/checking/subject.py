@@ -12,14 +12,14 @@ from typing import NamedTuple
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitted.options import values
 from normtune.heuristics.regret.legality import registered
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import MEASURED, PERCENT, Header, is_edited, micrologs_of, parse
-from normtune.heuristics.tablefile.parse import normalised_trees, trees
-from normtune.heuristics.tablefile.relative_tree import NormalisedTree, on_sms
-from normtune.heuristics.tablefile.tree import Box, Tree
 from normtune.kernels.fingerprint import is_current
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_batch_invariant, split_key
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import MEASURED, PERCENT, Header, is_edited, micrologs_of, parse
+from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.relative_tree import NormalisedTree, on_sms
+from normtune.kernels.tablefile.tree import Box, Tree
 from normtune.results.regimes import COLD
 
 _REGRET = re.compile(r"(\S+) (\S+): (.*)")

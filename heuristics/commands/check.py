@@ -92,7 +92,7 @@ def _against_device(tables: list[Path], strict: bool, device: str, budget: str, 
 
     from normtune.heuristics.api import check as api
     from normtune.heuristics.checking.verdict import AMBIGUOUS, STALE
-    from normtune.heuristics.tablefile.locate import told
+    from normtune.kernels.tablefile.locate import told
     from normtune.results.database.store import Store, resolve_url
     from normtune.tuner.commands import parse_budget
     from normtune.tuner.machine.interrupts import terminable
@@ -135,7 +135,7 @@ def _end(unusable: list[NormtuneError], code: int) -> None:
 def _report(path: Path, found: "DeviceCheck") -> None:
     """Print what a check on a device found."""
     from normtune.heuristics.checking.report import counts_line, verdict_lines
-    from normtune.heuristics.tablefile.locate import told
+    from normtune.kernels.tablefile.locate import told
 
     for line in verdict_lines(told(path), found.device.label, found.functions):
         say(line)

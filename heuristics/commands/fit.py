@@ -162,7 +162,7 @@ def fit(
 
 def _print_removed(tables: "Sequence[Removed]") -> None:
     """Print the removed tables, and those that kernels use from now on."""
-    from normtune.heuristics.tablefile.locate import told
+    from normtune.kernels.tablefile.locate import told
 
     for path, used in tables:
         say(f"removed {told(path)}")
@@ -212,7 +212,7 @@ def _parts(
         UsageError: two devices would get the same file.
     """
     from normtune.heuristics.fitted import write
-    from normtune.heuristics.tablefile import locate
+    from normtune.kernels.tablefile import locate
 
     devices = measured.select(operators).devices()
     if len(devices) > 1 and (write.is_folder(out) if out else install):

@@ -89,7 +89,7 @@ def show(
         _show_flips(store, recording, operator or [], dtype or [], (regime, flips))
         return
     from normtune.heuristics.api.maps import maps_of
-    from normtune.heuristics.tablefile.locate import load
+    from normtune.kernels.tablefile.locate import load
     from normtune.results.selection import narrowed
     from normtune.results.source import measured
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
-from normtune.heuristics.tablefile.tree import Box, Tree, regions
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.tablefile.tree import Box, Tree, regions
 
 
 class Differing(NamedTuple):

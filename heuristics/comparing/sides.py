@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from normtune.errors import UsageError
 from normtune.heuristics.rules import AUTOTUNED, RULES
-from normtune.heuristics.tablefile.locate import by_name, load, read, told
-from normtune.heuristics.tablefile.parse import normalised_trees, trees
-from normtune.heuristics.tablefile.relative_tree import on_sms
-from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem, split_key
+from normtune.kernels.tablefile.locate import by_name, load, read, told
+from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.relative_tree import on_sms
+from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target
 
 

@@ -13,11 +13,11 @@ from normtune.errors import UsageError
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.rules.rule import Rule
 from normtune.heuristics.solver.simplify import replaced as with_parts
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.tree import Leaf, Tree, choose, configs_of
 from normtune.kernels.config import Config
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem, join_key, split_key
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.tree import Leaf, Tree, choose, configs_of
 from normtune.kernels.target import Target
 
 # A baseline's name for none: not even the table that is replaced.

@@ -32,8 +32,8 @@ from normtune.heuristics.solver.cross_validation import FEW_FOLDS, Validated, va
 from normtune.heuristics.solver.grid import Axis
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.solver.strips import Strips
-from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.problem import Problem
+from normtune.kernels.tablefile.tree import Tree
 
 # Millionths: leaves that together gain less than a tenth of a percent are dropped.
 TOLERANCE = 1000

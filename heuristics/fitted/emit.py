@@ -14,12 +14,12 @@ from normtune.heuristics.fitted.batch_invariant import Cost
 from normtune.heuristics.fitted.figures import Figures
 from normtune.heuristics.fitted.result import Fit, FromData, TableFunction
 from normtune.heuristics.regret.fixed_log import percent, percent_up
-from normtune.heuristics.tablefile import template
-from normtune.heuristics.tablefile.header import Header, body_hash
-from normtune.heuristics.tablefile.relative_tree import ROWS_PER_SM, NormalisedTree
-from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, counted_leaves
 from normtune.kernels.config import Config, Knob
 from normtune.kernels.problem import split_batch_invariant
+from normtune.kernels.tablefile import template
+from normtune.kernels.tablefile.header import Header, body_hash
+from normtune.kernels.tablefile.relative_tree import ROWS_PER_SM, NormalisedTree
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, counted_leaves
 
 
 def module_text(fit: Fit, regenerate: str) -> str:

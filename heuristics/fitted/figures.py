@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import losses
-from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.config import Config
+from normtune.kernels.tablefile.tree import Tree
 
 # (operator, rows, hidden) to a config, or None without an answer.
 Rule = Callable[[str, int, int], Config | None]
-Launches = Callable[[str, int, int], Sequence[Config]]
+Launches = Callable[[str, int], Sequence[Config]]
 
 
 class Fractions(NamedTuple):
@@ -175,7 +175,7 @@ def gain(matrix: TimingMatrix, regrets: Sequence[int | None], rule: Rule, launch
         if by_rule is None or own is None:
             continue
         gains.append(by_rule - own)
-        switched = (matrix.loss(index, config) for config in launches(matrix.operator, *matrix.problems[index]))
+        switched = (matrix.loss(index, config) for config in launches(matrix.operator, matrix.problems[index][1]))
         thresholds += by_rule - min(loss for loss in (by_rule, *switched) if loss is not None)
     return Gain(sum(gains), max(gains), len(gains), thresholds) if gains else None
 

@@ -19,7 +19,7 @@ from normtune.heuristics.fitted.figures import Rule
 from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.fixed_log import MILLION, percent
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.tablefile.tree import Tree, choose
+from normtune.kernels.tablefile.tree import Tree, choose
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence

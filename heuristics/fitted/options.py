@@ -17,7 +17,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin
 
 from normtune.errors import UsageError
-from normtune.heuristics.tablefile.header import micrologs_of
+from normtune.kernels.tablefile.header import micrologs_of
 from normtune.results.regimes import COLD, check_regime
 
 OBJECTIVES = ("mean", "worst")

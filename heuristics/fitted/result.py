@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from normtune.heuristics.fitted.batch_invariant import Cost
 from normtune.heuristics.fitted.figures import Figures
 from normtune.heuristics.fitted.forward_backward import Together
-from normtune.heuristics.tablefile.relative_tree import NormalisedTree
-from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.problem import join_key
+from normtune.kernels.tablefile.relative_tree import NormalisedTree
+from normtune.kernels.tablefile.tree import Tree
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
 

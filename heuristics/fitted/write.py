@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normtune.errors import UsageError
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import FIRST_LINE, is_edited, parse
-from normtune.heuristics.tablefile.syntax import has_comments
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import FIRST_LINE, is_edited, parse
+from normtune.kernels.tablefile.syntax import has_comments
 from normtune.results.atomic import replaced
 from normtune.results.places import check_place
 

@@ -16,9 +16,9 @@ from normtune.heuristics.fitting.same_bits import SameBits
 from normtune.heuristics.regret.legality import Legality, served_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import Solver
-from normtune.heuristics.tablefile.header import Known
-from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.tablefile.header import Known
+from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target
 
 

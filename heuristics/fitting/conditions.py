@@ -12,7 +12,7 @@ from normtune.heuristics.regret.fixed_log import ratio
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, least_worst
 from normtune.heuristics.solver.optimum import Optima
-from normtune.heuristics.tablefile.tree import counted_leaves
+from normtune.kernels.tablefile.tree import counted_leaves
 
 
 class Task(NamedTuple):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from normtune.heuristics.fitted.options import FitOptions
-from normtune.heuristics.tablefile.header import Known
 from normtune.kernels.problem import join_key
+from normtune.kernels.tablefile.header import Known
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence

@@ -28,8 +28,8 @@ from normtune.heuristics.solver.crossing import crossed, uncrossed
 from normtune.heuristics.solver.optimum import Optima, Sums
 from normtune.heuristics.solver.simplify import Old, cost_of, tidied
 from normtune.heuristics.solver.strips import Strips
-from normtune.heuristics.tablefile.header import NOWHERE_SLOWER, Known
-from normtune.heuristics.tablefile.tree import Tree, choose, configs_of, distinct, leaves
+from normtune.kernels.tablefile.header import NOWHERE_SLOWER, Known
+from normtune.kernels.tablefile.tree import Tree, choose, configs_of, distinct, leaves
 
 # Most leaves of a search for bounds that suffice: twice as many take half a minute on the recording grid.
 _MOST_TRIED = 64

@@ -16,8 +16,8 @@ from normtune.heuristics.fitting.function import figures_of, least_measured
 from normtune.heuristics.fitting.sharing import extra
 from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.legality import Legality
-from normtune.heuristics.tablefile.tree import leaves
 from normtune.kernels.problem import batch_invariant_key, split_key
+from normtune.kernels.tablefile.tree import leaves
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence

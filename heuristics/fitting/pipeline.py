@@ -23,10 +23,10 @@ from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.rules import liger
-from normtune.heuristics.tablefile.header import Known
-from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import join_key, split_key
+from normtune.kernels.tablefile.header import Known
+from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
 

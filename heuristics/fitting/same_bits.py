@@ -13,8 +13,6 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitted.baseline import of_file
 from normtune.heuristics.fitted.result import Function, Shared
 from normtune.heuristics.solver.kept_bits import KeptBits
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.tree import Box, Tree, regions
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import (
     MAX_ROWS,
@@ -23,6 +21,8 @@ from normtune.kernels.problem import (
     split_batch_invariant,
     split_key,
 )
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.tree import Box, Tree, regions
 from normtune.kernels.target import Target
 
 

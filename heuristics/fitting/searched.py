@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.tablefile.tree import Tree, choose
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import read_config
+from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.results.records import SEARCHED, Run
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.sharing import extra, offer
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.coverage import answers
-from normtune.heuristics.tablefile.header import Known
 from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.tablefile.header import Known
 
 SHARING_COST = 10_000  # millionths: 1 %
 

@@ -13,7 +13,7 @@ from normtune.heuristics.fitting.function import figures_of, least_measured
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import bins, losses
 from normtune.heuristics.solver.optimum import Optima
-from normtune.heuristics.tablefile.tree import Tree
+from normtune.kernels.tablefile.tree import Tree
 
 
 class Offer(NamedTuple):

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.tablefile.tree import Box, Tree, regions
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, operators
 from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key
+from normtune.kernels.tablefile.tree import Box, Tree, regions
 from normtune.kernels.target import Target
 
 

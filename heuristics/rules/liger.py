@@ -6,18 +6,17 @@ In: operator, rows, hidden. Out: the config equivalent to Liger's launch. Source
 """
 
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
-from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
 from normtune.kernels.config import Config
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.config import LIGER_MAX_HIDDEN, liger_launches
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree
 
 NAME = "liger"
 TITLE = "Liger-Kernel 0.8.5"
-MAX_HIDDEN = 65536
 
 _BLOCK_HIDDEN = 256
 _BLOCK_ROWS = 4096 * 8
-_BLOCK_ROW = 16
-_BLOCK_WARPS = 4
+
+launches = liger_launches
 
 
 def choose(operator: str, rows: int, hidden: int) -> Config | None:
@@ -41,28 +40,9 @@ def switched(operator: str, rows: int, hidden: int, block_hidden: int, block_row
         block_hidden: the most padded columns of a row for blocks of rows.
         block_rows: the fewest rows for blocks of rows.
     """
-    if operator not in (FORWARD, BACKWARD) or hidden > MAX_HIDDEN:
-        return None
     block_col = 1 << (hidden - 1).bit_length()
-    one_row = block_col > block_hidden or rows < block_rows
-    if operator == FORWARD:
-        return (
-            RMSNormConfig("row", 1, _warps(block_col))
-            if one_row
-            else RMSNormConfig("block_row", _BLOCK_ROW, _BLOCK_WARPS)
-        )
-    if one_row:
-        return RMSNormConfig("persistent", 1, _warps(block_col), 1, 1, "reduce")
-    return RMSNormConfig("persistent", _BLOCK_ROW, _BLOCK_WARPS, 1, 1, "reduce")
-
-
-def launches(operator: str, rows: int, hidden: int) -> tuple[Config, ...]:
-    """The configs between which the rule switches at this hidden size: a row, and a block of rows, per program.
-
-    Arguments are as in `choose`.
-    """
-    both = (switched(operator, rows, hidden, 0, 0), switched(operator, rows, hidden, 2 * MAX_HIDDEN, 0))
-    return tuple(config for config in both if config is not None)
+    both = liger_launches(operator, hidden)
+    return both[block_col <= block_hidden and rows >= block_rows] if both else None
 
 
 def tree(operator: str, block_hidden: int, block_rows: int) -> Tree | None:
@@ -82,16 +62,8 @@ def tree(operator: str, block_hidden: int, block_rows: int) -> Tree | None:
     return Split(
         *("hidden", 4096),
         Split("hidden", 1024, Split("hidden", block_hidden, blocks, short), leaf(1, 4096)),
-        Split("hidden", 16384, leaf(1, 16384), leaf(1, MAX_HIDDEN)),
+        Split("hidden", 16384, leaf(1, 16384), leaf(1, LIGER_MAX_HIDDEN)),
     )
-
-
-def _warps(block_col: int) -> int:
-    if block_col >= 32768:
-        return 32
-    if block_col >= 8192:
-        return 16
-    return 8 if block_col >= 2048 else 4
 
 
 RULE = Rule(

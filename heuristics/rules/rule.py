@@ -6,9 +6,9 @@ In: nothing. Out: `Rule` and `Autotuned`. Each rule has a file of its own; the p
 from collections.abc import Callable
 from typing import NamedTuple
 
-from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
+from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target
 
 FORWARD = "rms_norm_forward"

@@ -14,7 +14,7 @@ from normtune.heuristics.regret.build import matrices_of
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.showing.flips import Shape, flips
 from normtune.heuristics.showing.flips_report import Direction
-from normtune.heuristics.tablefile.tree import Tree, choose
+from normtune.kernels.tablefile.tree import Tree, choose
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence

@@ -18,9 +18,9 @@ from normtune.heuristics.solver.coverage import default_configs, separated
 from normtune.heuristics.solver.grid import Axis, axis, coarsened
 from normtune.heuristics.solver.optimum import MAX_BINS, Optima
 from normtune.heuristics.solver.portfolio import portfolio
-from normtune.heuristics.tablefile.tree import Tree, choose
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.tablefile.tree import Tree, choose
 
 UNMEASURED = 693_147  # millionths: twice the time
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import few_configs, solve
-from normtune.heuristics.tablefile.tree import Tree, choose
+from normtune.kernels.tablefile.tree import Tree, choose
 
 # Most leaves: of the first attempt, and of the second.
 MAX_LEAVES = 24, 40

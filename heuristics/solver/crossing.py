@@ -16,8 +16,8 @@ from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.grid import Axis
 from normtune.heuristics.solver.thresholds import roundest
-from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose, halves, regions
 from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose, halves, regions
 
 # A gap has 2**4 parts, of equal ratio, and a threshold may be so many of them off the crossing to be rounder: at the
 # held-out shapes of the recorded H200, 0 to 4 parts lose the same to 0.02 %.

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from normtune.heuristics.solver.grid import Ranges
-from normtune.heuristics.tablefile.tree import Box
+from normtune.kernels.tablefile.tree import Box
 
 _EXACT_SINGLE = float(1 << 24)
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.solver.grid import Axis
 from normtune.heuristics.solver.row_classes import RowClasses
-from normtune.heuristics.tablefile.tree import Box, Tree, configs_of, regions
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.tablefile.tree import Box, Tree, configs_of, regions
 from normtune.kernels.target import Target
 
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.solver.dynamic_program import Cut, Partitions
 from normtune.heuristics.solver.grid import Axis, Ranges
-from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree
 from normtune.kernels.config import Config
+from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree
 
 # The cost of a barred entry: larger than any sum of costs, and as many of them as there may be bins still fit an int64.
 BARRED = 1 << 50

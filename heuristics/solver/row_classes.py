@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.solver.bins import Bins
-from normtune.heuristics.tablefile.tree import Box, Split, Tree, regions, walk
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.tablefile.tree import Box, Split, Tree, regions, walk
 
 # The shortest chunk of columns in any space of configs, and the longest row that one program takes.
 _CHUNK, _LONGEST = 512, 65536

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from normtune.heuristics.solver.bins import Bins
 from normtune.heuristics.solver.grid import Axis
 from normtune.heuristics.solver.optimum import BARRED
-from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree
 
 _NEVER = 1 << 60
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.tablefile.tree import Box, Split, Tree, choose, regions, walk
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, regions, walk
 
 # Cost of a problem on which a config may not answer: more than all others together.
 _NEVER = 1 << 60

@@ -17,10 +17,10 @@ from normtune.heuristics.fitting.pipeline import used
 from normtune.heuristics.fitting.same_bits import same_bits
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import Weighting
-from normtune.heuristics.tablefile.header import Known
-from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import split_key
+from normtune.kernels.tablefile.header import Known
+from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import target_for
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.stability.equivalent import Cut
 from normtune.heuristics.stability.spread import SHARE, Stability
-from normtune.heuristics.tablefile.tree import Box, counted_leaves
 from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.tablefile.tree import Box, counted_leaves
 
 _THRESHOLD, _EQUIVALENT, _HELD = 18, 18, 5
 

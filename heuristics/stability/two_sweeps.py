@@ -21,9 +21,9 @@ from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.stability.bootstrap import Blocks
 from normtune.heuristics.stability.refit import Fitted, fitted, refitted, server, weighted
-from normtune.heuristics.tablefile.tree import Tree, choose
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import join_key
+from normtune.kernels.tablefile.tree import Tree, choose
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence

@@ -1,7 +1,7 @@
 """From device to table to config to launch: the one place that looks a config up.
 
 In: an operator, existing tensors, and the table of their GPU. Out: kernels on the current stream.
-`normtune.heuristics.tablefile.locate` finds the table, once per GPU; `use_table` overrides it.
+`normtune.kernels.tablefile.locate` finds the table, once per GPU; `use_table` overrides it.
 
 In the batch-invariant mode a config is looked up in the table's functions for this mode; without one, the operator's
 default config is used. Numbers of rows may have several configs if these are legal for all of their rows and sum a row
@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from normtune.heuristics.tablefile import locate
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.calling.device import describe
 from normtune.kernels.calling.launcher import Prepared, apart, prepare
@@ -26,6 +25,7 @@ from normtune.kernels.config import Config, Implementation
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.operator import AnyLaunch, OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target
 
 Kept = TypeVar("Kept")

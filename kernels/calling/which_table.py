@@ -7,7 +7,7 @@ text. `dispatch` uses the table; this module is for reports.
 import os
 
 from normtune.errors import UsageError
-from normtune.heuristics.tablefile import locate
+from normtune.kernels.tablefile import locate
 
 
 def serving(name: str, target: str, sms: int) -> tuple[str, bool]:

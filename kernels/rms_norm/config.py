@@ -1,4 +1,4 @@
-"""The knobs of the RMSNorm operators.
+"""The knobs of the RMSNorm operators, and Liger-Kernel's launches in them, which every default space has.
 
 In: nothing. Out: `RMSNormConfig`.
 """
@@ -10,6 +10,7 @@ from normtune.kernels.config import Config
 
 SCHEDULES = ("row", "block_row", "parts", "persistent", "split", "split_2", "cluster_2", "cluster_4", "cluster_8")
 FINISHES = ("none", "reduce", "dependent", "columns")
+LIGER_MAX_HIDDEN = 65536
 
 
 class RMSNormConfig(Config):
@@ -62,6 +63,21 @@ class RMSNormConfig(Config):
         if self.block_col and not of_chunks:
             parts.append(str(self.block_col) if self.finish == "columns" else f"chunks_{self.block_col}")
         return "_".join(parts).upper()
+
+
+def liger_launches(operator: str, hidden: int) -> tuple[RMSNormConfig, ...]:
+    """A row, and a block of 16 rows, per program, as Liger-Kernel 0.8.5 launches them; empty where it launches nothing.
+
+    Source: `ops/rms_norm.py` and `ops/utils.py` (`calculate_settings`). Versions and proposals (Liger-Kernel #1238)
+    differ in the threshold between the two.
+    """
+    block_col = 1 << (hidden - 1).bit_length()
+    warps = 32 if block_col >= 32768 else 16 if block_col >= 8192 else 8 if block_col >= 2048 else 4
+    if operator == "rms_norm_forward" and hidden <= LIGER_MAX_HIDDEN:
+        return RMSNormConfig("row", 1, warps), RMSNormConfig("block_row", 16, 4)
+    if operator == "rms_norm_backward" and hidden <= LIGER_MAX_HIDDEN:
+        return RMSNormConfig("persistent", 1, warps, 1, 1, "reduce"), RMSNormConfig("persistent", 16, 4, 1, 1, "reduce")
+    return ()
 
 
 def _identifier(text: str) -> str:

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from functools import cache
 from itertools import product
 
-from normtune.heuristics.rules import liger
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.config import RMSNormConfig, liger_launches
 from normtune.kernels.rms_norm.launch import (
     CLUSTERS,
     MAX_BACKWARD_ELEMENTS_PER_THREAD,
@@ -119,7 +118,7 @@ def forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
         long = [config for config in split if hidden > 8192 and config.num_warps >= 16]
         chosen += split + _in_parts(long, problem, target, (1,))
         chosen += parts(problem, target, (4, 8, 16, 32), (1, 2), (8, 64))
-    return sorted({*chosen, *_liger_configs("rms_norm_forward", hidden)})
+    return sorted({*chosen, *liger_launches("rms_norm_forward", hidden)})
 
 
 # The default spaces hold configs that won by more than 1 % somewhere on an H200: out of the full space tried on the 20
@@ -207,7 +206,7 @@ def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
             ]
             if target.has_clusters:
                 chosen += _halves(problem, target, finish)
-    return sorted({*chosen, *_liger_configs("rms_norm_backward", hidden)})
+    return sorted({*chosen, *liger_launches("rms_norm_backward", hidden)})
 
 
 def _long_row_space(target: Target, programs: Iterable[int], finish: str) -> list[Config]:
@@ -248,14 +247,6 @@ def _clusters(
         if elements[0] <= held <= elements[1]:
             configs.append(RMSNormConfig(schedule, 1, num_warps, 1, 0, "columns", slice_col))
     return configs
-
-
-def _liger_configs(name: str, hidden: int) -> set[Config]:
-    """The configs of Liger-Kernel's rule and of its open proposal (Liger-Kernel #1238), so that both can be scored.
-
-    The two differ in the threshold between a row and a block of rows: both are in the space at every shape.
-    """
-    return {config for config in (liger.choose(name, 1, hidden), liger.choose(name, 1 << 20, 64)) if config}
 
 
 def _default_clusters(problem: Problem, target: Target) -> list[Config]:

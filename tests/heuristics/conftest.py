@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from normtune.heuristics.api import installing
-from normtune.heuristics.tablefile import locate
 from normtune.kernels import operator as door
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import Flag, IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target
 from normtune.kernels.tiles.launch import Launch
 from normtune.results.database.store import Store

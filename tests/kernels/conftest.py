@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import body_hash
-from normtune.heuristics.tablefile.template import ONE_GPU
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import body_hash
+from normtune.kernels.tablefile.template import ONE_GPU
 
 CLASSES = {"Config": RMSNormConfig.knobs}
 _CODE = f"""

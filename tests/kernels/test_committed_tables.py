@@ -4,9 +4,9 @@ from collections import defaultdict
 
 import pytest
 
-from normtune.heuristics.tablefile import locate
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, split_batch_invariant, split_key
+from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, target_for
 from normtune.kernels.tiles import trial
 from normtune.tuner.compiling.pool import compile_all

@@ -7,14 +7,14 @@ compiler's: whether it fuses a multiplication into a sum, say. So the GPU is ask
 import pytest
 import torch
 
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.tree import Box, Split, walk
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import run
 from normtune.kernels.calling import dispatch
 from normtune.kernels.calling.device import describe
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, join_key, split_batch_invariant, split_key
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.tree import Box, Split, walk
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)

@@ -94,7 +94,7 @@ def test_every_module_of_the_wheel_imports_from_it_alone(installed: Path, in_pac
 
 def test_wheel_reads_its_recordings_and_tables_outside_the_checkout(installed: Path, tmp_path: Path, run) -> None:
     code = (
-        "from normtune.heuristics.tablefile import locate\n"
+        "from normtune.kernels.tablefile import locate\n"
         "from normtune.results.exchange.recording import load_recording, recordings\n"
         "names = recordings()\n"
         "print(len(names), all(len(load_recording(name).frame) for name in names))\n"

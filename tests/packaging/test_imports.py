@@ -72,19 +72,19 @@ def test_import_loads_nothing_heavy_until_a_name_is_used(run, scratch: Path) -> 
 
 
 def test_a_table_is_found_without_numpy_or_torch(run, scratch: Path) -> None:
-    code = "from normtune.heuristics.tablefile import locate; locate.select('NVIDIA H200', 'sm_90', 132)"
+    code = "from normtune.kernels.tablefile import locate; locate.select('NVIDIA H200', 'sm_90', 132)"
     assert loaded(run, scratch, code) == []
 
 
-@pytest.mark.parametrize("name", ["normtune", "normtune.heuristics"])
-def test_rooms_list_their_public_names_and_no_other(name: str) -> None:
-    room = import_module(name)
-    for public in room.__all__:
-        value = getattr(room, public)
-        assert public == "__version__" or value is pkgutil.resolve_name(f"{name}.{room._HOMES[public]}:{public}")
-    assert dir(room) == sorted(room.__all__) == sorted(set(room._HOMES) | {"__version__"} & set(room.__all__))
-    with pytest.raises(AttributeError, match=rf"module '{name}' has no attribute 'rms_norn'"):
-        room.rms_norn  # noqa: B018  (the access is what is tested)
+def test_the_package_lists_its_public_names_and_no_other() -> None:
+    import normtune
+
+    for public in normtune._HOMES:
+        home = f"normtune.{normtune._HOMES[public]}:{public}"
+        assert getattr(normtune, public) is pkgutil.resolve_name(home)
+    assert dir(normtune) == sorted(normtune.__all__) == sorted({*normtune._HOMES, "__version__"})
+    with pytest.raises(AttributeError, match="module 'normtune' has no attribute 'rms_norn'"):
+        normtune.rms_norn  # noqa: B018  (the access is what is tested)
 
 
 def test_names_of_functions_win_over_those_of_modules() -> None:
@@ -94,7 +94,6 @@ def test_names_of_functions_win_over_those_of_modules() -> None:
 
     functions = normtune.sweep, normtune.doctor, normtune.fit, normtune.check, normtune.show, normtune.diff
     assert [function.__name__ for function in functions] == ["sweep", "doctor", "fit", "check", "show", "diff"]
-    assert normtune.fit is normtune.heuristics.fit
 
 
 def test_rooms_are_no_top_level_modules_in_the_checkout(run, root: Path) -> None:

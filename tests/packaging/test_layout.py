@@ -24,20 +24,20 @@ class Room(NamedTuple):
 # What describes operators to planning and fit, which run where there is no GPU and no torch.
 LIGHT = (
     r"kernels/((__init__|alignment|call|config|fingerprint|gpu_name|load_file|operator|problem|spec_faults|target"
-    r"|\w+/(__init__|config|launch|long_rows|reuse|trial|quick|variants))\.py)"
+    r"|(?!tablefile)\w+/(__init__|config|launch|long_rows|reuse|trial|quick|variants))\.py)"
 )
 SPECS = r"kernels/\w+/(spec|space)\.py"
 SWEEPS = r"tuner/(?!commands)\w+\.py"
 # From the lowest to the highest: arrows point down, so each row names rows above it only.
 ROOMS = {
     "light": Room(LIGHT),
-    "heuristics/tablefile": Room("heuristics/tablefile/", "light"),
-    "heuristics/rules": Room("heuristics/rules/", "light heuristics/tablefile"),
+    "kernels/tablefile": Room("kernels/tablefile/", "light"),
+    "heuristics/rules": Room("heuristics/rules/", "light kernels/tablefile"),
     "heuristics/tables": Room("heuristics/tables/"),
-    "specs": Room(SPECS, "light heuristics/rules"),
+    "specs": Room(SPECS, "light"),
     "kernels": Room(rf"(?!{LIGHT})kernels/\w+\.py", "", "torch triton"),
     "kernels/tiles": Room(rf"(?!{LIGHT})kernels/tiles/", "light", "triton"),
-    "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light heuristics/tablefile", "torch triton"),
+    "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light kernels/tablefile", "torch triton"),
     "kernels/rms_norm": Room(
         rf"(?!{LIGHT}|{SPECS})kernels/rms_norm/", "light specs kernels kernels/tiles kernels/calling", "torch triton"
     ),
@@ -77,45 +77,43 @@ ROOMS = {
     "results/source": Room(
         r"results/(source|api|commands)\.py", "light results results/exchange results/database", "pandas rich typer"
     ),
-    "heuristics/regret": Room(
-        "heuristics/regret/", "light heuristics/tablefile results results/exchange", "numpy scipy"
-    ),
-    "heuristics/solver": Room("heuristics/solver/", "light heuristics/tablefile heuristics/regret", "numpy"),
+    "heuristics/regret": Room("heuristics/regret/", "light kernels/tablefile results results/exchange", "numpy scipy"),
+    "heuristics/solver": Room("heuristics/solver/", "light kernels/tablefile heuristics/regret", "numpy"),
     "heuristics/fitted": Room(
         "heuristics/fitted/",
-        "light heuristics/tablefile heuristics/rules results results/exchange results/database heuristics/regret "
+        "light kernels/tablefile heuristics/rules results results/exchange results/database heuristics/regret "
         "heuristics/solver",
         "numpy",
     ),
     "heuristics/fitting": Room(
         "heuristics/fitting/",
-        "light heuristics/tablefile heuristics/rules results heuristics/regret heuristics/solver heuristics/fitted",
+        "light kernels/tablefile heuristics/rules results heuristics/regret heuristics/solver heuristics/fitted",
         "numpy",
     ),
     "heuristics/any_gpu": Room(
         "heuristics/any_gpu/",
-        "light heuristics/tablefile results heuristics/regret heuristics/solver heuristics/fitted heuristics/fitting",
+        "light kernels/tablefile results heuristics/regret heuristics/solver heuristics/fitted heuristics/fitting",
         "numpy",
     ),
     "heuristics/checking": Room(
         "heuristics/checking/",
-        "light heuristics/tablefile heuristics/rules results results/exchange heuristics/regret heuristics/solver "
+        "light kernels/tablefile heuristics/rules results results/exchange heuristics/regret heuristics/solver "
         "heuristics/fitted heuristics/fitting heuristics/any_gpu",
         "numpy scipy",
     ),
     "heuristics/stability": Room(
         "heuristics/stability/",
-        "light heuristics/tablefile results heuristics/regret heuristics/solver heuristics/fitted heuristics/fitting",
+        "light kernels/tablefile results heuristics/regret heuristics/solver heuristics/fitted heuristics/fitting",
         "numpy",
     ),
     "heuristics/showing": Room(
         "heuristics/showing/",
-        "light heuristics/tablefile results heuristics/regret heuristics/fitted heuristics/fitting",
+        "light kernels/tablefile results heuristics/regret heuristics/fitted heuristics/fitting",
         "numpy pandas rich",
     ),
     "heuristics/comparing": Room(
         "heuristics/comparing/",
-        "light heuristics/tablefile heuristics/rules heuristics/regret heuristics/fitted heuristics/showing",
+        "light kernels/tablefile heuristics/rules heuristics/regret heuristics/fitted heuristics/showing",
         "numpy scipy",
     ),
     "tuner/machine": Room("tuner/machine/", "kernels/calling", "pynvml torch triton"),
@@ -123,7 +121,7 @@ ROOMS = {
     "tuner/plan": Room("tuner/plan/", "light results results/exchange results/database tuner/timing", "numpy"),
     "tuner/search": Room(
         r"tuner/search/\w+\.py",
-        "light heuristics/tablefile results results/database tuner/timing tuner/plan",
+        "light kernels/tablefile results results/database tuner/timing tuner/plan",
         "numpy scipy threadpoolctl",
     ),
     "tuner/search/sampling": Room(
@@ -140,7 +138,7 @@ ROOMS = {
     ),
     "tuner": Room(
         SWEEPS,
-        "light heuristics/tablefile results results/exchange results/database tuner/machine tuner/plan tuner/search "
+        "light kernels/tablefile results results/exchange results/database tuner/machine tuner/plan tuner/search "
         "tuner/compiling tuner/device",
         "numpy rich",
     ),
@@ -150,22 +148,19 @@ ROOMS = {
     "tuner/commands": Room(r"tuner/commands\.py", "results results/source tuner/machine tuner", "typer"),
     "heuristics/api": Room(
         "heuristics/api/",
-        "light heuristics/tablefile results results/exchange results/database results/source heuristics/regret "
+        "light kernels/tablefile results results/exchange results/database results/source heuristics/regret "
         "heuristics/fitted heuristics/fitting heuristics/any_gpu heuristics/checking heuristics/stability "
         "heuristics/showing heuristics/comparing tuner/machine tuner/plan tuner/device tuner",
         "pandas",
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
-        "light heuristics/tablefile results results/exchange results/database results/source heuristics/regret "
+        "light kernels/tablefile results results/exchange results/database results/source heuristics/regret "
         "heuristics/fitted heuristics/any_gpu heuristics/checking heuristics/stability heuristics/showing "
         "tuner/machine tuner/commands heuristics/api",
         "pandas rich typer",
     ),
-    "heuristics": Room(
-        r"heuristics/__init__\.py",
-        "heuristics/tablefile heuristics/fitted heuristics/api",
-    ),
+    "heuristics": Room(r"heuristics/__init__\.py"),
 }
 GENERATED_OR_RULE = re.compile(r"heuristics/(tables|rules)/")
 

@@ -17,12 +17,12 @@ from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.regret.legality import Legality, all_variants
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.parse import trees
-from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose, regions
 from normtune.kernels.config import Config
 from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.parse import trees
+from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose, regions
 from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import compile_class, jobs_of

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from normtune import cli
 from normtune.errors import UsageError
-from normtune.heuristics.tablefile.locate import SHIPPED
+from normtune.kernels.tablefile.locate import SHIPPED
 from normtune.results.database.store import Store
 from normtune.tuner import api
 from normtune.tuner.commands import parse_percent

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.tablefile.tree import Box, Split, Tree, choose, distinct, walk
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, distinct, walk
 
 Shape = tuple[int, int]
 Medians = Mapping[Config, float]

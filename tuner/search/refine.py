@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from normtune.heuristics.tablefile.tree import Tree
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem, join_key
+from normtune.kernels.tablefile.tree import Tree
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.disputes import Disputes, Medians, Shape

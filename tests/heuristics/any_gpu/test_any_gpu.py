@@ -22,15 +22,15 @@ from normtune.heuristics.commands.fit import register
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.parse import normalised_trees
-from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM, Cut, choose_on
-from normtune.heuristics.tablefile.tree import Leaf
 from normtune.kernels import operator as door
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, split_key
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.parse import normalised_trees
+from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM, Cut, choose_on
+from normtune.kernels.tablefile.tree import Leaf
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence

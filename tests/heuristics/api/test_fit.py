@@ -12,9 +12,9 @@ from normtune.errors import UsageError
 from normtune.heuristics.checking.offline import check
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
-from normtune.heuristics.tablefile import locate
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import read_parquet, write_csv

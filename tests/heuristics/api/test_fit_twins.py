@@ -13,8 +13,8 @@ from normtune.heuristics.api.installing import Gpu
 from normtune.heuristics.commands.fit import register
 from normtune.heuristics.stability import spread
 from normtune.heuristics.stability.report import lines
-from normtune.heuristics.tablefile import locate
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 

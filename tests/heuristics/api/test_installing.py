@@ -12,8 +12,8 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.api import installing
 from normtune.heuristics.api.installing import Gpu
 from normtune.heuristics.commands.fit import register
-from normtune.heuristics.tablefile import locate
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]

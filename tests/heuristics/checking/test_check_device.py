@@ -18,11 +18,11 @@ from normtune.heuristics.checking import subject
 from normtune.heuristics.checking.session import Course, Question
 from normtune.heuristics.checking.verdict import AMBIGUOUS, OK, promises_too_much
 from normtune.heuristics.rules import liger
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import body_hash, parse
-from normtune.heuristics.tablefile.tree import choose, configs_of
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import body_hash, parse
+from normtune.kernels.tablefile.tree import choose, configs_of
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.exchange.recording import load_recording

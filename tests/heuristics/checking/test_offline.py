@@ -7,9 +7,9 @@ from normtune.heuristics.checking.offline import check
 from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.tablefile.header import body_hash, parse
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 

@@ -18,10 +18,10 @@ from normtune.heuristics.checking.shapes import (
     sample,
     spread,
 )
-from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose, configs_of, leaves
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose, configs_of, leaves
 from normtune.kernels.target import TARGETS
 
 BOX = Box(1, 65536, 64, 16384)

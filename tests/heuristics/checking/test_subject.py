@@ -7,12 +7,12 @@ import pytest
 
 from normtune.errors import UsageError
 from normtune.heuristics.checking import subject
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import Header, parse
-from normtune.heuristics.tablefile.parse import normalised_trees, trees
-from normtune.heuristics.tablefile.relative_tree import choose_on
-from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.problem import split_batch_invariant, split_key
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import Header, parse
+from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.relative_tree import choose_on
+from normtune.kernels.tablefile.tree import choose
 
 SHIPPED = sorted(locate.shipped())
 H200 = locate.SHIPPED / "nvidia_h200.py"

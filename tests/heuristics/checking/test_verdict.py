@@ -24,9 +24,9 @@ from normtune.heuristics.checking.verdict import (
 )
 from normtune.heuristics.regret.effects import Samples
 from normtune.heuristics.regret.fixed_log import micrologs
-from normtune.heuristics.tablefile.tree import Leaf
 from normtune.kernels.config import Config
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Leaf
 
 MINE, RIVAL, SLOW = (RMSNormConfig("row", 1, warps) for warps in (4, 8, 16))
 ROUNDS = np.arange(16, dtype=np.int32)

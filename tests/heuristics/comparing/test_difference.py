@@ -22,10 +22,10 @@ from normtune.heuristics.fitted.figures import Loss
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
-from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
+from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 

@@ -16,16 +16,16 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.rules import RULES
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import NOWHERE_SLOWER, parse
-from normtune.heuristics.tablefile.parse import trees
-from normtune.heuristics.tablefile.tree import Leaf, Split, choose, configs_of, distinct, leaves
 from normtune.kernels import config as config_module
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.reduce_partials.config import ReduceConfig
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import NOWHERE_SLOWER, parse
+from normtune.kernels.tablefile.parse import trees
+from normtune.kernels.tablefile.tree import Leaf, Split, choose, configs_of, distinct, leaves
 from normtune.kernels.target import TARGETS
 from normtune.kernels.transpose_fp8.config import TransposeConfig
 from normtune.results.evidence import Evidence

@@ -17,13 +17,13 @@ from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitted.result import Fit
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.legality import all_variants
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import body_hash, parse
-from normtune.heuristics.tablefile.parse import trees
-from normtune.heuristics.tablefile.tree import Box, Leaf, choose, regions
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import body_hash, parse
+from normtune.kernels.tablefile.parse import trees
+from normtune.kernels.tablefile.tree import Box, Leaf, choose, regions
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 

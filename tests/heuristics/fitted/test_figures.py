@@ -4,9 +4,9 @@ import pytest
 from normtune.heuristics.fitted.figures import Loss, of_rule, of_tree, summarise
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
-from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.config import Config
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Leaf, Split
 
 NARROW, WIDE = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 8)
 

@@ -11,10 +11,10 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.bins import losses
-from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run
@@ -55,10 +55,10 @@ def test_the_gain_is_taken_over_the_problems_that_both_have() -> None:
 def test_launches_of_the_rule_are_the_two_that_it_switches_between() -> None:
     for name in ("rms_norm_forward", "rms_norm_backward"):
         for rows, hidden in ((1, 64), (1 << 20, 64), (4096, 4096), (1, 65536)):
-            both = liger.launches(name, rows, hidden)
+            both = liger.launches(name, hidden)
             assert liger.choose(name, rows, hidden) in both
             assert [config.block_row for config in both] == [1, 16]
-    assert liger.launches("other", 1, 64) == ()
+    assert liger.launches("other", 64) == ()
 
 
 @pytest.mark.parametrize(

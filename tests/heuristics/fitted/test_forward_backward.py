@@ -10,8 +10,8 @@ from normtune.heuristics.fitted.forward_backward import Side, lines, together
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.recording import load_recording
 

@@ -10,8 +10,8 @@ from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitted.options import FitOptions, read_options
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.rules import RULES
-from normtune.heuristics.tablefile.header import Known, parse
-from normtune.heuristics.tablefile.parse import trees
+from normtune.kernels.tablefile.header import Known, parse
+from normtune.kernels.tablefile.parse import trees
 from normtune.results.evidence import Evidence
 
 SHAPES = [(rows, hidden) for rows in (1, 3, 64, 100, 1024, 5000) for hidden in (64, 96, 128, 256, 700, 1024, 4096)]

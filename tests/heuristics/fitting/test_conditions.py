@@ -10,11 +10,11 @@ from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.commands.fit import register
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import FORMAT, body_hash, parse
-from normtune.heuristics.tablefile.parse import trees
-from normtune.heuristics.tablefile.tree import choose, distinct, leaves
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import FORMAT, body_hash, parse
+from normtune.kernels.tablefile.parse import trees
+from normtune.kernels.tablefile.tree import choose, distinct, leaves
 from normtune.results.database.store import Store
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]

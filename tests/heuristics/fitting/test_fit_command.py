@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 
 from normtune.errors import UsageError
 from normtune.heuristics.commands.fit import register
-from normtune.heuristics.tablefile import locate
+from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording

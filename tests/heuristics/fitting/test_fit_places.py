@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.checking.offline import check
 from normtune.heuristics.commands.fit import register
-from normtune.heuristics.tablefile import locate
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store
 from normtune.results.exchange.parquet_csv import read_parquet
 

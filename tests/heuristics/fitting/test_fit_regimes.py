@@ -9,10 +9,10 @@ from normtune.cli import app
 from normtune.errors import UsageError
 from normtune.heuristics.fitted.options import FitOptions, read_options
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.tree import choose
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording

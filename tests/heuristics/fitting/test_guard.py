@@ -11,9 +11,9 @@ from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
 from normtune.heuristics.regret.paired import block_ratios, p_value, paired
 from normtune.heuristics.solver.bins import Bins
 from normtune.heuristics.solver.grid import axis
-from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.config import Config
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.results.records import ROUNDS_PER_BLOCK
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))

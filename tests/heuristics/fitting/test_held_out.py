@@ -23,9 +23,9 @@ import pytest
 from normtune.heuristics.fitted.figures import Loss, of_tree
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.solver.bins import losses
-from normtune.heuristics.tablefile.locate import SHIPPED, read
-from normtune.heuristics.tablefile.parse import trees
 from normtune.kernels.operator import operator
+from normtune.kernels.tablefile.locate import SHIPPED, read
+from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.target import target_for
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.csv_file import positive, read_lines

@@ -11,12 +11,12 @@ from normtune.heuristics.fitted import report
 from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitted.options import FitOptions, read_options
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import body_hash, parse
-from normtune.heuristics.tablefile.parse import trees
-from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import body_hash, parse
+from normtune.kernels.tablefile.parse import trees
+from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 

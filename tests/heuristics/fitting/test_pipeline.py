@@ -9,11 +9,11 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver import bins
-from normtune.heuristics.tablefile.header import Known, parse
-from normtune.heuristics.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.header import Known, parse
+from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Run

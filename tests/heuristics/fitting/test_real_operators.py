@@ -12,10 +12,10 @@ from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitted.result import Fit
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.legality import all_variants
-from normtune.heuristics.tablefile.tree import Box, choose, regions
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.tablefile.tree import Box, choose, regions
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run

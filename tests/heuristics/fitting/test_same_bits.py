@@ -11,9 +11,9 @@ from normtune.heuristics.checking.offline import check
 from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitted.options import FitOptions, read_options
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.tablefile.parse import trees
-from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.tablefile.parse import trees
+from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096) for hidden in (64, 128, 256, 512, 1024, 2048)]

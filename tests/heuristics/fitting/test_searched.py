@@ -8,9 +8,9 @@ from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitted.report import figures
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.tablefile.header import parse
-from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.problem import Problem
+from normtune.kernels.tablefile.header import parse
+from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
 from normtune.results.records import SEARCHED
 

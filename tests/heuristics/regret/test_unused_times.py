@@ -9,9 +9,9 @@ from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitted.report import figures
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import timing_matrix
-from normtune.heuristics.tablefile.tree import Leaf
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Leaf
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement

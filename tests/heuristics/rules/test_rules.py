@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from normtune.heuristics.rules import AUTOTUNED, RULES, liger
 from normtune.heuristics.rules.te_rocm import _BACKWARD_LADDER, _FORWARD_LADDER, rows_per_program
-from normtune.heuristics.tablefile.tree import choose
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import choose
 from normtune.kernels.target import TARGETS
 
 H200 = TARGETS["sm_90"]

@@ -14,11 +14,11 @@ from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.showing import listing
-from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import few_configs, least_worst, losses, solve
-from normtune.heuristics.tablefile.tree import Leaf, leaves
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Leaf, leaves
 from normtune.kernels.target import TARGETS
 
 # 16 warps alone are legal at 16384 in float32, 8 warps up to 8192, block_row as row.

@@ -12,10 +12,10 @@ from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.legality import Legality, all_variants
-from normtune.heuristics.tablefile.parse import trees
-from normtune.heuristics.tablefile.tree import choose, distinct
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import Problem
+from normtune.kernels.tablefile.parse import trees
+from normtune.kernels.tablefile.tree import choose, distinct
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run

@@ -15,9 +15,9 @@ from normtune.heuristics.solver.cross_validation import (
     left_out,
     selected,
 )
-from normtune.heuristics.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.target import TARGETS
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (4, 8, 16))

@@ -13,8 +13,8 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import bins, losses
 from normtune.heuristics.solver.crossing import crossed, uncrossed
 from normtune.heuristics.solver.optimum import Optima
-from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.kernels.target import TARGETS
 
 FEW, MANY = RMSNormConfig("row", 1, 8), RMSNormConfig("row", 1, 16)

@@ -6,8 +6,8 @@ import pytest
 from normtune.heuristics.solver import optimum
 from normtune.heuristics.solver.grid import axis
 from normtune.heuristics.solver.optimum import Optima
-from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, choose, leaves, regions
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose, leaves, regions
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 Corners = tuple[int, int, int, int]

@@ -13,12 +13,12 @@ from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.solver.bins import least_worst, solve
 from normtune.heuristics.solver.grid import axis
-from normtune.heuristics.tablefile import tree as tree_module
-from normtune.heuristics.tablefile.tree import choose, leaves, regions
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import tree as tree_module
+from normtune.kernels.tablefile.tree import choose, leaves, regions
 from normtune.kernels.target import TARGETS, Target
 from normtune.kernels.tiles.launch import Launch
 from normtune.results.exchange.recording import load_recording

@@ -9,11 +9,11 @@ from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.solver.bins import Bins
 from normtune.heuristics.solver.grid import Axis
 from normtune.heuristics.solver.row_classes import RowClasses, sizes
-from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.kernels.target import TARGETS
 
 H200 = TARGETS["sm_90"]

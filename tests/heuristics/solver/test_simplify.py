@@ -9,8 +9,8 @@ from normtune.heuristics.solver.grid import axis
 from normtune.heuristics.solver.optimum import Optima, Sums
 from normtune.heuristics.solver.simplify import Old, boxes, cost_of, replaced, tidied
 from normtune.heuristics.solver.thresholds import roundness
-from normtune.heuristics.tablefile.tree import Leaf, Split, Tree, choose, configs_of, distinct, leaves
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, configs_of, distinct, leaves
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8))
 A, B, C, D = (Leaf(config) for config in CONFIGS)

@@ -6,9 +6,9 @@ import pytest
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.stability.equivalent import equivalent
-from normtune.heuristics.tablefile.tree import Box, Leaf, Split
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Box, Leaf, Split
 from normtune.kernels.target import TARGETS
 
 FEW, MANY = RMSNormConfig("row", 1, 8), RMSNormConfig("row", 1, 16)

@@ -16,9 +16,9 @@ from normtune.heuristics.stability.equivalent import Cut, splits
 from normtune.heuristics.stability.refit import fitted, refitted, server
 from normtune.heuristics.stability.report import beforehand, lines
 from normtune.heuristics.stability.spread import Held, Spread, Stability, share_of, stability, tables_of
-from normtune.heuristics.tablefile.tree import Box, Leaf, Split
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Box, Leaf, Split
 from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement
 

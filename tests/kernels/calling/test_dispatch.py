@@ -9,10 +9,10 @@ import torch
 
 import normtune
 from normtune.errors import UsageError
-from normtune.heuristics.tablefile import locate
 from normtune.kernels.calling import dispatch
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS
 
 H200 = TARGETS["sm_90"]

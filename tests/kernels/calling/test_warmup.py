@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import normtune
-from normtune.heuristics.tablefile import locate
 from normtune.kernels.calling import dispatch, launcher, layout, warmup
 from normtune.kernels.rms_norm import operation
+from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS
 
 ROWS = (1, 2, 3, 15, 16, 17, 48, 64, 65, 132, 133, 500, 1024, 2048, 2049, 4097, 16384, 20000)

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 import normtune
 from normtune.errors import UsageError
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.calling import batch_invariant, dispatch, layout
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import MAX_ROWS, Problem, batch_invariant_key, split_batch_invariant
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.target import TARGETS
 
 H200 = TARGETS["sm_90"]

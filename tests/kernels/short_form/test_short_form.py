@@ -16,8 +16,6 @@ from normtune.errors import UsageError
 from normtune.heuristics.fitted.emit import body_text
 from normtune.heuristics.fitted.result import Function
 from normtune.heuristics.regret.matrix import timing_matrix
-from normtune.heuristics.tablefile import parse
-from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels import load_file, operator
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.operator import IllegalConfigError, ImplementationLaunch, OperatorSpec, register
@@ -26,6 +24,8 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.spec import rms_norm_forward
 from normtune.kernels.short_form.decorator import kernel_operator
 from normtune.kernels.spec_faults import OperatorError
+from normtune.kernels.tablefile import parse
+from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.kernels.target import TARGETS
 from normtune.results.exchange.parquet_csv import read_parquet
 from normtune.tuner.compiling.pool import compile_all

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from normtune.heuristics.tablefile import locate
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store
 from normtune.results.records import Device, Measurement, Run
 from normtune.tuner.doctor import checks

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from normtune import cli
-from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.operator import ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
+from normtune.kernels.tablefile import locate
 from normtune.kernels.target import target_for
 from normtune.results.database.store import Coverage
 from normtune.results.records import Device, Outcome

@@ -6,9 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from normtune.heuristics.tablefile.tree import Leaf, Split
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.results.database.store import Coverage
 from normtune.tuner.plan.grids import between
 from normtune.tuner.plan.plan import Candidate, Task

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
-from normtune.heuristics.tablefile.header import FORMAT, Header, Known, parse
+from normtune.kernels.tablefile.header import FORMAT, Header, Known, parse
 
 HEADER = Header(
     regenerate="normtune fit --recording test --out table.py",

@@ -15,11 +15,11 @@ from normtune.heuristics.fitted.emit import body_text, module_text
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitted.write import check_table
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.tablefile import locate, syntax, template
-from normtune.heuristics.tablefile.header import body_hash, parse
-from normtune.heuristics.tablefile.relative_tree import ROWS_PER_SM, Cut, NormalisedTree
-from normtune.heuristics.tablefile.tree import Leaf
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate, syntax, template
+from normtune.kernels.tablefile.header import body_hash, parse
+from normtune.kernels.tablefile.relative_tree import ROWS_PER_SM, Cut, NormalisedTree
+from normtune.kernels.tablefile.tree import Leaf
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 

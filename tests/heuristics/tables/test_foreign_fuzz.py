@@ -30,9 +30,9 @@ from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting import pipeline
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import body_hash, parse
 from normtune.results.commands import app as data_app
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence

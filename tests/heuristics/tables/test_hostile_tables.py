@@ -8,8 +8,8 @@ import pytest
 
 from normtune.errors import UsageError
 from normtune.heuristics.checking.offline import check
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import body_hash, parse
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import body_hash, parse
 
 SHIPPED = locate.SHIPPED / "nvidia_h200.py"
 FIRST = "def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:\n"

@@ -15,9 +15,9 @@ from normtune.heuristics.fitted import options, regenerate
 from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import body_hash, parse
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.exchange.parquet_csv import write_parquet

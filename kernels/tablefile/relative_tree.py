@@ -8,8 +8,8 @@ and bytes per byte of L2 cache. Light, because dispatch reads such trees at the 
 from collections.abc import Iterator
 from typing import NamedTuple, Union
 
-from normtune.heuristics.tablefile.tree import Box, Leaf, Split, Tree, walk
 from normtune.kernels.config import Config
+from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, walk
 
 HIDDEN = "hidden"
 ROWS_PER_SM = "rows_per_sm"

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu.result import AnyGpuFunction
 from normtune.heuristics.fitted.emit import body_text
-from normtune.heuristics.tablefile import locate, template
-from normtune.heuristics.tablefile.header import body_hash, parse
-from normtune.heuristics.tablefile.parse import normalised_trees, trees
-from normtune.heuristics.tablefile.relative_tree import (
+from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate, template
+from normtune.kernels.tablefile.header import body_hash, parse
+from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.relative_tree import (
     BYTES_PER_L2,
     HIDDEN,
     ROWS_PER_SM,
@@ -21,8 +22,7 @@ from normtune.heuristics.tablefile.relative_tree import (
     NormalisedTree,
     choose_on,
 )
-from normtune.heuristics.tablefile.tree import Leaf
-from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Leaf
 
 SHIPPED = locate.SHIPPED / locate.ANY_GPU
 numbers = st.integers(1, 1 << 40)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
-from normtune.heuristics.tablefile import locate, template
-from normtune.heuristics.tablefile.header import ANY_GPU, Header, body_hash
 from normtune.kernels.calling import which_table
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile import locate, template
+from normtune.kernels.tablefile.header import ANY_GPU, Header, body_hash
 
 ONE = template.ONE_GPU
 CLASSES = {"Config": RMSNormConfig.knobs}
@@ -234,7 +234,7 @@ def test_slugs_of_known_names() -> None:
 
 def test_locating_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from normtune.heuristics.tablefile import locate; locate.select('A', 'sm_90', 1); "
+        "import sys; from normtune.kernels.tablefile import locate; locate.select('A', 'sm_90', 1); "
         "print(sorted({'numpy', 'pandas', 'torch', 'triton', 'sqlalchemy', 'rich', 'typer'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=os.environ)

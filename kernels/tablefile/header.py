@@ -187,7 +187,7 @@ def body_hash(body: str, format: int = FORMAT) -> str:
         body: code below the header.
         format: of the table; before 3, the hash is that of the text.
     """
-    from normtune.heuristics.tablefile.syntax import syntax
+    from normtune.kernels.tablefile.syntax import syntax
 
     return "sha256:" + hashlib.sha256((syntax(body) if format >= _BY_SYNTAX else body).encode()).hexdigest()
 

@@ -12,11 +12,11 @@ from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.tablefile import template
-from normtune.heuristics.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
-from normtune.heuristics.tablefile.syntax import parsed
-from normtune.heuristics.tablefile.tree import Leaf, Split, Tree
 from normtune.kernels.config import KINDS, Config, Knob, check_values, class_of
+from normtune.kernels.tablefile import template
+from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
+from normtune.kernels.tablefile.syntax import parsed
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree
 
 Kind = TypeVar("Kind", Tree, NormalisedTree)
 
