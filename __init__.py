@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from normtune.errors import NormtuneError, UsageError
     from normtune.heuristics.api.any_gpu import AnyGpuTable, fit_any_gpu
-    from normtune.heuristics.api.check import check, check_on_device
     from normtune.heuristics.api.diff import diff
     from normtune.heuristics.api.fit import Table, fit
-    from normtune.heuristics.api.installing import uninstall
     from normtune.heuristics.api.maps import show_flips, show_map
     from normtune.heuristics.api.show import show
-    from normtune.heuristics.fitted.options import FitOptions
+    from normtune.heuristics.fitting.options import FitOptions
+    from normtune.heuristics.writing.installing import uninstall
     from normtune.kernels.calling.batch_invariant import batch_invariant, use_batch_invariant
     from normtune.kernels.calling.dispatch import use_table
     from normtune.kernels.config import Config
@@ -36,15 +35,16 @@ if TYPE_CHECKING:
     from normtune.kernels.transpose_fp8.function import transpose_fp8
     from normtune.results.api import export_data, export_recording, import_data, list_data
     from normtune.results.database.store import Store
-    from normtune.tuner.api import sweep
+    from normtune.tuner.checking.api import check, check_on_device
     from normtune.tuner.doctor.checks import doctor
+    from normtune.tuner.sweep.api import sweep
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AnyGpuTable": "heuristics.api.any_gpu",
     "Config": "kernels.config",
-    "FitOptions": "heuristics.fitted.options",
+    "FitOptions": "heuristics.fitting.options",
     "FusedAddRMSNorm": "kernels.fused_add_rms_norm.module",
     "IllegalConfigError": "kernels.operator",
     "NormtuneError": "errors",
@@ -55,8 +55,8 @@ _HOMES = {
     "Table": "heuristics.api.fit",
     "UsageError": "errors",
     "batch_invariant": "kernels.calling.batch_invariant",
-    "check": "heuristics.api.check",
-    "check_on_device": "heuristics.api.check",
+    "check": "tuner.checking.api",
+    "check_on_device": "tuner.checking.api",
     "diff": "heuristics.api.diff",
     "doctor": "tuner.doctor.checks",
     "export_data": "results.api",
@@ -77,9 +77,9 @@ _HOMES = {
     "show": "heuristics.api.show",
     "show_flips": "heuristics.api.maps",
     "show_map": "heuristics.api.maps",
-    "sweep": "tuner.api",
+    "sweep": "tuner.sweep.api",
     "transpose_fp8": "kernels.transpose_fp8.function",
-    "uninstall": "heuristics.api.installing",
+    "uninstall": "heuristics.writing.installing",
     "use_batch_invariant": "kernels.calling.batch_invariant",
     "use_table": "kernels.calling.dispatch",
     "warmup": "kernels.rms_norm.warmup",

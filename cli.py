@@ -1,4 +1,4 @@
-"""The command line: registers what each room offers and turns errors into exit codes.
+"""The command line: registers the commands of the rooms and turns errors into exit codes.
 
 In: the arguments of `normtune`. Out: exit code 0, or 1 (a failure), 2 (a wrong call), 130 (interrupted) or 143
 (terminated), with one line on stderr that says what happened; or 141, without one, where nobody reads what is printed
@@ -17,13 +17,14 @@ from typer.core import TyperGroup
 
 from normtune import __version__
 from normtune.errors import NormtuneError, Terminated
-from normtune.heuristics.commands.diff import register as register_diff
-from normtune.heuristics.commands.fit import register as register_heuristics
-from normtune.heuristics.commands.show import register as register_show
+from normtune.heuristics.commands.diff import diff
+from normtune.heuristics.commands.fit import fit
+from normtune.heuristics.commands.show import show
 from normtune.results.commands import app as data_app
 from normtune.results.terminal import say
-from normtune.tuner.commands import register as register_tuner
-from normtune.tuner.doctor.command import register as register_doctor
+from normtune.tuner.checking.command import check
+from normtune.tuner.doctor.command import doctor
+from normtune.tuner.sweep.command import sweep
 
 INTERRUPTED = "normtune: interrupted. Everything measured so far is stored; the same command goes on from there."
 TERMINATED = INTERRUPTED.replace("interrupted", "terminated")
@@ -116,12 +117,9 @@ def normtune(
         load_operators(file)
 
 
-register_tuner(app)
-register_heuristics(app)
-register_show(app)
-register_diff(app)
+for command in (sweep, fit, check, show, diff, doctor):
+    app.command()(command)
 app.add_typer(data_app, name="data")
-register_doctor(app)
 
 
 def main() -> None:

@@ -50,8 +50,8 @@ def main() -> None:
     samples = sum(map(len, evidence.frame["samples"]))
     print(f"{len(evidence.frame)} measurements, {samples} samples, made in {made:.1f} s")
 
-    from normtune.heuristics.fitted.options import FitOptions
     from normtune.heuristics.fitting import parallel, pipeline
+    from normtune.heuristics.fitting.options import FitOptions
 
     profile = cProfile.Profile()
     start, busy = time.perf_counter(), _busy()

@@ -17,7 +17,7 @@ import numpy as np
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import recorded
 from normtune.benchmarks.table_after import evidence
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import IllegalConfigError, operator

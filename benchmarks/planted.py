@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from normtune.heuristics.checking import subject
-from normtune.heuristics.checking.session import Course, Question
-from normtune.heuristics.checking.shapes import leaf_of
-from normtune.heuristics.checking.subject import Checked, Suspect
 from normtune.heuristics.rules import liger
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.results.records import ROUNDS_PER_BLOCK
+from normtune.tuner.checking import subject
+from normtune.tuner.checking.session import Course, Question
+from normtune.tuner.checking.shapes import leaf_of
+from normtune.tuner.checking.subject import Checked, Suspect
 from normtune.tuner.device.open import Outcome
 from normtune.tuner.search.adaptive import CLOSE, FIRST_BLOCKS
 

@@ -13,18 +13,18 @@ from typing import NamedTuple
 import numpy as np
 
 from normtune.benchmarks.planted import Plant
-from normtune.heuristics.checking import subject
-from normtune.heuristics.checking.subject import Checked, Suspect
-from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
+from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
+from normtune.tuner.checking import subject
+from normtune.tuner.checking.subject import Checked, Suspect
 from normtune.tuner.device.open import Outcome, Phases, Speed
 from normtune.tuner.device.replay import Blocks, ReplayEngine
 from normtune.tuner.plan.plan import Task

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.case import Asked
 from normtune.heuristics.fitting.function import fit_function
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import DECADES, Weighting
 from normtune.heuristics.solver.bins import bins, losses

@@ -48,12 +48,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.benchmarks.planted import FRESH, KINDS, PlantedCourse
-from normtune.heuristics.api.check import measure
-from normtune.heuristics.checking import subject
-from normtune.heuristics.checking.shapes import population
-from normtune.heuristics.checking.subject import Checked, Suspect
-from normtune.heuristics.checking.verdict import AMBIGUOUS, OK, OK_ERROR, STALE, STALE_ERROR, UNMEASURED, of_table
 from normtune.kernels.tablefile import locate
+from normtune.tuner.checking import subject
+from normtune.tuner.checking.api import measure
+from normtune.tuner.checking.shapes import population
+from normtune.tuner.checking.subject import Checked, Suspect
+from normtune.tuner.checking.verdict import AMBIGUOUS, OK, OK_ERROR, STALE, STALE_ERROR, UNMEASURED, of_table
 from normtune.tuner.device.open import Bench, open_device
 from normtune.tuner.machine.processes import SPAWN
 from normtune.tuner.plan.grids import MAX_ELEMENTS

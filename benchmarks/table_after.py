@@ -15,7 +15,7 @@ import numpy as np
 
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import RECORDING, recorded
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem

@@ -83,7 +83,7 @@ def losses() -> list[str]:
 @cache
 def function_losses() -> list[Losses]:
     """Losses of the shipped table's functions."""
-    from normtune.heuristics.fitted import figures
+    from normtune.heuristics.fitting import figures
     from normtune.heuristics.regret.matrix import timing_matrix
     from normtune.heuristics.rules import liger
     from normtune.kernels.operator import operator
@@ -161,7 +161,7 @@ def relatives() -> list[str]:
 
 
 def _of_recording(name: str) -> Iterator[str]:
-    from normtune.heuristics.fitted import figures
+    from normtune.heuristics.fitting import figures
     from normtune.heuristics.regret.matrix import timing_matrix
     from normtune.kernels.operator import operator
     from normtune.kernels.tablefile import locate, parse

@@ -24,9 +24,9 @@ from normtune.kernels.tablefile.locate import Table
 from normtune.kernels.target import Target
 from normtune.results.exchange.recording import load_recording
 from normtune.results.records import Outcome
+from normtune.tuner.checking.recheck import recheck
 from normtune.tuner.device.open import open_device
 from normtune.tuner.plan.plan import Task, candidates
-from normtune.tuner.recheck import recheck
 
 DTYPE = "bfloat16"
 

@@ -25,7 +25,7 @@ ABOVE_FLOOR = 3_000  # millionths: 0.3 %
 
 def main() -> None:
     """Fit, cross and print."""
-    from normtune.heuristics.fitted.options import FitOptions
+    from normtune.heuristics.fitting.options import FitOptions
     from normtune.heuristics.stability.two_sweeps import crossed, swept
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -24,13 +24,13 @@ DOCUMENT = blocks.ROOT / "docs" / "api.md"
 REACHED = {
     "AnyGpuTable": ("heuristics.any_gpu.result:AnyGpuFunction", "heuristics.any_gpu.result:OnDevice"),
     "Table": (
-        "heuristics.fitted.figures:Figures",
-        "heuristics.fitted.figures:Loss",
+        "heuristics.fitting.figures:Figures",
+        "heuristics.fitting.figures:Loss",
         "heuristics.api.stability:TableStability",
-        "heuristics.api.installing:Installed",
+        "heuristics.writing.installing:Installed",
     ),
-    "check": ("heuristics.checking.offline:Report",),
-    "check_on_device": ("heuristics.api.check:DeviceCheck", "heuristics.checking.verdict:Judgement"),
+    "check": ("tuner.checking.offline:Report",),
+    "check_on_device": ("tuner.checking.api:DeviceCheck", "tuner.checking.verdict:Judgement"),
     "diff": ("heuristics.api.diff:Diff", "heuristics.api.diff:OnDevice"),
     "doctor": ("tuner.doctor.checks:Finding",),
     "export_data": ("results.exchange.transfer:Exported",),
@@ -47,8 +47,8 @@ REACHED = {
         "heuristics.api.maps:ConfigMap",
         "heuristics.showing.config_map:BestMap",
     ),
-    "uninstall": ("heuristics.api.installing:Removed",),
-    "sweep": ("tuner.api:Sweep", "tuner.summary:Summary"),
+    "uninstall": ("heuristics.writing.installing:Removed",),
+    "sweep": ("tuner.sweep.api:Sweep", "tuner.sweep.summary:Summary"),
 }
 _SECTION = re.compile(r"(Args|Attributes|Raises|Returns):")
 _ENTRY = re.compile(r"([\w, *]+): (.*)")

@@ -7,8 +7,8 @@ are those of `fitting.emit`, in the other form of the template.
 from collections.abc import Iterable, Sequence
 
 from normtune.heuristics.any_gpu.result import AnyGpuFit, Lost, OnDevice
-from normtune.heuristics.fitted.emit import body_text, header_of
 from normtune.heuristics.regret.fixed_log import percent
+from normtune.heuristics.writing.emit import body_text, header_of
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.header import ANY_GPU
 from normtune.kernels.tablefile.tree import counted_leaves

@@ -16,10 +16,10 @@ from normtune.heuristics.any_gpu.function import Choice, Kind, chosen, figures_o
 from normtune.heuristics.any_gpu.joint import Joint, Part
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.any_gpu.result import AnyGpuFit, AnyGpuFunction, AnyGpuShared
-from normtune.heuristics.fitted.options import FitOptions
-from normtune.heuristics.fitted.result import FromData
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import check_operators, donors_first, of_operators
-from normtune.heuristics.fitting.serving import SHARING_COST, donors
+from normtune.heuristics.fitting.result import FromData
+from normtune.heuristics.fitting.sharing import SHARING_COST, donors
 from normtune.heuristics.regret.build import older
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.regret.weights import Weighting

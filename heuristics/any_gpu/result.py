@@ -6,7 +6,7 @@ In: values. Out: `AnyGpuFunction` and `AnyGpuFit`. `pipeline` makes them, `emit`
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from normtune.heuristics.fitted.result import FromData, SharedFunction, TableFunction
+from normtune.heuristics.fitting.result import FromData, SharedFunction, TableFunction
 from normtune.kernels.tablefile.relative_tree import NormalisedTree
 from normtune.results.records import Device
 

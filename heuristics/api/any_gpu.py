@@ -17,10 +17,10 @@ from normtune.heuristics.any_gpu import emit
 from normtune.heuristics.any_gpu.pipeline import fit_all
 from normtune.heuristics.any_gpu.result import AnyGpuFit, AnyGpuFunction, AnyGpuShared
 from normtune.heuristics.api.fitted_table import FittedTable, function_of, source_of
-from normtune.heuristics.fitted.options import FitOptions
-from normtune.heuristics.fitted.regenerate import Source
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import used
 from normtune.heuristics.regret.fixed_log import fraction
+from normtune.heuristics.writing.regenerate import Source
 from normtune.kernels.config import Config
 from normtune.kernels.tablefile.relative_tree import choose_on
 from normtune.results.evidence import Evidence

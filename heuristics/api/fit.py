@@ -16,20 +16,22 @@ from typing import Any
 import pandas as pd
 
 from normtune.errors import UsageError
-from normtune.heuristics.api import installing
 from normtune.heuristics.api.fitted_table import FittedTable, function_of, source_of
-from normtune.heuristics.api.installing import Installed
 from normtune.heuristics.api.stability import TableStability, stability_of
-from normtune.heuristics.fitted import baseline as baselines
-from normtune.heuristics.fitted import emit
-from normtune.heuristics.fitted.baseline import Incumbents
-from normtune.heuristics.fitted.options import TIE_PERCENT, FitOptions
-from normtune.heuristics.fitted.regenerate import Source
-from normtune.heuristics.fitted.result import Fit, Function, Shared
-from normtune.heuristics.fitted.write import write_table
+from normtune.heuristics.fitting import baseline as baselines
+from normtune.heuristics.fitting.baseline import Incumbents
+from normtune.heuristics.fitting.options import TIE_PERCENT, FitOptions
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.heuristics.fitting.pipeline import used
+from normtune.heuristics.fitting.result import Fit, Function, Shared
 from normtune.heuristics.regret.fixed_log import fraction
+from normtune.heuristics.writing import (
+    emit,
+    installing,
+)
+from normtune.heuristics.writing.installing import Installed
+from normtune.heuristics.writing.regenerate import Source
+from normtune.heuristics.writing.write import write_table
 from normtune.kernels.config import Config
 from normtune.kernels.tablefile.tree import choose
 from normtune.kernels.target import MOST_SMS, TARGETS, target_for

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitted import regenerate
-from normtune.heuristics.fitted.options import FitOptions
-from normtune.heuristics.fitted.regenerate import Source
-from normtune.heuristics.fitted.result import TableFunction
-from normtune.heuristics.fitted.write import check_evidence, check_table, write_table
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.result import TableFunction
+from normtune.heuristics.writing import regenerate
+from normtune.heuristics.writing.regenerate import Source
+from normtune.heuristics.writing.write import check_evidence, check_table, write_table
 from normtune.kernels.problem import split_key
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from normtune.heuristics.fitted.baseline import Incumbents
-from normtune.heuristics.fitted.options import FitOptions
-from normtune.heuristics.fitted.result import Fit
+from normtune.heuristics.fitting.baseline import Incumbents
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.stability.refit import fitted
 from normtune.heuristics.stability.spread import Stability, stability, tables_of

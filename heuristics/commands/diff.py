@@ -12,11 +12,6 @@ from normtune.results.commands import StoreOption
 from normtune.results.terminal import say
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(diff)
-
-
 def diff(
     first: Annotated[
         str,

@@ -1,7 +1,7 @@
-"""The commands `fit` and `check`.
+"""The command `fit`.
 
-In: their options. Out: figures on the terminal, tables, an exit code. `api.fit` and `api.installing` do the work,
-`fitting.report` has the text; both are imported when a command runs. `check` is in `commands.check`.
+In: its options. Out: figures on the terminal, tables, an exit code. `api.fit` and `writing.installing` do the work,
+`writing.report` has the text; all are imported when the command runs.
 """
 
 import os
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from normtune.errors import UsageError
-from normtune.heuristics.commands.check import check
 from normtune.heuristics.commands.fit_options import with_options
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.results.commands import StoreOption
 from normtune.results.terminal import say
 
@@ -22,16 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from normtune.heuristics.api.fit import Table
-    from normtune.heuristics.api.installing import Removed
-    from normtune.heuristics.fitted.baseline import Incumbents
+    from normtune.heuristics.fitting.baseline import Incumbents
+    from normtune.heuristics.writing.installing import Removed
     from normtune.results.evidence import Evidence
     from normtune.results.records import Device
-
-
-def register(app: typer.Typer) -> None:
-    """Add `fit` and `check` to the command line."""
-    app.command("fit")(with_options(fit))
-    app.command("check")(check)
 
 
 class _Part(NamedTuple):
@@ -44,6 +37,7 @@ class _Part(NamedTuple):
     installed: Path | None
 
 
+@with_options
 def fit(
     store: StoreOption = None,
     recording: Annotated[
@@ -94,9 +88,9 @@ def fit(
     Writes nothing without --out or --install.
     """
     from normtune.heuristics.api import fit as api
-    from normtune.heuristics.api import installing
-    from normtune.heuristics.fitted import regenerate, report, write
-    from normtune.heuristics.fitted.baseline import baseline as in_use
+    from normtune.heuristics.fitting import regenerate, report, write
+    from normtune.heuristics.fitting.baseline import baseline as in_use
+    from normtune.heuristics.writing import installing
     from normtune.kernels.gpu_name import plain_name
     from normtune.results.exchange.parquet_csv import write_parquet
     from normtune.results.source import measured
@@ -185,8 +179,8 @@ def _incumbents(part: _Part, baseline: str | None) -> "Incumbents | None":
 
     A file that is to be overwritten but is not a table is no baseline.
     """
-    from normtune.heuristics.fitted.baseline import baseline as in_use
-    from normtune.heuristics.fitted.baseline import of_file
+    from normtune.heuristics.fitting.baseline import baseline as in_use
+    from normtune.heuristics.fitting.baseline import of_file
 
     if baseline is not None:
         for path in (part.table, part.installed):
@@ -211,7 +205,7 @@ def _parts(
     Raises:
         UsageError: two devices would get the same file.
     """
-    from normtune.heuristics.fitted import write
+    from normtune.heuristics.writing import write
     from normtune.kernels.tablefile import locate
 
     devices = measured.select(operators).devices()
@@ -239,8 +233,10 @@ def _check_places(part: _Part, out: str | None, evidence: str | None, force: boo
     Raises:
         UsageError: a file cannot be written.
     """
-    from normtune.heuristics.api import installing
-    from normtune.heuristics.fitted import write
+    from normtune.heuristics.writing import (
+        installing,
+        write,
+    )
 
     for option, path in ((out, part.table), (evidence, part.data)):
         if option and path and write.is_folder(option):

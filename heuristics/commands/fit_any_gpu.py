@@ -11,8 +11,8 @@ from normtune.errors import UsageError
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
-    from normtune.heuristics.fitted.options import FitOptions
-    from normtune.heuristics.fitted.regenerate import Source
+    from normtune.heuristics.fitting.options import FitOptions
+    from normtune.heuristics.writing.regenerate import Source
 
 _STEM = "any_gpu"
 
@@ -35,7 +35,7 @@ def fit_all_devices(
     """
     from normtune.heuristics.any_gpu.emit import told
     from normtune.heuristics.api.any_gpu import everywhere, fitted_everywhere
-    from normtune.heuristics.fitted import write
+    from normtune.heuristics.writing import write
     from normtune.results.source import measured
 
     store, recording, regime = source.store, source.recording, options.regime
@@ -62,7 +62,7 @@ def fit_all_devices(
 
 def _place(option: str | None, suffix: str) -> Path | None:
     """The file of an option, in a folder under the name of the shared table; folders are created."""
-    from normtune.heuristics.fitted import write
+    from normtune.heuristics.writing import write
 
     if option is None:
         return None

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from normtune.heuristics.fitted.options import FitOptions, Option, flag_of, kind_of, parameter_of
+from normtune.heuristics.fitting.options import FitOptions, Option, flag_of, kind_of, parameter_of
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -32,11 +32,6 @@ _NOTHING = "there are no measurements yet: run `normtune sweep`"
 _COUNTS = "shown: shapes for which it is within 1 % of the best; best: those it is best for"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(show)
-
-
 def show(
     store: StoreOption = None,
     recording: Annotated[

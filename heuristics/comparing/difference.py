@@ -16,7 +16,7 @@ from normtune.heuristics.comparing.gains import Gain, Pair, gain
 from normtune.heuristics.comparing.regions import Differing, rectangles
 from normtune.heuristics.comparing.sides import Side, Tuned
 from normtune.heuristics.comparing.traffic import PARTS, part
-from normtune.heuristics.fitted.figures import Loss, summarise
+from normtune.heuristics.fitting.figures import Loss, summarise
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.kernels.config import Config
 from normtune.kernels.operator import AnyLaunch, operator

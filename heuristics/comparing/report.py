@@ -10,11 +10,11 @@ from itertools import chain
 from normtune.heuristics.comparing.difference import Change, Choice, Difference, parts_of
 from normtune.heuristics.comparing.gains import CONFIDENCE, Gain, Interval
 from normtune.heuristics.comparing.traffic import name as part_name
-from normtune.heuristics.fitted.figures import Loss, gain
-from normtune.heuristics.fitted.report import gain_lines
+from normtune.heuristics.fitting.figures import Loss, gain
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.rules import liger
 from normtune.heuristics.showing.config_map import NEAR, plane_lines
+from normtune.heuristics.writing.report import gain_lines
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import MAX_ROWS

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from normtune.heuristics.fitted.baseline import Incumbent, Incumbents
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.baseline import Incumbent, Incumbents
 from normtune.heuristics.fitting.guard import Guard
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.same_bits import SameBits
 from normtune.heuristics.regret.legality import Legality, served_variants
 from normtune.heuristics.regret.matrix import TimingMatrix

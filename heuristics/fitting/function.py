@@ -12,27 +12,120 @@ from typing import NamedTuple
 import numpy as np
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitted import figures
-from normtune.heuristics.fitted.figures import Figures
-from normtune.heuristics.fitted.options import MOST_LEAVES, FitOptions
-from normtune.heuristics.fitted.result import Function
+from normtune.heuristics.fitting import figures
 from normtune.heuristics.fitting.case import Case
-from normtune.heuristics.fitting.conditions import Task, no_tree, sought
+from normtune.heuristics.fitting.figures import Figures
 from normtune.heuristics.fitting.guard import Guard
+from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
+from normtune.heuristics.fitting.result import Function
+from normtune.heuristics.regret.fixed_log import ratio
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
-from normtune.heuristics.solver.bins import losses
+from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, least_worst, losses
 from normtune.heuristics.solver.cross_validation import FEW_FOLDS, MAX_LEAVES, cross_validated, selected
 from normtune.heuristics.solver.crossing import crossed, uncrossed
 from normtune.heuristics.solver.optimum import Optima, Sums
 from normtune.heuristics.solver.simplify import Old, cost_of, tidied
 from normtune.heuristics.solver.strips import Strips
 from normtune.kernels.tablefile.header import NOWHERE_SLOWER, Known
-from normtune.kernels.tablefile.tree import Tree, choose, configs_of, distinct, leaves
+from normtune.kernels.tablefile.tree import Tree, choose, configs_of, counted_leaves, distinct, leaves
 
 # Most leaves of a search for bounds that suffice: twice as many take half a minute on the recording grid.
 _MOST_TRIED = 64
+
+
+class Conditioned(NamedTuple):
+    """A timing matrix under the conditions of a fit.
+
+    Attributes:
+        matrix: all measurements; trees are scored on it.
+        allowed: the matrix without entries that the conditions exclude.
+        found: `allowed` in bins.
+        few: the configs, if their number is limited.
+        limits: the conditions, in words.
+    """
+
+    matrix: TimingMatrix
+    allowed: TimingMatrix
+    found: Bins
+    few: Few | None
+    limits: str
+
+
+def sought(case: Case, enough: int, most: int) -> tuple[Conditioned, Optima, int | None]:
+    """The conditions, the optima under them for up to `most` leaves, and the leaves of the tree that sets the goal.
+
+    None for the leaves if there is no tree. The least worst-case regret is that of trees of as many leaves, so that a
+    refit, which only knows that number, has the same conditions.
+    """
+    while True:
+        task = conditioned(case, enough)
+        optima = case.solver.optima(task.found, most)
+        asked = most if case.known else _mark(optima, enough)
+        if case.options.objective != "worst" or asked is None or asked <= enough:
+            return task, optima, asked
+        enough = asked
+
+
+def conditioned(case: Case, count: int) -> Conditioned:
+    """The conditions from the options, for trees of at most `count` leaves.
+
+    Raises:
+        NormtuneError: no set of so few configs is legal everywhere.
+    """
+    matrix, legality, options = case.matrix, case.legality, case.options
+    allowed, few, limits = matrix, None, ""
+    if options.objective == "worst":
+        allowed = replace(matrix, untimed=None)  # nothing bounds what these lose
+    if options.max_configs is not None:
+        few = few_configs(allowed, legality, options.max_configs)
+        if few is None:
+            raise NormtuneError(
+                f"no choice of at most {options.max_configs} config{'s' * (options.max_configs != 1)} covers "
+                f"{matrix.key} {matrix.dtype}: each is illegal or was not measured somewhere; allow more with "
+                "--max-configs, or sweep the default space"
+            )
+        allowed = allowed.of_configs(few.configs)
+        limits += " of these configs"
+    cap = options.cap
+    if options.objective == "worst":
+        least = least_worst(allowed if cap is None else allowed.within(cap), legality, count)
+        cap = cap if least is None else least
+    if cap is not None:
+        allowed = allowed.within(cap)
+        limits += f" with no shape above {ratio(cap)}"
+    return Conditioned(matrix, allowed, bins(allowed, legality), few, limits)
+
+
+def _mark(optima: Optima, enough: int) -> int | None:
+    """The fewest leaves with which a table that is legal at all sizes loses no more than one of `enough`.
+
+    `enough` is the number of leaves for the measured sizes; larger sizes may need further leaves.
+    """
+    best = optima.least(optima.most)
+    if best is None:
+        return None
+    goal = optima.least_measured(enough)
+    bound = best if goal is None else max(best, goal)
+    return optima.fewest(bound)
+
+
+def no_tree(case: Case, task: Conditioned, most: int) -> str:
+    """The reason why there is no tree, with advice."""
+    name, count = case.name, counted_leaves(most)
+    if case.options.cap is not None:
+        free = case.matrix.of_configs(task.few.configs) if task.few else case.matrix
+        least = least_worst(free, case.legality, most)
+        if least is not None:
+            return (
+                f"no table of at most {count} keeps every shape of {name} within {case.options.max_slowdown:g} times "
+                f"its best: {ratio(least, up=True)} is possible; allow it with --max-slowdown, or more leaves"
+            )
+    return (
+        f"no table of at most {count} covers {name}: no config is legal or was measured in so large regions; allow "
+        "more with --leaves, or sweep the default space"
+    )
 
 
 def fit_function(case: Case, bound: int | None = None) -> Function:
@@ -176,7 +269,7 @@ def _is_beyond(case: Case, guard: Guard, tree: Tree, bound: int | None) -> bool:
     return case.options.max_configs is not None and guard.refuses(tree)
 
 
-def _nowhere_slower(case: Case, guard: Guard, enough: int, most: int) -> tuple[Task, Optima, int, Tree] | None:
+def _nowhere_slower(case: Case, guard: Guard, enough: int, most: int) -> tuple[Conditioned, Optima, int, Tree] | None:
     """The best tree within all bounds with no config slower than the baseline; None if there is none."""
     matrix = case.matrix
     strict = case.on(matrix.without(guard.refused), case.known)
@@ -210,7 +303,7 @@ def _avoiding(case: Case, guard: Guard, most: int) -> str:
     return ""
 
 
-def _old(task: Task, legality: Legality, tree: Tree) -> Old:
+def _old(task: Conditioned, legality: Legality, tree: Tree) -> Old:
     """The tree that is replaced, in the form for `simplify`."""
     matrix, in_bins = task.allowed, task.found
     weights, differs = matrix.weight.tolist(), np.zeros(in_bins.cost.shape, np.int64)
@@ -227,7 +320,7 @@ def _old(task: Task, legality: Legality, tree: Tree) -> Old:
     return Old(tree, cost, Sums(differs))
 
 
-def _figures(task: Task, optima: Optima, tree: Tree, asked: int) -> Figures:
+def _figures(task: Conditioned, optima: Optima, tree: Tree, asked: int) -> Figures:
     count = leaves(tree)
     optima = optima.up_to(max(count, optima.most))
     best, optimum = optima.least(count), least_measured(task.matrix, optima, count)

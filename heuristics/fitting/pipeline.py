@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitted.baseline import Incumbents
-from normtune.heuristics.fitted.forward_backward import Side, sides_of, together
-from normtune.heuristics.fitted.options import FitOptions
-from normtune.heuristics.fitted.result import Fit, FromData, Function, Shared
+from normtune.heuristics.fitting.baseline import Incumbents
+from normtune.heuristics.fitting.batch_invariant import invariant_functions
 from normtune.heuristics.fitting.case import Asked
-from normtune.heuristics.fitting.invariant_functions import invariant_functions
+from normtune.heuristics.fitting.forward_backward import Side, sides_of, together
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.parallel import in_order, processes_for
+from normtune.heuristics.fitting.result import Fit, FromData, Function, Shared
 from normtune.heuristics.fitting.same_bits import same_bits
 from normtune.heuristics.fitting.searched import searched
-from normtune.heuristics.fitting.serving import functions_of
+from normtune.heuristics.fitting.sharing import functions_of
 from normtune.heuristics.regret.build import check_times, older
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix

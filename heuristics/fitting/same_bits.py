@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitted.baseline import of_file
-from normtune.heuristics.fitted.result import Function, Shared
+from normtune.heuristics.fitting.baseline import of_file
+from normtune.heuristics.fitting.result import Function, Shared
 from normtune.heuristics.solver.kept_bits import KeptBits
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import (

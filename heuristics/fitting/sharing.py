@@ -1,19 +1,35 @@
-"""Cost of sharing a function with a variant or a dtype that has other data.
+"""The functions of an operator in a table, and the variants and dtypes that share them.
 
-In: the case that would share, and a function. Out: `Shared`, or None if the function cannot serve. `serving` decides
-whether the cost is low enough.
+In: the cases of an operator. Out: `Function` and `Shared`. `function` fits one function.
+
+A dtype without data takes the function of bfloat16, else of the first dtype with data, if at each measured shape some
+measured config is legal for it. Else it has none, and the operator's default config is launched. A dtype with data
+takes bfloat16's function if that is legal for it and costs at most `SHARING_COST` of mean regret on its own data,
+against the best tree of as many leaves; else it gets a function of its own. A variant is held to the same bound, first
+against the plain operator's function of its dtype, to which dispatch falls back if the table has no entry, and then
+against the variant's function of bfloat16. A variant measured on a smaller range of sizes than the plain operator takes
+its function at any cost. A variant's function also serves dtypes without data of the variant, if their plain function
+is the same as its own dtype's.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from normtune.heuristics.fitted import figures
-from normtune.heuristics.fitted.result import Function, Shared
+from normtune.errors import NormtuneError
+from normtune.heuristics.fitting import figures
 from normtune.heuristics.fitting.case import Case
-from normtune.heuristics.fitting.function import figures_of, least_measured
+from normtune.heuristics.fitting.function import figures_of, fit_function, least_measured
+from normtune.heuristics.fitting.result import Function, Shared, TableFunction
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import bins, losses
+from normtune.heuristics.solver.coverage import answers
 from normtune.heuristics.solver.optimum import Optima
+from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.tablefile.header import Known
 from normtune.kernels.tablefile.tree import Tree
+
+SHARING_COST = 10_000  # millionths: 1 %
 
 
 class Offer(NamedTuple):
@@ -80,3 +96,104 @@ def extra(matrix: TimingMatrix, left: Tree, right: Tree) -> int:
         [None if left_loss is None or right_loss is None else left_loss - right_loss for left_loss, right_loss in pairs]
     )
     return mean or 0
+
+
+def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[Function], list[Shared]]:
+    """The functions of an operator in the order of the code, and the variants and dtypes that share them.
+
+    Args:
+        cases: its variants and dtypes, plain ones first.
+        notes: extended if there is no legal function under the conditions.
+
+    Raises:
+        NormtuneError: there is no function where an earlier fit had one.
+    """
+    functions: list[Function] = []
+    shared: list[Shared] = []
+    matrices = [case.matrix for case in cases]
+    for case in cases:
+        matrix, decided, options = case.matrix, case.known, case.options
+        tried = {index: offer(case, functions[index]) for index in donors(functions, matrix.variant, matrix.dtype)}
+        offers = [(index, offered.shared) for index, offered in tried.items() if offered.shared]
+        wider = {index for index, _ in offers if not decided and _is_narrower(matrix, functions[index], matrices)}
+        taken = next((pair for pair in offers if pair[0] in wider or _is_taken(pair[1], decided)), None)
+        if taken is None and decided and decided.donor:
+            raise NormtuneError(f"{case.name} cannot take the function of {' '.join(decided.donor)}")
+        if taken is None:
+            takers = _takers(case.spec, matrices, functions, matrix)
+            able = [dtype for dtype in takers if answers(matrix, case.serving((dtype,)).legality)]
+            own_case = case.serving((matrix.dtype, *able))
+            most = [offered.leaves for offered in tried.values() if offered.leaves is not None]
+            if options.leaves and not decided:
+                own_case = replace(own_case, options=replace(options, leaves=min([options.leaves, *most])))
+            try:
+                own = fit_function(own_case, options.leaves)
+            except NormtuneError as error:
+                if decided:
+                    raise
+                notes.append(f"left out {case.name}: {error}")
+                continue
+            # With too few problems, cross-validation chooses few leaves, and such a tree may lose more than sharing
+            # does.
+            if not decided:
+                taken = next((pair for pair in offers if extra(matrix, functions[pair[0]].tree, own.tree) <= 0), None)
+            if taken is None:
+                functions.append(own)
+                continue
+        index, share = taken
+        shared.append(share)
+        donor = functions[index]
+        if donor.variant == matrix.variant:
+            takers = sorted((*donor.dtypes[1:], matrix.dtype), key=case.spec.dtypes.index)
+            functions[index] = replace(donor, dtypes=(donor.dtype, *takers))
+    return functions, shared
+
+
+def _is_narrower(matrix: TimingMatrix, donor: Function, matrices: Sequence[TimingMatrix]) -> bool:
+    """Whether a variant was measured on a smaller range of sizes than the plain operator, whose function may serve it.
+
+    A function of its own would answer beyond its range with configs that were never measured there: one took 6.5 times
+    as long as the plain one at hidden 32768, measured to 16384.
+    """
+    if not matrix.variant or donor.variant:
+        return False
+    plain = next(candidate for candidate in matrices if (candidate.variant, candidate.dtype) == ("", donor.dtype))
+    for axis in (0, 1):
+        own, other = ({shape[axis] for shape in candidate.problems} for candidate in (matrix, plain))
+        if min(own) > min(other) or max(own) < max(other):
+            return True
+    return False
+
+
+def _is_taken(offered: Shared, decided: Known | None) -> bool:
+    return offered.donor == decided.donor if decided else offered.cost <= SHARING_COST
+
+
+def donors(functions: Sequence[TableFunction], variant: str, dtype: str) -> list[int]:
+    """Indices of the functions that a variant and dtype may share, in the order of the attempts."""
+    plain = _serving(functions, "", dtype) if variant else None
+    first = next((index for index, function in enumerate(functions) if function.variant == variant), None)
+    return [index for index in (plain, first) if index is not None]
+
+
+def _serving(functions: Sequence[TableFunction], variant: str, dtype: str) -> int | None:
+    """Index of the variant's function that serves a dtype."""
+    indices = (
+        index for index, function in enumerate(functions) if function.variant == variant and dtype in function.dtypes
+    )
+    return next(indices, None)
+
+
+def _takers(
+    spec: OperatorSpec, matrices: Sequence[TimingMatrix], functions: Sequence[Function], matrix: TimingMatrix
+) -> list[str]:
+    """The dtypes without data that take the function of a matrix."""
+
+    def served(dtype: str) -> int | None:
+        return _serving(functions, "", dtype) if matrix.variant else None
+
+    measured = [other.dtype for other in matrices if other.variant == matrix.variant]
+    alike = [dtype for dtype in measured if served(dtype) == served(matrix.dtype)]
+    if matrix.dtype != alike[0]:
+        return []
+    return [dtype for dtype in spec.dtypes if dtype not in measured and served(dtype) == served(matrix.dtype)]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.fitted.figures import Loss, summarise
+from normtune.heuristics.fitting.figures import Loss, summarise
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.config import Config

@@ -7,8 +7,8 @@ both directions, and the losses of each regime's table in the other.
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitted.figures import Loss, summarise
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.figures import Loss, summarise
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.build import matrices_of
 from normtune.heuristics.regret.matrix import TimingMatrix

@@ -6,7 +6,7 @@ In: `Flips` from one regime to another and back, and the losses of both tables. 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from normtune.heuristics.fitted.figures import Loss
+from normtune.heuristics.fitting.figures import Loss
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.showing.config_map import plane_lines
 from normtune.heuristics.showing.flips import LEVEL, Flips, Shape

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitted.baseline import Incumbents
-from normtune.heuristics.fitted.options import FitOptions
-from normtune.heuristics.fitted.result import Fit, Function
+from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.case import Asked, Case
 from normtune.heuristics.fitting.function import fit_function
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import used
+from normtune.heuristics.fitting.result import Fit, Function
 from normtune.heuristics.fitting.same_bits import same_bits
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import Weighting

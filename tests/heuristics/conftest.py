@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normtune.heuristics.api import installing
+from normtune.heuristics.writing import installing
 from normtune.kernels import operator as door
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint

@@ -5,6 +5,7 @@ import re
 import sys
 import tomllib
 from collections import defaultdict
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,19 +28,18 @@ LIGHT = (
     r"|(?!tablefile)\w+/(__init__|config|launch|long_rows|reuse|trial|quick|variants))\.py)"
 )
 SPECS = r"kernels/\w+/(spec|space)\.py"
-SWEEPS = r"tuner/(?!commands)\w+\.py"
 # From the lowest to the highest: arrows point down, so each row names rows above it only.
 ROOMS = {
     "light": Room(LIGHT),
     "kernels/tablefile": Room("kernels/tablefile/", "light"),
-    "heuristics/rules": Room("heuristics/rules/", "light kernels/tablefile"),
-    "heuristics/tables": Room("heuristics/tables/"),
     "specs": Room(SPECS, "light"),
     "kernels": Room(rf"(?!{LIGHT})kernels/\w+\.py", "", "torch triton"),
     "kernels/tiles": Room(rf"(?!{LIGHT})kernels/tiles/", "light", "triton"),
-    "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light kernels/tablefile", "torch triton"),
+    "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light kernels/tablefile", "pynvml torch triton"),
     "kernels/rms_norm": Room(
-        rf"(?!{LIGHT}|{SPECS})kernels/rms_norm/", "light specs kernels kernels/tiles kernels/calling", "torch triton"
+        rf"(?!{LIGHT}|{SPECS})kernels/rms_norm/",
+        "light specs kernels kernels/tiles kernels/calling",
+        "torch triton",
     ),
     "kernels/fused_add_rms_norm": Room(
         rf"(?!{LIGHT}|{SPECS})kernels/fused_add_rms_norm/",
@@ -68,55 +68,69 @@ ROOMS = {
         "torch triton",
     ),
     "kernels/reduce_partials": Room(
-        rf"(?!{LIGHT}|{SPECS})kernels/reduce_partials/", "light kernels kernels/tiles", "torch"
+        rf"(?!{LIGHT}|{SPECS})kernels/reduce_partials/",
+        "light kernels kernels/tiles",
+        "torch",
     ),
     "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch triton"),
     "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas rich"),
     "results/exchange": Room("results/exchange/", "light results", "numpy pandas pyarrow"),
     "results/database": Room("results/database/", "light results results/exchange", "numpy sqlalchemy"),
     "results/source": Room(
-        r"results/(source|api|commands)\.py", "light results results/exchange results/database", "pandas rich typer"
+        r"results/(source|api|commands)\.py",
+        "light results results/exchange results/database",
+        "pandas rich typer",
     ),
+    "heuristics/tables": Room("heuristics/tables/"),
+    "heuristics/rules": Room("heuristics/rules/", "light kernels/tablefile"),
     "heuristics/regret": Room("heuristics/regret/", "light kernels/tablefile results results/exchange", "numpy scipy"),
     "heuristics/solver": Room("heuristics/solver/", "light kernels/tablefile heuristics/regret", "numpy"),
-    "heuristics/fitted": Room(
-        "heuristics/fitted/",
-        "light kernels/tablefile heuristics/rules results results/exchange results/database heuristics/regret "
-        "heuristics/solver",
-        "numpy",
-    ),
     "heuristics/fitting": Room(
         "heuristics/fitting/",
-        "light kernels/tablefile heuristics/rules results heuristics/regret heuristics/solver heuristics/fitted",
+        "light kernels/tablefile results heuristics/rules heuristics/regret heuristics/solver",
         "numpy",
+    ),
+    "heuristics/writing": Room(
+        "heuristics/writing/",
+        "light kernels/tablefile kernels/calling results results/exchange results/database results/source "
+        "heuristics/rules heuristics/regret heuristics/solver heuristics/fitting",
     ),
     "heuristics/any_gpu": Room(
         "heuristics/any_gpu/",
-        "light kernels/tablefile results heuristics/regret heuristics/solver heuristics/fitted heuristics/fitting",
+        "light kernels/tablefile results heuristics/regret heuristics/solver heuristics/fitting heuristics/writing",
         "numpy",
-    ),
-    "heuristics/checking": Room(
-        "heuristics/checking/",
-        "light kernels/tablefile heuristics/rules results results/exchange heuristics/regret heuristics/solver "
-        "heuristics/fitted heuristics/fitting heuristics/any_gpu",
-        "numpy scipy",
     ),
     "heuristics/stability": Room(
         "heuristics/stability/",
-        "light kernels/tablefile results heuristics/regret heuristics/solver heuristics/fitted heuristics/fitting",
+        "light kernels/tablefile results heuristics/regret heuristics/solver heuristics/fitting",
         "numpy",
     ),
     "heuristics/showing": Room(
         "heuristics/showing/",
-        "light kernels/tablefile results heuristics/regret heuristics/fitted heuristics/fitting",
+        "light kernels/tablefile results heuristics/regret heuristics/fitting",
         "numpy pandas rich",
     ),
     "heuristics/comparing": Room(
         "heuristics/comparing/",
-        "light kernels/tablefile heuristics/rules heuristics/regret heuristics/fitted heuristics/showing",
+        "light kernels/tablefile heuristics/rules heuristics/regret heuristics/fitting heuristics/writing "
+        "heuristics/showing",
         "numpy scipy",
     ),
-    "tuner/machine": Room("tuner/machine/", "kernels/calling", "pynvml torch triton"),
+    "heuristics/api": Room(
+        "heuristics/api/",
+        "light kernels/tablefile results results/exchange results/database results/source heuristics/regret "
+        "heuristics/fitting heuristics/writing heuristics/any_gpu heuristics/stability heuristics/showing "
+        "heuristics/comparing",
+        "pandas",
+    ),
+    "heuristics/commands": Room(
+        "heuristics/commands/",
+        "light kernels/tablefile results results/exchange results/source heuristics/regret heuristics/fitting "
+        "heuristics/writing heuristics/any_gpu heuristics/stability heuristics/showing heuristics/api",
+        "pandas rich typer",
+    ),
+    "heuristics": Room(r"heuristics/__init__\.py"),
+    "tuner/machine": Room("tuner/machine/", "kernels/calling"),
     "tuner/timing": Room("tuner/timing/", "light kernels/calling results", "pynvml torch triton"),
     "tuner/plan": Room("tuner/plan/", "light results results/exchange results/database tuner/timing", "numpy"),
     "tuner/search": Room(
@@ -125,10 +139,14 @@ ROOMS = {
         "numpy scipy threadpoolctl",
     ),
     "tuner/search/sampling": Room(
-        "tuner/search/sampling/", "light results results/database tuner/plan tuner/search", "numpy optuna"
+        "tuner/search/sampling/",
+        "light results results/database tuner/plan tuner/search",
+        "numpy optuna",
     ),
     "tuner/compiling": Room(
-        "tuner/compiling/", "light kernels results tuner/machine tuner/timing tuner/plan", "pebble triton"
+        "tuner/compiling/",
+        "light kernels results tuner/machine tuner/timing tuner/plan",
+        "pebble triton",
     ),
     "tuner/device": Room(
         "tuner/device/",
@@ -136,31 +154,25 @@ ROOMS = {
         "tuner/search tuner/compiling",
         "pynvml torch triton",
     ),
-    "tuner": Room(
-        SWEEPS,
-        "light kernels/tablefile results results/exchange results/database tuner/machine tuner/plan tuner/search "
-        "tuner/compiling tuner/device",
-        "numpy rich",
+    "tuner/sweep": Room(
+        "tuner/sweep/",
+        "light kernels/tablefile results results/exchange results/database results/source tuner/machine "
+        "tuner/plan tuner/search tuner/compiling tuner/device",
+        "numpy rich typer",
     ),
     "tuner/doctor": Room(
-        "tuner/doctor/", "light kernels/calling results results/database tuner/machine tuner/device", "typer"
+        "tuner/doctor/",
+        "light kernels/calling results results/database tuner/machine tuner/device",
+        "typer",
     ),
-    "tuner/commands": Room(r"tuner/commands\.py", "results results/source tuner/machine tuner", "typer"),
-    "heuristics/api": Room(
-        "heuristics/api/",
-        "light kernels/tablefile results results/exchange results/database results/source heuristics/regret "
-        "heuristics/fitted heuristics/fitting heuristics/any_gpu heuristics/checking heuristics/stability "
-        "heuristics/showing heuristics/comparing tuner/machine tuner/plan tuner/device tuner",
-        "pandas",
+    "tuner/checking": Room(
+        "tuner/checking/",
+        "light kernels/tablefile results results/exchange results/database heuristics/rules heuristics/regret "
+        "heuristics/solver heuristics/fitting heuristics/writing heuristics/any_gpu tuner/machine tuner/plan "
+        "tuner/search tuner/device tuner/sweep",
+        "numpy scipy typer",
     ),
-    "heuristics/commands": Room(
-        "heuristics/commands/",
-        "light kernels/tablefile results results/exchange results/database results/source heuristics/regret "
-        "heuristics/fitted heuristics/any_gpu heuristics/checking heuristics/stability heuristics/showing "
-        "tuner/machine tuner/commands heuristics/api",
-        "pandas rich typer",
-    ),
-    "heuristics": Room(r"heuristics/__init__\.py"),
+    "tuner": Room(r"tuner/__init__\.py"),
 }
 GENERATED_OR_RULE = re.compile(r"heuristics/(tables|rules)/")
 
@@ -243,7 +255,9 @@ def arrows(tree: ast.Module, modules: dict[str, ast.Module]) -> tuple[set[str], 
 
 
 def test_arrows_between_rooms_point_down() -> None:
-    """The table of rooms itself."""
+    """The table of rooms itself: kernels, results, heuristics, tuner."""
+    tops = [name.split("/")[0] for name in ROOMS if name not in ("light", "specs")]
+    assert [top for top, _ in groupby(tops)] == ["kernels", "results", "heuristics", "tuner"]
     below: set[str] = set()
     for name, room in ROOMS.items():
         assert set(room.rooms.split()) <= below, name
@@ -267,7 +281,7 @@ def test_commands_and_package_files_import_nothing_heavy_at_start(modules: dict[
     heavy = {"numpy", "optuna", "pandas", "pyarrow", "pynvml", "rich", "scipy", "sqlalchemy", "torch", "triton"}
     is_light = re.compile(r"(.*/)?(commands|command|__init__)\.py|heuristics/commands/.*")
     light = {path: tree for path, tree in modules.items() if is_light.fullmatch(path)}
-    assert {"heuristics/commands/fit.py", "results/commands.py", "tuner/commands.py"} < set(light)
+    assert {"heuristics/commands/fit.py", "results/commands.py", "tuner/sweep/command.py"} < set(light)
     assert not {(path, name) for path, tree in light.items() for name in at_start(tree) if name.split(".")[0] in heavy}
 
 
@@ -288,7 +302,7 @@ def test_only_kernels_tables_and_rules_name_an_operator(modules: dict[str, ast.M
 
 def test_what_is_printed_goes_through_one_place(modules: dict[str, ast.Module], root: Path) -> None:
     """Where control characters of foreign texts end; these print colours, a live display and a child's answer."""
-    own = {"results/terminal.py", "tuner/doctor/command.py", "tuner/progress.py", "tuner/machine/probe.py"}
+    own = {"results/terminal.py", "tuner/doctor/command.py", "tuner/sweep/progress.py", "kernels/calling/probe.py"}
     prints = set()
     for path, tree in {**modules, "cli.py": ast.parse((root / "cli.py").read_text())}.items():
         if path in own:
@@ -304,7 +318,7 @@ def test_what_is_printed_goes_through_one_place(modules: dict[str, ast.Module], 
 def test_processes_are_started_in_few_places(modules: dict[str, ast.Module]) -> None:
     """A Python that is started in another way would run modules of the current folder."""
     known = {"heuristics/fitting/parallel.py", "tuner/compiling/resources.py", "tuner/device/worker.py"}
-    known |= {"tuner/machine/probe.py", "tuner/machine/processes.py"}
+    known |= {"kernels/calling/probe.py", "tuner/machine/processes.py"}
     starting = re.compile(r"(multiprocessing|subprocess|concurrent\.futures\.ProcessPoolExecutor)\b")
     assert {path for path, tree in modules.items() if any(map(starting.match, imports(tree)))} == known
 

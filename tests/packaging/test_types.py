@@ -17,11 +17,11 @@ from normtune import AnyGpuTable, FitOptions, heuristics, NormtuneError, Store, 
 from normtune import export_data, export_recording, import_data, list_data
 from normtune import fit, fit_any_gpu, load_table, register, show, show_flips, show_map, sweep, uninstall
 from normtune.heuristics.api.maps import FlipMaps, Maps
-from normtune.heuristics.api.installing import Installed, Removed
+from normtune.heuristics.writing.installing import Installed, Removed
 from normtune.heuristics.api.stability import TableStability
-from normtune.heuristics.checking.offline import Report
+from normtune.tuner.checking.offline import Report
 from normtune.results.exchange.transfer import Exported, Imported
-from normtune.tuner.api import Sweep
+from normtune.tuner.sweep.api import Sweep
 
 def checked(frame: pd.DataFrame, store: Store) -> None:
     assert_type(sweep("cuda:0", rows=[1, 64], budget_seconds=60), Sweep)

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitted.baseline import Incumbent
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.baseline import Incumbent
 from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import fit_function
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.legality import Legality, all_variants
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
 from normtune.kernels.config import Config

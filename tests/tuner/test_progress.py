@@ -11,14 +11,14 @@ from normtune.kernels.config import COPY
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.tuner import progress
 from normtune.tuner.compiling.ahead import Ahead
 from normtune.tuner.device.open import Outcome, Phases
 from normtune.tuner.plan.estimate import Estimate
 from normtune.tuner.plan.plan import Plan, fitting, plan, problems
-from normtune.tuner.report import end_lines, fruitless_line, plain_sweep, plan_lines
-from normtune.tuner.summary import Best, Summary, best_of
-from normtune.tuner.sweep import Outlook
+from normtune.tuner.sweep import progress
+from normtune.tuner.sweep.report import end_lines, fruitless_line, plain_sweep, plan_lines
+from normtune.tuner.sweep.summary import Best, Summary, best_of
+from normtune.tuner.sweep.sweep import Outlook
 
 TARGET = TARGETS["sm_90"]
 FAST, SLOW, BROKEN = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))

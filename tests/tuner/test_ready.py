@@ -11,10 +11,10 @@ import pytest
 from normtune.kernels.operator import _OPERATORS, operator
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
-from normtune.tuner import api
 from normtune.tuner.device.identity import OTHER_CODE
-from normtune.tuner.progress import Silent
-from normtune.tuner.request import Request, Wanted
+from normtune.tuner.sweep import api
+from normtune.tuner.sweep.progress import Silent
+from normtune.tuner.sweep.request import Request, Wanted
 
 SMALL = {"device": "replay:nvidia-h200", "rows": [1, 512], "hidden": [256, 4096]}
 HEAVY = ("torch", "triton", "pandas", "pyarrow", "optuna", "scipy", "rich")

@@ -7,9 +7,9 @@ from normtune.kernels.config import COPY, Config
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.records import Device
+from normtune.tuner.checking.recheck import recheck
 from normtune.tuner.device.open import Outcome, Phases, SkippedError
 from normtune.tuner.plan.plan import plan, problems
-from normtune.tuner.recheck import recheck
 from normtune.tuner.search.rounds import timed
 
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")

@@ -9,11 +9,11 @@ from normtune import cli
 from normtune.errors import UsageError
 from normtune.kernels.tablefile.locate import SHIPPED
 from normtune.results.database.store import Store
-from normtune.tuner import api
-from normtune.tuner.commands import parse_percent
 from normtune.tuner.device.measurable import measurable
-from normtune.tuner.refining import refining
-from normtune.tuner.request import UNTIL_PERCENT, Request
+from normtune.tuner.sweep import api
+from normtune.tuner.sweep.command import parse_percent
+from normtune.tuner.sweep.refine import refining
+from normtune.tuner.sweep.request import UNTIL_PERCENT, Request
 
 DEVICE = ("--device", "replay:nvidia-h200", "--operator", "rms_norm_forward")
 GRID = ("--rows", "1,64,4096,65536", "--hidden", "256,1024,4096,16384")

@@ -11,7 +11,7 @@ from normtune.kernels.config import COPY
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database.store import Store
 from normtune.tuner.search.registry import search
-from normtune.tuner.sweep import sweep
+from normtune.tuner.sweep.sweep import sweep
 
 sys.path.insert(0, str(Path(__file__).parent))
 from made_up_recording import BROKEN, CONFIGS, recorded_plan

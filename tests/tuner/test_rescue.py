@@ -20,7 +20,7 @@ from normtune.results.exchange.parquet_csv import read_parquet
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.sweep import sweep
+from normtune.tuner.sweep.sweep import sweep
 
 sys.path.insert(0, str(Path(__file__).parent))
 from store_faults import emptied, folder_removed, removed, replaced

@@ -13,14 +13,14 @@ from normtune.kernels.target import TARGETS
 from normtune.results.database.reading import Coverage
 from normtune.results.database.store import Store
 from normtune.results.records import Outcome, TimedCode, launch_digest
-from normtune.tuner import api
 from normtune.tuner.compiling.pool import machines_of
 from normtune.tuner.device import recompiled as module
 from normtune.tuner.device.identity import OTHER_CODE
-from normtune.tuner.progress import Silent
-from normtune.tuner.request import Request
 from normtune.tuner.search.control import PROBLEMS, ControlSample, WithControl
 from normtune.tuner.search.exhaustive import Exhaustive
+from normtune.tuner.sweep import api
+from normtune.tuner.sweep.progress import Silent
+from normtune.tuner.sweep.request import Request
 
 TARGET = TARGETS["sm_90"]
 REPLAY = {"device": "replay:nvidia-h200"}

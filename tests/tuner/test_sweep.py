@@ -19,11 +19,11 @@ from normtune.tuner.plan.estimate import Pace
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.plan.resume import stale_plan
-from normtune.tuner.report import end_lines, fruitless_line
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive
 from normtune.tuner.search.rounds import timed
-from normtune.tuner.sweep import _Going, look_ahead, sweep
+from normtune.tuner.sweep.report import end_lines, fruitless_line
+from normtune.tuner.sweep.sweep import _Going, look_ahead, sweep
 
 TARGET = TARGETS["sm_90"]
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")

@@ -13,9 +13,9 @@ from normtune import cli
 from normtune.errors import UsageError
 from normtune.kernels.operator import _OPERATORS, operator
 from normtune.results.database.store import Store
-from normtune.tuner.commands import parse_budget, parse_sizes
 from normtune.tuner.plan.grids import GRIDS
-from normtune.tuner.request import Effort, Request
+from normtune.tuner.sweep.command import parse_budget, parse_sizes
+from normtune.tuner.sweep.request import Effort, Request
 
 REPLAY = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512,4096", "--hidden", "256,4096")
 

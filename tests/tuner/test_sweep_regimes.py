@@ -18,9 +18,9 @@ from normtune.tuner.plan.estimate import H200, Pace, corrected
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.plan.resume import stale_plan
-from normtune.tuner.report import device_line, end_lines
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.sweep import look_ahead, sweep
+from normtune.tuner.sweep.report import device_line, end_lines
+from normtune.tuner.sweep.sweep import look_ahead, sweep
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_sweep import DEVICE, TARGET, MadeUp

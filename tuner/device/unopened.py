@@ -7,10 +7,10 @@ or to plan while the device is opened.
 
 from collections.abc import Iterable
 
+from normtune.kernels.calling.probe import ask
 from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.results.records import Device, Run
 from normtune.tuner.device.engine import Identity
-from normtune.tuner.machine.probe import ask
 
 _DRIVER_SECONDS = 10.0
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import normtune
+from normtune.kernels.calling.probe import Facts, ask
 from normtune.results.places import unwritable
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
-from normtune.tuner.machine.probe import Facts, ask
 
 OK, WARNING, PROBLEM = LEVELS = ("ok", "warning", "problem")
 # Greatest memory that driver and display hold of an unused GPU.

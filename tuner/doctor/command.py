@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 _COLOURS = {"ok": typer.colors.GREEN, "warning": typer.colors.YELLOW, "problem": typer.colors.RED}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(doctor)
-
-
 def doctor(
     store: Annotated[
         str | None,

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from normtune.tuner.machine.probe import Facts, torch_facts, triton_facts
+from normtune.kernels.calling.probe import Facts, torch_facts, triton_facts
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _TORCH_BUILD = "install a build of torch with CUDA, as pytorch.org/get-started shows"

@@ -17,9 +17,8 @@ from normtune.heuristics.any_gpu import emit
 from normtune.heuristics.any_gpu.joint import Joint, Part, between
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.any_gpu.pipeline import fit_all
-from normtune.heuristics.checking.offline import check
 from normtune.heuristics.commands.fit import register
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels import operator as door
@@ -36,6 +35,7 @@ from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.records import Measurement
+from normtune.tuner.checking.offline import check
 
 FEW, MANY = RMSNormConfig("row", 1, 16), RMSNormConfig("block_row", 4, 16)
 ROWS = [1 << power for power in range(0, 19)]

@@ -9,8 +9,7 @@ import pytest
 
 from normtune import heuristics
 from normtune.errors import UsageError
-from normtune.heuristics.checking.offline import check
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -18,6 +17,7 @@ from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import read_parquet, write_csv
+from normtune.tuner.checking.offline import check
 
 GPU = {"name": "Test GPU", "target": "sm_90"}
 

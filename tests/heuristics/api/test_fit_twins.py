@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from normtune import heuristics
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.api.installing import Gpu
 from normtune.heuristics.commands.fit import register
 from normtune.heuristics.stability import spread
 from normtune.heuristics.stability.report import lines
+from normtune.heuristics.writing.installing import Gpu
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store

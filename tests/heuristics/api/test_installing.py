@@ -9,9 +9,9 @@ import typer
 from typer.testing import CliRunner
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.api import installing
-from normtune.heuristics.api.installing import Gpu
 from normtune.heuristics.commands.fit import register
+from normtune.heuristics.writing import installing
+from normtune.heuristics.writing.installing import Gpu
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store
@@ -171,7 +171,7 @@ def test_a_removal_writes_nothing(store, options: list[str]) -> None:
 
 
 def test_torch_is_asked_for_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normtune.tuner.machine import probe
+    from normtune.kernels.calling import probe
 
     monkeypatch.undo()
     gpu = {"name": "NVIDIA H200", "target": "sm_90", "sms": 132, "uuid": "1"}

@@ -13,10 +13,6 @@ from normtune import cli
 from normtune.benchmarks import planted, staleness
 from normtune.benchmarks.replays import Replay, own_table
 from normtune.errors import Terminated
-from normtune.heuristics.api import check as check_api
-from normtune.heuristics.checking import subject
-from normtune.heuristics.checking.session import Course, Question
-from normtune.heuristics.checking.verdict import AMBIGUOUS, OK, promises_too_much
 from normtune.heuristics.rules import liger
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -26,8 +22,12 @@ from normtune.kernels.tablefile.tree import choose, configs_of
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.exchange.recording import load_recording
+from normtune.tuner.checking import api as check_api
+from normtune.tuner.checking import subject
+from normtune.tuner.checking.recheck import Recheck
+from normtune.tuner.checking.session import Course, Question
+from normtune.tuner.checking.verdict import AMBIGUOUS, OK, promises_too_much
 from normtune.tuner.device.open import Outcome
-from normtune.tuner.recheck import Recheck
 
 H200 = locate.SHIPPED / "nvidia_h200.py"
 REPLAY = "replay:nvidia-h200"
@@ -176,7 +176,7 @@ def test_strict_fails_where_kernels_changed(table: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_sources_that_compile_to_the_measured_code_are_no_change(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normtune.heuristics.checking.subject.is_current", lambda *_: False)
+    monkeypatch.setattr("normtune.tuner.checking.subject.is_current", lambda *_: False)
     found = check_api.check_on_device(table, REPLAY, budget_seconds=0.1)
     assert not found.kernels_changed and "its kernels are those that were measured" in found.notes
 
@@ -202,7 +202,7 @@ def test_functions_that_ask_for_one_shape_share_a_race(monkeypatch: pytest.Monke
     )
     bench.target = TARGETS["sm_90"]
     begun = Mock()
-    monkeypatch.setattr("normtune.tuner.recheck.recheck", begun)
+    monkeypatch.setattr("normtune.tuner.checking.recheck.recheck", begun)
     check_api.measure(course, bench, None)
     _, (task,), asker, *_ = begun.call_args.args
     assert {candidate.config for candidate in task.candidates} == {few, more, most}

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from normtune.heuristics.checking.offline import check
-from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.exchange.recorded_code import Difference
+from normtune.tuner.checking.offline import check
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 STALE = "the kernels of toy changed since they were measured: `normtune sweep --stale`, then fit"

@@ -3,15 +3,15 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.heuristics.checking.offline import check
-from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.tablefile.header import body_hash, parse
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
+from normtune.tuner.checking.offline import check
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 COMMAND = "normtune fit --recording test-gpu --out table.py"

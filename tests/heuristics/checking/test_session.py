@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 import pytest
 
-from normtune.heuristics.checking.session import MOST_SHAPES, Course, Question
-from normtune.heuristics.checking.subject import Checked, Promise
-from normtune.heuristics.checking.verdict import LEAST_SHAPES, OK, STALE, UNMEASURED, Judgement
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree
 from normtune.kernels.target import TARGETS
+from normtune.tuner.checking.session import MOST_SHAPES, Course, Question
+from normtune.tuner.checking.subject import Checked, Promise
+from normtune.tuner.checking.verdict import LEAST_SHAPES, OK, STALE, UNMEASURED, Judgement
 
 TARGET = TARGETS["sm_90"]
 BOX = Box(1, 65536, 64, 4096)

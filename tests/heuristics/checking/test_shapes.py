@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normtune.heuristics.checking.shapes import (
+from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose, configs_of, leaves
+from normtune.kernels.target import TARGETS
+from normtune.tuner.checking.shapes import (
     BESIDE,
     MATTERS,
     NEIGHBOURS,
@@ -18,11 +23,6 @@ from normtune.heuristics.checking.shapes import (
     sample,
     spread,
 )
-from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose, configs_of, leaves
-from normtune.kernels.target import TARGETS
 
 BOX = Box(1, 65536, 64, 16384)
 CONFIGS = [RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8, 16)]

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.heuristics.checking import subject
 from normtune.kernels.problem import split_batch_invariant, split_key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import choose_on
 from normtune.kernels.tablefile.tree import choose
+from normtune.tuner.checking import subject
 
 SHIPPED = sorted(locate.shipped())
 H200 = locate.SHIPPED / "nvidia_h200.py"

@@ -6,9 +6,14 @@ import random
 import numpy as np
 import pytest
 
-from normtune.heuristics.checking import verdict
-from normtune.heuristics.checking.subject import Checked, Promise
-from normtune.heuristics.checking.verdict import (
+from normtune.heuristics.regret.effects import Samples
+from normtune.heuristics.regret.fixed_log import micrologs
+from normtune.kernels.config import Config
+from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Leaf
+from normtune.tuner.checking import verdict
+from normtune.tuner.checking.subject import Checked, Promise
+from normtune.tuner.checking.verdict import (
     AMBIGUOUS,
     OK,
     STALE,
@@ -22,11 +27,6 @@ from normtune.heuristics.checking.verdict import (
     ok_under,
     stale_over,
 )
-from normtune.heuristics.regret.effects import Samples
-from normtune.heuristics.regret.fixed_log import micrologs
-from normtune.kernels.config import Config
-from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.tree import Leaf
 
 MINE, RIVAL, SLOW = (RMSNormConfig("row", 1, warps) for warps in (4, 8, 16))
 ROUNDS = np.arange(16, dtype=np.int32)

@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from normtune.heuristics.commands.fit_options import with_options
-from normtune.heuristics.fitted.options import FitOptions, read_options
+from normtune.heuristics.fitting.options import FitOptions, read_options
 
 
 def shown(chosen: list[FitOptions]) -> Any:

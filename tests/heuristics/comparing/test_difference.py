@@ -17,11 +17,11 @@ from normtune.heuristics.comparing.gains import Interval
 from normtune.heuristics.comparing.regions import Differing
 from normtune.heuristics.comparing.report import difference_lines, mark, summary_lines
 from normtune.heuristics.comparing.sides import Side, Tuned, side
-from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.figures import Loss
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.figures import Loss
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
+from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN

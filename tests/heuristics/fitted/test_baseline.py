@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitted.baseline import Incumbents, baseline, of_file
-from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.options import FitOptions, read_options
-from normtune.heuristics.fitted.report import figures
+from normtune.heuristics.fitting.baseline import Incumbents, baseline, of_file
+from normtune.heuristics.fitting.options import FitOptions, read_options
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.rules import RULES
+from normtune.heuristics.writing.emit import module_text
+from normtune.heuristics.writing.report import figures
 from normtune.kernels import config as config_module
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from normtune import __version__
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.options import FitOptions
-from normtune.heuristics.fitted.result import Fit
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.legality import all_variants
+from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig

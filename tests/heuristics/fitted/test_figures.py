@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from normtune.heuristics.fitted.figures import Loss, of_rule, of_tree, summarise
+from normtune.heuristics.fitting.figures import Loss, of_rule, of_tree, summarise
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.kernels.config import Config

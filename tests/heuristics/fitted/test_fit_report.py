@@ -3,11 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normtune.heuristics.fitted import figures, report
-from normtune.heuristics.fitted.figures import Gain
-from normtune.heuristics.fitted.options import FitOptions
-from normtune.heuristics.fitted.result import Fit
+from normtune.heuristics.fitting import figures, report
+from normtune.heuristics.fitting.figures import Gain
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.bins import losses

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from normtune.heuristics.fitted import report
-from normtune.heuristics.fitted.forward_backward import Side, lines, together
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.forward_backward import Side, lines, together
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.writing import report
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.results.evidence import Evidence

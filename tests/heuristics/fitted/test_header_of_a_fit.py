@@ -5,11 +5,11 @@ import random
 import pytest
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitted.baseline import Incumbents
-from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.options import FitOptions, read_options
+from normtune.heuristics.fitting.baseline import Incumbents
+from normtune.heuristics.fitting.options import FitOptions, read_options
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.rules import RULES
+from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.tablefile.header import Known, parse
 from normtune.kernels.tablefile.parse import trees
 from normtune.results.evidence import Evidence

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitted.options import OBJECTIVES, FitOptions, read_options, values
+from normtune.heuristics.fitting.options import OBJECTIVES, FitOptions, read_options, values
 from normtune.results.regimes import REGIMES
 
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc", "Z")), min_size=1).filter(lambda name: name[0] != "-")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normtune.heuristics.fitted.batch_invariant import bounded, cost_of, fit_batch_invariant
+from normtune.heuristics.fitting.batch_invariant import bounded, cost_of, fit_batch_invariant
 from normtune.heuristics.regret.best_times import BestTimes, best_times
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix

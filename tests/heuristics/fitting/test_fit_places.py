@@ -15,12 +15,12 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.checking.offline import check
 from normtune.heuristics.commands.fit import register
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store
 from normtune.results.exchange.parquet_csv import read_parquet
+from normtune.tuner.checking.offline import check
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
 NAMES = ["NVIDIA A", "NVIDIA B"]

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from normtune.cli import app
 from normtune.errors import UsageError
-from normtune.heuristics.fitted.options import FitOptions, read_options
+from normtune.heuristics.fitting.options import FitOptions, read_options
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm.config import RMSNormConfig

@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting import parallel, pipeline
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.writing.emit import module_text
 from normtune.kernels import operator as door
 from normtune.results.evidence import Evidence
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from normtune.heuristics.fitted.figures import Loss, of_tree
+from normtune.heuristics.fitting.figures import Loss, of_tree
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.solver.bins import losses
 from normtune.kernels.operator import operator

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from normtune.heuristics.checking.offline import check
-from normtune.heuristics.fitted import report
-from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.options import FitOptions, read_options
+from normtune.heuristics.fitting.options import FitOptions, read_options
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.writing import report
+from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
@@ -19,6 +18,7 @@ from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
+from normtune.tuner.checking.offline import check
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 COMMAND = "normtune fit --recording test-gpu --batch-invariant --out table.py"

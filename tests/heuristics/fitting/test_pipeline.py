@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.options import FitOptions
-from normtune.heuristics.fitted.report import figures
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver import bins
+from normtune.heuristics.writing.emit import module_text
+from normtune.heuristics.writing.report import figures
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig

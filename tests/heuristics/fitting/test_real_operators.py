@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normtune.heuristics.fitted.options import FitOptions
-from normtune.heuristics.fitted.result import Fit
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.legality import all_variants
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator, operators

@@ -7,14 +7,14 @@ import pytest
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.api.fit import fit as fit_table
-from normtune.heuristics.checking.offline import check
-from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.options import FitOptions, read_options
+from normtune.heuristics.fitting.options import FitOptions, read_options
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
+from normtune.tuner.checking.offline import check
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096) for hidden in (64, 128, 256, 512, 1024, 2048)]
 COMMAND = "normtune fit --store data.db --out old.py"

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.options import FitOptions
-from normtune.heuristics.fitted.report import figures
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.writing.emit import module_text
+from normtune.heuristics.writing.report import figures
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.tree import choose

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from normtune.heuristics.fitted.figures import Loss
+from normtune.heuristics.fitting.figures import Loss
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.showing import config_map as maps
 from normtune.heuristics.showing.config_map import best_map, legend_lines, map_lines, size_label, table_map

@@ -9,11 +9,11 @@ from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.commands.show import register
-from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.showing import listing
+from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.problem import Problem

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.legality import Legality, all_variants
+from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.parse import trees

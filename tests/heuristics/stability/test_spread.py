@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from normtune.errors import UsageError
 from normtune.heuristics.commands.fit import register
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.stability import spread as module
 from normtune.heuristics.stability.equivalent import Cut, splits

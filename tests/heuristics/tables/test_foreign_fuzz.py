@@ -24,12 +24,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.checking import subject
 from normtune.heuristics.commands.fit import register
-from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting import pipeline
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import body_hash, parse
@@ -40,6 +39,7 @@ from normtune.results.exchange import recording
 from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import TimedCode
 from normtune.results.terminal import say
+from normtune.tuner.checking import subject
 
 SHAPES = [(rows, hidden) for rows in (1, 4096) for hidden in (64, 4096)]
 # What an example may take, however busy the machine is.

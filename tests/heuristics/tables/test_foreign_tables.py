@@ -8,19 +8,19 @@ import typer
 from typer.testing import CliRunner, Result
 
 from normtune.errors import UsageError
-from normtune.heuristics.checking import named_files
-from normtune.heuristics.checking.offline import check
 from normtune.heuristics.commands.fit import register
-from normtune.heuristics.fitted import options, regenerate
-from normtune.heuristics.fitted.emit import module_text
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting import options, regenerate
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import body_hash, parse
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.exchange.parquet_csv import write_parquet
+from normtune.tuner.checking import named_files
+from normtune.tuner.checking.offline import check
 
 ESCAPE = "\x1b[2J\x1b]0;x\x07"
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
@@ -270,8 +270,7 @@ def test_a_header_decides_no_number_of_leaves_beyond_those_of_a_fit(table: Path)
 
 
 def test_a_long_fit_is_announced_and_a_quick_check_fits_nothing(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from normtune.heuristics.checking import offline
-    from normtune.heuristics.fitting import duration
+    from normtune.tuner.checking import duration, offline
 
     said: list[str] = []
     assert check(table, told=said.append).failures == ()

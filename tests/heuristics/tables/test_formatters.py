@@ -10,11 +10,10 @@ import pytest
 
 from normtune.errors import UsageError
 from normtune.heuristics.any_gpu.result import AnyGpuFunction
-from normtune.heuristics.checking.offline import check
-from normtune.heuristics.fitted.emit import body_text, module_text
-from normtune.heuristics.fitted.options import FitOptions
-from normtune.heuristics.fitted.write import check_table
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.writing.emit import body_text, module_text
+from normtune.heuristics.writing.write import check_table
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate, syntax, template
 from normtune.kernels.tablefile.header import body_hash, parse
@@ -22,6 +21,7 @@ from normtune.kernels.tablefile.relative_tree import ROWS_PER_SM, Cut, Normalise
 from normtune.kernels.tablefile.tree import Leaf
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
+from normtune.tuner.checking.offline import check
 
 GOLDEN = Path(__file__).parents[1] / "fitted" / "golden_table.txt"
 TABLES = [GOLDEN, locate.SHIPPED / "nvidia_h200.py", locate.SHIPPED / locate.ANY_GPU]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.heuristics.checking.offline import check
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import body_hash, parse
+from normtune.tuner.checking.offline import check
 
 SHIPPED = locate.SHIPPED / "nvidia_h200.py"
 FIRST = "def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:\n"

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 import normtune
 from normtune import cli
 from normtune.errors import UsageError
-from normtune.heuristics.fitted.emit import body_text
-from normtune.heuristics.fitted.result import Function
+from normtune.heuristics.fitting.result import Function
 from normtune.heuristics.regret.matrix import timing_matrix
+from normtune.heuristics.writing.emit import body_text
 from normtune.kernels import load_file, operator
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.operator import IllegalConfigError, ImplementationLaunch, OperatorSpec, register

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu.result import AnyGpuFunction
-from normtune.heuristics.fitted.emit import body_text
+from normtune.heuristics.writing.emit import body_text
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate, template
 from normtune.kernels.tablefile.header import body_hash, parse

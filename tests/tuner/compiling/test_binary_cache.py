@@ -13,7 +13,6 @@ from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
-from normtune.tuner import api
 from normtune.tuner.compiling import ahead
 from normtune.tuner.compiling.binary_cache import FOLDER, BinaryCache, Folder, check_out, name_of
 from normtune.tuner.compiling.binary_list import Toolchain, add
@@ -22,7 +21,8 @@ from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import Plan, Task, candidates
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.sweep import sweep
+from normtune.tuner.sweep import api
+from normtune.tuner.sweep.sweep import sweep
 from normtune.tuner.timing.trial import gate_launch
 
 TARGET = TARGETS["sm_90"]

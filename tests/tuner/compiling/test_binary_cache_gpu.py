@@ -2,9 +2,9 @@
 
 import pytest
 
-from normtune.tuner import api
-from normtune.tuner.progress import Silent
-from normtune.tuner.request import Request
+from normtune.tuner.sweep import api
+from normtune.tuner.sweep.progress import Silent
+from normtune.tuner.sweep.request import Request
 
 pytestmark = pytest.mark.gpu
 

@@ -6,9 +6,8 @@ import sqlite3
 
 import pytest
 
-from normtune.heuristics.checking.offline import check
-from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.writing.emit import module_text
 from normtune.kernels import alignment, fingerprint, operator
 from normtune.kernels.config import COPY
 from normtune.kernels.rms_norm import forward
@@ -21,6 +20,7 @@ from normtune.results.exchange import recorded_code
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.exchange.recorded_code import cell_of, pairs_of
 from normtune.results.records import Device
+from normtune.tuner.checking.offline import check
 from normtune.tuner.device import identity
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.device.identity import compare, renew
@@ -28,7 +28,7 @@ from normtune.tuner.device.recorded import difference, record
 from normtune.tuner.plan.plan import Plan, Task, candidates
 from normtune.tuner.plan.resume import known, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.sweep import look_ahead, sweep
+from normtune.tuner.sweep.sweep import look_ahead, sweep
 
 TARGET = TARGETS["sm_90"]
 # Of the engine that workers open.

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from normtune.tuner.machine import probe
-from normtune.tuner.machine.probe import ask, driver_facts
+from normtune.kernels.calling import probe
+from normtune.kernels.calling.probe import ask, driver_facts
 
 UUID = "01020304-0506-0708-090a-0b0c0d0e0f10"
 ATTRIBUTES = {16: 132, 97: 232448, 10: 32, 1: 1024, 38: 60 << 20, 75: 9, 76: 0}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from normtune.kernels.calling.probe import ask
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
-from normtune.tuner.machine.probe import ask
 
 BUILT = {"version": "2.11.0+cu130", "cuda": "13.0", "hip": None, "error": "", "gpus": []}
 OLD = "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver"

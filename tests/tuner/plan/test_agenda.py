@@ -7,7 +7,7 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.solver.bins import losses

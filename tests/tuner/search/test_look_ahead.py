@@ -13,7 +13,7 @@ from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.plan import Plan
 from normtune.tuner.search.exhaustive import Exhaustive
-from normtune.tuner.sweep import sweep
+from normtune.tuner.sweep.sweep import sweep
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -11,7 +11,7 @@ from normtune import cli
 from normtune.kernels.config import COPY
 from normtune.results.database.store import Store
 from normtune.tuner.search.registry import SEARCHES, search
-from normtune.tuner.sweep import sweep
+from normtune.tuner.sweep.sweep import sweep
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -18,7 +18,6 @@ from normtune.kernels.tablefile import locate
 from normtune.kernels.target import target_for
 from normtune.results.database.store import Coverage
 from normtune.results.records import Device, Outcome
-from normtune.tuner.always import always
 from normtune.tuner.plan.plan import SPACES as SPACE_NAMES
 from normtune.tuner.plan.plan import Candidate, Task, advice, plan
 from normtune.tuner.search import shape
@@ -29,6 +28,7 @@ from normtune.tuner.search.sampling.tpe import TPE
 from normtune.tuner.search.shape import LEAST, MOST, NEIGHBOURS
 from normtune.tuner.search.simulation import Space, simulate
 from normtune.tuner.search.surrogate import DRAWS, Axes, Cells, distance, draws
+from normtune.tuner.sweep.incumbents import always
 
 
 class Tile(Config):

@@ -11,7 +11,7 @@ from normtune.results.regimes import REGIMES
 from normtune.tuner.device.open import open_device
 from normtune.tuner.plan.plan import candidates, plan, problems
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.sweep import sweep
+from normtune.tuner.sweep.sweep import sweep
 from normtune.tuner.timing.timing import CudaSession
 
 pytestmark = pytest.mark.gpu

@@ -22,7 +22,7 @@ from normtune.tuner.search.sampling.random_draw import RandomDraw
 from normtune.tuner.search.sampling.sampled import FINALISTS, PROPOSALS
 from normtune.tuner.search.sampling.tpe import TPE
 from normtune.tuner.search.simulation import Space, simulate
-from normtune.tuner.sweep import sweep
+from normtune.tuner.sweep.sweep import sweep
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from made_up_recording import recorded_plan

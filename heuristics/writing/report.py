@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from normtune.heuristics.fitted import forward_backward
-from normtune.heuristics.fitted.figures import Figures, Gain
-from normtune.heuristics.fitted.result import Fit
+from normtune.heuristics.fitting import forward_backward
+from normtune.heuristics.fitting.figures import Figures, Gain
+from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.optimum import MAX_BINS

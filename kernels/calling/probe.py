@@ -198,9 +198,7 @@ def ask(subject: str, timeout: float = TIMEOUT_SECONDS) -> Facts:
         Result of the function of that name; `missing` if the process died, hung or printed nothing.
     """
     # The child gets the import path of this process.
-    code = (
-        f"import sys; sys.path[:] = {sys.path!r}; from normtune.tuner.machine.probe import answer; answer({subject!r})"
-    )
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import answer; answer({subject!r})"
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", code], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout

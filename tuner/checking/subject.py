@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitted.options import values
+from normtune.heuristics.fitting.options import values
 from normtune.heuristics.regret.legality import registered
 from normtune.kernels.fingerprint import is_current
 from normtune.kernels.operator import operators

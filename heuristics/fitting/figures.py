@@ -20,6 +20,22 @@ Rule = Callable[[str, int, int], Config | None]
 Launches = Callable[[str, int], Sequence[Config]]
 
 
+class Cost(NamedTuple):
+    """Cost of a batch-invariant function against the usual one.
+
+    Attributes:
+        mean: weighted mean over the problems, millionths of a logarithm; as a slowdown it is the geometric mean.
+        worst: largest cost on one problem.
+        problems: number of problems compared.
+        bounded: number of them with a bound, because the config was not timed there.
+    """
+
+    mean: int
+    worst: int
+    problems: int
+    bounded: int
+
+
 class Fractions(NamedTuple):
     """A loss as fractions of the best config's time, 0.0123 for 1.23 %; see `Loss`."""
 

@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import UsageError
-from normtune.heuristics.checking import offline, subject
-from normtune.heuristics.checking.offline import Report
-from normtune.heuristics.checking.report import note_lines
-from normtune.heuristics.checking.session import Course, Question
-from normtune.heuristics.checking.subject import Checked
-from normtune.heuristics.checking.verdict import Judgement, of_table
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
 from normtune.results.records import Device
-from normtune.tuner import recheck
+from normtune.tuner.checking import offline, recheck, subject
+from normtune.tuner.checking.offline import Report
+from normtune.tuner.checking.report import note_lines
+from normtune.tuner.checking.session import Course, Question
+from normtune.tuner.checking.subject import Checked
+from normtune.tuner.checking.verdict import Judgement, of_table
 from normtune.tuner.device.measurable import measurable
 from normtune.tuner.device.open import Bench, Outcome, open_device
 from normtune.tuner.device.recorded import difference

@@ -15,9 +15,9 @@ from normtune.kernels.config import Config
 from normtune.results.database.store import Store
 from normtune.tuner.device.open import Bench, Outcome, SkippedError
 from normtune.tuner.plan.plan import Plan, Task, fitting
-from normtune.tuner.rescue import Keeper
-from normtune.tuner.run_record import begun_run, measurements
 from normtune.tuner.search.adaptive import Adaptive, two_batches
+from normtune.tuner.sweep.run_record import begun_run, measurements
+from normtune.tuner.sweep.run_writer import Keeper
 
 # Number of tasks that may be taken out of order, if their binaries are compiled first.
 _AHEAD = 6

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
-from normtune.heuristics.checking import named_files
-from normtune.heuristics.checking.kernels import Comparing, Timed, changed_kernels
-from normtune.heuristics.fitted.options import MOST_LEAVES, read_options, values
-from normtune.heuristics.fitted.regenerate import is_plain
+from normtune.heuristics.fitting.options import MOST_LEAVES, read_options, values
 from normtune.heuristics.regret.legality import Legality, registered
 from normtune.heuristics.solver.row_classes import RowClasses
+from normtune.heuristics.writing.regenerate import is_plain
 from normtune.kernels.problem import split_batch_invariant
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import FORMAT, Header, is_edited, parse
@@ -27,6 +25,8 @@ from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.syntax import statements
 from normtune.kernels.target import target_for
 from normtune.results.regimes import COLD
+from normtune.tuner.checking import named_files
+from normtune.tuner.checking.kernels import Comparing, Timed, changed_kernels
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
@@ -120,9 +120,9 @@ def _against_data(
 ) -> list[str]:
     from normtune.heuristics.any_gpu import emit
     from normtune.heuristics.any_gpu.pipeline import fit_all
-    from normtune.heuristics.fitted.emit import module_text
-    from normtune.heuristics.fitting.duration import work
     from normtune.heuristics.fitting.pipeline import fit
+    from normtune.heuristics.writing.emit import module_text
+    from normtune.tuner.checking.duration import work
 
     if header.format < _OLDEST:
         return [f"it was written in table format {header.format}, before {_OLDEST}; {_refit_advice(header)}"]

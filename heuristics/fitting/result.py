@@ -8,9 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from normtune.heuristics.fitted.batch_invariant import Cost
-from normtune.heuristics.fitted.figures import Figures
-from normtune.heuristics.fitted.forward_backward import Together
+from normtune.heuristics.fitting.figures import Cost, Figures
+from normtune.heuristics.fitting.forward_backward import Together
 from normtune.kernels.problem import join_key
 from normtune.kernels.tablefile.relative_tree import NormalisedTree
 from normtune.kernels.tablefile.tree import Tree

@@ -11,9 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from normtune.heuristics.checking.shapes import Sample, population, rivals, sample
-from normtune.heuristics.checking.subject import Checked
-from normtune.heuristics.checking.verdict import Finding, Judgement, alarming, doubtful, finding, judge
 from normtune.heuristics.regret.effects import Samples
 from normtune.heuristics.regret.fixed_log import micrologs
 from normtune.kernels.config import COPY, Config
@@ -22,6 +19,9 @@ from normtune.kernels.problem import Problem, split_batch_invariant
 from normtune.kernels.tablefile.tree import Box, choose
 from normtune.kernels.target import Target
 from normtune.results.records import Outcome
+from normtune.tuner.checking.shapes import Sample, population, rivals, sample
+from normtune.tuner.checking.subject import Checked
+from normtune.tuner.checking.verdict import Finding, Judgement, alarming, doubtful, finding, judge
 
 # Shapes per function, without second looks, and without leaves that matter beyond this number: five functions within 60
 # s on a GPU that takes 0.25 s for a race.

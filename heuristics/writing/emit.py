@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitted.batch_invariant import Cost
-from normtune.heuristics.fitted.figures import Figures
-from normtune.heuristics.fitted.result import Fit, FromData, TableFunction
+from normtune.heuristics.fitting.figures import Cost, Figures
+from normtune.heuristics.fitting.result import Fit, FromData, TableFunction
 from normtune.heuristics.regret.fixed_log import percent, percent_up
 from normtune.kernels.config import Config, Knob
 from normtune.kernels.problem import split_batch_invariant

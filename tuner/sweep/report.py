@@ -17,8 +17,8 @@ from normtune.tuner.device.open import Bench
 from normtune.tuner.plan.footprint import peak_bytes
 from normtune.tuner.plan.grids import MAX_ELEMENTS
 from normtune.tuner.plan.plan import QUICK_REASON, Plan
-from normtune.tuner.summary import LARGE_BYTES, Best, Summary
-from normtune.tuner.sweep import Outlook
+from normtune.tuner.sweep.summary import LARGE_BYTES, Best, Summary
+from normtune.tuner.sweep.sweep import Outlook
 
 _REGIMES = {
     WARM: "; warm: the same buffers again and again",

@@ -17,10 +17,10 @@ from normtune.tuner.device.open import Bench, Phases, SkippedError
 from normtune.tuner.plan.estimate import Estimate, Pace, corrected, new_binaries, python_seconds
 from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, known, without_times
-from normtune.tuner.rescue import Keeper
-from normtune.tuner.run_record import begun_run, measurements
 from normtune.tuner.search.protocol import Search, Strategy
-from normtune.tuner.summary import Best, Summary
+from normtune.tuner.sweep.run_record import begun_run, measurements
+from normtune.tuner.sweep.run_writer import Keeper
+from normtune.tuner.sweep.summary import Best, Summary
 
 # Part of the budget for closing the device and the store.
 _MARGIN_SECONDS = 1.0

@@ -153,7 +153,7 @@ class FitOptions:
 
     def seen_from(self, folder: Path) -> "FitOptions":
         """The options with files named relative to a folder, as in the header of a table there."""
-        from normtune.heuristics.fitted.baseline import NONE
+        from normtune.heuristics.fitting.baseline import NONE
         from normtune.heuristics.regret.weights import NAMED
         from normtune.heuristics.rules import RULES
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitted.options import FitOptions, quoted, seen_from, words_of
+from normtune.heuristics.fitting.options import FitOptions, quoted, seen_from, words_of
 from normtune.kernels.load_file import loaded
 
 # A store that is not a file: its URL may have a password.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.fitted.figures import Rule
+from normtune.heuristics.fitting.figures import Rule
 from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.fixed_log import MILLION, percent
 from normtune.heuristics.regret.matrix import TimingMatrix

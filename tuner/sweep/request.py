@@ -18,13 +18,13 @@ from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import COLD, check_regime
-from normtune.tuner.always import always
 from normtune.tuner.plan import grids
 from normtune.tuner.plan.plan import SPACES, Always, Plan, plan, problems
 from normtune.tuner.plan.resume import key_of
-from normtune.tuner.refining import Refining, refining
 from normtune.tuner.search.protocol import Search, Strategy
 from normtune.tuner.search.registry import check_search, search
+from normtune.tuner.sweep.incumbents import always
+from normtune.tuner.sweep.refine import Refining, refining
 
 Shapes = Sequence[tuple[int, int]] | str | os.PathLike[str]
 

@@ -9,9 +9,9 @@ import os
 from pathlib import Path
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitted.baseline import NONE, Incumbents
-from normtune.heuristics.fitted.baseline import baseline as incumbents
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.baseline import NONE, Incumbents
+from normtune.heuristics.fitting.baseline import baseline as incumbents
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.weights import NAMED, Weighting
 from normtune.heuristics.rules import RULES
 from normtune.kernels.tablefile import locate

@@ -25,9 +25,12 @@ from normtune.tuner.device.open import Bench, Phases, begin_device, open_device_
 from normtune.tuner.device.unopened import unopened
 from normtune.tuner.plan.plan import advice, fitting
 from normtune.tuner.plan.resume import without_times
-from normtune.tuner.progress import Silent
-from normtune.tuner.ready import Ready, is_finished, ready, refined, refined_lines
-from normtune.tuner.report import (
+from normtune.tuner.search.control import Control
+from normtune.tuner.search.protocol import Strategy
+from normtune.tuner.sweep import sweep as measure
+from normtune.tuner.sweep.prepare import Ready, is_finished, ready, refined, refined_lines
+from normtune.tuner.sweep.progress import Silent
+from normtune.tuner.sweep.report import (
     NOTHING_STALE,
     SETTLED,
     ahead_lines,
@@ -37,12 +40,9 @@ from normtune.tuner.report import (
     plan_lines,
     pruned_lines,
 )
-from normtune.tuner.request import Request, Shapes, Wanted
-from normtune.tuner.search.control import Control
-from normtune.tuner.search.protocol import Strategy
-from normtune.tuner.summary import Summary
-from normtune.tuner.sweep import Outlook, look_ahead
-from normtune.tuner.sweep import sweep as measure
+from normtune.tuner.sweep.request import Request, Shapes, Wanted
+from normtune.tuner.sweep.summary import Summary
+from normtune.tuner.sweep.sweep import Outlook, look_ahead
 
 
 class Sweep(NamedTuple):

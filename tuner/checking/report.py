@@ -6,8 +6,11 @@ In: functions, their judgements, and obstacles. Out: lines.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from normtune.heuristics.checking.subject import Checked, Promise, Suspect
-from normtune.heuristics.checking.verdict import (
+from normtune.heuristics.regret.fixed_log import percent
+from normtune.kernels.gpu_name import plain_name
+from normtune.results.records import Device
+from normtune.tuner.checking.subject import Checked, Promise, Suspect
+from normtune.tuner.checking.verdict import (
     AMBIGUOUS,
     OK,
     OK_ERROR,
@@ -20,9 +23,6 @@ from normtune.heuristics.checking.verdict import (
     promises_too_much,
     stale_over,
 )
-from normtune.heuristics.regret.fixed_log import percent
-from normtune.kernels.gpu_name import plain_name
-from normtune.results.records import Device
 
 # Shapes shown per function, by verdict.
 _SHAPES = {OK: 1, AMBIGUOUS: 3, STALE: 5, UNMEASURED: 0}

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from normtune.kernels.problem import Problem
 from normtune.results import terminal
-from normtune.tuner.report import about, best_text, plan_lines
-from normtune.tuner.summary import Best, Summary
-from normtune.tuner.sweep import Outlook
+from normtune.tuner.sweep.report import about, best_text, plan_lines
+from normtune.tuner.sweep.summary import Best, Summary
+from normtune.tuner.sweep.sweep import Outlook
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitted import write
+from normtune.heuristics.writing import write
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.tablefile import locate
 from normtune.results.records import REPLAY_PREFIX, Device
@@ -53,7 +53,7 @@ class Removed(NamedTuple):
 
 def gpus_here() -> list[Gpu]:
     """The GPUs that torch can use on this machine; none if torch cannot tell."""
-    from normtune.tuner.machine.probe import ask
+    from normtune.kernels.calling.probe import ask
 
     return [Gpu(gpu["name"], gpu["target"], gpu["sms"]) for gpu in ask("torch").get("gpus", [])]
 

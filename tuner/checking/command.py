@@ -13,8 +13,8 @@ from normtune.errors import NormtuneError, Terminated, UsageError
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
-    from normtune.heuristics.api.check import DeviceCheck
     from normtune.results.records import Device
+    from normtune.tuner.checking.api import DeviceCheck
 
 AMBIGUOUS_EXIT = 3
 _BUDGET = "60s"
@@ -66,7 +66,7 @@ def check(
 
 
 def _against_data(tables: list[Path], strict: bool, quick: bool) -> None:
-    from normtune.heuristics.api import check as api
+    from normtune.tuner.checking import api
 
     failed = False
     unusable: list[NormtuneError] = []
@@ -90,12 +90,12 @@ def _against_data(tables: list[Path], strict: bool, quick: bool) -> None:
 def _against_device(tables: list[Path], strict: bool, device: str, budget: str, seed: int, store: str | None) -> None:
     from contextlib import nullcontext
 
-    from normtune.heuristics.api import check as api
-    from normtune.heuristics.checking.verdict import AMBIGUOUS, STALE
     from normtune.kernels.tablefile.locate import told
     from normtune.results.database.store import Store, resolve_url
-    from normtune.tuner.commands import parse_budget
+    from normtune.tuner.checking import api
+    from normtune.tuner.checking.verdict import AMBIGUOUS, STALE
     from normtune.tuner.machine.interrupts import terminable
+    from normtune.tuner.sweep.command import parse_budget
 
     seconds = parse_budget(budget) or 0.0
     url = resolve_url(store) if store is not None else None
@@ -134,8 +134,8 @@ def _end(unusable: list[NormtuneError], code: int) -> None:
 
 def _report(path: Path, found: "DeviceCheck") -> None:
     """Print what a check on a device found."""
-    from normtune.heuristics.checking.report import counts_line, verdict_lines
     from normtune.kernels.tablefile.locate import told
+    from normtune.tuner.checking.report import counts_line, verdict_lines
 
     for line in verdict_lines(told(path), found.device.label, found.functions):
         say(line)

@@ -15,15 +15,20 @@ the next larger number of rows: less work in the same launch takes no longer. A 
 printed figure is the most that the function can lose.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.fitted.options import MOST_LEAVES
-from normtune.heuristics.regret.best_times import BestTimes
+from normtune.heuristics.fitting.case import Case
+from normtune.heuristics.fitting.figures import Cost, of_tree
+from normtune.heuristics.fitting.function import figures_of, least_measured
+from normtune.heuristics.fitting.options import MOST_LEAVES
+from normtune.heuristics.fitting.result import Function, Shared
+from normtune.heuristics.fitting.sharing import extra
+from normtune.heuristics.regret.best_times import BestTimes, best_times
 from normtune.heuristics.regret.fixed_log import micrologs
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
@@ -32,32 +37,20 @@ from normtune.heuristics.solver.cross_validation import FEW_FOLDS, Validated, va
 from normtune.heuristics.solver.grid import Axis
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.solver.strips import Strips
-from normtune.kernels.problem import Problem
-from normtune.kernels.tablefile.tree import Tree
+from normtune.kernels.problem import Problem, batch_invariant_key, split_key
+from normtune.kernels.tablefile.tree import Tree, leaves
+
+if TYPE_CHECKING:
+    from normtune.results.evidence import Evidence
 
 # Millionths: leaves that together gain less than a tenth of a percent are dropped.
+LIMITS = " of hidden, then rows, with one order of a row's sum a hidden size"
 TOLERANCE = 1000
 # Millionths: 2.7 times. A class is a compromise, and the mean alone would trade few rows for many: with one config for
 # all rows at hidden 96 of the H200's backward in bfloat16 it took one that loses 27 times at 262144 rows. Of a size at
 # which no class stays within the cap, the least that a class loses at worst is the cap.
 CAP = 1_000_000
 _NEVER = np.iinfo(np.int64).max
-
-
-class Cost(NamedTuple):
-    """Cost of a batch-invariant function against the usual one.
-
-    Attributes:
-        mean: weighted mean over the problems, millionths of a logarithm; as a slowdown it is the geometric mean.
-        worst: largest cost on one problem.
-        problems: number of problems compared.
-        bounded: number of them with a bound, because the config was not timed there.
-    """
-
-    mean: int
-    worst: int
-    problems: int
-    bounded: int
 
 
 class Invariant(NamedTuple):
@@ -194,3 +187,74 @@ def _broken(matrix: TimingMatrix, failed: NDArray[np.bool_], legality: Legality)
         failed_launches = {launches[column] for column in np.flatnonzero(failed[index]).tolist()} - {None}
         broken[index] |= [launch in failed_launches for launch in launches]
     return broken
+
+
+# End of the sentence that names the trees compared.
+
+
+def invariant_functions(
+    evidence: "Evidence",
+    cases: Sequence[Case],
+    functions: Sequence[Function],
+    shared: Sequence[Shared],
+    notes: list[str],
+) -> tuple[list[Function], list[Shared]]:
+    """The batch-invariant functions, and the variants and dtypes that share them.
+
+    Args:
+        evidence: the source of the matrices.
+        cases: of the operator.
+        functions: of the operator, which depend on rows.
+        shared: variants and dtypes of the operator that take one of these.
+        notes: extended if there is no such function.
+    """
+    by_key = {(case.matrix.key, case.matrix.dtype): case for case in cases}
+    invariant: list[Function] = []
+    takers: list[Shared] = []
+    for function in functions:
+        case = by_key[function.key, function.dtype].serving(function.dtypes, True)
+        times = best_times(evidence, case.matrix)
+        fitted = fit_batch_invariant(case.matrix, times, case.legality, function.tree, case.options.leaves)
+        key = batch_invariant_key(function.key)
+        if fitted is None:
+            notes.append(
+                f"at some hidden size no configs of {function.key} {function.dtype} that sum a row in one order were "
+                f"measured for all numbers of rows: no {key}"
+            )
+            continue
+        optimum = least_measured(fitted.matrix, fitted.strips, leaves(fitted.tree))
+        if optimum is None:
+            raise AssertionError("where there is a tree there is a best one")
+        validated = fitted.validated()
+        figures = figures_of(fitted.matrix, fitted.tree, optimum)._replace(
+            limits=LIMITS,
+            cross_validated=validated.inside(1),
+            plain_validated=validated.plain_inside(1),
+        )
+        variant = split_key(key)[1]
+        invariant.append(
+            Function(
+                function.operator, variant, function.dtype, fitted.tree, function.dtypes, figures, beside=fitted.cost
+            )
+        )
+        for taker in shared:
+            if taker.donor == (function.key, function.dtype):
+                takers += _taker(evidence, by_key[taker.key, taker.dtype], invariant[-1])
+    return invariant, takers
+
+
+def _taker(evidence: "Evidence", case: Case, donor: Function) -> list[Shared]:
+    """Loss of a variant or dtype that shares a function; empty if its configs have no time."""
+    matrix = case.matrix
+    times = best_times(evidence, matrix)
+    legality = Legality(case.spec, case.legality.target, (matrix.dtype,), (matrix.variant,))
+    filled = bounded(matrix, times, legality)
+    own = fit_batch_invariant(matrix, times, legality, donor.tree, donor.figures.leaves)
+    if own is None or of_tree(filled, donor.tree) is None:
+        return []
+    optimum = least_measured(filled, own.strips, leaves(own.tree))
+    if optimum is None:
+        raise AssertionError("where there is a tree there is a best one")
+    figures = figures_of(filled, donor.tree, optimum)
+    key = batch_invariant_key(matrix.key)
+    return [Shared(key, matrix.dtype, (donor.key, donor.dtype), extra(filled, donor.tree, own.tree), figures)]

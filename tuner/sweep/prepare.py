@@ -15,12 +15,12 @@ from normtune.tuner.device.identity import is_other_code, renew
 from normtune.tuner.device.recompiled import Recompiled, recompiled
 from normtune.tuner.plan.plan import Plan, Task, advice
 from normtune.tuner.plan.resume import Stored, known, stale_plan
-from normtune.tuner.refining import Refining
-from normtune.tuner.request import Request, Wanted
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.control import ControlSample, WithControl
 from normtune.tuner.search.protocol import Known, Search, Strategy
 from normtune.tuner.search.refine import Refine
+from normtune.tuner.sweep.refine import Refining
+from normtune.tuner.sweep.request import Request, Wanted
 
 
 class Ready(NamedTuple):

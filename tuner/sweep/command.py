@@ -22,11 +22,6 @@ from normtune.tuner.machine.interrupts import terminable
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(sweep)
-
-
 def sweep(
     device: Annotated[
         str | None,
@@ -174,10 +169,10 @@ def sweep(
     Each problem is committed when it is done: after Ctrl-C, a kill or the end of its budget, the same command resumes.
     """
     begun = time.monotonic()
-    from normtune.tuner.api import run
-    from normtune.tuner.progress import face_of
-    from normtune.tuner.report import fruitless_line
-    from normtune.tuner.request import Request
+    from normtune.tuner.sweep.api import run
+    from normtune.tuner.sweep.progress import face_of
+    from normtune.tuner.sweep.report import fruitless_line
+    from normtune.tuner.sweep.request import Request
 
     request = Request(
         device=device,

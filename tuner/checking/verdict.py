@@ -49,12 +49,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from normtune.heuristics.checking.shapes import MATTERS
-from normtune.heuristics.checking.subject import Checked, Promise
 from normtune.heuristics.regret.effects import Level, Samples, block_of, levels
 from normtune.heuristics.regret.fixed_log import MILLION, percent
 from normtune.kernels.config import Config
 from normtune.results.statistics import halves, summary
+from normtune.tuner.checking.shapes import MATTERS
+from normtune.tuner.checking.subject import Checked, Promise
 
 OK, AMBIGUOUS, STALE, UNMEASURED = "OK", "AMBIGUOUS", "STALE", "NOT MEASURED"
 # Error rates: of a false STALE per table, and of a false OK per function.

@@ -6,7 +6,7 @@ In: measurements and options. Out: a line, or None if the refit is done before a
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from normtune.heuristics.fitted.options import FitOptions
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.kernels.problem import join_key
 from normtune.kernels.tablefile.header import Known
 

@@ -1,1 +1,0 @@
-"""What a fit is asked for and what it gives: options, baseline, functions, figures, and the module as code."""
