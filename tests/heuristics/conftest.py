@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from normtune.heuristics.api import installing
-from normtune.heuristics.tablefile import locate
 from normtune.kernels import operator as door
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
@@ -17,9 +16,9 @@ from normtune.kernels.problem import Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS, Target
 from normtune.kernels.tiles.launch import Launch
-from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run
+from normtune.tests.results.stores import record
 
 DEVICE = Device("Test GPU", "sm_90", 132, 60 << 20, 100 << 30, "GPU-1", "570.1")
 RUN = Run("run1", DEVICE, {"triton": "3.6.0", "torch": "2.11.0"}, "2026-11-20T10:00:00", {})
@@ -139,14 +138,16 @@ def evidence(spec: OperatorSpec) -> Evidence:
 
 
 @pytest.fixture
-def store(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The path of a store with measurements of `toy` on `SHAPES`; what is installed goes to a folder of the test."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, one of the test; what is installed goes to one beside it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    for name in ("NORMTUNE_STORE", locate.VARIABLE, "FORCE_COLOR", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-    path = tmp_path / "measured.db"
-    with Store.open(f"sqlite:///{path}") as opened:
-        opened.begin_run(run)
-        opened.add(measure(penalty, SHAPES, fingerprint=fingerprint(spec)))
+    return tmp_path
+
+
+@pytest.fixture
+def store(measure, penalty, run, spec, here: Path) -> str:
+    """The path of a store with measurements of `toy` on `SHAPES`."""
+    path = here / "measured.db"
+    record(f"sqlite:///{path}", run, measure(penalty, SHAPES, fingerprint=fingerprint(spec)))
     return str(path)

@@ -7,9 +7,8 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from normtune import cli
 from normtune.benchmarks import planted, staleness
 from normtune.benchmarks.replays import Replay, own_table
 from normtune.errors import Terminated
@@ -26,6 +25,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.exchange.recording import load_recording
+from normtune.tests.commands import main
 from normtune.tuner.device.open import Outcome
 from normtune.tuner.recheck import Recheck
 
@@ -34,14 +34,13 @@ REPLAY = "replay:nvidia-h200"
 
 
 def check(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, ["check", *map(str, arguments)])
+    return main("check", *arguments)
 
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The shipped table, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("NORMTUNE_STORE", raising=False)
     return Path(shutil.copy(H200, tmp_path / "heuristics.py"))
 
 

@@ -18,14 +18,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.checking import subject
-from normtune.heuristics.commands.fit import register
 from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting import pipeline
@@ -33,13 +31,13 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint
-from normtune.results.commands import app as data_app
-from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import TimedCode
 from normtune.results.terminal import say
+from normtune.tests.commands import invoke
+from normtune.tests.results.stores import merge
 
 SHAPES = [(rows, hidden) for rows in (1, 4096) for hidden in (64, 4096)]
 # What an example may take, however busy the machine is.
@@ -165,9 +163,7 @@ def plain(text: str) -> None:
 
 def checked(*arguments: str) -> Result:
     """What `check` says: nothing else than lines, and no other error than those that are meant."""
-    app = typer.Typer()
-    register(app)
-    done = CliRunner().invoke(app, ["check", *arguments])
+    done = invoke("check", *arguments)
     assert done.exception is None or isinstance(done.exception, SystemExit | NormtuneError), repr(done.exception)
     plain(done.output)
     assert len(done.output) < 100_000
@@ -409,9 +405,8 @@ def test_damaged_parquet(measured: Evidence, examples: int, tmp_path_factory: py
             return "refused"
         store = outside / "store.db"
         store.unlink(missing_ok=True)
-        with Store.open(f"sqlite:///{store}") as opened:
-            opened.merge(found)
-        done = CliRunner().invoke(data_app, ["list", "--store", str(store)])
+        merge(f"sqlite:///{store}", found)
+        done = invoke("data", "list", "--store", store)
         assert done.exception is None or isinstance(done.exception, NormtuneError), repr(done.exception)
         plain(done.output)
         with suppress(NormtuneError):

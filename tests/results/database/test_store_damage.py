@@ -16,6 +16,7 @@ from normtune.results.database import schema
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.records import TimedCode
+from normtune.tests.results.stores import loaded, merge
 
 # Adds a problem at a time, as a sweep does, in a process that can write files of so many bytes.
 FILLS_THE_DISK = """
@@ -61,8 +62,7 @@ def many(make, make_run) -> Evidence:
 
 def test_flipped_bits_and_lost_ends_are_told_and_never_a_traceback(many, tmp_path):
     path = tmp_path / "store.db"
-    with Store.open(f"sqlite:///{path}") as store:
-        store.merge(many)
+    merge(f"sqlite:///{path}", many)
     good = path.read_bytes()
     draw = random.Random(7)
     told = set()
@@ -104,8 +104,7 @@ def test_two_processes_fill_one_store_at_once(tmp_path):
     command = [sys.executable, "-c", FILLS_THE_DISK.replace("range(1, 200)", "range(1, 40)"), str(1 << 30), str(path)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
     assert [one.communicate()[0] for one in both] == ["", ""]
-    with Store.open(f"sqlite:///{path}", create=False) as store:
-        assert len(store.load().frame) == 32 * 39
+    assert len(loaded(f"sqlite:///{path}").frame) == 32 * 39
 
 
 @pytest.fixture
@@ -131,13 +130,11 @@ def only_read(folder: Path) -> None:
 
 def test_a_store_in_a_folder_that_is_only_read_is_read(archived, varied):
     path = archived / "50% #1?.db"
-    with Store.open(f"sqlite:///{archived}/store.db") as store:
-        store.merge(varied)
+    merge(f"sqlite:///{archived}/store.db", varied)
     (archived / "store.db").rename(path)
     only_read(archived)
     url = f"sqlite:///{str(path).replace('%', '%25').replace('?', '%3F')}"
-    with Store.open(url, create=False) as store:
-        assert store.load().digest() == varied.digest()
+    assert loaded(url).digest() == varied.digest()
     assert os.listdir(archived) == [path.name]
     with pytest.raises(NormtuneError, match="cannot be opened for writing"):
         Store.open(url)
@@ -197,8 +194,7 @@ def test_a_store_with_a_trigger_is_read_and_not_written(stored, varied):
         NormtuneError, match=r"has a trigger, 'slow', which normtune never makes: `normtune data export`"
     ):
         Store.open(f"sqlite:///{stored}")
-    with Store.open(f"sqlite:///{stored}", create=False) as store:
-        assert store.load().digest() == varied.digest()
+    assert loaded(f"sqlite:///{stored}").digest() == varied.digest()
 
 
 @pytest.mark.parametrize(
@@ -250,8 +246,7 @@ def test_a_flipped_bit_costs_its_measurement_and_is_told(many, tmp_path, column)
     draw = random.Random(column)
     for _ in range(10):
         path.unlink(missing_ok=True)
-        with Store.open(f"sqlite:///{path}") as store:
-            store.merge(many)
+        merge(f"sqlite:///{path}", many)
         flip(path, column, draw)
         with Store.open(f"sqlite:///{path}", create=False) as store:
             assert len(store.load().frame) == len(many.frame) - 1
@@ -262,8 +257,7 @@ def test_a_flipped_bit_costs_its_measurement_and_is_told(many, tmp_path, column)
 
 def test_a_flipped_bit_in_a_shape_or_a_config_costs_what_was_measured_there(many, tmp_path):
     path = tmp_path / "store.db"
-    with Store.open(f"sqlite:///{path}") as store:
-        store.merge(many)
+    merge(f"sqlite:///{path}", many)
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE problem SET rows = rows + 1024 WHERE rows = 20")
         connection.execute("UPDATE config SET config = replace(config, 'row', 'rov')")
@@ -288,8 +282,7 @@ def test_a_store_of_an_older_version_is_read_as_it_is_and_altered_to_be_written(
     many, tmp_path, make, make_run, version
 ):
     path = tmp_path / "store.db"
-    with Store.open(f"sqlite:///{path}") as store:
-        store.merge(many)
+    merge(f"sqlite:///{path}", many)
     of_version(version, path)
     before = path.read_bytes()
     with Store.open(f"sqlite:///{path}", create=False) as store:

@@ -1,0 +1,27 @@
+"""Stores that tests fill and read, each in a line."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
+from normtune.results.records import Measurement, Run
+
+
+def merge(place: str | Path, *evidence: Evidence) -> int:
+    """Merge evidence into a store, which is made where there is none; how many measurements were new."""
+    with Store.open(place) as store:
+        return sum(store.merge(one) for one in evidence)
+
+
+def record(place: str | Path, run: Run, items: Iterable[Measurement] = ()) -> None:
+    """Add measurements of a run to a store, as a sweep does."""
+    with Store.open(place) as store:
+        store.begin_run(run)
+        store.add(list(items))
+
+
+def loaded(place: str | Path, regime: str | None = "cold") -> Evidence:
+    """The measurements of a store that exists."""
+    with Store.open(place, create=False) as store:
+        return store.load(regime=regime)
