@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from normtune.heuristics.api import installing
+from normtune.heuristics.regret.legality import Legality
 from normtune.kernels import operator as door
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
@@ -17,7 +18,9 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS, Target
 from normtune.kernels.tiles.launch import Launch
 from normtune.results.evidence import Evidence
+from normtune.results.exchange import recording
 from normtune.results.records import Device, Measurement, Run
+from normtune.tests.heuristics.made_up import SHAPES
 from normtune.tests.results.stores import record
 
 DEVICE = Device("Test GPU", "sm_90", 132, 60 << 20, 100 << 30, "GPU-1", "570.1")
@@ -27,7 +30,6 @@ CONFIGS = (
     *(RMSNormConfig("block_row", rows, warps) for rows in (4, 16) for warps in (1, 4)),
 )
 
-SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 
 Law = Callable[[RMSNormConfig, Problem], float]
 
@@ -133,8 +135,25 @@ def run() -> Run:
 @pytest.fixture
 def evidence(spec: OperatorSpec) -> Evidence:
     """`toy` in bfloat16 on a grid with a hole, with three regimes."""
-    shapes = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
-    return Evidence.from_measurements(_measure(_penalty, shapes[:-1]), [RUN])
+    return Evidence.from_measurements(_measure(_penalty, SHAPES[:-1]), [RUN])
+
+
+@pytest.fixture
+def legality(spec: OperatorSpec) -> Legality:
+    """What is legal for `toy` in bfloat16."""
+    return Legality(spec, TARGETS["sm_90"], ("bfloat16",), ("",))
+
+
+@pytest.fixture
+def record_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[Evidence], Evidence]:
+    """Lets evidence be the one recording, `test-gpu`."""
+
+    def put(evidence: Evidence) -> Evidence:
+        monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
+        monkeypatch.setattr(recording, "load_recording", lambda name, *_, **__: {"test-gpu": evidence}[name])
+        return evidence
+
+    return put
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from normtune.heuristics.checking.session import Course, Question
 from normtune.heuristics.checking.verdict import AMBIGUOUS, OK, promises_too_much
 from normtune.heuristics.rules import liger
 from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import body_hash, parse
+from normtune.heuristics.tablefile.header import parse
 from normtune.heuristics.tablefile.tree import choose, configs_of
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -26,6 +26,7 @@ from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.exchange.recording import load_recording
 from normtune.tests.commands import main
+from normtune.tests.heuristics.made_up import rehashed
 from normtune.tuner.device.open import Outcome
 from normtune.tuner.recheck import Recheck
 
@@ -46,23 +47,21 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def rewritten(table: Path, *, thresholds: float = 1, **header: object) -> Path:
     """The table with its thresholds scaled and its header changed, as if it had been fitted so."""
-    known, body = parse(table.read_text(), "table")
 
     def scaled(found: re.Match[str]) -> str:
         return f"{found[1]}{max(1, round(int(found[2]) * thresholds))}:"
 
-    body = re.sub(r"(    if (?:rows >=|hidden <=) )(\d+):", scaled, body)
-    table.write_text(f"{known._replace(body=body_hash(body), **header).text()}\n{body}")  # type: ignore[arg-type]
+    changed = re.sub(r"(    if (?:rows >=|hidden <=) )(\d+):", scaled, table.read_text())
+    table.write_text(rehashed(changed, **header))
     return table
 
 
 def shared(table: Path) -> Path:
     """The table, in which float16 forward has the function of bfloat16."""
-    known, body = parse(table.read_text(), "table")
     entry = '("rms_norm_forward", "float16"): '
-    body, changed = re.subn(re.escape(entry) + r"\w+,", f"{entry}rms_norm_forward_bfloat16,", body)
+    text, changed = re.subn(re.escape(entry) + r"\w+,", f"{entry}rms_norm_forward_bfloat16,", table.read_text())
     assert changed == 1
-    table.write_text(f"{known._replace(body=body_hash(body)).text()}\n{body}")
+    table.write_text(rehashed(text))
     return table
 
 

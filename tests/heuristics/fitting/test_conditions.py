@@ -13,9 +13,9 @@ from normtune.heuristics.tablefile.parse import trees
 from normtune.heuristics.tablefile.tree import choose, distinct, leaves
 from normtune.kernels.fingerprint import fingerprint
 from normtune.tests.commands import invoke, refused, succeed
+from normtune.tests.heuristics.made_up import SHAPES, rehashed
 from normtune.tests.results.stores import record
 
-SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 KEY = ("toy", "bfloat16")
 
 
@@ -205,9 +205,7 @@ def test_a_fit_over_the_table_it_wrote_changes_nothing(store: str, options: tupl
 
 def edited(change: Callable[[str], str]) -> None:
     """Change the table by hand, and mend its hash, as a merge of two might."""
-    text = change(Path("table.py").read_text())
-    header, body = parse(text, "table.py")
-    Path("table.py").write_text(f"{header._replace(body=body_hash(body)).text()}\n{body}")
+    Path("table.py").write_text(rehashed(change(Path("table.py").read_text())))
 
 
 @pytest.fixture
@@ -272,8 +270,7 @@ def test_a_table_within_the_tie_is_judged_and_one_that_loses_more_is_refused(sto
     text = Path("table.py").read_text()
     assert "Replaced" not in text
     bad = text.replace("# Format:", "# Replaced: by somebody\n# Format:", 1).replace("hidden <= 512", "hidden <= 2048")
-    header, body = parse(bad, "table.py")
-    Path("table.py").write_text(f"{header._replace(body=body_hash(body)).text()}\n{body}")
+    Path("table.py").write_text(rehashed(bad))
     assert "toy bfloat16 loses more than its tie over the best tree" in failed()
 
 

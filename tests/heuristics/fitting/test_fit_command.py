@@ -1,15 +1,11 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from normtune.heuristics.tablefile import locate
 from normtune.results.evidence import Evidence
-from normtune.results.exchange import recording
 from normtune.tests.commands import invoke, refused, succeed
+from normtune.tests.heuristics.made_up import SHAPES
 from normtune.tests.results.stores import loaded, record
-
-SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 
 
 def test_without_a_place_nothing_is_written_and_three_ways_are_named(store: str, tmp_path: Path) -> None:
@@ -53,10 +49,8 @@ def test_install_puts_the_table_where_its_gpu_finds_it(store: str) -> None:
     assert found.table.header.regenerate == "normtune fit --store ../../../measured.db --leaves 3 --install"
 
 
-def test_a_table_of_a_recording_passes_check(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    evidence = loaded(f"sqlite:///{store}")
-    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
-    monkeypatch.setattr(recording, "load_recording", lambda name, *_: evidence)
+def test_a_table_of_a_recording_passes_check(store: str, record_as) -> None:
+    record_as(loaded(f"sqlite:///{store}"))
     succeed("fit", "--recording", "test-gpu", "--out", "table.py")
     assert "table.py: OK" in succeed("check", "table.py", "--strict")
     edited = Path("table.py").read_text().replace("hidden <= 512", "hidden <= 640")

@@ -22,9 +22,8 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.records import Measurement
 from normtune.tests.commands import refused, succeed
+from normtune.tests.heuristics.made_up import SHAPES
 from normtune.tests.results.stores import loaded, record
-
-SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 
 
 def write_table(store: str, leaves: int, path: str) -> None:

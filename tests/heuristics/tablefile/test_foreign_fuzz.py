@@ -32,7 +32,6 @@ from normtune.heuristics.tablefile import locate
 from normtune.heuristics.tablefile.header import body_hash, parse
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results.evidence import Evidence
-from normtune.results.exchange import recording
 from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import TimedCode
 from normtune.results.terminal import say
@@ -174,15 +173,12 @@ def checked(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def measured(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evidence:
+def measured(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_as) -> Evidence:
     """Measurements of `toy` as a recording, in a folder without files; nothing is fitted again."""
     monkeypatch.chdir(tmp_path)
     items = measure(penalty, SHAPES, fingerprint=fingerprint(spec))
     coded = [item._replace(code=TimedCode(b"launch", b"code")) for item in items]
-    found = Evidence.from_measurements(coded, [run])
-    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
-    monkeypatch.setattr(recording, "load_recording", lambda name, *_: found)
-    return found
+    return record_as(Evidence.from_measurements(coded, [run]))
 
 
 @pytest.fixture

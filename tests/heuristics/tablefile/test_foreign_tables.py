@@ -13,12 +13,12 @@ from normtune.heuristics.fitted.emit import module_text
 from normtune.heuristics.fitted.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.tablefile import locate
-from normtune.heuristics.tablefile.header import body_hash, parse
+from normtune.heuristics.tablefile.header import parse
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results.evidence import Evidence
-from normtune.results.exchange import recording
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.tests.commands import invoke, one_line, refused, succeed
+from normtune.tests.heuristics.made_up import rehashed
 from normtune.tests.results.stores import record
 
 ESCAPE = "\x1b[2J\x1b]0;x\x07"
@@ -45,10 +45,9 @@ def measured(measure, penalty, run, spec) -> Evidence:
 
 
 @pytest.fixture
-def table(measured: Evidence, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def table(measured: Evidence, folder: Path, record_as) -> Path:
     """A table of a recording, in `folder`."""
-    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
-    monkeypatch.setattr(recording, "load_recording", lambda *_: measured)
+    record_as(measured)
     path = folder / "table.py"
     command = "normtune fit --recording test-gpu --leaves 2 --out table.py"
     path.write_text(module_text(fit(measured, FitOptions(leaves=2)), command))
@@ -81,8 +80,7 @@ def test_a_header_has_printable_ascii_only(table: Path, name: str, odd: str) -> 
 
 def test_names_in_the_code_reach_no_terminal(table: Path) -> None:
     text = table.read_text().replace('("toy", "bfloat16")', '("to\\x1b[2Jy", "bfloat16")')
-    header, body = parse(text, "table")
-    table.write_text(f"{header._replace(body=body_hash(body)).text()}\n{body}")
+    table.write_text(rehashed(text))
     shown = invoke("check", "--quick", table).output
     assert "to\N{REPLACEMENT CHARACTER}[2Jy bfloat16 is not registered here" in shown
     assert is_plain(shown)
@@ -289,10 +287,9 @@ def test_quick_and_device_exclude_each_other(table: Path) -> None:
 
 
 def test_what_is_printed_of_a_table_has_an_end(table: Path) -> None:
-    header, body = parse(table.read_text(), "table")
     entries = "".join(f'    ("other{number}", "bfloat16"): toy_bfloat16,\n' for number in range(2000))
-    body = re.sub(r"(= \{\n)(    \(\"toy)", lambda match: match[1] + entries + match[2], body)
-    table.write_text(f"{header._replace(body=body_hash(body), software='x' * 9999).text()}\n{body}")
+    text = re.sub(r"(= \{\n)(    \(\"toy)", lambda match: match[1] + entries + match[2], table.read_text())
+    table.write_text(rehashed(text, software="x" * 9999))
     done = invoke("check", table)
     assert "more of this kind" in done.output
     assert len(done.output) < 50_000
