@@ -1,6 +1,8 @@
-"""Stores that tests fill and read, each in a line."""
+"""Stores that tests fill, read and damage, each in a line."""
 
-from collections.abc import Iterable
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from normtune.results.database.store import Store
@@ -25,3 +27,10 @@ def loaded(place: str | Path, regime: str | None = "cold") -> Evidence:
     """The measurements of a store that exists."""
     with Store.open(place, create=False) as store:
         return store.load(regime=regime)
+
+
+def alter(path: str | Path, *statements: str, values: Sequence[object] = ()) -> None:
+    """Change the file of a SQLite store behind its back."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement, values).fetchall()

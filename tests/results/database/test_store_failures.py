@@ -15,7 +15,7 @@ from normtune.results.database import connect
 from normtune.results.database.store import Store, resolve_url
 from normtune.results.database.url import parse
 from normtune.tests.commands import one_line
-from normtune.tests.results.stores import loaded, merge, record
+from normtune.tests.results.stores import alter, loaded, merge, record
 
 
 @pytest.fixture
@@ -59,10 +59,8 @@ def test_a_file_that_is_no_database(tmp_path, create):
 
 @pytest.mark.parametrize("create", [True, False])
 def test_a_store_of_a_newer_schema(stored, create):
-    with sqlite3.connect(stored) as connection:
-        connection.execute("UPDATE normtune_schema SET version = 99")
-        connection.execute("PRAGMA journal_mode = DELETE").fetchone()
-    connection.close()
+    alter(stored, "UPDATE normtune_schema SET version = 99")
+    alter(stored, "PRAGMA journal_mode = DELETE")
     before = stored.read_bytes()
     refused(f"sqlite:///{stored}", "schema 99, this normtune knows 3: update normtune", create)
     assert stored.read_bytes() == before
@@ -71,25 +69,19 @@ def test_a_store_of_a_newer_schema(stored, create):
 @pytest.mark.parametrize("create", [True, False])
 def test_a_database_of_another_program(tmp_path, create):
     path = tmp_path / "other.db"
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE customers (name TEXT)")
-    connection.close()
+    alter(path, "CREATE TABLE customers (name TEXT)")
     before = path.read_bytes()
     refused(f"sqlite:///{path}", "of another program .*'customers'", create)
     assert path.read_bytes() == before
 
 
 def test_a_store_that_lacks_a_table(stored):
-    with sqlite3.connect(stored) as connection:
-        connection.execute("DROP TABLE measurement")
-    connection.close()
+    alter(stored, "DROP TABLE measurement")
     refused(f"sqlite:///{stored}", "damaged .*'measurement'")
 
 
 def test_a_store_with_foreign_values(stored):
-    with sqlite3.connect(stored) as connection:
-        connection.execute("UPDATE measurement SET samples = x'00', checksum = NULL WHERE status = 'ok'")
-    connection.close()
+    alter(stored, "UPDATE measurement SET samples = x'00', checksum = NULL WHERE status = 'ok'")
     with Store.open(f"sqlite:///{stored}") as store, pytest.raises(NormtuneError, match="samples are cut off"):
         store.load()
 
