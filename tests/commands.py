@@ -49,7 +49,7 @@ def refused(*arguments: object, kind: type[NormtuneError] = UsageError) -> str:
 
 
 @contextmanager
-def one_line(kind: type[Exception], match: str = "", most: int = 10_000) -> Iterator[pytest.ExceptionInfo[Exception]]:
+def one_line(kind: type[Exception], match: str | None = None, most: int = 10_000) -> Iterator[Any]:
     """Expects an error whose text is one line of at most so many characters and matches."""
     with pytest.raises(kind, match=match) as caught:
         yield caught
