@@ -20,6 +20,10 @@ settings.register_profile("random", print_blob=True, **SLOW_MACHINE)
 settings.register_profile("same", derandomize=True, **SLOW_MACHINE)
 settings.load_profile("same")
 
+# Tests know no store, table or terminal of the machine on which they run.
+for name in ("NORMTUNE_STORE", "NORMTUNE_TABLE", "FORCE_COLOR", "COLUMNS"):
+    os.environ.pop(name, None)
+
 # A shell that starts the tests in the background lets them, and all that they start, ignore it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.writing import installing
 from normtune.kernels import operator as door
 from normtune.kernels.config import Config
@@ -14,12 +15,13 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import Flag, IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target
 from normtune.kernels.tiles.launch import Launch
-from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
+from normtune.results.exchange import recording
 from normtune.results.records import Device, Measurement, Run
+from normtune.tests.heuristics.made_up import SHAPES
+from normtune.tests.results.stores import record
 
 DEVICE = Device("Test GPU", "sm_90", 132, 60 << 20, 100 << 30, "GPU-1", "570.1")
 RUN = Run("run1", DEVICE, {"triton": "3.6.0", "torch": "2.11.0"}, "2026-11-20T10:00:00", {})
@@ -28,7 +30,6 @@ CONFIGS = (
     *(RMSNormConfig("block_row", rows, warps) for rows in (4, 16) for warps in (1, 4)),
 )
 
-SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 
 Law = Callable[[RMSNormConfig, Problem], float]
 
@@ -134,19 +135,38 @@ def run() -> Run:
 @pytest.fixture
 def evidence(spec: OperatorSpec) -> Evidence:
     """`toy` in bfloat16 on a grid with a hole, with three regimes."""
-    shapes = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
-    return Evidence.from_measurements(_measure(_penalty, shapes[:-1]), [RUN])
+    return Evidence.from_measurements(_measure(_penalty, SHAPES[:-1]), [RUN])
 
 
 @pytest.fixture
-def store(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The path of a store with measurements of `toy` on `SHAPES`; what is installed goes to a folder of the test."""
+def legality(spec: OperatorSpec) -> Legality:
+    """What is legal for `toy` in bfloat16."""
+    return Legality(spec, TARGETS["sm_90"], ("bfloat16",), ("",))
+
+
+@pytest.fixture
+def record_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[Evidence], Evidence]:
+    """Lets evidence be the one recording, `test-gpu`."""
+
+    def put(evidence: Evidence) -> Evidence:
+        monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
+        monkeypatch.setattr(recording, "load_recording", lambda name, *_, **__: {"test-gpu": evidence}[name])
+        return evidence
+
+    return put
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, one of the test; what is installed goes to one beside it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    for name in ("NORMTUNE_STORE", locate.VARIABLE, "FORCE_COLOR", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-    path = tmp_path / "measured.db"
-    with Store.open(f"sqlite:///{path}") as opened:
-        opened.begin_run(run)
-        opened.add(measure(penalty, SHAPES, fingerprint=fingerprint(spec)))
+    return tmp_path
+
+
+@pytest.fixture
+def store(measure, penalty, run, spec, here: Path) -> str:
+    """The path of a store with measurements of `toy` on `SHAPES`."""
+    path = here / "measured.db"
+    record(f"sqlite:///{path}", run, measure(penalty, SHAPES, fingerprint=fingerprint(spec)))
     return str(path)

@@ -3,12 +3,13 @@
 import io
 import os
 import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from normtune.tests.commands import python
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -32,14 +33,7 @@ def run() -> Run:
 
     def run_python(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
         kept = {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR") if name in os.environ}
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=cwd,
-            env=kept | environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        return python(*arguments, cwd=cwd, env=kept | environment)
 
     return run_python
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from normtune import cli
 from normtune.errors import NormtuneError, UsageError
+from normtune.tests.commands import python
 
 
 def ends(monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> int:
@@ -79,9 +80,7 @@ def test_a_sweep_with_too_few_files_is_one_line(tmp_path: Path, files: int) -> N
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))"
     code = f"{limit}; from normtune import cli; cli.main()"
     command = ["sweep", "--effort", "quick", "--device", "replay:nvidia-h200", "--quiet"]
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code, *command], capture_output=True, text=True, cwd=tmp_path, timeout=120
-    )
+    done = python("-P", "-c", code, *command, cwd=tmp_path)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("normtune: error: too many files are open")

@@ -3,7 +3,6 @@
 import ast
 import os
 import pkgutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -15,6 +14,7 @@ import pytest
 import typer.main
 
 from normtune import cli
+from normtune.tests.commands import python
 
 HEAVY = ("numpy", "optuna", "pandas", "pyarrow", "pynvml", "rich", "scipy", "sqlalchemy", "torch", "triton")
 
@@ -174,7 +174,7 @@ def test_a_sweep_runs_from_a_symbolic_link_alone(run, scratch: Path) -> None:
 
 
 def test_this_environment_is_whole() -> None:
-    done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
+    done = python("-m", "pip", "check")
     assert done.returncode == 0, done.stdout
 
 

@@ -6,10 +6,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import normtune
-from normtune import cli
+from normtune.tests.commands import main
 
 REPLAY = "replay:nvidia-h200"
 RECORDING = {"recording": "nvidia-h200"}
@@ -18,7 +17,7 @@ TABLE = "nvidia-h200"
 
 def printed(*words: str) -> str:
     """What a command prints."""
-    done = CliRunner().invoke(cli.app, list(words))
+    done = main(*words)
     assert done.exit_code == 0, done.output or done.exception
     return done.stdout
 

@@ -13,11 +13,11 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database import schema
-from normtune.results.database.store import Store
 from normtune.results.database.url import parse
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.runs import anonymous
+from normtune.tests.results.stores import merge
 
 DEVICE = Device("NVIDIA H200", "sm_90", 132, 60 << 20, 140 << 30, "GPU-0", "570.1")
 PROBLEM = Problem("rms_norm_forward", 4096, 1024, "bfloat16")
@@ -122,6 +122,5 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def stored(tmp_path, varied):
     """The file of a SQLite store that holds `varied`."""
     path = tmp_path / "store.db"
-    with Store.open(f"sqlite:///{path}") as store:
-        store.merge(varied)
+    merge(f"sqlite:///{path}", varied)
     return path

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import normtune
 from normtune.errors import NormtuneError, UsageError
-from normtune.results.commands import app
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import read_parquet
+from normtune.tests.commands import one_line, succeed
+from normtune.tests.results.stores import merge
 
 
 @pytest.fixture
@@ -21,22 +21,15 @@ def store(varied: Evidence, make, make_run, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(folder)
     monkeypatch.setenv("NORMTUNE_STORE", str(folder / "default.db"))
     warm = make_run(9, protocol={"regime": "warm"})
-    with Store.open(tmp_path / "store.db") as opened:
-        opened.merge(varied)
-        opened.merge(Evidence.from_measurements([make((5, 6), run=warm)], [warm]))
+    merge(tmp_path / "store.db", varied, Evidence.from_measurements([make((5, 6), run=warm)], [warm]))
     return tmp_path / "store.db"
-
-
-def call(*arguments: object) -> str:
-    """What `normtune data` prints."""
-    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert found.exit_code == 0, found.output or found.exception
-    return found.output
 
 
 def test_the_counts_are_those_of_the_command(store: Path) -> None:
     frame = normtune.list_data(store)
-    printed = [" ".join(line.replace("│", " ").split()) for line in call("list", "--store", store).splitlines()]
+    printed = [
+        " ".join(line.replace("│", " ").split()) for line in succeed("data", "list", "--store", store).splitlines()
+    ]
     for row in frame.to_dict("records"):
         numbers = f"{row['problems']} {row['measurements']} {row['runs']}"
         statuses = ", ".join(f"{count} {status}" for status, count in row["statuses"].items())
@@ -57,7 +50,7 @@ def test_an_empty_store_has_no_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.csv"])
 def test_an_export_is_the_file_of_the_command(store: Path, varied: Evidence, name: str) -> None:
-    printed = call("export", "--out", name, "--operator", "rms_norm_forward", "--store", store)
+    printed = succeed("data", "export", "--out", name, "--operator", "rms_norm_forward", "--store", store)
     by_command = Path(name).read_bytes()
     found = normtune.export_data(name, store, operators="rms_norm_forward")
     assert Path(name).read_bytes() == by_command
@@ -71,7 +64,7 @@ def test_an_export_is_the_file_of_the_command(store: Path, varied: Evidence, nam
 
 
 def test_a_recording_is_that_of_the_command(store: Path) -> None:
-    call("export", "--recording", "gpu", "--operator", "rms_norm_backward", "--out", ".", "--store", store)
+    succeed("data", "export", "--recording", "gpu", "--operator", "rms_norm_backward", "--out", ".", "--store", store)
     path = Path("gpu.rms_norm_backward.parquet")
     by_command = path.read_bytes()
     found = normtune.export_recording("gpu", ".", store, operators="rms_norm_backward")
@@ -114,9 +107,8 @@ def test_an_import_adds_what_is_new(store: Path) -> None:
 )
 def test_a_bad_value_is_refused_before_anything_is_written(store: Path, call, says: str) -> None:
     Path("mine.csv").write_text("x\n1\n")
-    with pytest.raises(UsageError, match=says) as error:
+    with one_line(UsageError, says):
         call(store)
-    assert "\n" not in str(error.value)
     assert [path.name for path in Path().iterdir()] == ["mine.csv"] and Path("mine.csv").read_text() == "x\n1\n"
 
 

@@ -1,37 +1,31 @@
 """`normtune data`: output, files and refusals."""
 
-import subprocess
-import sys
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.results.commands import app
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
+from normtune.tests import commands
+from normtune.tests.commands import printed_by
+from normtune.tests.results.stores import loaded, merge
 
 
 @pytest.fixture
 def store(varied, tmp_path):
     url = f"sqlite:///{tmp_path / 'store.db'}"
-    with Store.open(url) as opened:
-        opened.merge(varied)
+    merge(url, varied)
     return url
 
 
 def call(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return commands.invoke("data", *arguments)
 
 
 def refused(told, *arguments, kind=NormtuneError):
-    found = call(*arguments)
-    assert isinstance(found.exception, kind), found
-    assert told in str(found.exception)
-    assert "\n" not in str(found.exception)
+    assert told in commands.refused("data", *arguments, kind=kind)
 
 
 def test_list_counts_by_device_operator_and_dtype(store):
@@ -44,8 +38,7 @@ def test_list_counts_by_device_operator_and_dtype(store):
 
 
 def test_list_of_a_store_without_measurements(tmp_path):
-    with Store.open(f"sqlite:///{tmp_path / 'new.db'}"):
-        pass
+    Store.open(f"sqlite:///{tmp_path / 'new.db'}").close()
     assert "no measurements yet: run `normtune sweep`" in call("list", "--store", tmp_path / "new.db").output
 
 
@@ -54,15 +47,13 @@ def test_export_and_import_carry_everything_once(store, varied, tmp_path):
     assert f"7 measurements of 3 runs, {varied.digest()}" in found.output
     for told in ("7 measurements, 7 new", "7 measurements, 0 new"):
         assert told in call("import", tmp_path / "a.parquet", "--store", tmp_path / "b.db").output
-    with Store.open(f"sqlite:///{tmp_path / 'b.db'}", create=False) as copy:
-        assert copy.load().digest() == varied.digest()
+    assert loaded(f"sqlite:///{tmp_path / 'b.db'}").digest() == varied.digest()
 
 
 def test_export_takes_one_regime_and_tells_of_the_others(store, varied, make, make_run, tmp_path):
     warm, out = make_run(9, protocol={"regime": "warm"}), tmp_path / "a.parquet"
     both = Evidence.from_measurements([*varied.measurements(), make((5, 6), run=warm)], [*varied.runs, warm])
-    with Store.open(store) as opened:
-        assert opened.merge(both) == 1
+    assert merge(store, both) == 1
     found = call("export", "--out", out, "--store", store)
     assert "left out 1 measurements of other regimes (warm): --regime all takes them along" in found.output
     assert read_parquet(out).digest() == varied.digest()
@@ -73,8 +64,7 @@ def test_export_takes_one_regime_and_tells_of_the_others(store, varied, make, ma
     assert "left out" not in call("export", "--out", out, "--store", store, "--regime", "all").output
     assert read_parquet(out).digest() == both.digest()
     call("import", out, "--store", tmp_path / "b.db")
-    with Store.open(f"sqlite:///{tmp_path / 'b.db'}", create=False) as copy:
-        assert copy.load(regime=None).digest() == both.digest()
+    assert loaded(f"sqlite:///{tmp_path / 'b.db'}", regime=None).digest() == both.digest()
     refused("the store has no times of regime eager, but of cold, warm", "export", "--out", out, "--store", store,
             "--regime", "eager")  # fmt: skip
     refused("unknown regime 'hot': expected one of cold, warm, eager", "export", "--out", out, "--store", store,
@@ -124,8 +114,7 @@ FOREIGN = pa.table({"a": [1, 2]})
 def test_export_overwrites_its_own_files_and_no_others(store, make_run, make, tmp_path, name):
     out = tmp_path / name
     one = tmp_path / "one.db"
-    with Store.open(f"sqlite:///{one}") as opened:
-        opened.merge(Evidence.from_measurements([make((5, 6))], [make_run()]))
+    merge(f"sqlite:///{one}", Evidence.from_measurements([make((5, 6))], [make_run()]))
     arguments = ["--recording", "gpu", "--out", tmp_path] if name.startswith("gpu") else ["--out", out]
     contents = [b"", b"device,sms\n1,2\n", b"PAR1", b"\0" * 99]
     pq.write_table(FOREIGN, tmp_path / "foreign")
@@ -161,19 +150,16 @@ def test_an_import_with_one_bad_file_changes_nothing(store, varied, make, make_r
     other = [run._replace(software={"torch": "9"}) for run in varied.runs]
     write_parquet(type(varied)(varied.frame, tuple(other)), bad)
     refused("cannot import", "import", bad, "--store", store)
-    with Store.open(store, create=False) as opened:
-        assert opened.load().digest() == varied.digest()
+    assert loaded(store).digest() == varied.digest()
 
 
 def test_the_commands_import_nothing_heavy():
     heavy = "{'numpy', 'pandas', 'pyarrow', 'sqlalchemy', 'torch', 'triton'}"
     code = f"import sys, normtune.results.commands; print(sorted({heavy} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
+    assert printed_by(code) == "[]\n"
 
 
 def test_results_import_neither_torch_nor_triton():
     modules = "exchange.recording, normtune.results.database.store, normtune.results.statistics"
     code = f"import sys, normtune.results.{modules}; print(sorted({{'torch', 'triton'}} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
+    assert printed_by(code) == "[]\n"

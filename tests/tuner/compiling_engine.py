@@ -2,7 +2,7 @@
 
 import importlib.metadata
 
-from hostile_engine import HostileEngine
+from normtune.tests.tuner.hostile_engine import HostileEngine
 
 
 class CompilingEngine(HostileEngine):

@@ -10,6 +10,8 @@ import pytest
 from normtune.kernels import fingerprint, operator
 from normtune.kernels.rms_norm import forward as forward_kernels
 from normtune.kernels.rms_norm.spec import rms_norm_forward as forward
+from normtune.results.database.store import Store
+from normtune.tests.tuner import benches
 from normtune.tuner.device.bench import WorkerBench
 
 SPEC = """
@@ -41,7 +43,6 @@ class Toy:
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.syspath_prepend(str(tmp_path))
     operator.operators()
     monkeypatch.setattr(operator, "_OPERATORS", dict(operator._OPERATORS))
@@ -52,7 +53,17 @@ def toy(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def opened(monkeypatch):
+def opened():
     """Opens the device that replays `made_up_recording`."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    return lambda: WorkerBench(("made_up_recording", "engine", ()))
+    return lambda: WorkerBench(("normtune.tests.tuner.made_up_recording", "engine", ()))
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(f"sqlite:///{tmp_path}/store.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def small_plan():
+    return benches.small_plan()

@@ -12,11 +12,10 @@ from pathlib import Path
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import COPY
 from normtune.kernels.target import TARGETS
-from normtune.results.records import ROUNDS_PER_BLOCK, Device, Outcome
+from normtune.results.records import ROUNDS_PER_BLOCK, Outcome
+from normtune.tests.tuner.benches import DEVICE
 from normtune.tuner.device.engine import Block, DeviceLostError, Identity, NoMemoryError
 from normtune.tuner.plan.estimate import Speed
-
-DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
 
 
 def hang():

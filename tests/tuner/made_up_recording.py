@@ -13,12 +13,12 @@ from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
-from normtune.results.records import ROUNDS_PER_BLOCK, Device, Measurement, Run
+from normtune.results.records import ROUNDS_PER_BLOCK, Measurement, Run
+from normtune.tests.tuner.benches import DEVICE
 from normtune.tuner.device.replay import ReplayEngine
 from normtune.tuner.plan.plan import Plan, Task, candidates
 
 TARGET = TARGETS["sm_90"]
-DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
 FAST, SLOW, BROKEN, ABSENT = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8))
 CONFIGS = [FAST, SLOW, BROKEN, ABSENT, *(RMSNormConfig("block_row", 2, warps) for warps in (2, 4, 8))]
 PROBLEMS = [

@@ -1,9 +1,19 @@
-"""Faults of a SQLite store's file during a sweep."""
+"""Faults of a SQLite store's file during a sweep, and how much is in it."""
 
 import os
 import shutil
+import sqlite3
 
 from normtune.results.database.store import Store
+
+
+def count(path, where=""):
+    """How many measurements there are, also while a sweep writes."""
+    try:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+            return connection.execute(f"SELECT count(*) FROM measurement {where}").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
 
 
 def removed(path):
@@ -12,8 +22,7 @@ def removed(path):
 
 def replaced(path):
     other = path.with_name("other.db")
-    with Store.open(f"sqlite:///{other}"):
-        pass
+    Store.open(f"sqlite:///{other}").close()
     other.replace(path)
 
 

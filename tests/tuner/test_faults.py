@@ -13,9 +13,7 @@ import pytest
 
 from normtune.results.database.store import Store
 from normtune.results.exchange.parquet_csv import read_parquet
-
-sys.path.insert(0, str(Path(__file__).parent))
-from store_faults import emptied, folder_removed, removed, replaced
+from normtune.tests.tuner.store_faults import emptied, folder_removed, removed, replaced
 
 SWEEP = [sys.executable, "-m", "normtune", "sweep", "--device", "replay:nvidia-h200", "--operator", "rms_norm_forward"]
 SWEEP += ["--rows", "1,4,16,64,256,1024,4096", "--hidden", "256,512,768,1024,2048,4096,8192"]

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -10,20 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from normtune.results.database.store import Store
+from normtune.tests.results.stores import loaded
+from normtune.tests.tuner.store_faults import count
 
-COMMAND = [
-    sys.executable,
-    "-m",
-    "normtune",
-    "sweep",
-    "--device",
-    "replay:nvidia-h200",
-    "--operator",
-    "rms_norm_forward",
-    "--dtype",
-    "bfloat16",
-]
+COMMAND = [sys.executable, "-m", "normtune", "sweep", "--device", "replay:nvidia-h200"]
+COMMAND += ["--operator", "rms_norm_forward", "--dtype", "bfloat16"]
 
 
 def start(folder):
@@ -31,15 +21,6 @@ def start(folder):
     return subprocess.Popen(
         [*COMMAND, "--store", f"{folder}/store.db"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-
-
-def stored(folder):
-    """How many measurements there are."""
-    try:
-        with sqlite3.connect(f"file:{folder}/store.db?mode=ro", uri=True) as connection:
-            return connection.execute("SELECT count(*) FROM measurement").fetchone()[0]
-    except sqlite3.OperationalError:
-        return 0
 
 
 def wait_for(condition, seconds=30):
@@ -58,8 +39,7 @@ def worker_of(sweep):
 
 def cells(folder):
     """What is stored, without run and time of day."""
-    with Store.open(f"sqlite:///{folder}/store.db", create=False) as store:
-        frame = store.load().frame
+    frame = loaded(f"sqlite:///{folder}/store.db").frame
     columns = ["operator", "variant", "dtype", "rows", "hidden", "config", "status", "reason"]
     found = frame[columns].assign(samples=[tuple(samples.tolist()) for samples in frame["samples"]])
     assert not found.duplicated(columns[:6]).any()
@@ -78,7 +58,7 @@ def undisturbed(tmp_path_factory):
 def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path, undisturbed):
     sweep = start(tmp_path)
     for more in (200, 1000):
-        wait_for(lambda wanted=more: stored(tmp_path) > wanted)
+        wait_for(lambda wanted=more: count(tmp_path / "store.db") > wanted)
         os.kill(worker_of(sweep), signal.SIGKILL)
     _, errors = sweep.communicate(timeout=120)
     assert sweep.returncode == 0 and not errors, errors
@@ -95,14 +75,14 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path, undis
 @pytest.mark.one_in(2)
 def test_a_sweep_that_is_ended_goes_on_where_it_was(tmp_path, undisturbed, end, code):
     sweep = start(tmp_path)
-    wait_for(lambda: stored(tmp_path) > 200)
+    wait_for(lambda: count(tmp_path / "store.db") > 200)
     worker = worker_of(sweep)
     sweep.send_signal(getattr(signal, end))
     _, errors = sweep.communicate(timeout=30)
     assert sweep.returncode == code
     assert "Traceback" not in errors and (end == "SIGKILL" or "is stored" in errors), errors
     wait_for(lambda: not Path(f"/proc/{worker}").exists(), 10)
-    assert 200 < stored(tmp_path) < len(undisturbed)
+    assert 200 < count(tmp_path / "store.db") < len(undisturbed)
     again = start(tmp_path)
     _, errors = again.communicate(timeout=120)
     assert again.returncode == 0, errors

@@ -1,8 +1,6 @@
 """What is left to measure is found before a device is opened."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 
@@ -11,23 +9,14 @@ import pytest
 from normtune.kernels.operator import _OPERATORS, operator
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
+from normtune.tests.commands import printed_by
+from normtune.tests.tuner.benches import Heard
 from normtune.tuner.device.identity import OTHER_CODE
 from normtune.tuner.sweep import api
-from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.request import Request, Wanted
 
 SMALL = {"device": "replay:nvidia-h200", "rows": [1, 512], "hidden": [256, 4096]}
 HEAVY = ("torch", "triton", "pandas", "pyarrow", "optuna", "scipy", "rich")
-
-
-class Heard(Silent):
-    """Keeps the lines."""
-
-    def __init__(self):
-        self.lines = []
-
-    def say(self, *lines):
-        self.lines += lines
 
 
 @pytest.fixture
@@ -83,9 +72,7 @@ print(json.dumps([done.exit_code, done.stdout, [name for name in sys.argv[1].spl
 @pytest.mark.long
 def test_nothing_to_do_is_found_without_heavy_libraries(store):
     options = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512", "--hidden", "256,4096")
-    command = [sys.executable, "-c", SCRIPT, ",".join(HEAVY), *options, "--store", str(store)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    code, text, loaded = json.loads(done.stdout)
+    code, text, loaded = json.loads(printed_by(SCRIPT, ",".join(HEAVY), *options, "--store", store))
     assert (code, "nothing to do: all 8 problems" in text, loaded) == (0, True, [])
 
 

@@ -6,13 +6,11 @@ from normtune.errors import NormtuneError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
-from normtune.results.records import Device
+from normtune.tests.tuner.benches import DEVICE, MadeUp
 from normtune.tuner.checking.recheck import recheck
-from normtune.tuner.device.open import Outcome, Phases, SkippedError
+from normtune.tuner.device.open import SkippedError
 from normtune.tuner.plan.plan import plan, problems
-from normtune.tuner.search.rounds import timed
 
-DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
 SHAPES = [(rows, hidden) for hidden in (64, 4096) for rows in (1, 64, 4096)]
 
 
@@ -26,15 +24,14 @@ class Clock:
         return self.now
 
 
-class Bench:
+class Bench(MadeUp):
     """A bench on which a problem takes 10 s; more warps, slower."""
 
-    target, device, software, regime = TARGETS["sm_90"], DEVICE, {"triton": "0.0"}, "cold"
-
-    def __init__(self, clock=None, free_bytes=None, late=(), skipped=(), broken=()):
+    def __init__(self, clock=None, free_bytes=None, late=(), skipped=(), lost=()):
+        super().__init__()
         self.clock, self.free_bytes = clock or Clock(), free_bytes
-        self.late, self.skipped, self.broken = set(late), set(skipped), set(broken)
-        self.measured, self.patience, self.prepared, self.closed = [], [], [], 0
+        self.late, self.skipped, self.lost = set(late), set(skipped), set(lost)
+        self.patience, self.prepared, self.closed = [], [], 0
 
     def prepare(self, tasks, told=None):
         self.prepared.append([task.problem for task in tasks])
@@ -47,26 +44,13 @@ class Bench:
         self.patience.append(seconds)
         return seconds is None
 
-    def examine(self, tasks):
-        pass
-
     def measure(self, task, race, meanwhile):
         self.clock.now += 10
         if task.problem in self.skipped:
             raise SkippedError("it does not fit")
-        if task.problem in self.broken:
+        if task.problem in self.lost:
             raise NormtuneError("the device is lost")
-        self.measured.append(task.problem)
-        session = type("Session", (), {"block": staticmethod(self.block)})()
-        found = timed(session, task.configs, race)
-        return {config: Outcome("ok", "", one.rounds, one.nanoseconds) for config, one in found.items()}
-
-    @staticmethod
-    def block(configs):
-        return {config: [500 if config == COPY else 1000 * config.num_warps] * 2 for config in configs}
-
-    def phases(self):
-        return Phases(0.0, 0.0, 1.0, {"regime": self.regime})
+        return super().measure(task, race, meanwhile)
 
     def close(self):
         self.closed += 1
@@ -95,7 +79,7 @@ def test_tasks_are_measured_in_order_and_what_came_of_them_is_heard(tasks):
     bench, asker = Bench(), Asker()
     told = recheck(bench, tasks, asker)
     wanted = [task.problem for task in tasks]
-    assert bench.measured == [problem for problem, _ in asker.heard] == wanted
+    assert [task.problem for task in bench.measured] == [problem for problem, _ in asker.heard] == wanted
     assert bench.prepared == [wanted[begun:] for begun in range(6)]
     assert (told.measured, told.unfinished, told.skipped, told.oversized) == (6, 0, {}, 0)
     assert told.timings == sum(len(o.nanoseconds) for _, found in asker.heard for o in found.values()) > 6 * 6
@@ -126,12 +110,12 @@ def test_what_is_compiled_already_comes_first_and_the_last_is_waited_for(tasks):
     first = tasks[0].problem
     bench = Bench(late=[first])
     told = recheck(bench, tasks, Asker(), 100.0, clock=bench.clock)
-    assert first not in bench.measured and len(bench.measured) == 5
+    assert first not in [task.problem for task in bench.measured] and len(bench.measured) == 5
     assert bench.patience == [pytest.approx(100 - 50 - 12)]
     assert told.unfinished == 1
     bench = Bench(late=[first])
     recheck(bench, tasks, Asker())
-    assert bench.measured[-1] == first
+    assert bench.measured[-1].problem == first
 
 
 def test_what_cannot_be_measured_is_told(tasks):
@@ -145,7 +129,7 @@ def test_what_cannot_be_measured_is_told(tasks):
 
 def test_a_lost_device_ends_it_and_what_was_measured_is_kept(tasks, tmp_path):
     with Store.open(f"sqlite:///{tmp_path}/kept.db") as store:
-        bench = Bench(broken=[tasks[2].problem])
+        bench = Bench(lost=[tasks[2].problem])
         with pytest.raises(NormtuneError, match="lost"):
             recheck(bench, tasks, Asker(), store=store)
         assert bench.closed == 1

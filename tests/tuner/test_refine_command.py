@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from normtune import cli
 from normtune.errors import UsageError
 from normtune.kernels.tablefile.locate import SHIPPED
 from normtune.results.database.store import Store
+from normtune.tests.commands import main
 from normtune.tuner.device.measurable import measurable
 from normtune.tuner.sweep import api
 from normtune.tuner.sweep.command import parse_percent
@@ -21,7 +20,7 @@ REFINE = ("--refine", "nvidia-h200")
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(cli.app, ("sweep", *DEVICE, *arguments), catch_exceptions=False)
+    return main("sweep", *DEVICE, *arguments)
 
 
 @pytest.fixture

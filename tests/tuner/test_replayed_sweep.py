@@ -2,19 +2,15 @@
 
 import hashlib
 import sqlite3
-import sys
-from pathlib import Path
 
 import pytest
 
 from normtune.kernels.config import COPY
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database.store import Store
+from normtune.tests.tuner.made_up_recording import BROKEN, CONFIGS, recorded_plan
 from normtune.tuner.search.registry import search
 from normtune.tuner.sweep.sweep import sweep
-
-sys.path.insert(0, str(Path(__file__).parent))
-from made_up_recording import BROKEN, CONFIGS, recorded_plan
 
 ROWS = (
     "SELECT dtype, rows, hidden, config.config, status, reason, rounds, samples FROM measurement "

@@ -3,28 +3,26 @@
 import os
 import random
 import sqlite3
-import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from typer.testing import CliRunner
 
-from normtune import cli
 from normtune.errors import NormtuneError
 from normtune.results.database import schema
 from normtune.results.database.store import Store
 from normtune.results.database.url import parse
 from normtune.results.exchange.parquet_csv import read_parquet
+from normtune.tests.commands import succeed
+from normtune.tests.results.stores import alter, loaded, merge
+from normtune.tests.tuner.benches import TARGET, MadeUp
+from normtune.tests.tuner.store_faults import emptied, folder_removed, removed, replaced
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.sweep.sweep import sweep
-
-sys.path.insert(0, str(Path(__file__).parent))
-from store_faults import emptied, folder_removed, removed, replaced
-from test_sweep import TARGET, MadeUp
 
 
 @pytest.fixture
@@ -79,8 +77,8 @@ def test_a_store_that_goes_away_is_told_and_nothing_is_lost(tmp_path, wide_plan,
     assert file.parent == (working if disturb is folder_removed else folder)
     expected = sum(len(task.candidates) + 1 for task in bench.measured)
     assert len(read_parquet(file).frame) == expected
-    done = CliRunner().invoke(cli.app, ["data", "import", str(file), "--store", str(tmp_path / "new.db")])
-    assert f"{expected} measurements, {expected} new" in done.output
+    told = succeed("data", "import", file, "--store", tmp_path / "new.db")
+    assert f"{expected} measurements, {expected} new" in told
 
 
 @pytest.mark.long
@@ -89,8 +87,7 @@ def test_a_journal_that_goes_away_costs_nothing(tmp_path, wide_plan):
     with Store.open(f"sqlite:///{path}") as store:
         summary = sweep(Disturbed(5, Path(f"{path}-wal").unlink), store, wide_plan, Adaptive)
     assert summary.problems == len(wide_plan.tasks)
-    with Store.open(f"sqlite:///{path}", create=False) as store:
-        assert len(store.load().frame) == wide_plan.cells() + len(wide_plan.tasks)
+    assert len(loaded(f"sqlite:///{path}").frame) == wide_plan.cells() + len(wide_plan.tasks)
 
 
 @pytest.mark.long
@@ -106,12 +103,8 @@ def test_a_store_that_is_vacuumed_meanwhile_is_the_same_store(tmp_path, wide_pla
         connection.close()
         assert path.stat().st_size < before
 
-    with Store.open(f"sqlite:///{path}"):
-        pass
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE ballast AS SELECT zeroblob(1000000) AS x")
-    connection.commit()
-    connection.close()
+    Store.open(f"sqlite:///{path}").close()
+    alter(path, "CREATE TABLE ballast AS SELECT zeroblob(1000000) AS x")
     with Store.open(f"sqlite:///{path}") as store:
         assert sweep(Disturbed(5, shrink), store, wide_plan, Adaptive).problems == len(wide_plan.tasks)
 
@@ -119,17 +112,11 @@ def test_a_store_that_is_vacuumed_meanwhile_is_the_same_store(tmp_path, wide_pla
 @pytest.mark.long
 def test_rows_that_go_away_are_counted_at_the_end(tmp_path, wide_plan):
     path = tmp_path / "store.db"
-
-    def delete():
-        with sqlite3.connect(path) as connection:
-            connection.execute("DELETE FROM measurement WHERE id <= 7")
-        connection.close()
-
+    delete = partial(alter, path, "DELETE FROM measurement WHERE id <= 7")
     with Store.open(f"sqlite:///{path}") as store, pytest.raises(NormtuneError, match=r"holds \d+ of the") as caught:
         sweep(Disturbed(5, delete), store, wide_plan, Adaptive)
     held = read_parquet(rescued(caught.value))
-    with Store.open(f"sqlite:///{path}") as store:
-        assert store.merge(held) == 7
+    assert merge(f"sqlite:///{path}", held) == 7
 
 
 @pytest.mark.long

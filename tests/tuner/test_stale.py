@@ -13,29 +13,19 @@ from normtune.kernels.target import TARGETS
 from normtune.results.database.reading import Coverage
 from normtune.results.database.store import Store
 from normtune.results.records import Outcome, TimedCode, launch_digest
+from normtune.tests.tuner.benches import Heard
 from normtune.tuner.compiling.pool import machines_of
 from normtune.tuner.device import recompiled as module
 from normtune.tuner.device.identity import OTHER_CODE
 from normtune.tuner.search.control import PROBLEMS, ControlSample, WithControl
 from normtune.tuner.search.exhaustive import Exhaustive
 from normtune.tuner.sweep import api
-from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.request import Request
 
 TARGET = TARGETS["sm_90"]
 REPLAY = {"device": "replay:nvidia-h200"}
 SMALL = {"operators": ["rms_norm_forward"], "rows": [1, 4096], "hidden": [256, 1024], **REPLAY}
 OLD = "0.1"
-
-
-class Heard(Silent):
-    """Keeps the lines."""
-
-    def __init__(self):
-        self.lines = []
-
-    def say(self, *lines):
-        self.lines += lines
 
 
 def measured_pairs(store, run):

@@ -4,95 +4,28 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
-from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
-from normtune.results.records import Device
+from normtune.tests.tuner.benches import DEVICE, TARGET, MadeUp
 from normtune.tuner.device.open import Outcome, Phases, SkippedError, Speed
 from normtune.tuner.plan.estimate import Pace
-from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive
-from normtune.tuner.search.rounds import timed
 from normtune.tuner.sweep.report import end_lines, fruitless_line
 from normtune.tuner.sweep.sweep import _Going, look_ahead, sweep
-
-TARGET = TARGETS["sm_90"]
-DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
-
-
-class MadeUp:
-    """A bench whose times follow from the config: more warps, slower."""
-
-    def __init__(self, broken=(), delay=0.0):
-        self.target = TARGET
-        self.device = DEVICE
-        self.software = {"triton": "0.0"}
-        self.broken = dict(broken)
-        self.delay = delay
-        self.measured = []
-
-    free_bytes = None
-    regime = "cold"
-
-    def speed(self):
-        return Speed(0.0, 1e-6, 1)
-
-    def prepare(self, tasks, told=None):
-        if told:
-            told(1)
-
-    def compiled(self, task, seconds=None):
-        return True
-
-    def examine(self, tasks):
-        pass
-
-    def measure(self, task, race, meanwhile):
-        time.sleep(self.delay)
-        meanwhile()
-        self.measured.append(task)
-        outcomes = {c.config: self.broken[c.config] for c in task.candidates if c.config in self.broken}
-        session = type("Session", (), {"block": staticmethod(self.block)})()
-        configs = [c.config for c in task.candidates if c.config not in outcomes]
-        for config, found in timed(session, configs, race).items():
-            outcomes[config] = Outcome("ok", "", found.rounds, found.nanoseconds)
-        return outcomes
-
-    @staticmethod
-    def block(configs):
-        return {config: [500 if config == COPY else 1000 * config.num_warps] * 2 for config in configs}
-
-    def phases(self):
-        return Phases(0.0, 0.0, 1.0, {"regime": self.regime})
-
-    def close(self):
-        return {"sm_clock_mhz": [1, 2, 3]}
-
-
-@pytest.fixture
-def store(tmp_path):
-    with Store.open(f"sqlite:///{tmp_path}/store.db") as opened:
-        yield opened
 
 
 @pytest.fixture
 def other(tmp_path):
     with Store.open(f"sqlite:///{tmp_path}/other.db") as opened:
         yield opened
-
-
-@pytest.fixture
-def small_plan():
-    return plan(problems([], ["bfloat16"], shapes("default", [1, 64], [64, 128])), "default", TARGET)
 
 
 def test_everything_planned_is_stored_with_its_copy(store, small_plan):
@@ -439,12 +372,13 @@ def test_another_gpu_starts_from_nothing(store, small_plan):
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_a_killed_sweep_keeps_whole_problems_and_resumes(tmp_path, small_plan, end):
     code = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from test_sweep import *\n"
-        f"chosen = plan(problems([], ['bfloat16'], shapes('default', [1, 64], [64, 128])), 'default', TARGET)\n"
+        "from normtune.results.database.store import Store\n"
+        "from normtune.tests.tuner.benches import MadeUp, small_plan\n"
+        "from normtune.tuner.search.adaptive import Adaptive\n"
+        "from normtune.tuner.sweep import sweep\n"
         f"with Store.open('sqlite:///{tmp_path}/store.db') as opened:\n"
         "    print('ready', flush=True)\n"
-        "    sweep(MadeUp(delay=0.4), opened, chosen, Adaptive)\n"
+        "    sweep(MadeUp(delay=0.4), opened, small_plan(), Adaptive)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert child.stdout.readline() == b"ready\n"

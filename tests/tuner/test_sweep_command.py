@@ -7,12 +7,11 @@ import sys
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
-from normtune import cli
 from normtune.errors import UsageError
 from normtune.kernels.operator import _OPERATORS, operator
 from normtune.results.database.store import Store
+from normtune.tests.commands import main, python
 from normtune.tuner.plan.grids import GRIDS
 from normtune.tuner.sweep.command import parse_budget, parse_sizes
 from normtune.tuner.sweep.request import Effort, Request
@@ -20,20 +19,9 @@ from normtune.tuner.sweep.request import Effort, Request
 REPLAY = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512,4096", "--hidden", "256,4096")
 
 
-def invoke(*arguments):
-    """The command in this process, without the second that a new one takes to start."""
-    return CliRunner().invoke(cli.app, arguments, catch_exceptions=False)
-
-
 def normtune(*arguments, **environment):
     """The command as a process that sees no GPU."""
-    return subprocess.run(
-        [sys.executable, "-m", "normtune", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
-        timeout=120,
-    )
+    return python("-m", "normtune", *arguments, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment})
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("8m", 480), ("1.5h", 5400), (None, None)])
@@ -104,7 +92,7 @@ def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, c
 )
 def test_bad_input_gets_one_line(arguments, message, tmp_path):
     store = tmp_path / "store.db"
-    result = invoke("sweep", "--store", str(store), *arguments)
+    result = main("sweep", "--store", str(store), *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
@@ -138,7 +126,7 @@ def test_json_is_one_object_whatever_happens(tmp_path):
     store = ("--store", f"{tmp_path}/store.db", "--json")
     planned, first, again = (
         json.loads(done.stdout)
-        for done in (invoke(*REPLAY, *store, "--dry-run"), invoke(*REPLAY, *store), invoke(*REPLAY, *store))
+        for done in (main(*REPLAY, *store, "--dry-run"), main(*REPLAY, *store), main(*REPLAY, *store))
     )
     assert planned["plan"]["problems"] == first["plan"]["problems"] == first["sweep"]["problems_measured"] == 12
     sweep = first["sweep"]
@@ -155,9 +143,9 @@ def test_the_shapes_of_a_file_are_measured_and_what_is_too_large_is_told(tmp_pat
     file = tmp_path / "model.csv"
     file.write_text("name,rows,hidden\nattention,4096,256\nqueries,512,4096\nagain,4096,256\nhuge,1048576,4096\n")
     words = ("sweep", "--device", "replay:nvidia-h200", "--shapes", str(file), "--store", f"{tmp_path}/store.db")
-    told = invoke(*words, "--dry-run").stdout
+    told = main(*words, "--dry-run").stdout
     assert "4 problems, " in told and "left out: 2 problems of over 268435456 elements" in told
-    done = json.loads(invoke(*words, "--json").stdout)
+    done = json.loads(main(*words, "--json").stdout)
     assert (done["plan"]["problems"], done["plan"]["problems_too_large"]) == (4, 2)
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
         frame = store.load().frame
@@ -167,12 +155,12 @@ def test_the_shapes_of_a_file_are_measured_and_what_is_too_large_is_told(tmp_pat
 @pytest.mark.slow
 def test_a_dry_run_counts_what_is_stored_and_makes_no_store(tmp_path):
     store = ("--store", f"{tmp_path}/store.db")
-    assert invoke(*REPLAY, *store, "--dry-run").exit_code == 0
+    assert main(*REPLAY, *store, "--dry-run").exit_code == 0
     assert not (tmp_path / "store.db").exists()
-    assert invoke(*REPLAY, *store, "--hidden", "256").exit_code == 0
-    assert "6 problems, " in (told := invoke(*REPLAY, *store, "--dry-run").stdout)
+    assert main(*REPLAY, *store, "--hidden", "256").exit_code == 0
+    assert "6 problems, " in (told := main(*REPLAY, *store, "--dry-run").stdout)
     assert "; 6 more problems are stored already" in told
-    whole = invoke(*REPLAY, *store, "--hidden", "256", "--dry-run").stdout.splitlines()
+    whole = main(*REPLAY, *store, "--hidden", "256", "--dry-run").stdout.splitlines()
     assert whole[1] == "nothing to measure: all 6 problems are stored already"
     assert not any(line.startswith("expected") for line in whole)
 
@@ -181,7 +169,7 @@ def test_a_dry_run_counts_what_is_stored_and_makes_no_store(tmp_path):
 def test_quiet_prints_nothing_but_errors(tmp_path):
     done = normtune(*REPLAY, "--store", f"{tmp_path}/store.db", "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    failed = invoke("sweep", "--device", "replay:nothing", "--quiet")
+    failed = main("sweep", "--device", "replay:nothing", "--quiet")
     assert failed.exit_code == 2 and failed.stdout == "" and "unknown recording" in failed.stderr
 
 
@@ -197,9 +185,9 @@ def test_a_log_has_plain_lines_and_ends_with_what_to_do_next(tmp_path):
 @pytest.mark.long
 def test_a_budget_shorter_than_the_start_says_so_and_leaves_an_empty_store(tmp_path):
     store = ("--store", f"{tmp_path}/store.db")
-    done = invoke(*REPLAY, *store, "--budget", "0.01s")
+    done = main(*REPLAY, *store, "--budget", "0.01s")
     assert done.exit_code == 0 and "nothing was stored" in done.stdout.splitlines()[-1]
-    rest = json.loads(invoke(*REPLAY, *store, "--json").stdout)
+    rest = json.loads(main(*REPLAY, *store, "--json").stdout)
     assert (rest["plan"]["problems_known"], rest["sweep"]["problems_measured"]) == (0, 12)
 
 
@@ -211,7 +199,7 @@ def test_a_reader_that_leaves_gets_no_traceback(tmp_path):
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
     os.close(writing)
     assert done.stderr == ""
-    assert invoke(*REPLAY, "--store", f"{tmp_path}/store.db").exit_code == 0
+    assert main(*REPLAY, "--store", f"{tmp_path}/store.db").exit_code == 0
 
 
 def test_a_grid_has_the_hidden_sizes_that_an_operator_takes(monkeypatch):
@@ -233,7 +221,7 @@ def test_a_sweep_of_what_was_not_recorded_fails_every_time_and_is_counted(tmp_pa
     asked = ("sweep", "--device", "replay:nvidia-h200", "--operator", "rms_norm_forward", "--hidden", "77")
     asked = (*asked, "--rows", "3,5", "--effort", "quick", "--store", str(tmp_path / "store.db"))
     for options, known in ((("--json",), 0), ((), 2), (("--json",), 2)):
-        done = invoke(*asked, *options)
+        done = main(*asked, *options)
         assert done.exit_code == 1 and "complete" not in done.output
         assert "error: nothing could be timed at any of 2 problems, so there is no table to fit" in done.output
         if options:

@@ -1,29 +1,22 @@
 """Sweeps in several regimes into one store: each is planned, resumed, anchored and reported by itself."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from normtune.cli import app
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY
 from normtune.results.database.store import Store
 from normtune.results.exchange.recording import load_recording, write_recording
+from normtune.tests.commands import main
+from normtune.tests.tuner.benches import DEVICE, TARGET, MadeUp
 from normtune.tuner.device import replay
 from normtune.tuner.device.open import open_device_to_plan
 from normtune.tuner.plan.estimate import H200, Pace, corrected
-from normtune.tuner.plan.grids import shapes
-from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.sweep.report import device_line, end_lines
 from normtune.tuner.sweep.sweep import look_ahead, sweep
-
-sys.path.insert(0, str(Path(__file__).parent))
-from test_sweep import DEVICE, TARGET, MadeUp
 
 REPLAY = ("--device", "replay:nvidia-h200", "--rows", "1,512", "--hidden", "256")
 
@@ -37,17 +30,6 @@ class InRegime(MadeUp):
         """The more warps the faster, where it is warm."""
         times = MadeUp.block(configs)
         return times if self.regime == "cold" else {c: [90_000 - found[0]] * 2 for c, found in times.items()}
-
-
-@pytest.fixture
-def store(tmp_path):
-    with Store.open(f"sqlite:///{tmp_path}/store.db") as opened:
-        yield opened
-
-
-@pytest.fixture
-def small_plan():
-    return plan(problems([], ["bfloat16"], shapes("default", [1, 64], [64, 128])), "default", TARGET)
 
 
 def narrowed(whole):
@@ -134,10 +116,6 @@ def test_the_plan_without_a_gpu_is_of_the_regime():
     assert open_device_to_plan("replay:nvidia-h200").regime == "cold"
 
 
-def call(*arguments):
-    return CliRunner().invoke(app, ["sweep", *map(str, arguments)])
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "told"),
@@ -151,14 +129,14 @@ def call(*arguments):
     ],
 )
 def test_regimes_that_cannot_be_had_are_refused_in_one_line(tmp_path, arguments, told):
-    done = call(*arguments, "--store", tmp_path / "store.db")
+    done = main("sweep", *arguments, "--store", tmp_path / "store.db")
     assert done.exit_code == 2 and done.stdout == "" and told in done.stderr
     assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "store.db").exists()
 
 
 @pytest.mark.long
 def test_a_replay_of_cold_times_stores_that_they_are_cold(tmp_path):
-    done = call(*REPLAY, "--json", "--regime", "cold", "--store", tmp_path / "store.db")
+    done = main("sweep", *REPLAY, "--json", "--regime", "cold", "--store", tmp_path / "store.db")
     assert json.loads(done.stdout)["sweep"]["protocol"]["regime"] == "cold"
     with Store.open(f"sqlite:///{tmp_path}/store.db") as opened:
         assert {run.protocol["regime"] for run in opened.runs()} == {"cold"}

@@ -2,13 +2,13 @@
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 
 import pytest
 
+from normtune.tests.tuner.store_faults import count
 from normtune.tuner.device import worker
 
 # As `python -m normtune`, but patient for four seconds only.
@@ -56,20 +56,11 @@ def test_a_sweep_that_is_stopped_for_longer_than_its_limits_goes_on(tmp_path):
     command = [sys.executable, "-c", IMPATIENT, "sweep", "--device", "replay:nvidia-h200", "--operator"]
     command += ["rms_norm_forward", "--dtype", "bfloat16", "--store", str(path)]
     sweep = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while sweep.poll() is None and not stored(path):
+    while sweep.poll() is None and not count(path):
         time.sleep(0.02)
     os.killpg(sweep.pid, signal.SIGSTOP)
     time.sleep(6)
     os.killpg(sweep.pid, signal.SIGCONT)
     _, errors = sweep.communicate(timeout=120)
     assert sweep.returncode == 0, errors
-    assert stored(path) and not stored(path, "WHERE status IN ('timeout', 'crashed')")
-
-
-def stored(path, where=""):
-    """How many measurements there are."""
-    try:
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
-            return connection.execute(f"SELECT count(*) FROM measurement {where}").fetchone()[0]
-    except sqlite3.OperationalError:
-        return 0
+    assert count(path) and not count(path, "WHERE status IN ('timeout', 'crashed')")

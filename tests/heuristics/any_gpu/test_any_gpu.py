@@ -7,17 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu import emit
 from normtune.heuristics.any_gpu.joint import Joint, Part, between
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.any_gpu.pipeline import fit_all
-from normtune.heuristics.commands.fit import register
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
@@ -35,6 +32,7 @@ from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.records import Measurement
+from normtune.tests.commands import invoke
 from normtune.tuner.checking.offline import check
 
 FEW, MANY = RMSNormConfig("row", 1, 16), RMSNormConfig("block_row", 4, 16)
@@ -211,9 +209,7 @@ def test_an_operator_measured_at_one_problem_is_named(evidence: Evidence, narrow
 def test_the_command_names_what_it_leaves_out_on_stderr(store: str, narrow, tmp_path: Path) -> None:
     with Store.open(store) as opened:
         opened.add(narrow)
-    app = typer.Typer()
-    register(app)
-    result = CliRunner().invoke(app, ["fit", "--store", store, "--all-devices", "--out", "any.py"])
+    result = invoke("fit", "--store", store, "--all-devices", "--out", "any.py")
     assert result.exit_code == 0, result.output or result.exception
     (line,) = (line for line in result.stderr.splitlines() if "narrow" in line)
     assert line.startswith(f"normtune: {LEFT_OUT}") and "narrow" not in result.stdout

@@ -4,12 +4,9 @@ import math
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from normtune import heuristics
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.commands.fit import register
 from normtune.heuristics.stability import spread
 from normtune.heuristics.stability.report import lines
 from normtune.heuristics.writing.installing import Gpu
@@ -17,13 +14,12 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
+from normtune.tests.commands import invoke, one_line
 
 
 def command(*arguments: str) -> str:
     """What `normtune fit` prints."""
-    app = typer.Typer()
-    register(app)
-    result = CliRunner().invoke(app, ["fit", *arguments])
+    result = invoke("fit", *arguments)
     assert result.exit_code == 0, result.output or result.exception
     return result.stdout
 
@@ -172,7 +168,6 @@ def test_stability_is_what_the_command_prints_and_its_figures_are_fractions(
     ],
 )
 def test_a_bad_value_is_refused_before_anything_is_written(store: str, call, says: str) -> None:
-    with pytest.raises(UsageError, match=says) as error:
+    with one_line(UsageError, says):
         call(store)
-    assert "\n" not in str(error.value)
     assert [path.name for path in Path().iterdir()] == ["measured.db"]

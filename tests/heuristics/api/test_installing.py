@@ -5,52 +5,43 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.commands.fit import register
 from normtune.heuristics.writing import installing
 from normtune.heuristics.writing.installing import Gpu
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
-from normtune.results.database.store import Store
+from normtune.tests import commands
+from normtune.tests.commands import succeed
+from normtune.tests.results.stores import record
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
 
 
 @pytest.fixture
-def store(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def store(measure, penalty, run, spec, here: Path) -> Callable[..., None]:
     """Makes a store, ./normtune.db, with measurements of `toy` on a GPU of this name."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    for name in ("NORMTUNE_STORE", locate.VARIABLE):
-        monkeypatch.delenv(name, raising=False)
 
     def make(name: str, uuid: str = "GPU-1", place: str = "normtune.db") -> None:
-        with Store.open(f"sqlite:///{place}") as opened:
-            opened.begin_run(run._replace(device=run.device._replace(name=name, uuid=uuid)))
-            opened.add(measure(penalty, SHAPES, fingerprint=fingerprint(spec)))
+        record(
+            f"sqlite:///{place}",
+            run._replace(device=run.device._replace(name=name, uuid=uuid)),
+            measure(penalty, SHAPES, fingerprint=fingerprint(spec)),
+        )
 
     return make
 
 
+def words(*arguments: str) -> list[str]:
+    return ["fit", *([] if "--uninstall" in arguments else ["--leaves", "2"]), *arguments]
+
+
 def fit(*arguments: str) -> str:
-    app = typer.Typer()
-    register(app)
-    leaves = [] if "--uninstall" in arguments else ["--leaves", "2"]
-    result = CliRunner().invoke(app, ["fit", *leaves, *arguments])
-    if result.exception:
-        raise result.exception
-    return result.output
+    return succeed(*words(*arguments))
 
 
 def refused(*arguments: str, kind: type[NormtuneError] = UsageError) -> str:
-    with pytest.raises(kind) as caught:
-        fit(*arguments)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
+    return commands.refused(*words(*arguments), kind=kind)
 
 
 def test_an_installation_says_what_it_displaces(store) -> None:

@@ -4,24 +4,12 @@ import math
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from normtune import heuristics
 from normtune.errors import UsageError
-from normtune.heuristics.commands.show import register
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-
-
-def printed(*arguments: str) -> str:
-    """What `normtune show` prints."""
-    app = typer.Typer()
-    register(app)
-    app.callback()(lambda: None)
-    result = CliRunner().invoke(app, ["show", *arguments])
-    assert result.exit_code == 0, result.output or result.exception
-    return result.output
+from normtune.tests.commands import one_line, succeed
 
 
 @pytest.fixture
@@ -44,7 +32,7 @@ def test_the_best_configs_are_those_that_the_command_maps(store: str) -> None:
     frame = maps.frame()
     (part,) = maps.devices
     assert maps.table is None and part.measurements == 300
-    assert f"{part.measurements} measurements" in printed("--store", store)
+    assert f"{part.measurements} measurements" in succeed("show", "--store", store)
     assert len(frame) == 35 and set(frame["device"]) == {"Test GPU"} and set(frame["operator"]) == {"toy"}
     assert frame["loss"].isna().all()
     (content,) = (one.content for one in part.maps)
@@ -63,8 +51,8 @@ def test_losses_of_a_table_are_fractions(store: str) -> None:
     ((worst, loss), *_) = content.worst(1)
     assert maps.table == Path("two.py") and frame["loss"].max() == pytest.approx(math.expm1(loss / 1e6))
     row = frame[(frame["rows"] == worst[0]) & (frame["hidden"] == worst[1])].iloc[0]
-    assert f"{100 * row['loss']:.1f} % at {worst[0]} rows of {worst[1]}" in printed(
-        "--store", store, "--table", "two.py"
+    assert f"{100 * row['loss']:.1f} % at {worst[0]} rows of {worst[1]}" in succeed(
+        "show", "--store", store, "--table", "two.py"
     )
     assert row["config"] != row["best"]
 
@@ -74,7 +62,7 @@ def test_a_table_for_any_gpu_is_mapped_on_each(store: str) -> None:
     table = heuristics.load_table("any.py").bound(132, 60 << 20)
     for row in heuristics.show_map(store, table="any.py").frame().to_dict("records"):
         assert row["config"] == table.lookup("toy", "bfloat16", row["rows"], row["hidden"])
-    assert "the configs of any.py" in printed("--store", store, "--table", "any.py")
+    assert "the configs of any.py" in succeed("show", "--store", store, "--table", "any.py")
 
 
 def test_a_table_without_a_function_has_no_rows(store: str) -> None:
@@ -93,7 +81,7 @@ def test_flips_are_those_that_the_command_maps(both: str) -> None:
     first, flip = frame.iloc[0], there.flips.losing[0]
     assert (first["rows"], first["hidden"], first["best_in"], first["slow_in"]) == (*flip.shape, "cold", "warm")
     assert first["loss"] == pytest.approx(math.expm1(flip.loss / 1e6)) and first["loss"] > 0.1
-    text = printed("--store", both, "--flips", "warm")
+    text = succeed("show", "--store", both, "--flips", "warm")
     assert f"loses over 1 % warm at {len(there.flips.losing)} of {len(there.flips.compared)} shapes" in text
     turned = heuristics.show_flips(both, regime="warm", other="cold").frame()
     assert set(turned["best_in"]) == set(frame["best_in"]) and len(turned) == len(frame)
@@ -113,6 +101,5 @@ def test_flips_are_those_that_the_command_maps(both: str) -> None:
     ],
 )
 def test_a_bad_value_is_told_in_one_line(store: str, call, says: str) -> None:
-    with pytest.raises(UsageError, match=says) as error:
+    with one_line(UsageError, says):
         call(store)
-    assert "\n" not in str(error.value)

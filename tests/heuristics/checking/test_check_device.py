@@ -7,9 +7,8 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from normtune import cli
 from normtune.benchmarks import planted, staleness
 from normtune.benchmarks.replays import Replay, own_table
 from normtune.errors import Terminated
@@ -17,11 +16,13 @@ from normtune.heuristics.rules import liger
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import body_hash, parse
+from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.tree import choose, configs_of
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.exchange.recording import load_recording
+from normtune.tests.commands import main
+from normtune.tests.heuristics.made_up import rehashed
 from normtune.tuner.checking import api as check_api
 from normtune.tuner.checking import subject
 from normtune.tuner.checking.recheck import Recheck
@@ -34,36 +35,33 @@ REPLAY = "replay:nvidia-h200"
 
 
 def check(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, ["check", *map(str, arguments)])
+    return main("check", *arguments)
 
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The shipped table, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("NORMTUNE_STORE", raising=False)
     return Path(shutil.copy(H200, tmp_path / "heuristics.py"))
 
 
 def rewritten(table: Path, *, thresholds: float = 1, **header: object) -> Path:
     """The table with its thresholds scaled and its header changed, as if it had been fitted so."""
-    known, body = parse(table.read_text(), "table")
 
     def scaled(found: re.Match[str]) -> str:
         return f"{found[1]}{max(1, round(int(found[2]) * thresholds))}:"
 
-    body = re.sub(r"(    if (?:rows >=|hidden <=) )(\d+):", scaled, body)
-    table.write_text(f"{known._replace(body=body_hash(body), **header).text()}\n{body}")  # type: ignore[arg-type]
+    changed = re.sub(r"(    if (?:rows >=|hidden <=) )(\d+):", scaled, table.read_text())
+    table.write_text(rehashed(changed, **header))
     return table
 
 
 def shared(table: Path) -> Path:
     """The table, in which float16 forward has the function of bfloat16."""
-    known, body = parse(table.read_text(), "table")
     entry = '("rms_norm_forward", "float16"): '
-    body, changed = re.subn(re.escape(entry) + r"\w+,", f"{entry}rms_norm_forward_bfloat16,", body)
+    text, changed = re.subn(re.escape(entry) + r"\w+,", f"{entry}rms_norm_forward_bfloat16,", table.read_text())
     assert changed == 1
-    table.write_text(f"{known._replace(body=body_hash(body)).text()}\n{body}")
+    table.write_text(rehashed(text))
     return table
 
 

@@ -8,21 +8,19 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results.evidence import Evidence
-from normtune.results.exchange import recording
 from normtune.results.exchange.recorded_code import Difference
+from normtune.tests.heuristics.made_up import SHAPES
 from normtune.tuner.checking.offline import check
 
-SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 STALE = "the kernels of toy changed since they were measured: `normtune sweep --stale`, then fit"
 
 
 @pytest.fixture
-def table(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def table(measure, penalty, run, spec, tmp_path: Path, record_as) -> Path:
     """A table of a recording whose kernels had other sources."""
     found = Evidence.from_measurements(measure(penalty, SHAPES, fingerprint="sha256:old"), [run])
     assert fingerprint(spec) != "sha256:old"
-    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
-    monkeypatch.setattr(recording, "load_recording", lambda name, *_: {"test-gpu": found}[name])
+    record_as(found)
     path = tmp_path / "table.py"
     path.write_text(module_text(fit(found), "normtune fit --recording test-gpu --out table.py"))
     return path

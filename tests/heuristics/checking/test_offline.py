@@ -8,33 +8,22 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.tablefile.header import body_hash, parse
 from normtune.results.evidence import Evidence
-from normtune.results.exchange import recording
+from normtune.tests.heuristics.made_up import SHAPES, rehashed
 from normtune.tuner.checking.offline import check
 
-SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 COMMAND = "normtune fit --recording test-gpu --out table.py"
 
 
 @pytest.fixture
-def recorded(measure, penalty, run, spec: OperatorSpec, monkeypatch: pytest.MonkeyPatch) -> Evidence:
+def recorded(measure, penalty, run, spec: OperatorSpec, record_as) -> Evidence:
     """A recording `test-gpu` of the kernels as they are."""
-    found = Evidence.from_measurements(measure(penalty, SHAPES, fingerprint=fingerprint(spec)), [run])
-    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
-    monkeypatch.setattr(recording, "load_recording", lambda name, *_: {"test-gpu": found}[name])
-    return found
+    return record_as(Evidence.from_measurements(measure(penalty, SHAPES, fingerprint=fingerprint(spec)), [run]))
 
 
 def write(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
-
-
-def rehashed(text: str) -> str:
-    """The text with the hash of its own body, as if it had been written so."""
-    header, body = parse(text, "table")
-    return f"{header._replace(body=body_hash(body)).text()}\n{body}"
 
 
 @pytest.mark.parametrize("leaves", [None, 2])
@@ -59,14 +48,13 @@ def test_a_refit_does_not_cross_validate(recorded: Evidence, tmp_path: Path, mon
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_table_with_a_variant_is_fitted_again(
-    recorded: Evidence, measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+    recorded: Evidence, measure, penalty, run, spec, tmp_path: Path, record_as, own: bool
 ) -> None:
     def law(config, problem):
         return 0.1 * (config.num_warps != 8) if own else penalty(config, problem)
 
     cells = recorded.measurements() + measure(law, SHAPES, variant="no_keep", fingerprint=fingerprint(spec))
-    found = Evidence.from_measurements(cells, [run])
-    monkeypatch.setattr(recording, "load_recording", lambda *_: found)
+    found = record_as(Evidence.from_measurements(cells, [run]))
     fitted = fit(found)
     assert len(fitted.functions) == 1 + own
     assert check(write(tmp_path / "table.py", module_text(fitted, COMMAND))).failures == ()

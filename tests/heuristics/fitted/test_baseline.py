@@ -29,9 +29,9 @@ from normtune.kernels.tablefile.tree import Leaf, Split, choose, configs_of, dis
 from normtune.kernels.target import TARGETS
 from normtune.kernels.transpose_fp8.config import TransposeConfig
 from normtune.results.evidence import Evidence
+from normtune.tests.heuristics.made_up import SHAPES
 
 TARGET = TARGETS["sm_90"]
-SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 ONE, FOUR = Leaf(RMSNormConfig("row", 1, 1)), Leaf(RMSNormConfig("row", 1, 4))
 SLOW = RMSNormConfig("row", 1, 16)
 

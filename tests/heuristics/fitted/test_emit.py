@@ -26,25 +26,21 @@ from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Box, Leaf, choose, regions
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
+from normtune.tests.heuristics.made_up import SHAPES, eight
 
 GOLDEN = Path(__file__).with_name("golden_table.txt")
 COMMAND = "normtune fit --store normtune.db --out heuristics.py"
-SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 
 
 @pytest.fixture
 def fitted(measure, penalty, run) -> Fit:
     """Three dtypes, of which two share, and a variant of its own in one of them."""
-
-    def other(config, problem):
-        return 0.0 if config == RMSNormConfig("row", 1, 8) else 0.1
-
     cells = [
         cell
-        for dtype, law in (("bfloat16", penalty), ("float16", penalty), ("float32", other))
+        for dtype, law in (("bfloat16", penalty), ("float16", penalty), ("float32", eight))
         for cell in measure(law, SHAPES, dtype=dtype)
     ]
-    return fit(Evidence.from_measurements(cells + measure(other, SHAPES, variant="no_keep"), [run]))
+    return fit(Evidence.from_measurements(cells + measure(eight, SHAPES, variant="no_keep"), [run]))
 
 
 @pytest.fixture

@@ -5,24 +5,15 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from normtune import heuristics
-from normtune.heuristics.commands.fit import register
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store
+from normtune.tests.commands import invoke, succeed
+from normtune.tests.results.stores import loaded
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
-
-
-def succeed(*arguments: str) -> str:
-    app = typer.Typer()
-    register(app)
-    result = CliRunner().invoke(app, list(arguments))
-    assert result.exit_code == 0, result.output or result.exception
-    return result.output
 
 
 @pytest.fixture
@@ -36,8 +27,6 @@ def repository(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.
     (root / "linked").symlink_to(tmp_path / "elsewhere")
     monkeypatch.chdir(root)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data home"))
-    for name in ("NORMTUNE_STORE", locate.VARIABLE):
-        monkeypatch.delenv(name, raising=False)
     for place, names in (("normtune.db", "A"), ("stores/my store.db", "A"), ("stores/two.db", "AB")):
         with Store.open(f"sqlite:///{place}") as opened:
             for name in names:
@@ -116,8 +105,7 @@ def test_a_store_in_the_environment_is_named_by_its_file(repository: Path, monke
 
 
 def test_a_table_saved_from_python_names_what_it_was_given(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store.open("sqlite:///normtune.db", create=False) as opened:
-        found = heuristics.fit(opened.load(), leaves=2, weights="weights.csv", baseline="data/before.py")
+    found = heuristics.fit(loaded("sqlite:///normtune.db"), leaves=2, weights="weights.csv", baseline="data/before.py")
     found.save("mylib/heuristics.py", evidence="data/h200.parquet")
     written = Path("mylib/heuristics.py").read_bytes()
     monkeypatch.setenv("NORMTUNE_STORE", str(repository / "normtune.db"))
@@ -133,10 +121,8 @@ def test_evidence_that_moved_is_named_with_the_path_that_was_looked_at(repositor
     succeed("fit", "--leaves", "2", "--out", "mylib/heuristics/", "--store", store, *layout.split())
     name = "nvidia_a" if layout.endswith("/") else "h200"
     Path(f"data/{name}.parquet").rename("moved.parquet")
-    app = typer.Typer()
-    register(app)
     for strict in ([], ["--strict"]):
-        result = CliRunner().invoke(app, ["check", *strict, "mylib/heuristics/nvidia_a.py"])
+        result = invoke("check", *strict, "mylib/heuristics/nvidia_a.py")
         assert result.exit_code == 1
         assert "mylib/heuristics/nvidia_a.py: FAILED\n" in result.output
         place = repository / "data" / f"{name}.parquet"

@@ -7,7 +7,6 @@ import pytest
 
 from normtune.heuristics.fitting.batch_invariant import bounded, cost_of, fit_batch_invariant
 from normtune.heuristics.regret.best_times import BestTimes, best_times
-from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.solver.bins import losses, solve
 from normtune.kernels.operator import IllegalConfigError
@@ -17,21 +16,14 @@ from normtune.kernels.tablefile.tree import Box, Leaf, Split, choose, leaves, re
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement
+from normtune.tests.heuristics.made_up import matrix_of
 
 H200 = TARGETS["sm_90"]
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (8, 16, 32))
 
 
-@pytest.fixture
-def legality(spec):
-    return Legality(spec, H200, ("bfloat16",), ("",))
-
-
 def made(regret, problems, usable=None, weights=None):
-    regret = np.array(regret, np.int64)
-    kept = np.ones(regret.shape, bool) if usable is None else np.array(usable)
-    of = None if weights is None else np.array(weights, np.int64)
-    return TimingMatrix("toy", "", "bfloat16", tuple(problems), CONFIGS, regret, kept, weights=of)
+    return matrix_of(regret, problems, CONFIGS, usable, weights)
 
 
 def cuts_rows(tree):

@@ -5,32 +5,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.commands.fit import register
+from normtune.errors import NormtuneError
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import FORMAT, body_hash, parse
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import choose, distinct, leaves
-from normtune.results.database.store import Store
+from normtune.tests.commands import invoke, refused, succeed
+from normtune.tests.heuristics.made_up import SHAPES, rehashed
+from normtune.tests.results.stores import record
 
-SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 KEY = ("toy", "bfloat16")
-
-
-def invoke(*arguments: str) -> Result:
-    app = typer.Typer()
-    register(app)
-    return CliRunner().invoke(app, list(arguments), catch_exceptions=True)
-
-
-def succeed(*arguments: str) -> str:
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.output or result.exception
-    return result.output
 
 
 def fit(*arguments: str, out: str = "table.py") -> str:
@@ -43,6 +29,12 @@ def checked(path: str = "table.py") -> str:
     assert f"{path}: OK" in told
     assert "byte for byte" in told
     return told
+
+
+def failed(path: str = "table.py") -> str:
+    result = invoke("check", path)
+    assert result.exit_code == 1
+    return result.output
 
 
 def slowdowns(tree, law: Callable, shapes=SHAPES) -> list[float]:
@@ -95,10 +87,8 @@ def test_a_wrong_option_is_one_line_and_writes_nothing(
     for name, text in texts.items():
         Path(f"{name}.csv").write_text(text)
     before = sorted(tmp_path.rglob("*"))
-    result = invoke("fit", "--store", store, "--leaves", "2", *arguments, "--out", "t.py", "--evidence", "e.parquet")
-    assert isinstance(result.exception, UsageError), result.exception
-    assert told in str(result.exception)
-    assert "\n" not in str(result.exception)
+    words = ("fit", "--store", store, "--leaves", "2", *arguments, "--out", "t.py", "--evidence", "e.parquet")
+    assert told in refused(*words)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -114,16 +104,13 @@ def test_a_cap_holds_at_every_shape_and_is_said(store: str, penalty) -> None:
 
 def test_a_cap_that_cannot_be_met_says_what_can(store: str) -> None:
     Path("table.py").write_text("")
-    result = invoke("fit", "--store", store, "--leaves", "2", "--max-slowdown", "1.05", "--out", "new.py")
-    assert isinstance(result.exception, NormtuneError)
-    text = str(result.exception)
+    words = ("fit", "--store", store, "--leaves", "2", "--max-slowdown")
+    text = refused(*words, "1.05", "--out", "new.py", kind=NormtuneError)
     found = re.search(r"no table of at most 2 leaves keeps every shape of toy bfloat16 within 1.05 .*: (\S+) is", text)
     assert found, text
     assert not Path("new.py").exists()
     fit("--leaves", "2", "--max-slowdown", found[1], out="new.py")
-    least = float(found[1])
-    below = invoke("fit", "--store", store, "--leaves", "2", "--max-slowdown", f"{least - 2e-4:.6f}", "--out", "no.py")
-    assert isinstance(below.exception, NormtuneError)
+    refused(*words, f"{float(found[1]) - 2e-4:.6f}", "--out", "no.py", kind=NormtuneError)
 
 
 def test_the_objective_worst_has_the_least_worst(store: str, penalty) -> None:
@@ -163,13 +150,9 @@ def test_weights_of_a_file_decide_and_are_found_from_the_tables_folder(store: st
     assert slowdowns(tree_of("library/table.py"), penalty, [(65536, 64)]) == [1.0]
     checked("library/table.py")
     Path("mine.csv").write_text("rows,hidden,weight\n1,4096,5\n")
-    result = invoke("check", "library/table.py")
-    assert result.exit_code == 1
-    assert "it is not what data.parquet gives" in result.output
+    assert "it is not what data.parquet gives" in failed("library/table.py")
     Path("mine.csv").unlink()
-    result = invoke("check", "library/table.py")
-    assert result.exit_code == 1
-    assert "mine.csv, which does not exist" in result.output
+    assert "mine.csv, which does not exist" in failed("library/table.py")
 
 
 def test_a_table_as_baseline_is_found_from_the_tables_folder(store: str, penalty) -> None:
@@ -203,9 +186,8 @@ def test_a_rule_as_baseline(store: str) -> None:
 def test_the_table_that_is_replaced_is_no_baseline(store: str) -> None:
     fit("--leaves", "1")
     before = Path("table.py").read_bytes()
-    result = invoke("fit", "--store", store, "--leaves", "2", "--baseline", "./table.py", "--out", "table.py")
-    assert isinstance(result.exception, UsageError)
-    assert "leave --baseline out" in str(result.exception)
+    words = ("--leaves", "2", "--baseline", "./table.py", "--out", "table.py")
+    assert "leave --baseline out" in refused("fit", "--store", store, *words)
     assert Path("table.py").read_bytes() == before
 
 
@@ -223,9 +205,7 @@ def test_a_fit_over_the_table_it_wrote_changes_nothing(store: str, options: tupl
 
 def edited(change: Callable[[str], str]) -> None:
     """Change the table by hand, and mend its hash, as a merge of two might."""
-    text = change(Path("table.py").read_text())
-    header, body = parse(text, "table.py")
-    Path("table.py").write_text(f"{header._replace(body=body_hash(body)).text()}\n{body}")
+    Path("table.py").write_text(rehashed(change(Path("table.py").read_text())))
 
 
 @pytest.fixture
@@ -262,35 +242,25 @@ def test_baseline_none_compares_with_nothing_not_even_with_the_table_that_is_rep
 def test_an_edit_of_it_fails(replacing: str) -> None:
     text = Path("table.py").read_text()
     Path("table.py").write_text(text.replace("hidden <= 512", "hidden <= 1024"))
-    result = invoke("check", "table.py")
-    assert result.exit_code == 1
-    assert "edited by hand" in result.output
+    assert "edited by hand" in failed()
 
 
 def test_an_edit_with_a_mended_hash_fails_by_its_figures(replacing: str) -> None:
     edited(lambda text: text.replace("hidden <= 512", "hidden <= 1024"))
-    result = invoke("check", "table.py")
-    assert result.exit_code == 1
-    assert "it is not what data.parquet gives" in result.output
+    assert "it is not what data.parquet gives" in failed()
 
 
 def test_a_figure_that_was_edited_fails(replacing: str) -> None:
     text = Path("table.py").read_text()
     assert "worst 0.0 %" in text
     Path("table.py").write_text(text.replace("worst 0.0 %", "worst 0.1 %"))
-    result = invoke("check", "table.py")
-    assert result.exit_code == 1
-    assert "worst 0.0 %" in result.output
+    assert "worst 0.0 %" in failed()
 
 
 def test_a_change_of_its_data_fails(replacing: str, run, measure, penalty, spec) -> None:
-    with Store.open("sqlite:///other.db") as opened:
-        opened.begin_run(run)
-        opened.add(measure(lambda config, problem: 0.1, SHAPES, fingerprint=fingerprint(spec)))
+    record("sqlite:///other.db", run, measure(lambda config, problem: 0.1, SHAPES, fingerprint=fingerprint(spec)))
     succeed("fit", "--store", "other.db", "--leaves", "1", "--out", "other.py", "--evidence", "data.parquet")
-    result = invoke("check", "table.py")
-    assert result.exit_code == 1
-    assert "data.parquet holds other measurements than those of the table" in result.output
+    assert "data.parquet holds other measurements than those of the table" in failed()
 
 
 def test_a_table_within_the_tie_is_judged_and_one_that_loses_more_is_refused(store: str) -> None:
@@ -300,11 +270,8 @@ def test_a_table_within_the_tie_is_judged_and_one_that_loses_more_is_refused(sto
     text = Path("table.py").read_text()
     assert "Replaced" not in text
     bad = text.replace("# Format:", "# Replaced: by somebody\n# Format:", 1).replace("hidden <= 512", "hidden <= 2048")
-    header, body = parse(bad, "table.py")
-    Path("table.py").write_text(f"{header._replace(body=body_hash(body)).text()}\n{body}")
-    result = invoke("check", "table.py")
-    assert result.exit_code == 1
-    assert "toy bfloat16 loses more than its tie over the best tree" in result.output
+    Path("table.py").write_text(rehashed(bad))
+    assert "toy bfloat16 loses more than its tie over the best tree" in failed()
 
 
 def test_tables_of_the_first_format_are_looked_up_and_to_be_fitted_again(store: str) -> None:
@@ -314,9 +281,7 @@ def test_tables_of_the_first_format_are_looked_up_and_to_be_fitted_again(store: 
     old = header._replace(format=1, regret=regret, body=body_hash(body, 1))
     Path("table.py").write_text(f"{old.text()}\n{body}")
     assert locate.load("table.py").lookup("toy", "bfloat16", 4096, 128)[:3] == ("block_row", 4, 4)
-    result = invoke("check", "table.py")
-    assert result.exit_code == 1
-    assert "it was written in table format 1, before 2; `normtune fit --store measured.db" in result.output
+    assert "it was written in table format 1, before 2; `normtune fit --store measured.db" in failed()
     before = tree_of()
     fit("--leaves", "3")
     assert locate.load("table.py").header.format == FORMAT

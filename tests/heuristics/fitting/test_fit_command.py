@@ -1,37 +1,11 @@
 import re
 from pathlib import Path
 
-import pytest
-import typer
-from typer.testing import CliRunner, Result
-
-from normtune.errors import UsageError
-from normtune.heuristics.commands.fit import register
 from normtune.kernels.tablefile import locate
-from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-from normtune.results.exchange import recording
-
-SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
-
-
-def invoke(*arguments: str) -> Result:
-    app = typer.Typer()
-    register(app)
-    return CliRunner().invoke(app, list(arguments), catch_exceptions=True)
-
-
-def succeed(*arguments: str) -> str:
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.output or result.exception
-    return result.output
-
-
-def refused(*arguments: str) -> str:
-    """The text of the wrong call that these arguments are."""
-    result = invoke(*arguments)
-    assert isinstance(result.exception, UsageError), result.output
-    return str(result.exception)
+from normtune.tests.commands import invoke, refused, succeed
+from normtune.tests.heuristics.made_up import SHAPES
+from normtune.tests.results.stores import loaded, record
 
 
 def test_without_a_place_nothing_is_written_and_three_ways_are_named(store: str, tmp_path: Path) -> None:
@@ -75,11 +49,8 @@ def test_install_puts_the_table_where_its_gpu_finds_it(store: str) -> None:
     assert found.table.header.regenerate == "normtune fit --store ../../../measured.db --leaves 3 --install"
 
 
-def test_a_table_of_a_recording_passes_check(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store.open(f"sqlite:///{store}", create=False) as opened:
-        evidence = opened.load()
-    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
-    monkeypatch.setattr(recording, "load_recording", lambda name, *_: evidence)
+def test_a_table_of_a_recording_passes_check(store: str, record_as) -> None:
+    record_as(loaded(f"sqlite:///{store}"))
     succeed("fit", "--recording", "test-gpu", "--out", "table.py")
     assert "table.py: OK" in succeed("check", "table.py", "--strict")
     edited = Path("table.py").read_text().replace("hidden <= 512", "hidden <= 640")
@@ -90,9 +61,7 @@ def test_a_table_of_a_recording_passes_check(store: str, tmp_path: Path, monkeyp
 
 
 def test_stale_kernels_fail_only_a_strict_check(evidence: Evidence, store: str, run) -> None:
-    with Store.open("sqlite:///stale.db") as opened:
-        opened.begin_run(run)
-        opened.add(evidence.measurements())
+    record("sqlite:///stale.db", run, evidence.measurements())
     succeed("fit", "--store", "stale.db", "--leaves", "3", "--out", "stale.py")
     told = succeed("check", "stale.py")
     assert "stale.py: STALE" in told
@@ -130,9 +99,7 @@ def test_a_failed_fit_leaves_the_table_as_it_was(store: str, run, measure, penal
     succeed("fit", "--store", store, "--leaves", "3", "--out", "table.py")
     before = Path("table.py").read_bytes()
     other = run._replace(id="other", device=run.device._replace(name="Other GPU"))
-    with Store.open(f"sqlite:///{store}") as opened:
-        opened.begin_run(other)
-        opened.add(measure(penalty, SHAPES[:3], run="other"))
+    record(f"sqlite:///{store}", other, measure(penalty, SHAPES[:3], run="other"))
     told = refused("fit", "--store", store, "--leaves", "3", "--out", "table.py")
     assert "Other GPU with 132 SMs; Test GPU with 132 SMs" in told
     assert Path("table.py").read_bytes() == before

@@ -3,23 +3,20 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.commands.fit import register
+from normtune.errors import NormtuneError
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store
 from normtune.results.exchange.parquet_csv import read_parquet
+from normtune.tests import commands
+from normtune.tests.commands import invoke, python, succeed
 from normtune.tuner.checking.offline import check
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
@@ -27,12 +24,8 @@ NAMES = ["NVIDIA A", "NVIDIA B"]
 
 
 @pytest.fixture
-def store(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def store(measure, penalty, run, spec, here: Path) -> Callable[..., str]:
     """Makes a store with measurements of `toy` on GPUs of these names."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.delenv("NORMTUNE_STORE", raising=False)
-    monkeypatch.delenv(locate.VARIABLE, raising=False)
 
     def make(*names: str, sms: tuple[int, ...] = ()) -> str:
         with Store.open("sqlite:///measured.db") as opened:
@@ -46,26 +39,16 @@ def store(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.Monke
     return make
 
 
-def invoked(*arguments: str) -> Result:
-    app = typer.Typer()
-    register(app)
-    return CliRunner().invoke(app, list(arguments))
+WORDS = ("fit", "--store", "measured.db", "--leaves", "2")
 
 
 def fit(*arguments: str) -> str:
     """What `normtune fit` prints."""
-    result = invoked("fit", "--store", "measured.db", "--leaves", "2", *arguments)
-    if result.exception:
-        raise result.exception
-    return result.output
+    return succeed(*WORDS, *arguments)
 
 
 def refused(*arguments: str) -> str:
-    with pytest.raises(UsageError) as caught:
-        fit(*arguments)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
+    return commands.refused(*WORDS, *arguments)
 
 
 def test_several_devices_need_a_folder(store) -> None:
@@ -218,7 +201,7 @@ def test_evidence_that_is_missing_other_or_damaged_is_told(committed: Path, stor
     path.unlink()
     (failure,) = check(committed).failures
     assert f"the evidence that it names is gone: there is no file {path.absolute()}; put it back" in failure
-    result = invoked("check", str(committed))
+    result = invoke("check", str(committed))
     assert result.exit_code == 1
     assert f"{committed}: FAILED" in result.output
     path.write_bytes(kept[:100])
@@ -297,9 +280,7 @@ def test_a_full_disk_leaves_the_old_table(store) -> None:
     )
     # The operator of these tests is unknown to another process.
     data = ["--recording", "nvidia-h200", "--operator", "rms_norm_forward", "--leaves", "3"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, "fit", *data, "--out", "table.py"], check=False, capture_output=True, text=True
-    )
+    done = python("-c", code, "fit", *data, "--out", "table.py")
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("normtune: error: cannot write table.py: File too large")
     assert Path("table.py").read_bytes() == before
@@ -308,7 +289,7 @@ def test_a_full_disk_leaves_the_old_table(store) -> None:
 
 def test_a_broken_table_does_not_keep_the_others_from_their_check(committed: Path) -> None:
     Path("broken.py").write_text("x = 1\n")
-    result = invoked("check", "broken.py", str(committed))
+    result = invoke("check", "broken.py", str(committed))
     assert isinstance(result.exception, NormtuneError)
     assert "broken.py is no table" in str(result.exception)
     assert f"{committed}: OK" in result.output

@@ -3,9 +3,7 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from normtune.cli import app
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions, read_options
 from normtune.heuristics.fitting.pipeline import fit
@@ -13,17 +11,14 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import choose
-from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.exchange.recording import write_recording
+from normtune.tests.commands import main
+from normtune.tests.results.stores import merge
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096) for hidden in (64, 128, 256, 512)]
 FEW, MANY = RMSNormConfig("row", 1, 1), RMSNormConfig("row", 1, 16)
-
-
-def invoke(*arguments: str):
-    return CliRunner().invoke(app, list(arguments))
 
 
 @pytest.fixture
@@ -43,13 +38,8 @@ def mixed(measure, run, spec):
 
 
 @pytest.fixture
-def store(mixed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    for name in ("NORMTUNE_STORE", locate.VARIABLE):
-        monkeypatch.delenv(name, raising=False)
-    with Store.open(f"sqlite:///{tmp_path}/mixed.db") as opened:
-        opened.merge(mixed)
+def store(mixed, here: Path) -> str:
+    merge(f"sqlite:///{here}/mixed.db", mixed)
     return "mixed.db"
 
 
@@ -63,7 +53,7 @@ def test_times_of_several_regimes_are_not_fitted_together(mixed):
 
 @pytest.mark.parametrize(("words", "best", "told"), [((), FEW, ")"), (("--regime", "warm"), MANY, ", warm)")])
 def test_a_table_is_of_one_regime_and_its_header_says_which(store, words, best, told):
-    done = invoke("fit", "--store", store, *words, "--leaves", "2", "--out", "table.py", "--evidence", "data.parquet")
+    done = main("fit", "--store", store, *words, "--leaves", "2", "--out", "table.py", "--evidence", "data.parquet")
     assert done.exit_code == 0, done.output
     header = locate.load("table.py").header
     assert header.data.endswith(f" (32 measurements, 2026-11-{'21' if words else '20'}{told}")
@@ -72,7 +62,7 @@ def test_a_table_is_of_one_regime_and_its_header_says_which(store, words, best, 
     assert ("--regime warm" in header.regenerate) == bool(words)
     assert done.output.splitlines()[0].endswith(", warm" if words else "2026-11-20")
     assert (" normtune fit --regime warm --install" if words else " normtune fit --install") in done.output
-    checked = invoke("check", "--strict", "table.py")
+    checked = main("check", "--strict", "table.py")
     assert checked.exit_code == 0 and "equal, byte for byte, to a fit of data.parquet" in checked.output
 
 
@@ -81,12 +71,12 @@ def test_a_warm_table_is_checked_against_the_warm_times_of_its_recording(mixed, 
     monkeypatch.setattr(recording, "FOLDER", tmp_path)
     words = ("fit", "--recording", "test-gpu", "--leaves", "2")
     for name, more in (("cold.py", ()), ("warm.py", ("--regime", "warm"))):
-        assert invoke(*words, *more, "--out", name).exit_code == 0
-    checked = invoke("check", "cold.py", "warm.py")
+        assert main(*words, *more, "--out", name).exit_code == 0
+    checked = main("check", "cold.py", "warm.py")
     assert checked.exit_code == 0 and checked.output.count("equal, byte for byte, to a fit of recording") == 2
     text = Path("warm.py").read_text()
     Path("warm.py").write_text(text.replace(" --regime warm", ""))
-    assert invoke("check", "warm.py").exit_code == 1
+    assert main("check", "warm.py").exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -97,5 +87,5 @@ def test_a_warm_table_is_checked_against_the_warm_times_of_its_recording(mixed, 
     ],
 )
 def test_a_regime_that_cannot_be_had_is_refused(store, regime, told):
-    done = invoke("fit", "--store", store, "--regime", regime, "--out", "table.py")
+    done = main("fit", "--store", store, "--regime", regime, "--out", "table.py")
     assert done.exit_code == 2 and told in done.stderr and not Path("table.py").exists()

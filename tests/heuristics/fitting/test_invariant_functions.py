@@ -11,34 +11,26 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing import report
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import body_hash, parse
+from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
+from normtune.tests.heuristics.made_up import SHAPES, eight, rehashed
 from normtune.tuner.checking.offline import check
 
-SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 COMMAND = "normtune fit --recording test-gpu --batch-invariant --out table.py"
 OPTIONS = FitOptions(batch_invariant=True)
 
 
-def eight(config, problem):
-    return 0.0 if config == RMSNormConfig("row", 1, 8) else 0.1
-
-
 @pytest.fixture
-def recorded(measure, penalty, run, spec, monkeypatch) -> Evidence:
+def recorded(measure, penalty, run, spec, record_as) -> Evidence:
     """Three dtypes of which two share, and a variant with a function of its own, as the recording `test-gpu`."""
     laws = (("bfloat16", penalty), ("float16", penalty), ("float32", eight))
     cells = [cell for dtype, law in laws for cell in measure(law, SHAPES, dtype=dtype, fingerprint=fingerprint(spec))]
     cells += measure(eight, SHAPES, variant="no_keep", fingerprint=fingerprint(spec))
-    found = Evidence.from_measurements(cells, [run])
-    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
-    monkeypatch.setattr(recording, "load_recording", lambda name, regime="cold": {"test-gpu": found}[name])
-    return found
+    return record_as(Evidence.from_measurements(cells, [run]))
 
 
 @pytest.fixture
@@ -109,8 +101,7 @@ def test_a_function_of_the_mode_that_sums_a_row_in_several_orders_is_refused(pat
     edited = text[:start] + text[start:].replace(
         "Config:\n", f"Config:\n    if rows >= 4096:\n        return {name}\n", 1
     )
-    header, body = parse(edited, "table")
-    path.write_text(f"{header._replace(body=body_hash(body)).text()}\n{body}")
+    path.write_text(rehashed(edited))
     told = [one for one in check(path).failures if one.endswith("elements in several orders")]
     assert told[0].startswith("toy:batch_invariant bfloat16: its configs sum a row of 513 to 16384 elements")
 

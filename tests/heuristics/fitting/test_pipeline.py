@@ -4,8 +4,6 @@ import pytest
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.regret.legality import Legality
-from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver import bins
 from normtune.heuristics.writing.emit import module_text
 from normtune.heuristics.writing.report import figures
@@ -14,11 +12,9 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.header import Known, parse
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
-from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Run
-
-SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
+from normtune.tests.heuristics.made_up import SHAPES, eight, matrix_of
 
 
 @pytest.fixture
@@ -67,9 +63,6 @@ def test_a_shared_function_is_legal_for_every_dtype_it_serves(measured, penalty,
 
 def test_leaves_that_legality_takes_come_on_top_of_the_cross_validated_ones(measured) -> None:
     # One config is best wherever it was measured, and illegal at the longest rows: one leaf there, one beyond.
-    def eight(config, problem):
-        return 0.0 if config == RMSNormConfig("row", 1, 8) else 0.1
-
     function = fit(measured(("", "bfloat16", eight))).functions[0]
     assert function.figures.leaves == 2
     assert function.figures.loss.worst < 2000
@@ -89,13 +82,8 @@ def test_a_variant_that_costs_little_shares_and_says_so(measured, penalty) -> No
     assert header.known()["toy:no_keep", "bfloat16"].donor == ("toy", "bfloat16")
 
 
-def other(config, problem):
-    """A law by which one config is best everywhere, and not one that `penalty` likes."""
-    return 0.0 if config == RMSNormConfig("row", 1, 8) else 0.1
-
-
 def test_a_dtype_that_costs_little_shares_and_says_so(measured, penalty) -> None:
-    found = fit(measured(("", "bfloat16", penalty), ("", "float16", penalty), ("", "float32", other)))
+    found = fit(measured(("", "bfloat16", penalty), ("", "float16", penalty), ("", "float32", eight)))
     assert [(one.dtype, one.dtypes) for one in found.functions] == [
         ("bfloat16", ("bfloat16", "float16")),
         ("float32", ("float32",)),
@@ -135,7 +123,7 @@ def test_a_variant_takes_its_own_function_of_another_dtype(measured, penalty) ->
     parts = [
         (variant, dtype, law)
         for dtype in ("bfloat16", "float16")
-        for variant, law in (("", penalty), ("no_keep", other))
+        for variant, law in (("", penalty), ("no_keep", eight))
     ]
     found = fit(measured(*parts))
     assert [(one.key, one.dtypes) for one in found.functions] == [
@@ -149,9 +137,9 @@ def test_decisions_of_a_header_are_taken_over(measured, penalty) -> None:
     parts = [
         (variant, dtype, law)
         for dtype in ("bfloat16", "float16")
-        for variant, law in (("", penalty), ("no_keep", other))
+        for variant, law in (("", penalty), ("no_keep", eight))
     ]
-    evidence = measured(*parts, ("", "float32", other))
+    evidence = measured(*parts, ("", "float32", eight))
     first = module_text(fit(evidence), "normtune fit")
     assert module_text(fit(evidence, known=parse(first, "table")[0].known()), "normtune fit") == first
     # Even one that the data would not make.
@@ -167,7 +155,7 @@ def test_a_decision_that_cannot_be_taken_over_is_an_error(measured, penalty) -> 
 
 
 def test_a_variant_that_costs_much_gets_its_own_function(measured, penalty) -> None:
-    found = fit(measured(("", "bfloat16", penalty), ("no_keep", "bfloat16", other)))
+    found = fit(measured(("", "bfloat16", penalty), ("no_keep", "bfloat16", eight)))
     assert [function.key for function in found.functions] == ["toy", "toy:no_keep"]
     assert found.shared == ()
     assert found.functions[1].dtypes == ("bfloat16", "float16", "float32")
@@ -186,7 +174,7 @@ def test_a_variant_that_costs_much_gets_its_own_function(measured, penalty) -> N
 )
 def test_a_variant_measured_less_widely_takes_the_plain_function(measure, penalty, run, kept, functions) -> None:
     narrow = [shape for shape in SHAPES if kept(*shape)]
-    cells = measure(penalty, SHAPES) + measure(other, narrow, variant="no_keep")
+    cells = measure(penalty, SHAPES) + measure(eight, narrow, variant="no_keep")
     evidence = Evidence.from_measurements(cells, [run])
     found = fit(evidence)
     assert [function.key for function in found.functions] == functions
@@ -200,10 +188,10 @@ def test_a_variant_measured_less_widely_takes_the_plain_function(measure, penalt
 
 @pytest.mark.long
 def test_a_dtype_whose_plain_function_has_data_is_not_served_by_a_variant(measured, penalty) -> None:
-    parts = (("", "bfloat16", penalty), ("", "float32", other), ("no_keep", "bfloat16", other))
+    parts = (("", "bfloat16", penalty), ("", "float32", eight), ("no_keep", "bfloat16", eight))
     assert fit(measured(*parts)).functions[2].dtypes == ("bfloat16", "float16")
     # But it is where that function is the one of the variant's own dtype.
-    parts = (("", "bfloat16", penalty), ("", "float16", penalty), ("no_keep", "bfloat16", other))
+    parts = (("", "bfloat16", penalty), ("", "float16", penalty), ("no_keep", "bfloat16", eight))
     assert fit(measured(*parts)).functions[1].dtypes == ("bfloat16", "float16", "float32")
 
 
@@ -252,9 +240,6 @@ def test_an_operator_without_data_is_named(evidence: Evidence) -> None:
 
 
 def test_the_gap_is_to_trees_that_are_legal_beyond_the_measured_sizes_too(measured) -> None:
-    def eight(config, problem):
-        return 0.0 if config == RMSNormConfig("row", 1, 8) else 0.1
-
     found = fit(measured(("", "bfloat16", eight)), FitOptions(leaves=1)).functions[0].figures
     assert found.gap < 2000
     assert found.loss.mean > 90_000
@@ -280,7 +265,7 @@ def test_of_too_many_sizes_the_nearest_are_not_told_apart_and_nothing_is_proved(
     assert any("toy bfloat16: more than" in line for line in figures(found)) == joined
 
 
-def test_a_planted_tree_is_found_on_sixty_by_thirty_two_sizes(spec):
+def test_a_planted_tree_is_found_on_sixty_by_thirty_two_sizes(legality):
     """No cut of it lies where sizes would be joined first."""
     rows, hidden = sorted({int(2 ** (step / 3)) for step in range(9, 69)}), [64 * count for count in range(1, 33)]
     configs = tuple(RMSNormConfig("row", 1, warps) for warps in (4, 8, 16))
@@ -293,8 +278,7 @@ def test_a_planted_tree_is_found_on_sixty_by_thirty_two_sizes(spec):
     problems = tuple((row, size) for row in rows for size in hidden)
     best = np.array([planted(*shape) for shape in problems])
     regret = np.where(np.arange(3) == best[:, None], 0, 300_000)
-    matrix = TimingMatrix("toy", "", "bfloat16", problems, configs, regret, np.ones(regret.shape, np.bool_))
-    legality = Legality(spec, TARGETS["sm_90"], ("bfloat16",), ("",))
+    matrix = matrix_of(regret, problems, configs)
     optima = bins.solve(matrix, legality, 5)
     assert len(problems) == 60 * 32
     assert [optima.least_measured(count) == 0 for count in (4, 5)] == [False, True]

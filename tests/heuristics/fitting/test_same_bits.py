@@ -77,12 +77,9 @@ def test_each_shape_keeps_the_order_of_its_sum(old, evidence_of):
     assert any(choose(tree, *shape) != choose(before, *shape) for shape in every)
 
 
-def test_the_option_is_in_the_header_and_the_check_fits_with_it(old, evidence_of, tmp_path, monkeypatch):
-    from normtune.results.exchange import recording
+def test_the_option_is_in_the_header_and_the_check_fits_with_it(old, evidence_of, tmp_path, monkeypatch, record_as):
 
-    evidence = evidence_of(blocks)
-    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
-    monkeypatch.setattr(recording, "load_recording", lambda name, regime="cold": evidence)
+    evidence = record_as(evidence_of(blocks))
     monkeypatch.chdir(tmp_path)
     options = FitOptions(same_bits_as="old.py")
     table = fit_table(evidence, same_bits_as=old)

@@ -4,19 +4,16 @@ import random
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from normtune.errors import UsageError
-from normtune.heuristics.commands.show import register
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.showing.flips import flips
 from normtune.heuristics.showing.flips_measured import both_ways
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
+from normtune.tests.commands import refused, succeed
+from normtune.tests.results.stores import merge
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096) for hidden in (64, 128, 256, 512)]
 FEW, SOME, MANY = (RMSNormConfig("row", 1, warps) for warps in (1, 4, 16))
@@ -151,27 +148,14 @@ def test_the_table_of_one_regime_loses_in_the_other_what_the_law_says(of_law):
 
 
 @pytest.fixture
-def both(of_law, tmp_path, monkeypatch):
+def both(of_law, tmp_path):
     """A store of both regimes, with warm times of further shapes."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-    with Store.open(f"sqlite:///{tmp_path}/both.db") as opened:
-        opened.merge(of_law(cold_law, "cold", SHAPES[:-1]))
-        opened.merge(of_law(warm_law, "warm"))
+    merge(f"sqlite:///{tmp_path}/both.db", of_law(cold_law, "cold", SHAPES[:-1]), of_law(warm_law, "warm"))
     return f"{tmp_path}/both.db"
 
 
-def show(*arguments):
-    app = typer.Typer()
-    register(app)
-    app.callback()(lambda: None)
-    return CliRunner().invoke(app, ["show", *arguments])
-
-
 def test_the_map_of_the_flips(both):
-    done = show("--store", both, "--flips", "warm")
-    assert done.exit_code == 0, done.exception
-    lines = [line.rstrip() for line in done.output.splitlines()]
+    lines = [line.rstrip() for line in succeed("show", "--store", both, "--flips", "warm").splitlines()]
     assert lines[:2] == ["Test GPU, sm_90, 132 SMs", "toy bfloat16: 15 shapes measured cold and warm"]
     assert lines[2] == (
         "  what is best cold loses over 1 % warm at 6 of 15 shapes (40 %), at most 5 % of them by chance"
@@ -201,11 +185,13 @@ def test_the_map_of_the_flips(both):
 
 
 def test_maps_and_lists_are_of_one_regime(both):
-    cold, warm = (show("--store", both, *more).output.splitlines() for more in ((), ("--regime", "warm")))
+    cold, warm = (succeed("show", "--store", both, *more).splitlines() for more in ((), ("--regime", "warm")))
     assert cold[0] == "Test GPU, sm_90, 132 SMs: 45 measurements"
     assert warm[0] == "Test GPU, sm_90, 132 SMs: 48 measurements, warm"
-    listed = show("--store", both, "--regime", "warm", "--where", "rows == 64 and hidden == 128", "--sort", "median_us")
-    rows = [line.split() for line in listed.output.splitlines() if line.split()[:2] == ["64", "128"]]
+    listed = succeed(
+        "show", "--store", both, "--regime", "warm", "--where", "rows == 64 and hidden == 128", "--sort", "median_us"
+    )
+    rows = [line.split() for line in listed.splitlines() if line.split()[:2] == ["64", "128"]]
     assert [row[3] for row in rows] == ["warps=16", "warps=4", "warps=1"]
 
 
@@ -221,13 +207,10 @@ def test_maps_and_lists_are_of_one_regime(both):
     ],
 )
 def test_what_cannot_be_shown_is_refused_in_one_line(both, arguments, told):
-    done = show("--store", both, *arguments)
-    assert isinstance(done.exception, UsageError) and told in str(done.exception)
+    assert told in refused("show", "--store", both, *arguments)
 
 
 def test_regimes_of_different_shapes_have_nothing_in_common(of_law, tmp_path):
-    with Store.open(f"sqlite:///{tmp_path}/both.db") as opened:
-        opened.merge(of_law(cold_law, "cold", SHAPES[:8]))
-        opened.merge(of_law(warm_law, "warm", SHAPES[8:]))
-    done = show("--store", f"{tmp_path}/both.db", "--flips", "warm")
-    assert "no shape was measured both cold and warm on one device" in done.output
+    merge(f"sqlite:///{tmp_path}/both.db", of_law(cold_law, "cold", SHAPES[:8]), of_law(warm_law, "warm", SHAPES[8:]))
+    told = succeed("show", "--store", f"{tmp_path}/both.db", "--flips", "warm")
+    assert "no shape was measured both cold and warm on one device" in told

@@ -4,11 +4,8 @@ import math
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.commands.show import register
+from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import timing_matrix
@@ -24,35 +21,20 @@ from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.records import Measurement
-
-SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
-
-
-def invoke(*arguments: str) -> Result:
-    app = typer.Typer()
-    register(app)
-    app.callback()(lambda: None)  # with a single command, Typer would not ask for its name
-    return CliRunner().invoke(app, list(arguments))
+from normtune.tests.commands import refused, succeed
+from normtune.tests.heuristics.made_up import SHAPES
+from normtune.tests.results.stores import loaded, record
 
 
 def write_table(store: str, leaves: int, path: str) -> None:
     """Write the table of so many leaves that fits a store best."""
-    with Store.open(f"sqlite:///{store}", create=False) as opened:
-        fitted = fit(opened.load(), FitOptions(leaves=leaves))
+    fitted = fit(loaded(f"sqlite:///{store}"), FitOptions(leaves=leaves))
     Path(path).write_text(module_text(fitted, "normtune fit"))
 
 
 def printed(*arguments: str) -> list[str]:
     """The lines of `show` with these options, without spaces at their ends."""
-    result = invoke("show", *arguments)
-    assert result.exit_code == 0, result.output or result.exception
-    return [line.rstrip() for line in result.output.splitlines()]
-
-
-def refused(*arguments: str) -> str:
-    result = invoke("show", *arguments)
-    assert isinstance(result.exception, UsageError), result.output
-    return str(result.exception)
+    return [line.rstrip() for line in succeed("show", *arguments).splitlines()]
 
 
 def cells(lines: list[str]) -> list[list[str]]:
@@ -107,11 +89,11 @@ def test_a_table_of_something_else_says_so_and_a_broken_one_is_refused(store: st
     assert any(
         "nvidia_h200.py has no function for it" in line for line in printed("--store", store, "--table", shipped)
     )
-    assert "no table of normtune" in refused("--store", store, "--table", __file__)
+    assert "no table of normtune" in refused("show", "--store", store, "--table", __file__)
     write_table(store, 1, "one.py")
     text = Path("one.py").read_text()
     Path("one.py").write_text(text.replace(") -> Config:\n", ") -> Config:\n    1 / 0\n", 1))
-    assert "one.py cannot be used: its code has a form that" in refused("--store", store, "--table", "one.py")
+    assert "one.py cannot be used: its code has a form that" in refused("show", "--store", store, "--table", "one.py")
 
 
 def test_where_lists_what_it_chose_with_its_times(store: str) -> None:
@@ -137,9 +119,7 @@ def test_sort_and_limit_list_too_and_say_what_is_left_out(store: str) -> None:
 def test_several_devices_are_shown_one_after_another_and_never_mixed(store: str, measure, run, spec) -> None:
     other = run._replace(id="other", device=run.device._replace(name="A [red]GPU\x1b[2J\n", sms=66))
     slow = measure(lambda config, problem: 9.0, SHAPES[:4], run="other", fingerprint=fingerprint(spec))
-    with Store.open(f"sqlite:///{store}") as opened:
-        opened.begin_run(other)
-        opened.add(slow)
+    record(f"sqlite:///{store}", other, slow)
     lines = printed("--store", store)
     first, second = (lines.index(line) for line in lines if line.endswith("measurements"))
     assert lines[first] == "A [red]GPU [2J, sm_90, 66 SMs: 36 measurements"
@@ -152,9 +132,7 @@ def test_several_devices_are_shown_one_after_another_and_never_mixed(store: str,
 
 def test_what_older_kernels_took_is_left_out_and_counted(store: str, measure, penalty, run) -> None:
     newer = run._replace(id="newer", started="2026-11-22T10:00:00")
-    with Store.open(f"sqlite:///{store}") as opened:
-        opened.begin_run(newer)
-        opened.add(measure(penalty, SHAPES[:2], run="newer", fingerprint="sha256:new"))
+    record(f"sqlite:///{store}", newer, measure(penalty, SHAPES[:2], run="newer", fingerprint="sha256:new"))
     lines = printed("--store", store)
     assert lines[0] == "Test GPU, sm_90, 132 SMs: 18 measurements"
     assert lines[1] == "left out 300 measurements of older kernels: `normtune sweep --stale` repeats them"
@@ -166,9 +144,7 @@ def test_what_has_no_times_is_named(store: str, run) -> None:
         Problem("toy", 1, 64, "float16"), RMSNormConfig("row"), run.id, "sha256:0", "crashed", "bang", (), ()
     )
     foreign = crashed._replace(problem=Problem("softmax", 1, 64, "float16"))
-    with Store.open("sqlite:///poor.db") as opened:
-        opened.begin_run(run)
-        opened.add([crashed, foreign, crashed._replace(problem=Problem("toy", 1, 64, "fp8"))])
+    record("sqlite:///poor.db", run, [crashed, foreign, crashed._replace(problem=Problem("toy", 1, 64, "fp8"))])
     lines = printed("--store", "poor.db")
     assert "toy float16: no config has times" in lines
     assert "softmax float16: it is not registered so, install what brings it" in lines
@@ -203,15 +179,14 @@ def test_operators_and_dtypes_narrow_a_map(store: str, measure, penalty, run, sp
     ],
 )
 def test_wrong_options_are_one_line(store: str, options: list[str], says: str) -> None:
-    assert says in refused("--store", store, *options)
+    assert says in refused("show", "--store", store, *options)
 
 
 def test_a_missing_and_an_empty_store_say_what_to_do(store: str) -> None:
-    result = invoke("show", "--store", "none.db")
-    assert isinstance(result.exception, NormtuneError)
-    assert "there is no store none.db: run `normtune sweep`" in str(result.exception)
-    with Store.open("sqlite:///empty.db"):
-        pass
+    assert "there is no store none.db: run `normtune sweep`" in refused(
+        "show", "--store", "none.db", kind=NormtuneError
+    )
+    Store.open("sqlite:///empty.db").close()
     assert printed("--store", "empty.db") == ["there are no measurements yet: run `normtune sweep`"]
 
 

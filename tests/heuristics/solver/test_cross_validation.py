@@ -19,14 +19,14 @@ from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.target import TARGETS
+from normtune.tests.heuristics.made_up import matrix_of
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (4, 8, 16))
 SHAPES = [(rows, hidden) for rows in (1, 8, 64, 512, 4096, 32768) for hidden in (64, 128, 256, 512, 1024, 2048)]
 
 
 def matrix(regret: np.ndarray, usable: np.ndarray | None = None) -> TimingMatrix:
-    usable = np.ones(regret.shape, np.bool_) if usable is None else usable
-    return TimingMatrix("toy", "", "bfloat16", tuple(SHAPES), CONFIGS, regret.astype(np.int64), usable)
+    return matrix_of(regret, SHAPES, CONFIGS, usable)
 
 
 @pytest.fixture

@@ -15,25 +15,16 @@ from normtune.heuristics.solver.crossing import crossed, uncrossed
 from normtune.heuristics.solver.optimum import Optima
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
-from normtune.kernels.target import TARGETS
+from normtune.tests.heuristics.made_up import matrix_of
 
 FEW, MANY = RMSNormConfig("row", 1, 8), RMSNormConfig("row", 1, 16)
 TREE = Split("rows", 2048, Leaf(FEW), Leaf(MANY))
 ENDS = [(1024, 128), (4096, 128)]
 
 
-@pytest.fixture
-def legality(spec) -> Legality:
-    return Legality(spec, TARGETS["sm_90"], ("bfloat16",), ("",))
-
-
 def made(few, many, shapes=None, untimed=None, usable=None):
-    regret = np.array([few, many], np.int64).T
-    return TimingMatrix(
-        *("toy", "", "bfloat16", tuple(shapes or ENDS), (FEW, MANY), regret),
-        np.ones(regret.shape, bool) if usable is None else np.array(usable),
-        untimed=untimed and np.array(untimed),
-    )
+    untimed = untimed and np.array(untimed)
+    return matrix_of(np.transpose([few, many]), shapes or ENDS, (FEW, MANY), usable, untimed=untimed)
 
 
 @pytest.mark.parametrize(

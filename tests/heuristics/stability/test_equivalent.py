@@ -1,15 +1,13 @@
 """Equivalent thresholds, on made-up regrets: within a gap, over indistinguishable sizes, up to the legal limit."""
 
 import numpy as np
-import pytest
 
-from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.stability.equivalent import equivalent
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Box, Leaf, Split
-from normtune.kernels.target import TARGETS
+from normtune.tests.heuristics.made_up import matrix_of
 
 FEW, MANY = RMSNormConfig("row", 1, 8), RMSNormConfig("row", 1, 16)
 HIDDEN = (128, 256, 512, 1024, 2048)
@@ -17,17 +15,9 @@ WHOLE = Box(1, MAX_ROWS, 1, 16384)
 TIE = 1000
 
 
-@pytest.fixture
-def legality(spec):
-    return Legality(spec, TARGETS["sm_90"], ("bfloat16",), ("",))
-
-
 def made(few, many, shapes=None, usable=None, weights=None):
-    regret = np.array([few, many], np.int64).T
-    kept = np.ones(regret.shape, bool) if usable is None else np.array(usable)
-    problems = tuple(shapes or [(64, hidden) for hidden in HIDDEN])
-    of = None if weights is None else np.array(weights, np.int64)
-    return TimingMatrix("toy", "", "bfloat16", problems, (FEW, MANY), regret, kept, weights=of)
+    problems = shapes or [(64, hidden) for hidden in HIDDEN]
+    return matrix_of(np.transpose([few, many]), problems, (FEW, MANY), usable, weights)
 
 
 def at_hidden(threshold, low=FEW, high=MANY):

@@ -4,11 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from normtune.errors import UsageError
-from normtune.heuristics.commands.fit import register
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.stability import spread as module
@@ -21,6 +17,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Box, Leaf, Split
 from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement
+from normtune.tests.commands import invoke, refused
 
 FEW, MANY = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 16)
 HIDDEN = (128, 256, 512, 1024, 2048)
@@ -202,18 +199,12 @@ def test_lines():
     assert beforehand(6, 100, 83.4) == "stability: 6 functions are fitted 100 times, about 83 s"
 
 
-def invoke(*arguments):
-    app = typer.Typer()
-    register(app)
-    return CliRunner().invoke(app, ["fit", *arguments])
-
-
 def test_fit_tells_it_and_writes_the_same_table(store, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "TABLES", 5)
-    plain = invoke("--store", store, "--leaves", "3", "--out", "table.py")
+    plain = invoke("fit", "--store", store, "--leaves", "3", "--out", "table.py")
     assert plain.exit_code == 0, plain.output
     written = (tmp_path / "table.py").read_bytes()
-    told = invoke("--store", store, "--leaves", "3", "--out", "table.py", "--stability")
+    told = invoke("fit", "--store", store, "--leaves", "3", "--out", "table.py", "--stability")
     assert told.exit_code == 0, told.output
     assert (tmp_path / "table.py").read_bytes() == written
     assert "stability: 1 function is fitted 5 times, about 1 s" in told.stderr
@@ -224,6 +215,6 @@ def test_fit_tells_it_and_writes_the_same_table(store, tmp_path, monkeypatch):
 
 
 def test_it_is_not_told_of_a_table_for_all_gpus(store):
-    result = invoke("--store", store, "--all-devices", "--stability", "--out", "any.py")
-    assert isinstance(result.exception, UsageError)
-    assert "--stability and --all-devices" in str(result.exception)
+    assert "--stability and --all-devices" in refused(
+        "fit", "--store", store, "--all-devices", "--stability", "--out", "any.py"
+    )

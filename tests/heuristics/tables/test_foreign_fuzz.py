@@ -18,13 +18,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.commands.fit import register
 from normtune.heuristics.fitting import pipeline
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
@@ -32,13 +30,12 @@ from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import body_hash, parse
-from normtune.results.commands import app as data_app
-from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-from normtune.results.exchange import recording
 from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import TimedCode
 from normtune.results.terminal import say
+from normtune.tests.commands import invoke
+from normtune.tests.results.stores import merge
 from normtune.tuner.checking import subject
 
 SHAPES = [(rows, hidden) for rows in (1, 4096) for hidden in (64, 4096)]
@@ -165,9 +162,7 @@ def plain(text: str) -> None:
 
 def checked(*arguments: str) -> Result:
     """What `check` says: nothing else than lines, and no other error than those that are meant."""
-    app = typer.Typer()
-    register(app)
-    done = CliRunner().invoke(app, ["check", *arguments])
+    done = invoke("check", *arguments)
     assert done.exception is None or isinstance(done.exception, SystemExit | NormtuneError), repr(done.exception)
     plain(done.output)
     assert len(done.output) < 100_000
@@ -178,15 +173,12 @@ def checked(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def measured(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evidence:
+def measured(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_as) -> Evidence:
     """Measurements of `toy` as a recording, in a folder without files; nothing is fitted again."""
     monkeypatch.chdir(tmp_path)
     items = measure(penalty, SHAPES, fingerprint=fingerprint(spec))
     coded = [item._replace(code=TimedCode(b"launch", b"code")) for item in items]
-    found = Evidence.from_measurements(coded, [run])
-    monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
-    monkeypatch.setattr(recording, "load_recording", lambda name, *_: found)
-    return found
+    return record_as(Evidence.from_measurements(coded, [run]))
 
 
 @pytest.fixture
@@ -409,9 +401,8 @@ def test_damaged_parquet(measured: Evidence, examples: int, tmp_path_factory: py
             return "refused"
         store = outside / "store.db"
         store.unlink(missing_ok=True)
-        with Store.open(f"sqlite:///{store}") as opened:
-            opened.merge(found)
-        done = CliRunner().invoke(data_app, ["list", "--store", str(store)])
+        merge(f"sqlite:///{store}", found)
+        done = invoke("data", "list", "--store", store)
         assert done.exception is None or isinstance(done.exception, NormtuneError), repr(done.exception)
         plain(done.output)
         with suppress(NormtuneError):

@@ -8,7 +8,7 @@ import pytest
 
 from normtune.errors import UsageError
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import body_hash, parse
+from normtune.tests.heuristics.made_up import rehashed
 from normtune.tuner.checking.offline import check
 
 SHIPPED = locate.SHIPPED / "nvidia_h200.py"
@@ -40,11 +40,10 @@ def edited(old: str, new: str) -> Path:
     """The shipped table with an edit of its code, and the hash that belongs to it."""
     text = SHIPPED.read_text()
     assert text.count(old) == 1, old
-    header, body = parse(text.replace(old, new), "table")
     path = Path("table.py")
     # Of a store that is not at hand, so that a check does not fit again.
-    header = header._replace(body=body_hash(body), regenerate="normtune fit --store normtune.db --out table.py")
-    path.write_text(f"{header.text()}\n{body}")
+    command = "normtune fit --store normtune.db --out table.py"
+    path.write_text(rehashed(text.replace(old, new), regenerate=command))
     return path
 
 

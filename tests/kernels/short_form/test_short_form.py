@@ -8,10 +8,8 @@ from typing import Annotated
 import pytest
 import torch
 import triton
-from typer.testing import CliRunner
 
 import normtune
-from normtune import cli
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.result import Function
 from normtune.heuristics.regret.matrix import timing_matrix
@@ -28,6 +26,7 @@ from normtune.kernels.tablefile import parse
 from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.kernels.target import TARGETS
 from normtune.results.exchange.parquet_csv import read_parquet
+from normtune.tests.commands import main
 from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import candidates, plan, problems
@@ -429,17 +428,17 @@ def test_a_spec_reads_texts_of_other_knobs() -> None:
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm"])
 def test_the_tables_of_the_examples_are_those_of_their_sweeps(name) -> None:
-    arguments = ["check", "--load", str(EXAMPLES / f"{name}.py"), str(EXAMPLES / f"{name}_h200.py")]
-    done = CliRunner().invoke(cli.app, arguments)
-    assert (done.exit_code, done.output.splitlines()[0]) == (0, f"{arguments[-1]}: OK"), done.output
+    table = EXAMPLES / f"{name}_h200.py"
+    done = main("check", "--load", EXAMPLES / f"{name}.py", table)
+    assert (done.exit_code, done.output.splitlines()[0]) == (0, f"{table}: OK"), done.output
     assert f"equal, byte for byte, to a fit of {name}_h200.parquet" in done.output
     assert "its kernels are those that were measured" in done.output
 
 
 def test_what_is_not_loaded_is_told() -> None:
-    done = CliRunner().invoke(cli.app, ["check", str(EXAMPLES / "softmax_h200.py")])
+    done = main("check", EXAMPLES / "softmax_h200.py")
     assert done.exit_code == 1 and "unknown operator 'softmax'" in done.output and "--load" in done.output
-    done = CliRunner().invoke(cli.app, ["sweep", "--load", "/nowhere.py"])
+    done = main("sweep", "--load", "/nowhere.py")
     assert done.exit_code == 2 and "cannot load operators from /nowhere.py: expected a Python file" in done.output
 
 

@@ -12,7 +12,6 @@ from normtune.heuristics.any_gpu.result import AnyGpuFunction
 from normtune.heuristics.writing.emit import body_text
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate, template
-from normtune.kernels.tablefile.header import body_hash, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import (
     BYTES_PER_L2,
@@ -23,6 +22,7 @@ from normtune.kernels.tablefile.relative_tree import (
     choose_on,
 )
 from normtune.kernels.tablefile.tree import Leaf
+from normtune.tests.heuristics.made_up import rehashed
 
 SHIPPED = locate.SHIPPED / locate.ANY_GPU
 numbers = st.integers(1, 1 << 40)
@@ -100,9 +100,8 @@ def test_hostile_comparisons_are_refused(test: str, tmp_path: Path) -> None:
     text = SHIPPED.read_text()
     found = re.search(r"if rows >= \d+ \* sms:", text)
     assert found
-    header, body = parse(text[: found.start()] + f"if {test}:" + text[found.end() :], "table")
     path = tmp_path / "table.py"
-    path.write_text(f"{header._replace(body=body_hash(body)).text()}\n{body}")
+    path.write_text(rehashed(text[: found.start()] + f"if {test}:" + text[found.end() :]))
     with pytest.raises(UsageError, match="a form that normtune does not write"):
         locate.load(path)
 

@@ -1,7 +1,5 @@
 import os
 import pwd
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from normtune.kernels.calling import which_table
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate, template
 from normtune.kernels.tablefile.header import ANY_GPU, Header, body_hash
+from normtune.tests.commands import printed_by
 
 ONE = template.ONE_GPU
 CLASSES = {"Config": RMSNormConfig.knobs}
@@ -237,5 +236,4 @@ def test_locating_loads_nothing_heavy() -> None:
         "import sys; from normtune.kernels.tablefile import locate; locate.select('A', 'sm_90', 1); "
         "print(sorted({'numpy', 'pandas', 'torch', 'triton', 'sqlalchemy', 'rich', 'typer'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=os.environ)
-    assert done.stdout.strip() == "[]"
+    assert printed_by(code, env=os.environ).strip() == "[]"

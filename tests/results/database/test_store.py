@@ -6,6 +6,7 @@ from normtune.errors import UsageError
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database.store import Coverage, Store
 from normtune.results.evidence import Evidence
+from normtune.tests.results.stores import loaded, record
 
 
 def test_what_is_added_is_loaded(url, make, make_run, plain_rows):
@@ -13,11 +14,8 @@ def test_what_is_added_is_loaded(url, make, make_run, plain_rows):
         (), config=RMSNormConfig("row", num_warps=32), status="compile_error", reason="ptxas: out of registers"
     )
     items = [make((3000, 3100, 2900)), failure, make((3050,), 6)]
-    with Store.open(url) as store:
-        store.begin_run(make_run())
-        store.add(items)
-    with Store.open(url, create=False) as store:
-        evidence = store.load()
+    record(url, make_run(), items)
+    evidence = loaded(url)
     assert plain_rows(evidence.measurements()) == plain_rows(items)
     assert evidence.runs == (make_run(),)
 

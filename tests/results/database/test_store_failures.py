@@ -14,6 +14,8 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.results.database import connect
 from normtune.results.database.store import Store, resolve_url
 from normtune.results.database.url import parse
+from normtune.tests.commands import one_line
+from normtune.tests.results.stores import alter, loaded, merge, record
 
 
 @pytest.fixture
@@ -41,9 +43,8 @@ def become_reader(folder: Path) -> None:
 
 
 def refused(url: str, told: str, create: bool = True, kind: type[NormtuneError] = NormtuneError) -> None:
-    with pytest.raises(kind, match=told) as caught:
+    with one_line(kind, told):
         Store.open(url, create=create)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("create", [True, False])
@@ -58,10 +59,8 @@ def test_a_file_that_is_no_database(tmp_path, create):
 
 @pytest.mark.parametrize("create", [True, False])
 def test_a_store_of_a_newer_schema(stored, create):
-    with sqlite3.connect(stored) as connection:
-        connection.execute("UPDATE normtune_schema SET version = 99")
-        connection.execute("PRAGMA journal_mode = DELETE").fetchone()
-    connection.close()
+    alter(stored, "UPDATE normtune_schema SET version = 99")
+    alter(stored, "PRAGMA journal_mode = DELETE")
     before = stored.read_bytes()
     refused(f"sqlite:///{stored}", "schema 99, this normtune knows 3: update normtune", create)
     assert stored.read_bytes() == before
@@ -70,25 +69,19 @@ def test_a_store_of_a_newer_schema(stored, create):
 @pytest.mark.parametrize("create", [True, False])
 def test_a_database_of_another_program(tmp_path, create):
     path = tmp_path / "other.db"
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE customers (name TEXT)")
-    connection.close()
+    alter(path, "CREATE TABLE customers (name TEXT)")
     before = path.read_bytes()
     refused(f"sqlite:///{path}", "of another program .*'customers'", create)
     assert path.read_bytes() == before
 
 
 def test_a_store_that_lacks_a_table(stored):
-    with sqlite3.connect(stored) as connection:
-        connection.execute("DROP TABLE measurement")
-    connection.close()
+    alter(stored, "DROP TABLE measurement")
     refused(f"sqlite:///{stored}", "damaged .*'measurement'")
 
 
 def test_a_store_with_foreign_values(stored):
-    with sqlite3.connect(stored) as connection:
-        connection.execute("UPDATE measurement SET samples = x'00', checksum = NULL WHERE status = 'ok'")
-    connection.close()
+    alter(stored, "UPDATE measurement SET samples = x'00', checksum = NULL WHERE status = 'ok'")
     with Store.open(f"sqlite:///{stored}") as store, pytest.raises(NormtuneError, match="samples are cut off"):
         store.load()
 
@@ -117,8 +110,7 @@ def test_a_missing_folder_and_a_folder(tmp_path):
 
 def test_a_read_only_store_can_be_neither_opened_for_writing_nor_written(unprivileged, varied):
     path = unprivileged / "store.db"
-    with Store.open(f"sqlite:///{path}") as store:
-        store.merge(varied)
+    merge(f"sqlite:///{path}", varied)
     before = path.read_bytes()
     become_reader(unprivileged)
     refused(f"sqlite:///{path}", "store.db cannot be opened for writing")
@@ -134,8 +126,7 @@ def test_a_locked_store_is_left_after_a_while(stored, varied, make, make_run, mo
         with pytest.raises(NormtuneError, match="is locked by another process"):
             store.begin_run(make_run(9))
         refused(f"sqlite:///{stored}", "is locked by another process")
-        with Store.open(f"sqlite:///{stored}", create=False) as reader:
-            assert reader.load().digest() == varied.digest()
+        assert loaded(f"sqlite:///{stored}").digest() == varied.digest()
         other.execute("ROLLBACK")
         other.close()
         store.begin_run(make_run(9))
@@ -151,18 +142,15 @@ def test_a_lock_of_a_server_is_waited_for_a_while(server, make, make_run, monkey
         with other.connect() as holding:
             holding.execute(sa.text("LOCK TABLE measurement IN ACCESS EXCLUSIVE MODE"))
             for attempt in (lambda: store.add([make()]), store.load, lambda: Store.open(server)):
-                with pytest.raises(NormtuneError, match=r"is locked by another process for over 0\.2 s") as caught:
+                with one_line(NormtuneError, r"is locked by another process for over 0\.2 s"):
                     attempt()
-                assert "\n" not in str(caught.value)
         store.add([make()])
         assert len(store.load().frame) == 1
     other.dispose()
 
 
 def test_a_role_that_may_only_read_is_told_so_before_anything_is_measured(server, make, make_run):
-    with Store.open(server) as store:
-        store.begin_run(make_run())
-        store.add([make()])
+    record(server, make_run(), [make()])
     admin = sa.create_engine(parse(server), isolation_level="AUTOCOMMIT")
     reader = admin.url.set(username="normtune_reader", password="p@ss/word")
     with admin.connect() as opened:
@@ -170,8 +158,7 @@ def test_a_role_that_may_only_read_is_told_so_before_anything_is_measured(server
         try:
             opened.execute(sa.text("GRANT SELECT ON ALL TABLES IN SCHEMA public TO normtune_reader"))
             url = reader.render_as_string(hide_password=False)
-            with Store.open(url, create=False) as store:
-                assert len(store.load().frame) == 1
+            assert len(loaded(url).frame) == 1
             refused(
                 url, r"cannot be used \(permission denied for table run\): to write to it, grant this role SELECT, INS"
             )
@@ -220,9 +207,9 @@ def test_a_role_that_may_only_read_is_told_so_before_anything_is_measured(server
 def test_no_form_of_a_url_shows_its_password(store, is_variable, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NORMTUNE_STORE", store)
-    with pytest.raises(NormtuneError) as caught:
+    with one_line(NormtuneError) as caught:
         Store.open(None if is_variable else store)
-    assert "hunter2" not in str(caught.value) and "\n" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
     assert os.listdir(tmp_path) == []
 
 
@@ -307,7 +294,6 @@ def test_the_variable_is_named_when_it_is_wrong(monkeypatch):
 
 def test_a_bare_path_with_odd_characters_is_that_file(tmp_path, varied):
     path = tmp_path / "50% & #1 äö.db"
-    with Store.open(resolve_url(str(path))) as store:
-        store.merge(varied)
+    merge(resolve_url(str(path)), varied)
     assert path.is_file()
     assert [name for name in os.listdir(tmp_path)] == [path.name]

@@ -1,15 +1,11 @@
 """Runs of unknown origin: files, DataFrames and stores with unknown regimes and devices."""
 
 import re
-import subprocess
-import sys
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.results.commands import app
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import parquet_csv
@@ -18,6 +14,8 @@ from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import Device
 from normtune.results.source import measured
 from normtune.results.terminal import console, say
+from normtune.tests.commands import one_line, printed_by, refused, succeed
+from normtune.tests.results.stores import merge
 
 ODD = "huge\x1b[2J"
 WHY = r"regime 'huge\\x1b\[2J', known are cold, warm, eager"
@@ -33,12 +31,10 @@ def odd(make, make_run) -> Evidence:
 
 def test_a_file_with_an_odd_regime_is_not_imported(odd, tmp_path):
     write_parquet(odd, tmp_path / "odd.parquet")
-    with pytest.raises(NormtuneError, match=WHY) as caught:
+    with one_line(NormtuneError, WHY):
         read_parquet(tmp_path / "odd.parquet")
-    assert "\n" not in str(caught.value)
     url = f"sqlite:///{tmp_path / 'store.db'}"
-    found = CliRunner().invoke(app, ["import", str(tmp_path / "odd.parquet"), "--store", url])
-    assert isinstance(found.exception, NormtuneError)
+    refused("data", "import", tmp_path / "odd.parquet", "--store", url, kind=NormtuneError)
     with Store.open(url) as opened:
         assert opened.runs() == []
 
@@ -85,19 +81,19 @@ def test_a_store_with_a_run_of_the_future_says_what_sets_it_aside(make, make_run
     assert set(measured(url).current().frame["status"]) == {"timeout"}
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(f"`normtune data drop {runs[1].id}` sets it aside")
-    done = CliRunner().invoke(app, ["drop", runs[1].id, "--store", url])
-    assert done.output == (
+    done = succeed("data", "drop", runs[1].id, "--store", url)
+    assert done == (
         f"run {runs[1].id} of 9999-01-01T00:00:00+00:00 is set aside; "
         f"`normtune data drop --undo {runs[1].id}` takes it back\n"
     )
     assert set(measured(url).current().frame["status"]) == {"ok"}
     assert capsys.readouterr().err == ""
-    listed = CliRunner().invoke(app, ["list", "--runs", "--store", url]).output.splitlines()
+    listed = succeed("data", "list", "--runs", "--store", url).splitlines()
     assert [runs[0].id in listed[0], ", set aside on 20" in listed[0], ", set aside on 20" in listed[1]] == [1, 0, 1]
-    assert "is used again" in CliRunner().invoke(app, ["drop", "--undo", runs[1].id, "--store", url]).output
+    assert "is used again" in succeed("data", "drop", "--undo", runs[1].id, "--store", url)
     assert set(measured(url).current().frame["status"]) == {"timeout"}
-    missing = CliRunner().invoke(app, ["drop", "x", "--store", str(tmp_path / "none.db")])
-    assert isinstance(missing.exception, NormtuneError) and not (tmp_path / "none.db").exists()
+    refused("data", "drop", "x", "--store", tmp_path / "none.db", kind=NormtuneError)
+    assert not (tmp_path / "none.db").exists()
 
 
 def test_a_frame_with_an_odd_regime_is_refused():
@@ -140,8 +136,7 @@ def test_a_file_of_before_keeps_its_digest(make, make_run, tmp_path):
 
 def test_a_store_that_has_one_leaves_it_out_and_says_so_once(odd, tmp_path, capsys):
     url = f"sqlite:///{tmp_path / 'store.db'}"
-    with Store.open(url) as opened:
-        opened.merge(odd)
+    merge(url, odd)
     found = measured(url, regime=None)
     assert found.regimes() == ["cold"]
     assert found.digest() == odd.regime("cold").digest()
@@ -149,9 +144,7 @@ def test_a_store_that_has_one_leaves_it_out_and_says_so_once(odd, tmp_path, caps
     assert line == (
         r"normtune: left out 1 run of the store, with times of regime 'huge\x1b[2J'; known are cold, warm, eager"
     )
-    listed = CliRunner().invoke(app, ["list", "--store", url])
-    assert listed.exit_code == 0
-    assert listed.output.count("huge") == 1
+    assert succeed("data", "list", "--store", url).count("huge") == 1
 
 
 @pytest.mark.parametrize(
@@ -162,9 +155,8 @@ def test_a_device_that_is_no_gpu_is_refused(make, make_run, tmp_path, field, val
     run = make_run(1)
     run = run._replace(device=run.device._replace(**{field: value}))
     write_parquet(Evidence.from_measurements([make(run=run)], [run]), tmp_path / "odd.parquet")
-    with pytest.raises(NormtuneError, match=f"{field} of a device is ") as caught:
+    with one_line(NormtuneError, f"{field} of a device is ", 399):
         read_parquet(tmp_path / "odd.parquet")
-    assert len(str(caught.value)) < 400
 
 
 def test_a_small_file_of_very_many_rows_is_not_read(make, make_run, tmp_path, monkeypatch):
@@ -189,14 +181,8 @@ def test_a_console_styles_and_is_not_steered():
         "made = console(); table = Table('a\\x1b[2J'); table.add_row('b\\x1b]0;x\\x07', style='bold')\n"
         "made.print(table); made.print('c\\x9b', style='bold')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        check=True,
-        capture_output=True,
-        encoding="utf-8",
-        env={"FORCE_COLOR": "1", "TERM": "xterm", "PYTHONSAFEPATH": "1", "PYTHONIOENCODING": "utf-8"},
-    )
-    assert "\x1b[1m" in done.stdout
-    assert "\x1b[2J" not in done.stdout and "\x1b]" not in done.stdout and "\x07" not in done.stdout
-    assert "c\ufffd" in done.stdout
+    env = {"FORCE_COLOR": "1", "TERM": "xterm", "PYTHONSAFEPATH": "1", "PYTHONIOENCODING": "utf-8"}
+    told = printed_by(code, encoding="utf-8", env=env)
+    assert "\x1b[1m" in told and "c\ufffd" in told
+    assert "\x1b[2J" not in told and "\x1b]" not in told and "\x07" not in told
     assert console() is not None

@@ -21,6 +21,7 @@ from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import read_parquet, write_csv, write_parquet
 from normtune.results.records import STATUSES, Measurement, TimedCode
+from normtune.tests.commands import one_line
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
 configs = st.just(COPY) | st.builds(
@@ -89,9 +90,8 @@ def file(varied, tmp_path):
 def test_a_truncated_file(file, kept):
     content = file.read_bytes()
     file.write_bytes(content[: kept if isinstance(kept, int) else int(len(content) * kept)])
-    with pytest.raises(NormtuneError, match=r"data\.parquet is no Parquet file or a damaged one") as caught:
+    with one_line(NormtuneError, r"data\.parquet is no Parquet file or a damaged one"):
         read_parquet(file)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_parquet_file_of_somebody_else(tmp_path):
@@ -192,17 +192,15 @@ def test_a_file_whose_content_was_changed(file, change, told):
     head = json.loads(table.schema.metadata[b"normtune"])
     table, head = change(table.replace_schema_metadata(None), head)
     pq.write_table(table.replace_schema_metadata({b"normtune": json.dumps(head).encode()}), file)
-    with pytest.raises(NormtuneError, match=told) as caught:
+    with one_line(NormtuneError, told, 599):
         read_parquet(file)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
 @pytest.mark.parametrize("text", [b"\xff\xfe", b"", b"[" * 100_000, b'{"format": 1, "runs": [' + b"9" * 5000 + b"]}"])
 def test_metadata_that_is_no_json(file, text):
     pq.write_table(pq.read_table(file).replace_schema_metadata({b"normtune": text}), file)
-    with pytest.raises(NormtuneError, match=r"data\.parquet holds what normtune does not write") as caught:
+    with one_line(NormtuneError, r"data\.parquet holds what normtune does not write", 599):
         read_parquet(file)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
 @pytest.mark.long

@@ -2,21 +2,11 @@
 
 import pytest
 
+from normtune.tests.tuner.benches import Heard
 from normtune.tuner.sweep import api
-from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.request import Request
 
 pytestmark = pytest.mark.gpu
-
-
-class Heard(Silent):
-    """Keeps the lines."""
-
-    def __init__(self):
-        self.lines = []
-
-    def say(self, *lines):
-        self.lines += lines
 
 
 def test_a_sweep_finds_all_binaries_for_gate_and_timing(tmp_path, monkeypatch):

@@ -1,8 +1,6 @@
 """The digest of a launch's code: changes that alter it, and changes that do not."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
+from normtune.tests.commands import printed_by, python
 from normtune.tuner.compiling import compiler
 from normtune.tuner.compiling import pool as pool_module
 from normtune.tuner.compiling.code import Code, normalised
@@ -87,15 +86,8 @@ def digests(folder: Path, sources: dict[str, str], target: str = "sm_90", seed: 
     for name, text in sources.items():
         paths.append(folder / f"{name.replace(' ', '_')}.py")
         paths[-1].write_text(text)
-    ran = subprocess.run(
-        [sys.executable, "-c", DIGESTS, target, *map(str, paths)],
-        env={**os.environ, "PYTHONHASHSEED": seed},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    return [line.split() for line in ran.stdout.splitlines()]
+    told = printed_by(DIGESTS, target, *paths, env={**os.environ, "PYTHONHASHSEED": seed})
+    return [line.split() for line in told.splitlines()]
 
 
 @pytest.mark.long
@@ -111,7 +103,7 @@ def test_names_and_places_do_not_count_and_all_that_is_compiled_does(tmp_path, t
 @pytest.mark.long
 def test_an_interface_of_triton_that_is_gone_costs_the_digest_and_no_config():
     script = Path(__file__).with_name("without_interfaces.py")
-    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    ran = python(script)
     assert ran.returncode == 0, ran.stderr
     told = [line.split("|") for line in ran.stdout.splitlines()]
     assert {status for _, _, status, *_ in told} == {"ok"}
@@ -191,7 +183,7 @@ for change in ({"options": {"nonsense": 3}}, {"args": ()}):
 
 @pytest.mark.long
 def test_calls_that_do_not_fit_their_kernel_are_told():
-    ran = subprocess.run([sys.executable, "-c", CALLING], capture_output=True, text=True, timeout=120)
+    ran = python("-c", CALLING)
     unknown, missing = ran.stdout.splitlines() or [ran.stderr]
     begin = "OperatorError operator 'rms_norm_forward': its call of "
     assert unknown.startswith(begin) and "does not fit the kernel (KeyError: 'Keyword argument nonsense" in unknown

@@ -1,6 +1,5 @@
 """A device is opened in the background: binaries are compiled meanwhile, for the target that its driver names."""
 
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -40,13 +39,12 @@ class Pool:
 @pytest.fixture
 def begun(monkeypatch, tmp_path):
     """Begins to open a device whose target is expected to be this one."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     monkeypatch.setattr(module, "CompilePool", Pool)
     monkeypatch.setattr(Pool, "made", [])
     benches = []
 
     def make(expected):
-        benches.append(WorkerBench(("compiling_engine", "CompilingEngine", ((), str(tmp_path)))))
+        benches.append(WorkerBench(("normtune.tests.tuner.compiling_engine", "CompilingEngine", ((), str(tmp_path)))))
         benches[-1].expect(expected)
         return benches[-1]
 

@@ -38,13 +38,14 @@ def adaptive(task=TASK):
 @pytest.fixture
 def opened(monkeypatch, tmp_path):
     """Opens benches with faults, patient for a second, and sees that nothing of them is left in the end."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     for name in ("STEP_SECONDS", "STEPS_SECONDS"):
         monkeypatch.setattr(bench_module, name, 1.0)
     benches = []
 
     def make(*faults, once=False):
-        benches.append(WorkerBench(("hostile_engine", "HostileEngine", (faults, str(tmp_path), once))))
+        benches.append(
+            WorkerBench(("normtune.tests.tuner.hostile_engine", "HostileEngine", (faults, str(tmp_path), once)))
+        )
         deadline = time.monotonic() + 20
         while not (tmp_path / "processes").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -105,7 +106,7 @@ def test_a_config_that_loses_the_worker_is_stored_with_its_reason_and_the_others
 
 
 CHOOSY = """
-from hostile_engine import HostileEngine
+from normtune.tests.tuner.hostile_engine import HostileEngine
 from normtune.results.records import Outcome
 
 class ChoosyEngine(HostileEngine):
@@ -257,10 +258,9 @@ def test_a_killed_sweep_leaves_no_worker(opened, tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(
         "import sys, time\n"
-        f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
         "from normtune.tuner.device.bench import WorkerBench\n"
         "if __name__ == '__main__':\n"
-        f"    bench = WorkerBench(('hostile_engine', 'HostileEngine', ((), {str(tmp_path)!r})))\n"
+        f"    bench = WorkerBench(('normtune.tests.tuner.hostile_engine', 'HostileEngine', ((), {str(tmp_path)!r})))\n"
         "    bench.open()\n"
         "    print('ready', flush=True)\n"
         "    time.sleep(3600)\n"

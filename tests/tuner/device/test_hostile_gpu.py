@@ -2,15 +2,12 @@
 
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from normtune.kernels.config import COPY
-from normtune.results.database.store import Store
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from hostile_sweep import OPERATOR, start
+from normtune.tests.results.stores import loaded
+from normtune.tests.tuner.hostile_sweep import OPERATOR, start
 
 pytestmark = pytest.mark.gpu
 
@@ -65,8 +62,7 @@ def test_every_fault_costs_its_config_alone(tmp_path, hostile_spec):
     output, errors = sweep.communicate(timeout=240)
     assert sweep.returncode == 0, output + errors
     assert "2 problems measured" in output, output
-    with Store.open(f"sqlite:///{tmp_path}/store.db", create=False) as store:
-        found = {(item.problem.rows, item.config): item for item in store.load().measurements()}
+    found = {(item.problem.rows, item.config): item for item in loaded(f"sqlite:///{tmp_path}/store.db").measurements()}
     for rows in (4999, hostile_spec.ROWS):
         expected = dict(EXPECTED)
         for fault, outcome in AT_ONE_SIZE.items():

@@ -2,7 +2,6 @@
 
 import inspect
 import shutil
-import sqlite3
 
 import pytest
 
@@ -19,7 +18,8 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange import recorded_code
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.exchange.recorded_code import cell_of, pairs_of
-from normtune.results.records import Device
+from normtune.tests.results.stores import alter
+from normtune.tests.tuner.benches import DEVICE
 from normtune.tuner.checking.offline import check
 from normtune.tuner.device import identity
 from normtune.tuner.device.bench import WorkerBench
@@ -31,8 +31,6 @@ from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.sweep.sweep import look_ahead, sweep
 
 TARGET = TARGETS["sm_90"]
-# Of the engine that workers open.
-DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
 KERNELS = inspect.getsource(forward)  # what `toy` begins with
 ROW, PERSISTENT, SPLIT = CONFIGS = (
     RMSNormConfig("row", num_warps=4),
@@ -58,7 +56,7 @@ def bench(tmp_path):
     opened = []
 
     def make():
-        opened.append(WorkerBench(("compiling_engine", "CompilingEngine", ((), str(tmp_path)))))
+        opened.append(WorkerBench(("normtune.tests.tuner.compiling_engine", "CompilingEngine", ((), str(tmp_path)))))
         return opened[-1]
 
     yield make
@@ -224,9 +222,7 @@ def test_where_code_cannot_be_compared_the_sources_decide_and_the_reason_is_told
 
 @pytest.mark.long
 def test_stores_without_codes_are_judged_by_their_sources(toy, measured, tmp_path):
-    with sqlite3.connect(tmp_path / "store.db") as connection:
-        connection.execute("UPDATE measurement SET launch = NULL, code = NULL, machine_code = NULL")
-    connection.close()
+    alter(tmp_path / "store.db", "UPDATE measurement SET launch = NULL, code = NULL, machine_code = NULL")
     assert renew(measured, DEVICE, TARGET).lines() == []
     toy.kernels("moved", KERNELS)
     (line,) = renew(measured, DEVICE, TARGET).lines()

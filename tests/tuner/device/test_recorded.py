@@ -17,14 +17,14 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange import recorded_code
 from normtune.results.exchange.recorded_code import Cell, cell_of, pairs_of, path_of, read, write
 from normtune.results.exchange.recording import load_recording
-from normtune.results.records import Device, Measurement, Run
+from normtune.results.records import Measurement, Run
+from normtune.tests.tuner.benches import DEVICE
 from normtune.tuner.device import recorded
 from normtune.tuner.device.identity import triton_version
 from normtune.tuner.device.recorded import difference, record
 
 KERNELS = inspect.getsource(forward)
 ROW, SPLIT = RMSNormConfig("row", num_warps=4), RMSNormConfig("split", num_warps=8, programs_per_sm=2, block_col=1024)
-DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
 CELLS = [Cell("toy", "", "bfloat16", 2048, config) for config in (ROW, SPLIT)]
 
 

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import sysconfig
 import threading
 import tomllib
@@ -22,6 +21,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store
 from normtune.results.records import Device, Measurement, Run
+from normtune.tests.commands import python
 from normtune.tuner.doctor import checks
 from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine, examined
 from normtune.tuner.doctor.command import lines
@@ -324,14 +324,8 @@ BROKEN = {
 
 
 def run_doctor(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "normtune", "doctor", *options],
-        cwd=folder,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
+    return python("-m", "normtune", "doctor", *options, cwd=folder, env=env)
 
 
 @pytest.mark.long

@@ -1,13 +1,12 @@
 """Reasons of a missing GPU, from fakes of torch and Triton that fail as the real ones do."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from normtune.kernels.calling.probe import ask
+from normtune.tests.commands import python
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
 
 BUILT = {"version": "2.11.0+cu130", "cuda": "13.0", "hip": None, "error": "", "gpus": []}
@@ -119,10 +118,7 @@ def test_what_a_library_prints_is_no_fact(fake):
 def test_the_reason_is_one_line_in_the_process_that_asks(fake, torch, triton, says):
     fake("triton", triton)
     folder = fake("torch", torch)
-    done = subprocess.run(
-        [sys.executable, "-c", "from normtune.tuner.machine.no_gpu import why_no_gpu; print(why_no_gpu())"],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"},
-        capture_output=True,
-        text=True,
-    )
+    code = "from normtune.tuner.machine.no_gpu import why_no_gpu; print(why_no_gpu())"
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
+    done = python("-c", code, env=env)
     assert done.stdout.startswith(says) and done.stdout.count("\n") == 1, done.stdout + done.stderr

@@ -1,11 +1,10 @@
 """Binaries are compiled ahead in the order of `ask`, and only those of tasks that it gives."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from normtune.results.database.store import Store
+from normtune.tests.tuner.made_up_recording import recorded_plan
+from normtune.tests.tuner.search import pairs
 from normtune.tuner.compiling.code import Code
 from normtune.tuner.compiling.compiler import Compiled
 from normtune.tuner.device import bench as bench_module
@@ -14,11 +13,6 @@ from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.plan import Plan
 from normtune.tuner.search.exhaustive import Exhaustive
 from normtune.tuner.sweep.sweep import sweep
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import pairs
-from made_up_recording import recorded_plan
 
 
 class Pool:
@@ -67,12 +61,11 @@ class Told:
 @pytest.fixture
 def swept(monkeypatch, tmp_path):
     """Sweeps all problems; the bench and what was heard of the compilers."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     monkeypatch.setattr(bench_module, "CompilePool", Pool)
     monkeypatch.setattr(bench_module, "LOOK_AHEAD", 4)
 
     def run(search):
-        bench, told = WorkerBench(("made_up_recording", "compiled_engine", ())), Told()
+        bench, told = WorkerBench(("normtune.tests.tuner.made_up_recording", "compiled_engine", ())), Told()
         with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
             sweep(bench, store, recorded_plan(), search, progress=told)
         return bench, told

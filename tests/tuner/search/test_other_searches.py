@@ -1,29 +1,16 @@
 """Searches of tests go through sweep, store, resume and fit; one line registers a search by name."""
 
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from normtune import cli
 from normtune.kernels.config import COPY
 from normtune.results.database.store import Store
+from normtune.tests.commands import succeed
+from normtune.tests.tuner.made_up_recording import ABSENT, BROKEN, recorded_plan
+from normtune.tests.tuner.search import pairs, random_configs
 from normtune.tuner.search.registry import SEARCHES, search
 from normtune.tuner.sweep.sweep import sweep
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import pairs
-import random_configs
-from made_up_recording import ABSENT, BROKEN, recorded_plan
-
-
-def run(*arguments):
-    done = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 def test_searches_know_their_names():
@@ -32,13 +19,13 @@ def test_searches_know_their_names():
 
 @pytest.mark.long
 def test_a_search_of_one_file_and_one_line_goes_through_sweep_resume_and_fit(tmp_path, monkeypatch):
-    monkeypatch.setitem(SEARCHES, "random", "random_configs:RandomConfigs")
+    monkeypatch.setitem(SEARCHES, "random", "normtune.tests.tuner.search.random_configs:RandomConfigs")
     store = tmp_path / "store.db"
     asked = ["sweep", "--device", "replay:nvidia-h200", "--strategy", "random", "--operator", "rms_norm_forward"]
     asked += ["--hidden", "512,1024,2048,4096", "--store", store]
-    assert "complete: " in run(*asked, "--rows", "1,64,4096")
-    assert "nothing to do: all 12 problems are measured" in run(*asked, "--rows", "1,64,4096")
-    told = run(*asked, "--rows", "1,8,64,512,4096")
+    assert "complete: " in succeed(*asked, "--rows", "1,64,4096")
+    assert "nothing to do: all 12 problems are measured" in succeed(*asked, "--rows", "1,64,4096")
+    told = succeed(*asked, "--rows", "1,8,64,512,4096")
     assert "8 problems measured, 12 were stored before" in told
     with Store.open(f"sqlite:///{store}") as opened:
         evidence = opened.load()
@@ -46,7 +33,7 @@ def test_a_search_of_one_file_and_one_line_goes_through_sweep_resume_and_fit(tmp
     configs = Counter(one.problem for one in evidence.measurements() if one.config != COPY)
     assert len(configs) == 20 and set(configs.values()) == {random_configs.CONFIGS}
     assert {len(one.samples) for one in evidence.measurements()} == {16}
-    assert "rms_norm_forward" in run("fit", "--store", store, "--out", tmp_path / "table.py")
+    assert "rms_norm_forward" in succeed("fit", "--store", store, "--out", tmp_path / "table.py")
     assert "def rms_norm_forward" in (tmp_path / "table.py").read_text()
 
 

@@ -8,9 +8,7 @@ from typing import Annotated
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from normtune import cli
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.operator import ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
@@ -18,6 +16,7 @@ from normtune.kernels.tablefile import locate
 from normtune.kernels.target import target_for
 from normtune.results.database.store import Coverage
 from normtune.results.records import Device, Outcome
+from normtune.tests.commands import succeed
 from normtune.tuner.plan.plan import SPACES as SPACE_NAMES
 from normtune.tuner.plan.plan import Candidate, Task, advice, plan
 from normtune.tuner.search import shape
@@ -296,9 +295,7 @@ def test_a_replayed_sweep_ends_and_is_complete(tmp_path):
     def run():
         asked = ["sweep", "--device", "replay:nvidia-h200", "--strategy", "plane", "--operator", "rms_norm_forward"]
         asked += ["--rows", "64,1024,16384", "--hidden", "512,1024,4096", "--store", str(tmp_path / "store.db")]
-        done = CliRunner().invoke(cli.app, asked)
-        assert done.exit_code == 0, done.output
-        return done.output
+        return succeed(*asked)
 
     assert "complete: " in run()
     assert "nothing to do: all 9 problems are measured" in run()

@@ -19,15 +19,6 @@ pytestmark = pytest.mark.gpu
 KEYS = ("rms_norm_forward", "rms_norm_forward:no_rstd", "rms_norm_backward", "rms_norm_backward:no_dweight")
 
 
-@pytest.fixture(scope="module")
-def engine():
-    from normtune.tuner.device.cuda import CudaEngine
-
-    opened = CudaEngine(0)
-    yield opened
-    opened.close()
-
-
 def medians(engine, rows, hidden, label=None):
     """Nanoseconds of a config, or of the copy, in each regime, the sessions in turn."""
     spec = operator("rms_norm_forward")

@@ -13,15 +13,6 @@ from normtune.tuner.plan.plan import candidates
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(scope="module")
-def engine():
-    from normtune.tuner.device.cuda import CudaEngine
-
-    opened = CudaEngine(0)
-    yield opened
-    opened.close()
-
-
 def copy_rate(engine, nbytes):
     """Bytes per nanosecond of the yardstick beside a problem of about `nbytes`."""
     spec = operator("rms_norm_forward")

@@ -1,21 +1,19 @@
 """Searches by proposals of Optuna: what they propose, what they learn, and where they keep their studies."""
 
 import math
-import sys
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import optuna
 import pytest
-from typer.testing import CliRunner
 
-from normtune import cli
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Coverage, Store
+from normtune.tests.commands import main, one_line
+from normtune.tests.tuner.made_up_recording import recorded_plan
 from normtune.tuner.plan.plan import Candidate, Task
 from normtune.tuner.search.sampling.gp import GP
 from normtune.tuner.search.sampling.random_draw import RandomDraw
@@ -23,9 +21,6 @@ from normtune.tuner.search.sampling.sampled import FINALISTS, PROPOSALS
 from normtune.tuner.search.sampling.tpe import TPE
 from normtune.tuner.search.simulation import Space, simulate
 from normtune.tuner.sweep.sweep import sweep
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from made_up_recording import recorded_plan
 
 
 class Tile(Config):
@@ -170,8 +165,7 @@ def test_studies_are_kept_beside_each_other_in_a_file_of_optuna(opened, tmp_path
 
 
 def test_a_file_of_anything_else_stays_as_it_is(tmp_path):
-    with Store.open(f"sqlite:///{tmp_path}/store.db"):
-        pass
+    Store.open(f"sqlite:///{tmp_path}/store.db").close()
     (tmp_path / "text.db").write_text("something" * 100)
     for name, told in (
         ("store.db", "a database of something else"),
@@ -180,13 +174,13 @@ def test_a_file_of_anything_else_stays_as_it_is(tmp_path):
     ):
         path = tmp_path / name
         before = path.read_bytes() if path.exists() else None
-        with pytest.raises(UsageError, match=told) as caught:
+        with one_line(UsageError, told) as caught:
             TPE([space().task], {}, studies=path)
-        assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+        assert str(path) in str(caught.value)
         assert (path.read_bytes() if path.exists() else None) == before
 
 
 def test_studies_are_for_searches_that_make_some(tmp_path):
     arguments = ["sweep", "--device", "replay:nvidia-h200", "--studies", str(tmp_path / "a.db")]
-    done = CliRunner().invoke(cli.app, [*arguments, "--store", str(tmp_path / "s.db")])
+    done = main(*arguments, "--store", tmp_path / "s.db")
     assert done.exit_code == 2 and "strategy adaptive makes none" in done.output and not list(tmp_path.iterdir())

@@ -1,0 +1,29 @@
+"""Laws, timing matrices and texts of tables that tests make up."""
+
+import numpy as np
+
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.header import body_hash, parse
+
+SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
+
+
+def eight(config, problem):
+    """A law by which rows of 8 warps are best everywhere, which `penalty` likes nowhere."""
+    return 0.0 if config == RMSNormConfig("row", 1, 8) else 0.1
+
+
+def matrix_of(regret, problems, configs, usable=None, weights=None, **more):
+    """A matrix of `toy` in bfloat16; all is usable unless told."""
+    regret = np.array(regret, np.int64)
+    usable = np.ones(regret.shape, np.bool_) if usable is None else np.array(usable)
+    weights = None if weights is None else np.array(weights, np.int64)
+    of = ("toy", "", more.pop("dtype", "bfloat16"))
+    return TimingMatrix(*of, tuple(problems), tuple(configs), regret, usable, weights=weights, **more)
+
+
+def rehashed(text, **header):
+    """The text of a table with the hash of its own body, and a changed header, as if it had been written so."""
+    known, body = parse(text, "table")
+    return f"{known._replace(body=body_hash(body), **header).text()}\n{body}"

@@ -1,0 +1,76 @@
+"""A bench of made-up times, what it is asked to measure, and who hears what a sweep says."""
+
+import time
+
+from normtune.kernels.config import COPY
+from normtune.kernels.target import TARGETS
+from normtune.results.records import Device
+from normtune.tuner.device.open import Outcome, Phases, Speed
+from normtune.tuner.plan.grids import shapes
+from normtune.tuner.plan.plan import plan, problems
+from normtune.tuner.search.rounds import timed
+from normtune.tuner.sweep.progress import Silent
+
+TARGET = TARGETS["sm_90"]
+DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
+
+
+def small_plan():
+    """Eight problems of the default space."""
+    return plan(problems([], ["bfloat16"], shapes("default", [1, 64], [64, 128])), "default", TARGET)
+
+
+class Heard(Silent):
+    """Keeps the lines."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, *lines):
+        self.lines += lines
+
+
+class MadeUp:
+    """A bench whose times follow from the config: more warps, slower."""
+
+    target, device, software, regime, free_bytes = TARGET, DEVICE, {"triton": "0.0"}, "cold", None
+
+    def __init__(self, broken=(), delay=0.0):
+        self.broken = dict(broken)
+        self.delay = delay
+        self.measured = []
+
+    def speed(self):
+        return Speed(0.0, 1e-6, 1)
+
+    def prepare(self, tasks, told=None):
+        if told:
+            told(1)
+
+    def compiled(self, task, seconds=None):
+        return True
+
+    def examine(self, tasks):
+        pass
+
+    def measure(self, task, race, meanwhile):
+        time.sleep(self.delay)
+        if meanwhile:
+            meanwhile()
+        self.measured.append(task)
+        outcomes = {c.config: self.broken[c.config] for c in task.candidates if c.config in self.broken}
+        session = type("Session", (), {"block": staticmethod(self.block)})()
+        configs = [c.config for c in task.candidates if c.config not in outcomes]
+        for config, found in timed(session, configs, race).items():
+            outcomes[config] = Outcome("ok", "", found.rounds, found.nanoseconds)
+        return outcomes
+
+    @staticmethod
+    def block(configs):
+        return {config: [500 if config == COPY else 1000 * config.num_warps] * 2 for config in configs}
+
+    def phases(self):
+        return Phases(0.0, 0.0, 1.0, {"regime": self.regime})
+
+    def close(self):
+        return {"sm_clock_mhz": [1, 2, 3]}
