@@ -15,7 +15,7 @@
 # Shared:   layer_norm float16: uses bfloat16, as it has no data of its own
 # Shared:   layer_norm float32: uses bfloat16, as it has no data of its own
 # Format:   3
-# Body:     sha256:32b791b6464d033bace85c070806f1b47f3e42d9fe511e445adda6e23c2b66f1
+# Body:     sha256:4c34c6042ed01622f926f0861576ae2b5703bac72ce56e7288678de0403b6cb4
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -49,13 +49,13 @@ BLOCK_ROW_16_WARPS_2 = Config(16, 2)
 
 def layer_norm_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 128:
-        if rows >= 3072:
+        if rows >= 2304:
             return BLOCK_ROW_16_WARPS_2
         return BLOCK_ROW_2_WARPS_1
     if hidden <= 4096:
-        if rows >= 768:
+        if rows >= 640:
             if hidden <= 1023:
-                if rows >= 6144:
+                if rows >= 5120:
                     return BLOCK_ROW_4_WARPS_2
                 return BLOCK_ROW_2_WARPS_1
             if hidden <= 2047:

@@ -15,7 +15,7 @@
 # Shared:   softmax float16: uses bfloat16, as it has no data of its own
 # Shared:   softmax float32: uses bfloat16, as it has no data of its own
 # Format:   3
-# Body:     sha256:783fe9f6b5f8187bbf3ec9832cacd7393f1a2d3a8f0f7305b1051267e35e5303
+# Body:     sha256:1c89002335a38ea668620f5a2315c0d885ba6ce06f352a659e5ba61172e80099
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -56,11 +56,11 @@ def softmax_bfloat16(rows: int, hidden: int) -> Config:
             return BLOCK_ROW_8_WARPS_4
         return BLOCK_ROW_2_WARPS_2
     if hidden <= 512:
-        if rows >= 6144:
+        if rows >= 4608:
             return BLOCK_ROW_2_WARPS_1
         return BLOCK_ROW_2_WARPS_4
     if hidden <= 8192:
-        if rows >= 768:
+        if rows >= 1024:
             if hidden <= 1024:
                 return WARPS_1
             if hidden <= 2047:

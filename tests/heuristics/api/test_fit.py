@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normtune import heuristics
+import normtune
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
@@ -43,7 +43,7 @@ def framed(evidence: Evidence, **changed: object) -> pd.DataFrame:
 
 
 def test_a_dataframe_gives_the_table_of_the_evidence(evidence: Evidence) -> None:
-    table = heuristics.fit(framed(evidence), **GPU, leaves=4)
+    table = normtune.fit(framed(evidence), **GPU, leaves=4)
     expected = fit_evidence(evidence, FitOptions(leaves=4))
     assert [one.tree for one in table.functions] == [one.tree for one in expected.functions]
     assert [one.figures for one in table.functions] == [one.figures for one in expected.functions]
@@ -57,7 +57,7 @@ def test_a_dataframe_gives_the_table_of_the_evidence(evidence: Evidence) -> None
 def test_the_rows_of_a_dataframe_may_have_any_order_and_index(evidence: Evidence) -> None:
     frame = framed(evidence)
     mixed = frame.sample(frac=1, random_state=1).set_index("rows", drop=False)
-    assert heuristics.fit(mixed, **GPU, leaves=4).text() == heuristics.fit(frame, **GPU, leaves=4).text()
+    assert normtune.fit(mixed, **GPU, leaves=4).text() == normtune.fit(frame, **GPU, leaves=4).text()
 
 
 @pytest.mark.parametrize("kind", ["json", "fields"])
@@ -67,12 +67,12 @@ def test_a_config_may_be_json_or_columns(evidence: Evidence, kind: str) -> None:
     if kind == "fields":
         fields = pd.DataFrame([config._asdict() for config in frame["config"]])
         given = pd.concat([frame.drop(columns="config"), fields], axis=1)
-    assert heuristics.fit(given, **GPU, leaves=4).text() == heuristics.fit(frame, **GPU, leaves=4).text()
+    assert normtune.fit(given, **GPU, leaves=4).text() == normtune.fit(frame, **GPU, leaves=4).text()
 
 
 def test_an_export_is_read_back(evidence: Evidence, tmp_path: Path) -> None:
     write_csv(evidence, tmp_path / "all.csv")
-    table = heuristics.fit(pd.read_csv(tmp_path / "all.csv"), **GPU, leaves=4)
+    table = normtune.fit(pd.read_csv(tmp_path / "all.csv"), **GPU, leaves=4)
     expected = evidence.measurements()
     for one, other in zip(table.evidence.measurements(), expected, strict=True):
         assert one[:6] == other[:6]
@@ -88,7 +88,7 @@ def test_one_time_a_config_is_enough(spec) -> None:
         for hidden in (256, 512, 1024, 2048)
         for warps in (4, 8, 16)
     ]
-    table = heuristics.fit(pd.DataFrame(rows), **GPU, leaves=6, weights="equal")
+    table = normtune.fit(pd.DataFrame(rows), **GPU, leaves=6, weights="equal")
     (function,) = table.functions
     assert (function.figures.leaves, function.figures.loss.mean, function.figures.loss.worst) == (3, 0, 0)
     found = [table.lookup("toy", "bfloat16", 7, hidden).num_warps for hidden in (1, 512, 1024, 2048, 2049, 16384)]
@@ -100,13 +100,13 @@ def test_a_failure_takes_no_part(evidence: Evidence) -> None:
     best = RMSNormConfig("block_row", 4, 4)
     frame = framed(evidence)
     frame["status"] = ["wrong_result" if config == best else "ok" for config in frame["config"]]
-    table = heuristics.fit(frame, **GPU, leaves=4)
+    table = normtune.fit(frame, **GPU, leaves=4)
     assert best not in {table.lookup("toy", "bfloat16", rows, 128) for rows in (1, 64, 1024, 4096, 65536)}
 
 
 def test_saved_with_its_measurements_it_passes_check(evidence: Evidence, spec, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    table = heuristics.fit(framed(evidence), **GPU, leaves=4, tie_percent=0.5)
+    table = normtune.fit(framed(evidence), **GPU, leaves=4, tie_percent=0.5)
     table.save(tmp_path / "heuristics.py", evidence=tmp_path / "data" / "gpu.parquet")
     report = check(tmp_path / "heuristics.py")
     assert (report.failures, report.stale) == ((), ())
@@ -119,8 +119,7 @@ def test_saved_with_its_measurements_it_passes_check(evidence: Evidence, spec, t
     assert read_parquet(tmp_path / "data" / "gpu.parquet").fingerprints() == {"toy": fingerprint(spec)}
     other = read_parquet(tmp_path / "data" / "gpu.parquet")
     assert (
-        heuristics.fit(other, leaves=4, tie_percent=0.5).text().partition("\n\n")[2]
-        == table.text().partition("\n\n")[2]
+        normtune.fit(other, leaves=4, tie_percent=0.5).text().partition("\n\n")[2] == table.text().partition("\n\n")[2]
     )
 
 
@@ -132,8 +131,8 @@ def test_a_baseline_and_weights_are_named_from_the_tables_folder(
     Path(".git").mkdir()
     Path("mine.csv").write_text("rows,hidden,weight\n4096,128,3\n1,64,1\n")
     frame = framed(evidence)
-    heuristics.fit(frame, **GPU, leaves=2).save("old.py")
-    table = heuristics.fit(frame, **GPU, leaves=4, weights=Path("mine.csv"), baseline=Path("old.py"))
+    normtune.fit(frame, **GPU, leaves=2).save("old.py")
+    table = normtune.fit(frame, **GPU, leaves=4, weights=Path("mine.csv"), baseline=Path("old.py"))
     table.save("library/new.py", evidence="library/gpu.parquet")
     command = locate.load("library/new.py").header.regenerate
     assert "--weights ../mine.csv" in command
@@ -143,7 +142,7 @@ def test_a_baseline_and_weights_are_named_from_the_tables_folder(
 
 
 def test_files_of_others_are_not_replaced(evidence: Evidence, tmp_path: Path) -> None:
-    table = heuristics.fit(framed(evidence), **GPU, leaves=2)
+    table = normtune.fit(framed(evidence), **GPU, leaves=2)
     (tmp_path / "mine.py").write_text("x = 1\n")
     with pytest.raises(UsageError, match="normtune did not write it"):
         table.save(tmp_path / "mine.py", evidence=tmp_path / "data.parquet")
@@ -153,7 +152,7 @@ def test_files_of_others_are_not_replaced(evidence: Evidence, tmp_path: Path) ->
 
 
 def test_what_it_has_no_function_for_is_said(evidence: Evidence) -> None:
-    table = heuristics.fit(framed(evidence), **GPU, leaves=2)
+    table = normtune.fit(framed(evidence), **GPU, leaves=2)
     with pytest.raises(UsageError, match="no table for 'other' in 'bfloat16': expected one of toy bfloat16"):
         table.lookup("other", "bfloat16", 1, 64)
     with pytest.raises(UsageError, match="0 rows of 64"):
@@ -216,7 +215,7 @@ def with_value(name: str, value: object):
 )
 def test_one_line_says_what_is_wrong(evidence: Evidence, change, told: str) -> None:
     with one_line(UsageError, told, 499):
-        heuristics.fit(change(framed(evidence)), **GPU, leaves=2)
+        normtune.fit(change(framed(evidence)), **GPU, leaves=2)
 
 
 @pytest.mark.parametrize(
@@ -240,23 +239,23 @@ def test_one_line_says_what_is_wrong(evidence: Evidence, change, told: str) -> N
 )
 def test_wrong_facts_and_options_are_said(evidence: Evidence, arguments: dict[str, object], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        heuristics.fit(framed(evidence), **arguments)  # type: ignore[arg-type]
+        normtune.fit(framed(evidence), **arguments)  # type: ignore[arg-type]
 
 
 def test_evidence_brings_its_own_gpu(evidence: Evidence) -> None:
-    assert heuristics.fit(evidence, leaves=2).device == evidence.devices()[0]
+    assert normtune.fit(evidence, leaves=2).device == evidence.devices()[0]
     with pytest.raises(UsageError, match="leave name, target, sms and l2_bytes out"):
-        heuristics.fit(evidence, **GPU)
+        normtune.fit(evidence, **GPU)
 
 
 def test_facts_may_be_numbers_of_numpy(evidence: Evidence) -> None:
-    table = heuristics.fit(framed(evidence), **GPU, sms=np.int64(100), l2_bytes=np.int32(1 << 20), leaves=2)
+    table = normtune.fit(framed(evidence), **GPU, sms=np.int64(100), l2_bytes=np.int32(1 << 20), leaves=2)
     assert table.device[2:4] == (100, 1 << 20)
 
 
 def test_a_dataframe_stays_as_it_was(evidence: Evidence) -> None:
     frame = framed(evidence)
     before = frame.copy(deep=True)
-    heuristics.fit(frame, **GPU, leaves=2)
+    normtune.fit(frame, **GPU, leaves=2)
     assert frame.columns.tolist() == before.columns.tolist()
     assert all(np.array_equal(one, other) for one, other in zip(frame["samples"], before["samples"], strict=True))

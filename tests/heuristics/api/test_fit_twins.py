@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from normtune import heuristics
+import normtune
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.stability import spread
 from normtune.heuristics.stability.report import lines
@@ -41,7 +41,7 @@ def test_a_saved_table_is_the_file_of_the_command(store: str) -> None:
         Path(folder).mkdir()
     options = ("--store", store, "--leaves", "3", "--max-slowdown", "1.5")
     command(*options, "--out", "by_command/table.py", "--evidence", "by_command/gpu.parquet")
-    table = heuristics.fit(Path(store), leaves=3, max_slowdown=1.5)
+    table = normtune.fit(Path(store), leaves=3, max_slowdown=1.5)
     table.save("by_python/table.py", evidence="by_python/gpu.parquet")
     for name in ("table.py", "gpu.parquet"):
         assert Path("by_python", name).read_bytes() == Path("by_command", name).read_bytes()
@@ -52,7 +52,7 @@ def test_a_table_that_replaces_one_stays_near_it(store: str) -> None:
         Path(folder).mkdir()
         command("--store", store, "--leaves", "3", "--tie", "0", "--out", f"{folder}/table.py")
     command("--store", store, "--leaves", "3", "--tie", "50", "--out", "by_command/table.py")
-    table = heuristics.fit(store, leaves=3, tie_percent=50, replaces="by_python/table.py")
+    table = normtune.fit(store, leaves=3, tie_percent=50, replaces="by_python/table.py")
     table.save("by_python/table.py")
     assert Path("by_python/table.py").read_bytes() == Path("by_command/table.py").read_bytes()
     assert locate.load("by_python/table.py").header.replaced
@@ -62,31 +62,31 @@ def test_an_installed_table_is_the_file_of_the_command_until_it_is_removed(store
     printed = command("--store", store, "--leaves", "3", "--install")
     path = locate.installed_path("Test GPU")
     by_command = path.read_bytes()
-    (one,) = heuristics.uninstall(store)
+    (one,) = normtune.uninstall(store)
     assert one.path == path and not path.exists()
     ((name, source),) = one.used
     assert name == "Test GPU" and source.startswith("the table for any GPU")
-    installed = heuristics.fit(store, leaves=3).install()
+    installed = normtune.fit(store, leaves=3).install()
     assert installed.path == path and path.read_bytes() == by_command
     assert f"in place of {installed.displaced}\n" in printed
     assert command("--uninstall", "--store", store) == f"removed {path}\nkernels on {name} use {source} from now on\n"
     with pytest.raises(NormtuneError, match="nothing is installed"):
-        heuristics.uninstall()
+        normtune.uninstall()
     gpus_here.append(Gpu("NVIDIA X", "sm_90", 132))
     with pytest.raises(UsageError, match="this machine has NVIDIA X"):
-        heuristics.fit(store, leaves=3).install()
+        normtune.fit(store, leaves=3).install()
     assert not path.exists()
-    assert heuristics.fit(store, leaves=3).install(force=True).path == path
+    assert normtune.fit(store, leaves=3).install(force=True).path == path
 
 
 def test_an_edited_table_is_replaced_and_removed_by_force_alone(store: str) -> None:
-    table = heuristics.fit(store, leaves=2)
+    table = normtune.fit(store, leaves=2)
     path = table.install().path
     path.write_text("x = 1\n")
     with pytest.raises(UsageError, match="did not write it"):
         table.install()
     with pytest.raises(UsageError, match="--force removes it"):
-        heuristics.uninstall(store)
+        normtune.uninstall(store)
     assert path.read_text() == "x = 1\n"
     assert table.install(force=True).displaced.endswith("which cannot be used")
 
@@ -96,12 +96,12 @@ def test_a_table_for_any_gpu_is_the_file_of_the_command(two: str, store: str) ->
         Path(folder).mkdir()
     arguments = ("--store", two, "--all-devices", "--leaves", "4")
     command(*arguments, "--out", "by_command/any.py", "--evidence", "by_command/any.parquet")
-    table = heuristics.fit_any_gpu(two, leaves=4)
+    table = normtune.fit_any_gpu(two, leaves=4)
     table.save("by_python/any.py", evidence="by_python/any.parquet")
     for name in ("any.py", "any.parquet"):
         assert Path("by_python", name).read_bytes() == Path("by_command", name).read_bytes()
-    assert heuristics.check("by_python/any.py").failures == ()
-    bound = heuristics.load_table("by_python/any.py").bound(132, 60 << 20)
+    assert normtune.check("by_python/any.py").failures == ()
+    bound = normtune.load_table("by_python/any.py").bound(132, 60 << 20)
     for shape in ((1, 64), (4096, 64), (4096, 4096)):
         config = table.lookup("toy", "bfloat16", *shape, sms=132, l2_bytes=60 << 20)
         assert config == bound.lookup("toy", "bfloat16", *shape)
@@ -109,7 +109,7 @@ def test_a_table_for_any_gpu_is_the_file_of_the_command(two: str, store: str) ->
 
 
 def test_figures_on_each_gpu_are_fractions(two: str, evidence: Evidence) -> None:
-    table = heuristics.fit_any_gpu(two, leaves=1)
+    table = normtune.fit_any_gpu(two, leaves=1)
     rows = table.figures().to_dict("records")
     (function,) = table.functions
     assert [row["device"] for row in rows] == ["NVIDIA A", "NVIDIA B"]
@@ -117,7 +117,7 @@ def test_figures_on_each_gpu_are_fractions(two: str, evidence: Evidence) -> None
         assert row["mean"] == pytest.approx(math.expm1(on.lost.mean / 1e6)) and 0 < row["mean"] < row["worst"] < 1
         assert on.left_out is not None
         assert row["left_out_worst"] == pytest.approx(math.expm1(on.left_out.worst / 1e6))
-    (alone,) = heuristics.fit_any_gpu(evidence).figures().to_dict("records")
+    (alone,) = normtune.fit_any_gpu(evidence).figures().to_dict("records")
     assert math.isnan(alone["left_out_mean"])
 
 
@@ -126,9 +126,7 @@ def test_stability_is_what_the_command_prints_and_its_figures_are_fractions(
 ) -> None:
     monkeypatch.setattr(spread, "TABLES", 5)
     announced: list[tuple[int, int]] = []
-    found = heuristics.fit(store, leaves=3).stability(
-        lambda functions, tables, _: announced.append((functions, tables))
-    )
+    found = normtune.fit(store, leaves=3).stability(lambda functions, tables, _: announced.append((functions, tables)))
     assert announced == [(1, 5)]
     printed = command("--store", store, "--leaves", "3", "--stability")
     assert "\n".join(lines(found.functions)) in printed
@@ -146,23 +144,23 @@ def test_stability_is_what_the_command_prints_and_its_figures_are_fractions(
     ("call", "says"),
     [
         (
-            lambda store: heuristics.fit(store, baseline="liger", replaces="t.py"),
+            lambda store: normtune.fit(store, baseline="liger", replaces="t.py"),
             "baseline and replaces are both given",
         ),
-        (lambda store: heuristics.fit(store, replaces="missing.py"), "missing.py cannot be read"),
-        (lambda store: heuristics.fit_any_gpu(store, leaves=0), "leaves is 0: expected 1 to 128"),
-        (lambda store: heuristics.fit_any_gpu(store, operators="nothing"), "no measurements of operator 'nothing'"),
-        (lambda store: heuristics.fit_any_gpu(store, recording="all"), "both given"),
-        (lambda store: heuristics.fit_any_gpu(recording="all", regime="hot"), "unknown regime 'hot'"),
-        (lambda store: heuristics.fit_any_gpu(7), "the measurements are a int"),
-        (lambda store: heuristics.uninstall(store, regime="hot"), "unknown regime 'hot'"),
-        (lambda store: heuristics.uninstall(store, recording="nvidia-h200"), "both given"),
+        (lambda store: normtune.fit(store, replaces="missing.py"), "missing.py cannot be read"),
+        (lambda store: normtune.fit_any_gpu(store, leaves=0), "leaves is 0: expected 1 to 128"),
+        (lambda store: normtune.fit_any_gpu(store, operators="nothing"), "no measurements of operator 'nothing'"),
+        (lambda store: normtune.fit_any_gpu(store, recording="all"), "both given"),
+        (lambda store: normtune.fit_any_gpu(recording="all", regime="hot"), "unknown regime 'hot'"),
+        (lambda store: normtune.fit_any_gpu(7), "the measurements are a int"),
+        (lambda store: normtune.uninstall(store, regime="hot"), "unknown regime 'hot'"),
+        (lambda store: normtune.uninstall(store, recording="nvidia-h200"), "both given"),
         (
-            lambda store: heuristics.fit_any_gpu(store, leaves=2).lookup("toy", "bfloat16", 1, 64, sms=0, l2_bytes=1),
+            lambda store: normtune.fit_any_gpu(store, leaves=2).lookup("toy", "bfloat16", 1, 64, sms=0, l2_bytes=1),
             "expected positive integers",
         ),
         (
-            lambda store: heuristics.fit_any_gpu(store, leaves=2).lookup("toy", "int8", 1, 64, sms=1, l2_bytes=1),
+            lambda store: normtune.fit_any_gpu(store, leaves=2).lookup("toy", "int8", 1, 64, sms=1, l2_bytes=1),
             "no table for 'toy' in 'int8'",
         ),
     ],

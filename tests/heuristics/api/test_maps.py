@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from normtune import heuristics
+import normtune
 from normtune.errors import UsageError
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
@@ -28,7 +28,7 @@ def both(measure, penalty, run, evidence: Evidence, tmp_path: Path) -> str:
 
 
 def test_the_best_configs_are_those_that_the_command_maps(store: str) -> None:
-    maps = heuristics.show_map(store)
+    maps = normtune.show_map(store)
     frame = maps.frame()
     (part,) = maps.devices
     assert maps.table is None and part.measurements == 300
@@ -43,8 +43,8 @@ def test_the_best_configs_are_those_that_the_command_maps(store: str) -> None:
 
 
 def test_losses_of_a_table_are_fractions(store: str) -> None:
-    heuristics.fit(store, leaves=2).save("two.py")
-    maps = heuristics.show_map(store, table="two.py")
+    normtune.fit(store, leaves=2).save("two.py")
+    maps = normtune.show_map(store, table="two.py")
     frame = maps.frame()
     (content,) = (one.content for one in maps.devices[0].maps)
     assert content is not None
@@ -58,21 +58,21 @@ def test_losses_of_a_table_are_fractions(store: str) -> None:
 
 
 def test_a_table_for_any_gpu_is_mapped_on_each(store: str) -> None:
-    heuristics.fit_any_gpu(store, leaves=4).save("any.py")
-    table = heuristics.load_table("any.py").bound(132, 60 << 20)
-    for row in heuristics.show_map(store, table="any.py").frame().to_dict("records"):
+    normtune.fit_any_gpu(store, leaves=4).save("any.py")
+    table = normtune.load_table("any.py").bound(132, 60 << 20)
+    for row in normtune.show_map(store, table="any.py").frame().to_dict("records"):
         assert row["config"] == table.lookup("toy", "bfloat16", row["rows"], row["hidden"])
     assert "the configs of any.py" in succeed("show", "--store", store, "--table", "any.py")
 
 
 def test_a_table_without_a_function_has_no_rows(store: str) -> None:
-    maps = heuristics.show_map(store, table="nvidia-h200")
+    maps = normtune.show_map(store, table="nvidia-h200")
     assert [one.content for one in maps.devices[0].maps] == [None]
     assert maps.frame().empty and "loss" in maps.frame()
 
 
 def test_flips_are_those_that_the_command_maps(both: str) -> None:
-    found = heuristics.show_flips(both)
+    found = normtune.show_flips(both)
     frame = found.frame()
     assert found.regimes == ("cold", "warm")
     (one,) = found.devices[0].flips
@@ -83,21 +83,21 @@ def test_flips_are_those_that_the_command_maps(both: str) -> None:
     assert first["loss"] == pytest.approx(math.expm1(flip.loss / 1e6)) and first["loss"] > 0.1
     text = succeed("show", "--store", both, "--flips", "warm")
     assert f"loses over 1 % warm at {len(there.flips.losing)} of {len(there.flips.compared)} shapes" in text
-    turned = heuristics.show_flips(both, regime="warm", other="cold").frame()
+    turned = normtune.show_flips(both, regime="warm", other="cold").frame()
     assert set(turned["best_in"]) == set(frame["best_in"]) and len(turned) == len(frame)
 
 
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda store: heuristics.show_map(store, regime="hot"), "unknown regime 'hot'"),
-        (lambda store: heuristics.show_map(store, table="missing.py"), "missing.py cannot be read"),
-        (lambda store: heuristics.show_map(store, operators="nothing"), "--operator is 'nothing'"),
-        (lambda store: heuristics.show_map(7), "the measurements are a int"),
-        (lambda store: heuristics.show_flips(store, other="cold"), "name two regimes"),
-        (lambda store: heuristics.show_flips(store, other="hot"), "unknown regime 'hot'"),
-        (lambda store: heuristics.show_flips(store), "the store has no times of regime warm, but of cold"),
-        (lambda store: heuristics.show_flips(store, dtypes=3), "dtypes is 3"),
+        (lambda store: normtune.show_map(store, regime="hot"), "unknown regime 'hot'"),
+        (lambda store: normtune.show_map(store, table="missing.py"), "missing.py cannot be read"),
+        (lambda store: normtune.show_map(store, operators="nothing"), "--operator is 'nothing'"),
+        (lambda store: normtune.show_map(7), "the measurements are a int"),
+        (lambda store: normtune.show_flips(store, other="cold"), "name two regimes"),
+        (lambda store: normtune.show_flips(store, other="hot"), "unknown regime 'hot'"),
+        (lambda store: normtune.show_flips(store), "the store has no times of regime warm, but of cold"),
+        (lambda store: normtune.show_flips(store, dtypes=3), "dtypes is 3"),
     ],
 )
 def test_a_bad_value_is_told_in_one_line(store: str, call, says: str) -> None:

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from normtune.heuristics.fitting import figures, report
+from normtune.heuristics.fitting import figures
 from normtune.heuristics.fitting.figures import Gain
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
@@ -11,6 +11,7 @@ from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.bins import losses
+from normtune.heuristics.writing import report
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig

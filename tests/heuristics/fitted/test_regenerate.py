@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from normtune import heuristics
+import normtune
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store
@@ -105,7 +105,7 @@ def test_a_store_in_the_environment_is_named_by_its_file(repository: Path, monke
 
 
 def test_a_table_saved_from_python_names_what_it_was_given(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = heuristics.fit(loaded("sqlite:///normtune.db"), leaves=2, weights="weights.csv", baseline="data/before.py")
+    found = normtune.fit(loaded("sqlite:///normtune.db"), leaves=2, weights="weights.csv", baseline="data/before.py")
     found.save("mylib/heuristics.py", evidence="data/h200.parquet")
     written = Path("mylib/heuristics.py").read_bytes()
     monkeypatch.setenv("NORMTUNE_STORE", str(repository / "normtune.db"))

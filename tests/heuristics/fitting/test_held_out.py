@@ -77,8 +77,8 @@ def test_the_forward_loses_little(held_out: Evidence, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_backward_loses_little(held_out: Evidence, dtype: str) -> None:
     loss, worst = lost(held_out, "rms_norm_backward", dtype)
-    # At 5888 x 72 the config that the table chooses is none of the space that was timed there.
-    assert loss.problems >= 60
+    # At a few shapes the config that the table chooses is none of the space that was timed there.
+    assert loss.problems >= 59
     assert loss.mean <= 2 * PERCENT
     assert loss.worst <= micrologs_of(1.15), worst[:3]
 

@@ -35,7 +35,8 @@ def taken(found, *places):
 def test_all_blocks_in_their_order_give_the_matrix_of_the_measurements(name, variant):
     evidence = load_recording("nvidia-h200").current()
     found = timing_matrix(evidence, operator(name), variant, "bfloat16", TARGETS["sm_90"])
-    again = Blocks(found).taken(np.tile(np.arange(16), (len(found.problems), 1)))
+    blocks = np.arange(found.rounds.labels.shape[1] // 2)  # of two rounds each, in up to three runs
+    again = Blocks(found).taken(np.tile(blocks, (len(found.problems), 1)))
     assert np.array_equal(again.usable, found.usable)
     assert np.array_equal(again.regret, found.regret)
     assert np.array_equal(again.rounds.logs, found.rounds.logs)
