@@ -63,3 +63,13 @@ def language_replaced_once_a_launch() -> Iterator[None]:
         patch.setattr(interpreter, "_patch_lang", lambda kernel: replace(both))
         patch.setattr(interpreter.InterpretedFunction, "__call__", called)
         yield
+
+
+@pytest.fixture
+def operators_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators that a test registers, and files that it loads for them, are forgotten after it."""
+    from normtune.kernels import load_file, operator
+
+    operator.operators()
+    for module, name in ((operator, "_OPERATORS"), (operator, "_FAMILIES"), (load_file, "_FILES")):
+        monkeypatch.setattr(module, name, dict(getattr(module, name)))

@@ -27,3 +27,18 @@ def rehashed(text, **header):
     """The text of a table with the hash of its own body, and a changed header, as if it had been written so."""
     known, body = parse(text, "table")
     return f"{known._replace(body=body_hash(body), **header).text()}\n{body}"
+
+
+def partitions(box, count):
+    """Every way to cut a box of bins into `count` boxes, one cut after another."""
+    if count == 1:
+        yield [box]
+        return
+    r0, r1, h0, h1 = box
+    cuts = [((r0, r1, h0, c), (r0, r1, c, h1)) for c in range(h0 + 1, h1)]
+    cuts += [((r0, c, h0, h1), (c, r1, h0, h1)) for c in range(r0 + 1, r1)]
+    for low, high in cuts:
+        for fewer in range(1, count):
+            for left in partitions(low, fewer):
+                for right in partitions(high, count - fewer):
+                    yield left + right

@@ -10,6 +10,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import body_hash
 from normtune.kernels.tablefile.template import ONE_GPU
+from normtune.kernels.target import Target
 
 CLASSES = {"Config": RMSNormConfig.knobs}
 _CODE = f"""
@@ -48,6 +49,14 @@ PARTS = Config("parts", 1, 2, 1, 1)
 _OF_NORM = {"rms_norm_forward": "forward", "rms_norm_backward": "backward"}
 _PLAIN = _OF_NORM | dict.fromkeys(("fused_add_rms_norm_forward", "rms_norm_gated_forward"), "in_parts")
 _INVARIANT = {f"{key}:batch_invariant": f"{name}_invariant" for key, name in _OF_NORM.items()}
+
+
+@pytest.fixture(scope="session")
+def target() -> Target:
+    """The first GPU of this machine."""
+    from normtune.kernels.calling.device import describe
+
+    return describe(0)
 
 
 class Counted(int):

@@ -1,12 +1,10 @@
 """The fingerprint changes with everything that can change time, and with nothing else."""
 
-import subprocess
-import sys
-
 import pytest
 
 from normtune.kernels.fingerprint import fingerprint, source_fingerprint
 from normtune.kernels.operator import operators
+from normtune.tests.commands import printed_by
 
 PLAIN = "import x\n@x.jit\ndef kernel(a, BLOCK: tl.constexpr):\n    return a + 1\n"
 
@@ -54,6 +52,5 @@ def test_needs_neither_triton_nor_torch_and_is_the_same_everywhere():
         "print({name: fingerprint(spec) for name, spec in operators().items()})\n"
         "assert not {'torch', 'triton', 'numpy'} & set(sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(here)
+    assert printed_by(code).strip() == str(here)
     assert len(set(here.values())) == len({spec.sources for spec in operators().values()})

@@ -9,6 +9,7 @@ from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import assert_within, calls_of, nan_outputs, outputs_of, referenced
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import compare
 
@@ -30,17 +31,9 @@ def test_outputs_are_within_rounding(key, rows, hidden, dtype, offset):
     spec = operator(key[0])
     problem = spec.problem(rows, hidden, dtype, key[1])
     kept, _ = candidates(spec, spec.space("full", problem, TARGET), problem, TARGET)
-    generator = torch.Generator().manual_seed(rows * hidden)
-    inputs = spec.references().inputs(problem, generator, torch.device("cpu"), True)
-    expected = spec.references().reference(problem, inputs, 1e-6, offset)
+    inputs, expected = referenced(spec, problem, rows * hidden, offset=offset)
     for config, launch in random.Random(hidden).sample(kept, min(3, len(kept))):
-        outputs = _outputs(spec, problem)
-        workspace = torch.full((max(1, launch.workspace),), float("nan"))
-        run(spec.kernels().calls(launch, problem, inputs | outputs, workspace, 1e-6, offset))
-        try:
-            compare(outputs, expected)
-        except RuntimeError as error:
-            pytest.fail(f"{config}: {error}")
+        assert_within(outputs_of(spec, problem, launch, inputs, offset=offset), expected, f"{config}")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -48,9 +41,8 @@ def test_outputs_are_within_rounding(key, rows, hidden, dtype, offset):
 def test_row_strides_are_free(name, hidden, stride):
     spec = operator(name)
     problem = spec.problem(13, hidden, "float32")
-    inputs = spec.references().inputs(problem, torch.Generator().manual_seed(1), torch.device("cpu"), True)
-    expected = spec.references().reference(problem, inputs, 1e-6, 0.5)
-    tensors = inputs | _outputs(spec, problem)
+    inputs, expected = referenced(spec, problem, 1, offset=0.5)
+    tensors = inputs | nan_outputs(spec, problem)
     for tensor_name, tensor in tensors.items():
         if tensor.dim() == 2:
             wide = torch.full((13, stride), float("nan"))
@@ -62,14 +54,5 @@ def test_row_strides_are_free(name, hidden, stride):
         for buffer in spec.buffers(problem):
             if buffer.role == "output":
                 tensors[buffer.name].fill_(float("nan"))
-        workspace = torch.full((max(1, launch.workspace),), float("nan"))
-        run(spec.kernels().calls(launch, problem, tensors, workspace, 1e-6, 0.5))
+        run(calls_of(spec, problem, launch, tensors, offset=0.5))
         compare({output: tensors[output] for output in expected}, expected)
-
-
-def _outputs(spec, problem):
-    return {
-        buffer.name: torch.full(buffer.shape, float("nan"), dtype=getattr(torch, buffer.dtype))
-        for buffer in spec.buffers(problem)
-        if buffer.role == "output"
-    }

@@ -1,8 +1,6 @@
 """Guarantees of a spec to planning, fit and dispatch."""
 
 import random
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +13,7 @@ from normtune.kernels.operator import IllegalConfigError, operator, operators, r
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS, target_for
+from normtune.tests.commands import printed_by
 
 # Of operators on rows that run on every target: FP8 needs sm_89.
 SPECS = [spec for spec in operators().values() if spec.config is RMSNormConfig]
@@ -181,8 +180,7 @@ def test_operators_of_other_distributions_are_found(tmp_path):
         "from normtune.kernels.operator import operators\n"
         "print(*operators())\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [*operators(), "norm_of_elsewhere"]
+    assert printed_by(code).split() == [*operators(), "norm_of_elsewhere"]
 
 
 def test_variants():
@@ -276,8 +274,5 @@ def test_whatever_a_table_names_is_a_launch_or_illegal(name, data):
 def test_the_order_of_operators_does_not_depend_on_what_was_imported_first():
     code = "import {}; from normtune.kernels.operator import operators; print(*operators())"
     modules = ("sys", "normtune.kernels.qk_norm.spec", "normtune.kernels.rms_norm_quantize_fp8.spec")
-    told = [
-        subprocess.run([sys.executable, "-c", code.format(module)], capture_output=True, text=True, check=True)
-        for module in modules
-    ]
-    assert len({done.stdout for done in told}) == 1 and told[0].stdout.startswith("rms_norm_forward rms_norm_backward ")
+    told = [printed_by(code.format(module)) for module in modules]
+    assert len(set(told)) == 1 and told[0].startswith("rms_norm_forward rms_norm_backward ")

@@ -10,6 +10,7 @@ from triton.runtime import interpreter
 from normtune.kernels.call import run
 from normtune.kernels.operator import ImplementationLaunch, operator, operators
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import calls_of, nan_outputs
 from normtune.tuner.plan.plan import candidates
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("counted_loops", "rounded_bfloat16")]
@@ -77,14 +78,6 @@ def is_read_alone_before_written(monkeypatch, calls, dy, dx):
     return conflicts == 0
 
 
-def outputs_of(spec, problem):
-    return {
-        buffer.name: torch.full(buffer.shape, float("nan"), dtype=getattr(torch, buffer.dtype))
-        for buffer in spec.buffers(problem)
-        if buffer.role == "output"
-    }
-
-
 @pytest.mark.one_in(9)
 @pytest.mark.parametrize(("rows", "hidden"), SHAPES)
 @pytest.mark.parametrize(
@@ -98,14 +91,13 @@ def test_dx_in_the_memory_of_dy_has_the_same_bits(monkeypatch, key, rows, hidden
     inputs = spec.references().inputs(problem, torch.Generator().manual_seed(rows), torch.device("cpu"), False)
     seen = set()
     for (schedule, finish, *_), (config, launch) in launches_of(spec, problem).items():
-        plain, aliased = outputs_of(spec, problem), outputs_of(spec, problem)
+        plain, aliased = nan_outputs(spec, problem), nan_outputs(spec, problem)
         dy = aliased["dx"] = inputs["dy"].clone()
-        workspaces = [torch.full((max(1, launch.workspace),), float("nan")) for _ in range(2)]
-        calls = spec.kernels().calls(launch, problem, inputs | plain, workspaces[0], 1e-6, 0.25)
+        calls = calls_of(spec, problem, launch, inputs | plain)
         is_safe = is_read_alone_before_written(monkeypatch, calls, inputs["dy"], plain["dx"])
         assert is_safe == spec.reuses_dy(launch, TARGET) == (finish != "columns"), config
         if is_safe:
-            run(spec.kernels().calls(launch, problem, inputs | aliased | {"dy": dy}, workspaces[1], 1e-6, 0.25))
+            run(calls_of(spec, problem, launch, inputs | aliased | {"dy": dy}))
             for name, wanted in plain.items():
                 assert torch.equal(aliased[name], wanted), (config, name)
         seen.add((schedule, finish))

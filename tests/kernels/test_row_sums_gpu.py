@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from normtune.kernels.alignment import alignment_of
-from normtune.kernels.call import run
 from normtune.kernels.calling import dispatch
 from normtune.kernels.calling.device import describe
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, join_key, split_batch_invariant, split_key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Box, Split, walk
+from normtune.tests.kernels.launching import outputs_of
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)
@@ -50,13 +50,7 @@ def of_rows(spec, launch, problem, inputs):
     pairs = zip(spec.buffers(problem), spec.buffers(more), strict=True)
     counted = {one.name for one, other in pairs if one.shape[:1] != other.shape[:1]}
     tensors = {name: tensor[:rows] if name in counted else tensor for name, tensor in inputs.items()}
-    outputs = {
-        buffer.name: torch.empty(buffer.shape, dtype=getattr(torch, buffer.dtype), device=DEVICE)
-        for buffer in spec.buffers(problem)
-        if buffer.role == "output"
-    }
-    workspace = torch.empty(max(1, launch.workspace), dtype=torch.float32, device=DEVICE)
-    run(spec.kernels().calls(launch, problem, tensors | outputs, workspace, **spec.scalars))
+    outputs = outputs_of(spec, problem, launch, tensors)
     return [tensor.reshape(rows, -1).view(torch.uint8) for name, tensor in outputs.items() if name in counted]
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from typing import Any, assert_type
 
 import normtune
-from normtune import AnyGpuTable, FitOptions, heuristics, NormtuneError, Store, Table
+from normtune import AnyGpuTable, FitOptions, NormtuneError, Store, Table
 from normtune import export_data, export_recording, import_data, list_data
 from normtune import fit, fit_any_gpu, load_table, register, show, show_flips, show_map, sweep, uninstall
 from normtune.heuristics.api.maps import FlipMaps, Maps
@@ -36,7 +36,7 @@ def checked(frame: pd.DataFrame, store: Store) -> None:
     fit_any_gpu(store, tie_percent=1)  # type: ignore[call-arg]
     assert_type(sweep(dry_run=True).to_plain(), dict[str, Any])
     assert_type(normtune.diff("a.py", "liger", store).markdown(), str)
-    assert_type(heuristics.check("table.py", begin=print), Report)
+    assert_type(normtune.check("table.py", begin=print), Report)
     assert_type(show(store), pd.DataFrame)
     assert_type(list_data(store), pd.DataFrame)
     assert_type(export_data("all.csv", store, regime=None), Exported)

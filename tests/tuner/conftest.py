@@ -42,10 +42,8 @@ class Toy:
 
 
 @pytest.fixture
-def toy(tmp_path, monkeypatch):
+def toy(tmp_path, monkeypatch, operators_forgotten):
     monkeypatch.syspath_prepend(str(tmp_path))
-    operator.operators()
-    monkeypatch.setattr(operator, "_OPERATORS", dict(operator._OPERATORS))
     made = Toy(tmp_path)
     made.kernels("toy_kernels", inspect.getsource(forward_kernels))
     yield made

@@ -50,12 +50,9 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def swept(monkeypatch, tmp_path):
+def swept(monkeypatch, tmp_path, operators_forgotten):
     """Sweeps softmax, after a change of its file, beside an operator of normtune's; gives the summary and the store."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    operator.operators()
-    monkeypatch.setattr(operator, "_OPERATORS", dict(operator._OPERATORS))
-    monkeypatch.setattr(load_file, "_FILES", {})
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     (tmp_path / "proving_engine.py").write_text(ENGINE)
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:

@@ -16,10 +16,10 @@ from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, leaves
 from normtune.kernels.target import TARGETS
+from normtune.tests.heuristics.made_up import partitions
 
 # 16 warps alone are legal at 16384 in float32, 8 warps up to 8192, block_row as row.
 CONFIGS = (RMSNormConfig("block_row", 4, 16), *(RMSNormConfig("row", 1, warps) for warps in (4, 8, 16)))
-Box = tuple[int, int, int, int]
 
 
 def matrix_of(seed: int, rows: tuple[int, ...], hidden: tuple[int, ...], holes: float = 0.15) -> TimingMatrix:
@@ -37,21 +37,6 @@ def legality(spec: OperatorSpec, dtype: str = "float32") -> Legality:
     return Legality(spec, TARGETS["sm_90"], (dtype,), ("",))
 
 
-def partitions(box: Box, count: int) -> Iterator[list[Box]]:
-    """Every way to cut a box of bins into at most `count` boxes, one cut after another."""
-    yield [box]
-    if count == 1:
-        return
-    r0, r1, h0, h1 = box
-    cuts = [((r0, r1, h0, c), (r0, r1, c, h1)) for c in range(h0 + 1, h1)]
-    cuts += [((r0, c, h0, h1), (c, r1, h0, h1)) for c in range(r0 + 1, r1)]
-    for low, high in cuts:
-        for fewer in range(1, count):
-            for left in partitions(low, fewer):
-                for right in partitions(high, count - fewer):
-                    yield left + right
-
-
 def brute_least_worst(matrix: TimingMatrix, legal: Legality, count: int) -> int | None:
     """Over all partitions, the least of the largest regret, where each box has the config whose largest is least.
 
@@ -62,7 +47,8 @@ def brute_least_worst(matrix: TimingMatrix, legal: Legality, count: int) -> int 
     found = solve(matrix, legal, 1)
     tops = found.rows.tops, found.hidden.tops
     best = None
-    for boxes in partitions((0, len(tops[0]), 0, len(tops[1])), count):
+    whole = (0, len(tops[0]), 0, len(tops[1]))
+    for boxes in (boxes for number in range(1, count + 1) for boxes in partitions(whole, number)):
         worst: int | None = 0
         for r0, r1, h0, h1 in boxes:
             inside = [

@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -8,24 +6,10 @@ from normtune.heuristics.solver.grid import axis
 from normtune.heuristics.solver.optimum import Optima
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose, leaves, regions
+from normtune.tests.heuristics.made_up import partitions
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 Corners = tuple[int, int, int, int]
-
-
-def partitions(box: Corners, count: int) -> Iterator[list[Corners]]:
-    """Every way to cut a box of bins into `count` boxes, one cut after another."""
-    if count == 1:
-        yield [box]
-        return
-    r0, r1, h0, h1 = box
-    cuts = [((r0, r1, h0, c), (r0, r1, c, h1)) for c in range(h0 + 1, h1)]
-    cuts += [((r0, c, h0, h1), (c, r1, h0, h1)) for c in range(r0 + 1, r1)]
-    for low, high in cuts:
-        for fewer in range(1, count):
-            for left in partitions(low, fewer):
-                for right in partitions(high, count - fewer):
-                    yield left + right
 
 
 def brute_force(cost: np.ndarray, barred: np.ndarray, legal: np.ndarray, count: int) -> int | None:

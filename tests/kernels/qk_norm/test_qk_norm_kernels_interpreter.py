@@ -10,6 +10,7 @@ from normtune.kernels.call import run
 from normtune.kernels.operator import operator
 from normtune.kernels.qk_norm.variants import BACKWARD, BACKWARD_FLAGS, FAMILY, FLAGS, operator_name
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import assert_within, calls_of, nan_outputs, referenced
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import compare
 
@@ -26,10 +27,8 @@ SHAPES = [((3, 1, 5, 128), 1, 1), ((4, 2, 8, 6), 3, 7), ((1, 1, 2, 20), 5, 20), 
 def launched(spec, problem, launch, inputs):
     """The tensors after a launch; outputs were NaN."""
     tensors = {name: tensor.clone() for name, tensor in inputs.items()}
-    for buffer in spec.buffers(problem):
-        if buffer.role == "output":
-            tensors[buffer.name] = torch.full(buffer.shape, float("nan"), dtype=getattr(torch, buffer.dtype))
-    run(spec.calls(launch, problem, tensors, torch.full((max(1, launch.workspace),), float("nan")), spec.scalars))
+    tensors |= nan_outputs(spec, problem)
+    run(calls_of(spec, problem, launch, tensors))
     return tensors
 
 
@@ -41,14 +40,10 @@ def test_outputs_are_within_rounding(family, variant, sizes, rows, hidden, dtype
     spec = operator(operator_name(*sizes, family))
     problem = spec.problem(rows, hidden, dtype, variant)
     kept, _ = candidates(spec, spec.space("full", problem, TARGET), problem, TARGET)
-    inputs = spec.references().inputs(problem, torch.Generator().manual_seed(rows), torch.device("cpu"), True)
-    expected = spec.references().reference(problem, inputs, **spec.scalars)
+    inputs, expected = referenced(spec, problem, rows)
     for config, launch in random.Random(f"{variant}{hidden}").sample(kept, min(3, len(kept))):
         tensors = launched(spec, problem, launch, inputs)
-        try:
-            compare({name: tensors[name] for name in expected}, expected)
-        except RuntimeError as error:
-            pytest.fail(f"{config}: {error}")
+        assert_within({name: tensors[name] for name in expected}, expected, f"{config}")
         assert all(torch.equal(tensors[name], tensor) for name, tensor in inputs.items() if name not in expected)
 
 
@@ -56,8 +51,7 @@ def test_outputs_are_within_rounding(family, variant, sizes, rows, hidden, dtype
 def test_the_reference_tells_mistakes(mistake):
     spec = operator(operator_name(2, 2, 4, 16))
     problem = spec.problem(5, 16, "float16", "gptj" if mistake == "style" else "")
-    inputs = spec.references().inputs(problem, torch.Generator().manual_seed(1), torch.device("cpu"), True)
-    expected = spec.references().reference(problem, inputs, **spec.scalars)
+    inputs, expected = referenced(spec, problem, 1)
     scalars = dict(spec.scalars)
     if mistake == "weights":
         inputs["weight_q"], inputs["weight_k"] = inputs["weight_k"], inputs["weight_q"]
@@ -78,8 +72,7 @@ def test_the_reference_tells_mistakes(mistake):
 def test_the_reference_of_gradients_tells_mistakes(mistake):
     spec = operator(operator_name(2, 2, 5, 16, BACKWARD))
     problem = spec.problem(5, 16, "float16")
-    inputs = spec.references().inputs(problem, torch.Generator().manual_seed(1), torch.device("cpu"), True)
-    expected = spec.references().reference(problem, inputs, **spec.scalars)
+    inputs, expected = referenced(spec, problem, 1)
     if mistake == "weights":
         inputs["weight_q"], inputs["weight_k"] = inputs["weight_k"], inputs["weight_q"]
     if mistake == "sign":
@@ -101,8 +94,7 @@ def test_row_strides_are_free(family, variant):
     """Of every matrix, and whatever lies between tokens stays as it was."""
     spec = operator(operator_name(3, 1, 5, 12, family))
     problem = spec.problem(6, 16, "float32", variant)
-    inputs = spec.references().inputs(problem, torch.Generator().manual_seed(1), torch.device("cpu"), True)
-    expected = spec.references().reference(problem, inputs, **spec.scalars)
+    inputs, expected = referenced(spec, problem, 1)
     kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
     for gap in (16, 1, 6):
         for config, _ in random.Random(gap).sample(kept, 3):

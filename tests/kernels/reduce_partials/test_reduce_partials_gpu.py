@@ -14,13 +14,6 @@ SPEC = operator("reduce_partials")
 DEVICE = torch.device("cuda", 0)
 
 
-@pytest.fixture(scope="module")
-def target():
-    from normtune.kernels.calling.device import describe
-
-    return describe(0)
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize(("rows", "hidden"), [(1, 1), (16, 1 << 20), (132, 4096), (2112, 64), (1000, 12289)])
 def test_the_space_passes_the_gate(rows, hidden, dtype, target):

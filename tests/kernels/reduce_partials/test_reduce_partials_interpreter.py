@@ -9,6 +9,7 @@ from normtune.kernels.call import run
 from normtune.kernels.operator import operator
 from normtune.kernels.reduce_partials.config import ReduceConfig
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import assert_within, referenced
 from normtune.tuner.plan.plan import Candidate, candidates
 from normtune.tuner.timing import gate as gates
 
@@ -23,8 +24,7 @@ TARGET = TARGETS["sm_80"]
 def test_sums_are_within_rounding(rows, hidden, dtype):
     problem = SPEC.problem(rows, hidden, dtype)
     kept, _ = candidates(SPEC, SPEC.space("full", problem, TARGET), problem, TARGET)
-    inputs = SPEC.references().inputs(problem, torch.Generator().manual_seed(rows * hidden), torch.device("cpu"), True)
-    expected = SPEC.references().reference(problem, inputs)
+    inputs, expected = referenced(SPEC, problem, rows * hidden)
     for config, launch in random.Random(hidden).sample(kept, min(4, len(kept))):
         # What lies behind the last row and the last sum is neither read nor written.
         beyond = torch.full((rows + 1, hidden), float("nan"))
@@ -33,10 +33,7 @@ def test_sums_are_within_rounding(rows, hidden, dtype):
         tensors = {"partials": beyond[:rows], "total": total[:hidden]}
         run(SPEC.calls(launch, problem, tensors, None, {}))
         assert total[-1] == 7.0
-        try:
-            gates.compare({"total": total[:hidden]}, expected)
-        except RuntimeError as error:
-            pytest.fail(f"{config}: {error}")
+        assert_within({"total": total[:hidden]}, expected, f"{config}")
 
 
 def test_the_gate_passes_the_kernel_and_stops_one_that_leaves_out_a_row(monkeypatch):

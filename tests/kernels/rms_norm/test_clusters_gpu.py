@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from normtune.kernels.call import run
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.launch import cluster_chunk
+from normtune.tests.kernels.launching import outputs_of
 from normtune.tuner.timing.gate import compare
 
 pytestmark = pytest.mark.gpu
@@ -14,16 +14,6 @@ pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)
 NAMES = ("rms_norm_backward", "fused_add_rms_norm_backward")
 WARPS = 16
-
-
-@pytest.fixture(scope="module")
-def target():
-    from normtune.kernels.calling.device import describe
-
-    found = describe(0)
-    if not found.has_clusters:
-        pytest.skip("this GPU has no clusters")
-    return found
 
 
 def launches(spec, problem, target):
@@ -40,6 +30,8 @@ def launches(spec, problem, target):
 @pytest.mark.parametrize("rows", [5, 300])
 @pytest.mark.parametrize("key", [(name, variant) for name in NAMES for variant in operator(name).variants])
 def test_a_row_in_halves_has_the_same_bits_by_every_launch_and_in_every_run(key, rows, hidden, dtype, target):
+    if not target.has_clusters:
+        pytest.skip("this GPU has no clusters")
     spec = operator(key[0])
     problem = spec.problem(rows, hidden, dtype, key[1])
     inputs = spec.references().inputs(problem, torch.Generator(DEVICE).manual_seed(hidden), DEVICE, False)
@@ -49,13 +41,7 @@ def test_a_row_in_halves_has_the_same_bits_by_every_launch_and_in_every_run(key,
     for launch in launches(spec, problem, target):
         kept = None
         for _ in range(20):
-            outputs = {
-                buffer.name: torch.full(buffer.shape, float("nan"), dtype=getattr(torch, buffer.dtype), device=DEVICE)
-                for buffer in spec.buffers(problem)
-                if buffer.role == "output"
-            }
-            workspace = torch.full((launch.workspace,), float("nan"), device=DEVICE)
-            run(spec.kernels().calls(launch, problem, inputs | outputs, workspace, 1e-6, 0.5))
+            outputs = outputs_of(spec, problem, launch, inputs, offset=0.5)
             kept = outputs if kept is None else kept
             assert all(torch.equal(tensor, outputs[name]) for name, tensor in kept.items()), launch
         compare(kept, expected)

@@ -16,6 +16,7 @@ from normtune.kernels.rms_norm import backward_cluster
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.launch import CLUSTERS, cluster_chunk
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import calls_of, nan_outputs, referenced
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import compare
 
@@ -51,15 +52,10 @@ def test_outputs_are_within_rounding(key, rows, hidden):
         problem = spec.problem(rows, hidden, dtype, key[1])
         kept, _ = candidates(spec, spec.space("full", problem, TARGET), problem, TARGET)
         kept = [one for one in kept if one.config.schedule in CLUSTERS and not one.launch.looped]
-        inputs = spec.references().inputs(problem, torch.Generator().manual_seed(hidden), torch.device("cpu"), True)
-        expected = spec.references().reference(problem, inputs, 1e-6, 0.5)
+        inputs, expected = referenced(spec, problem, hidden, offset=0.5)
         for config, launch in draw.sample(kept, min(2, len(kept))):
-            outputs = {
-                buffer.name: torch.full(buffer.shape, float("nan"), dtype=getattr(torch, buffer.dtype))
-                for buffer in spec.buffers(problem)
-                if buffer.role == "output"
-            }
-            (call,) = spec.kernels().calls(launch, problem, inputs | outputs, None, 1e-6, 0.5)
+            outputs = nan_outputs(spec, problem)
+            (call,) = calls_of(spec, problem, launch, inputs | outputs, offset=0.5)
             assert call.options["num_ctas"] == CLUSTERS[config.schedule]
             run([call._replace(options={**call.options, "num_ctas": 1})])
             compare(outputs, expected)
@@ -72,8 +68,7 @@ def test_a_row_in_halves_has_the_same_bits_by_every_launch(key, rows, hidden):
     spec, target = operator(key[0]), TARGET._replace(sms=8)  # fewer clusters than rows
     for dtype in ("float32", "float16"):
         problem = spec.problem(rows, hidden, dtype, key[1])
-        inputs = spec.references().inputs(problem, torch.Generator().manual_seed(hidden), torch.device("cpu"), True)
-        expected = spec.references().reference(problem, inputs, 1e-6, 0.5)
+        inputs, expected = referenced(spec, problem, hidden, offset=0.5)
         chunk = cluster_chunk(hidden, 2, 8 * target.warp_size)
         found = {}
         for config in (
@@ -83,13 +78,8 @@ def test_a_row_in_halves_has_the_same_bits_by_every_launch(key, rows, hidden):
         ):
             launch = spec.launch(config, problem, target)
             assert (launch.parts, launch.block_col) == (2, chunk)
-            outputs = {
-                buffer.name: torch.full(buffer.shape, float("nan"), dtype=getattr(torch, buffer.dtype))
-                for buffer in spec.buffers(problem)
-                if buffer.role == "output"
-            }
-            workspace = torch.full((launch.workspace,), float("nan"))
-            calls = spec.kernels().calls(launch, problem, inputs | outputs, workspace, 1e-6, 0.5)
+            outputs = nan_outputs(spec, problem)
+            calls = calls_of(spec, problem, launch, inputs | outputs, offset=0.5)
             run([call._replace(options={**call.options, "num_ctas": 1}) for call in calls])
             compare(outputs, expected)
             found[config] = outputs["dx"]

@@ -6,6 +6,7 @@ import torch
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.tests.kernels.launching import nan_outputs
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import gate
 
@@ -17,23 +18,11 @@ BACKWARD = ("rms_norm_backward", "fused_add_rms_norm_backward")
 SCHEDULES = ("parts", "cluster_2", "cluster_4", "cluster_8")
 
 
-@pytest.fixture(scope="module")
-def target():
-    from normtune.kernels.calling.device import describe
-
-    return describe(0)
-
-
 def tensors_of(spec, problem, hostile=True):
     """Inputs, and outputs of NaN."""
     generator = torch.Generator(DEVICE).manual_seed(problem.hidden)
     tensors = spec.references().inputs(problem, generator, DEVICE, hostile)
-    for buffer in spec.buffers(problem):
-        if buffer.role == "output":
-            tensors[buffer.name] = torch.full(
-                buffer.shape, float("nan"), dtype=getattr(torch, buffer.dtype), device=DEVICE
-            )
-    return tensors
+    return tensors | nan_outputs(spec, problem, DEVICE)
 
 
 def calls_of(spec, config, problem, tensors, target):

@@ -15,6 +15,7 @@ from normtune.kernels.call import run
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.tests.kernels.launching import nan_outputs
 from normtune.tuner.timing.capture import capture
 from normtune.tuner.timing.gate import compare
 from normtune.tuner.timing.memory import mark_difference
@@ -40,11 +41,7 @@ class Work:
         self.launch = SPEC.resolve(config, self.problem, describe(0), None)
         generator = torch.Generator(DEVICE).manual_seed(seed)
         self.inputs = SPEC.references().inputs(self.problem, generator, DEVICE, False)
-        self.outputs = {
-            buffer.name: torch.empty(buffer.shape, dtype=torch.bfloat16, device=DEVICE)
-            for buffer in SPEC.buffers(self.problem)
-            if buffer.role == "output"
-        }
+        self.outputs = nan_outputs(SPEC, self.problem, DEVICE)
         self.workspace = torch.empty(max(1, self.launch.workspace), device=DEVICE)
         self.mark = torch.zeros(1, dtype=torch.int32, device=DEVICE)
         self.once()

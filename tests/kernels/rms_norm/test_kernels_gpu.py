@@ -6,18 +6,10 @@ import torch
 import normtune
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator, operators
-from normtune.kernels.target import Target
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import compare, gate
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(scope="module")
-def target() -> Target:
-    from normtune.kernels.calling.device import describe
-
-    return describe(0)
 
 
 DEVICE = torch.device("cuda", 0)

@@ -5,7 +5,6 @@ import torch
 
 import normtune
 from normtune.kernels.operator import operator, operators
-from normtune.kernels.target import Target
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import gate
 
@@ -14,13 +13,6 @@ pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)
 HIDDEN = (65537, 100_000, 262_144, 1_048_576)
 NAMES = tuple(name for name in operators() if name.startswith(("rms_norm_forward", "rms_norm_backward", "fused_add")))
-
-
-@pytest.fixture(scope="module")
-def target() -> Target:
-    from normtune.kernels.calling.device import describe
-
-    return describe(0)
 
 
 def made(shape, dtype, seed=0):

@@ -8,9 +8,9 @@ from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import run
 from normtune.kernels.calling import wide
 from normtune.kernels.operator import operator, operators
-from normtune.kernels.problem import OUTPUT
 from normtune.kernels.rms_norm.operation import OPERATIONS
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import calls_of, nan_outputs, referenced
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import compare
 
@@ -26,18 +26,12 @@ def check(key, rows, hidden, dtype, config=None, padding=0, offset=0.25):
     """Run a launch with gaps of NaN between rows; None for a third of the default space."""
     spec = operator(key[0])
     problem = spec.problem(rows, hidden, dtype, key[1])
-    generator = torch.Generator().manual_seed(rows + hidden)
-    inputs = spec.references().inputs(problem, generator, torch.device("cpu"), True)
-    expected = spec.references().reference(problem, inputs, 1e-6, offset)
+    inputs, expected = referenced(spec, problem, rows + hidden, offset=offset)
     kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
     configs = [config] if config else [one for one, _ in kept][::3]
     assert configs
     for one in configs:
-        outputs = {
-            buffer.name: torch.full(buffer.shape, float("nan"), dtype=getattr(torch, buffer.dtype))
-            for buffer in spec.buffers(problem)
-            if buffer.role == OUTPUT
-        }
+        outputs = nan_outputs(spec, problem)
         tensors = inputs | outputs
         for name, tensor in tensors.items():
             if tensor.dim() == 2:
@@ -45,8 +39,7 @@ def check(key, rows, hidden, dtype, config=None, padding=0, offset=0.25):
                 apart[:, :hidden] = tensor
                 tensors[name] = apart[:, :hidden]
         launch = spec.resolve(one, problem, TARGET, alignment_of(hidden, hidden + padding))
-        workspace = torch.full((launch.workspace,), float("nan"))
-        run(spec.calls(launch, problem, tensors, workspace, {"eps": 1e-6, "offset": offset}))
+        run(calls_of(spec, problem, launch, tensors, offset=offset))
         compare({name: tensors[name] for name in outputs}, expected)
 
 

@@ -8,6 +8,7 @@ from normtune.kernels.call import run
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import calls_of, nan_outputs
 
 pytestmark = pytest.mark.interpreter
 
@@ -17,15 +18,11 @@ TARGET = TARGETS["sm_80"]
 
 def outputs(spec, schedule, problem, inputs, block_col=0):
     """All outputs under a schedule, and the grid."""
-    tensors = dict(inputs)
-    for buffer in spec.buffers(problem):
-        if buffer.role == "output":
-            tensors[buffer.name] = torch.full(buffer.shape, float("nan"), dtype=getattr(torch, buffer.dtype))
-    config = RMSNormConfig(schedule, 1, 4, 1, 1, block_col=block_col)
-    launch = spec.launch(config, problem, TARGET)
-    (call,) = spec.kernels().calls(launch, problem, tensors, None, 1e-6, 0.5)
+    launch = spec.launch(RMSNormConfig(schedule, 1, 4, 1, 1, block_col=block_col), problem, TARGET)
+    written = nan_outputs(spec, problem)
+    (call,) = calls_of(spec, problem, launch, inputs | written, offset=0.5)
     run([call])
-    return {name: tensor for name, tensor in tensors.items() if name not in inputs}, call.grid
+    return written, call.grid
 
 
 @pytest.mark.parametrize(("hidden", "programs"), [(1024, (2, 2, 2)), (1500, (3, 3, 3)), (4099, (9, 9, 3))])

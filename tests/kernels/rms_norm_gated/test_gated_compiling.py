@@ -3,6 +3,7 @@
 import pytest
 
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import compiled_within
 from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.plan import plan, problems
 
@@ -23,15 +24,13 @@ def widest(jobs):
 @pytest.mark.parametrize("choice", [widest, sorted])
 @pytest.mark.parametrize(("target", "hidden"), [("sm_90", 128), ("sm_90", 12288), ("gfx942", 100)])
 def test_the_default_space_compiles_within_the_limits(target, hidden, choice):
-    limits = TARGETS[target]
     keys = KEYS if choice is widest else ["rms_norm_gated_forward", "rms_norm_gated_backward"]
-    jobs = choice(plan(problems(keys, ["bfloat16"], [(64, hidden), (1 << 20, hidden)]), "default", limits).jobs())
-    done = list(compile_all(jobs, target, workers=1, keep_assembly=True))
+    jobs = choice(
+        plan(problems(keys, ["bfloat16"], [(64, hidden), (1 << 20, hidden)]), "default", TARGETS[target]).jobs()
+    )
+    done = compiled_within(target, jobs=jobs)
     assert sorted(compiled.job for compiled in done) == jobs
     for compiled in done:
-        assert compiled.status == "ok", compiled
-        assert 0 <= compiled.shared_bytes <= limits.shared_bytes
-        assert 0 < compiled.threads <= limits.max_threads
         names = [name for name, _ in compiled.binaries]
         assert len(names) == (2 if compiled.job.launch.workspace else 1)
 

@@ -13,6 +13,7 @@ from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm_gated.tile import row_offsets
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import assert_within, calls_of, nan_outputs, outputs_of, referenced
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import compare
 
@@ -30,14 +31,6 @@ KEYS = [
     *(("rms_norm_gated_backward", mode) for mode in MODES),
     ("rms_norm_gated_backward", "no_dweight+gate_first"),
 ]
-
-
-def outputs_of(spec, problem):
-    return {
-        buffer.name: torch.full(buffer.shape, float("nan"), dtype=getattr(torch, buffer.dtype))
-        for buffer in spec.buffers(problem)
-        if buffer.role == "output"
-    }
 
 
 def launches_of(spec, problem):
@@ -61,16 +54,9 @@ def test_outputs_are_within_rounding(key, shape, dtype):
     rows, hidden = shape
     spec = operator(key[0])
     problem = spec.problem(rows, hidden, dtype, key[1])
-    inputs = spec.references().inputs(problem, torch.Generator().manual_seed(rows), torch.device("cpu"), True)
-    expected = spec.references().reference(problem, inputs, 1e-6, 0.25)
+    inputs, expected = referenced(spec, problem, rows)
     for config, launch in launches_of(spec, problem):
-        outputs = outputs_of(spec, problem)
-        workspace = torch.full((max(1, launch.workspace),), float("nan"))
-        run(spec.kernels().calls(launch, problem, inputs | outputs, workspace, 1e-6, 0.25))
-        try:
-            compare(outputs, expected)
-        except RuntimeError as error:
-            pytest.fail(f"{config}: {error}")
+        assert_within(outputs_of(spec, problem, launch, inputs), expected, f"{config}")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -93,12 +79,10 @@ def test_every_schedule_reads_groups_and_rows_of_two_strides(direction, mode):
             stacked = wide[:, :inner, :groups, :hidden]
         tensors[name] = stacked if name != "rstd" else stacked.contiguous().view(-1)
     for config, launch in launches_of(spec, problem):
-        outputs = outputs_of(spec, problem)
+        outputs = nan_outputs(spec, problem)
         if "dweight" in outputs:
             outputs["dweight"] = torch.full((groups, hidden), float("nan"))
-        workspace = torch.full((max(1, launch.workspace),), float("nan"))
-        launch = launch._replace(alignment=4)
-        run(spec.kernels().calls(launch, problem, tensors | outputs, workspace, 1e-6, 0.25))
+        run(calls_of(spec, problem, launch._replace(alignment=4), tensors | outputs))
         for group in range(groups):
             found = {
                 name: tensor[group]
@@ -107,10 +91,8 @@ def test_every_schedule_reads_groups_and_rows_of_two_strides(direction, mode):
                 for name, tensor in outputs.items()
             }
             found = {name: tensor.reshape(expected[group][name].value.shape) for name, tensor in found.items()}
-            try:
-                compare({name: tensor.contiguous() for name, tensor in found.items()}, expected[group])
-            except RuntimeError as error:
-                pytest.fail(f"{config}, group {group}: {error}")
+            found = {name: tensor.contiguous() for name, tensor in found.items()}
+            assert_within(found, expected[group], f"{config}, group {group}")
 
 
 @pytest.mark.parametrize("mode", [*MODES, "no_rstd", "hugging_face", "gate_first+hugging_face"])
@@ -125,15 +107,14 @@ def test_held_chunks_give_what_a_whole_tile_gives(hidden, block_row, chunks, mod
     config = RMSNormConfig("block_row" if block_row > 1 else "row", block_row, 1)
     for rows in (1, 5, 2 * block_row + 1):
         problem = spec.problem(rows, hidden, "float16", mode)
-        inputs = spec.references().inputs(problem, torch.Generator().manual_seed(rows), torch.device("cpu"), True)
+        inputs, expected = referenced(spec, problem, rows)
         found = []
         for least in (0, 16):
             launch = spec.launch(config._replace(block_col=least), problem, TARGET)
             assert launch.chunks == (chunks if least else 0)
-            found.append(outputs_of(spec, problem))
-            run(spec.kernels().calls(launch, problem, inputs | found[-1], None, 1e-6, 0.25))
+            found.append(outputs_of(spec, problem, launch, inputs))
         whole, held = found
-        compare(held, spec.references().reference(problem, inputs, 1e-6, 0.25))
+        compare(held, expected)
         assert (whole["y"] != held["y"]).float().mean() <= 1e-2  # a last bit of the sum decides few roundings
         if "rstd" in whole:
             torch.testing.assert_close(held["rstd"], whole["rstd"], rtol=1e-6, atol=0)

@@ -1,43 +1,15 @@
-"""Launches of the kernels, and the interpreter with torch's casts.
+"""The interpreter with torch's casts.
 
 Its own truncate to bfloat16, lose carries in FP8 and know no fnuz dtype.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-
-from normtune.kernels.call import run
-from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import Problem
-
-
-@pytest.fixture(scope="session")
-def outputs_of() -> Callable[..., dict[str, Tensor]]:
-    """Runs a launch of an operator: spec, problem, launch, inputs, scalars other than the spec's."""
-
-    def outputs_of(
-        spec: OperatorSpec,
-        problem: Problem,
-        launch: Any,
-        inputs: Mapping[str, Tensor],
-        **scalars: float,
-    ) -> dict[str, Tensor]:
-        outputs = {
-            buffer.name: torch.full(buffer.shape, float("nan")).to(getattr(torch, buffer.dtype))
-            for buffer in spec.buffers(problem)
-            if buffer.role == "output"
-        } | {buffer.name: inputs[buffer.name].clone() for buffer in spec.buffers(problem) if buffer.role == "in-out"}
-        workspace = torch.full((max(1, launch.workspace),), float("nan"))
-        run(spec.calls(launch, problem, {**inputs, **outputs}, workspace, {**spec.scalars, **scalars}))
-        return outputs
-
-    return outputs_of
 
 
 @pytest.fixture(scope="session", autouse=True)

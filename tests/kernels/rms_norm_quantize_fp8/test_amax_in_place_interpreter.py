@@ -8,6 +8,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
 from normtune.kernels.rms_norm_quantize_fp8.variants import operator_name
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import outputs_of
 from normtune.tuner.plan.plan import candidates
 
 pytestmark = pytest.mark.interpreter
@@ -25,7 +26,7 @@ def case(amax=1.0, largest=3.0):
 
 @pytest.mark.parametrize("kind", ["static", "transpose"])
 @pytest.mark.parametrize("before", [0.0, 2.5, 3.0, 7.5, NAN, float("inf")])
-def test_each_launch_makes_it_the_maximum_of_both(kind, before, outputs_of):
+def test_each_launch_makes_it_the_maximum_of_both(kind, before):
     x, weight, options = case(before)
     spec = operator(operator_name(kind))
     problem = spec.problem(4, 64, "float32", "amax_in_place")

@@ -6,6 +6,7 @@ import torch
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm_quantize_fp8.variants import SCALINGS, operator_name, work_of
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import outputs_of
 from normtune.tuner.timing import gate as timing_gate
 from normtune.tuner.timing.gate import WrongResultError, compare, gate
 
@@ -15,7 +16,7 @@ TARGET = TARGETS["sm_89"]._replace(sms=3)
 FP8 = torch.float8_e4m3fn
 
 
-def case(scaling, outputs_of, variant="", rows=11, hidden=300):
+def case(scaling, variant="", rows=11, hidden=300):
     spec = operator(operator_name(scaling))
     problem = spec.problem(rows, hidden, "float32", variant)
     inputs = spec.references().inputs(problem, torch.Generator().manual_seed(5), torch.device("cpu"), True)
@@ -37,14 +38,14 @@ def scaled(problem, inputs, outputs):
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
-def test_few_values_may_be_either_of_two(scaling, outputs_of):
-    expected = case(scaling, outputs_of)[3]["q"]
+def test_few_values_may_be_either_of_two(scaling):
+    expected = case(scaling)[3]["q"]
     assert (expected.tolerance > 0).double().mean() < 1e-3
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
-def test_another_rounding_is_outside(scaling, outputs_of):
-    problem, inputs, outputs, expected = case(scaling, outputs_of)
+def test_another_rounding_is_outside(scaling):
+    problem, inputs, outputs, expected = case(scaling)
     exact = scaled(problem, inputs, outputs)
     compare(outputs | {"q": exact.clamp(-448, 448).to(FP8)}, expected)
     towards_zero = (exact.clamp(-448, 448) * (1 - 2**-5)).to(FP8)
@@ -54,8 +55,8 @@ def test_another_rounding_is_outside(scaling, outputs_of):
             compare(outputs | {"q": q}, expected)
 
 
-def test_no_clamp_is_outside(outputs_of):
-    problem, inputs, outputs, expected = case("static", outputs_of, "e5m2")
+def test_no_clamp_is_outside():
+    problem, inputs, outputs, expected = case("static", "e5m2")
     exact = scaled(problem, inputs, outputs)
     compare(outputs | {"q": exact.clamp(-57344, 57344).to(torch.float8_e5m2)}, expected)
     with pytest.raises(WrongResultError, match="q:"):
@@ -63,8 +64,8 @@ def test_no_clamp_is_outside(outputs_of):
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
-def test_a_single_step_in_a_single_value_is_outside(scaling, outputs_of):
-    _, _, outputs, expected = case(scaling, outputs_of)
+def test_a_single_step_in_a_single_value_is_outside(scaling):
+    _, _, outputs, expected = case(scaling)
     index = (expected["q"].tolerance[0] == 0).nonzero()[7].item()
     q = outputs["q"].clone()
     q.view(torch.uint8)[0, index] ^= 1
@@ -73,8 +74,8 @@ def test_a_single_step_in_a_single_value_is_outside(scaling, outputs_of):
 
 
 @pytest.mark.parametrize(("scaling", "name"), [("static", "amax"), ("row", "scale"), ("block", "scale")])
-def test_an_amax_that_differs_by_more_than_rounding_is_outside(scaling, name, outputs_of):
-    _, _, outputs, expected = case(scaling, outputs_of)
+def test_an_amax_that_differs_by_more_than_rounding_is_outside(scaling, name):
+    _, _, outputs, expected = case(scaling)
     for factor in (1 + 2**-18, 1 - 2**-18, float("nan")):
         with pytest.raises(WrongResultError, match=f"{name}:"):
             compare(outputs | {name: outputs[name] * factor}, expected)
@@ -85,7 +86,7 @@ def test_an_amax_that_differs_by_more_than_rounding_is_outside(scaling, name, ou
     [("", "rounded_norm"), ("", "rounded_product"), ("with_residual", "with_residual+rounded_sum")],
     ids=["norm", "product", "sum"],
 )
-def test_roundings_are_told_apart(variants, outputs_of):
+def test_roundings_are_told_apart(variants):
     """In float16; of the same inputs the amax of one is no amax of the other."""
     spec = operator(operator_name("row"))
     problems = [spec.problem(8, 300, "float16", one) for one in variants]

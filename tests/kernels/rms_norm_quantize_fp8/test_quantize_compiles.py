@@ -5,8 +5,7 @@ import pytest
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.rms_norm_quantize_fp8.variants import FLAGS, operator_name, work_of
 from normtune.kernels.target import TARGETS
-from normtune.tuner.compiling.pool import compile_all
-from normtune.tuner.plan.binaries import jobs_of
+from normtune.tests.kernels.launching import compiled_within
 from normtune.tuner.plan.plan import candidates
 
 # Triton's PTX for a conversion of two values to each dtype; CDNA 3's instructions know only the fnuz dtypes.
@@ -30,12 +29,8 @@ def jobs(target, variant, space="default", scalings=tuple(FLAGS), dtypes=("bfloa
 
 
 def compiled(pairs, target):
-    found = list(compile_all(jobs_of(pairs), target, workers=1, keep_assembly=True))
-    assert found
+    found = compiled_within(target, pairs)
     for one in found:
-        assert one.status == "ok", one
-        assert 0 <= one.shared_bytes <= TARGETS[target].shared_bytes
-        assert 0 < one.threads <= TARGETS[target].max_threads
         work = work_of(one.job.problem)
         is_cleared = work.has_amax and not (work.accumulates and one.job.launch.finish == "atomic")
         assert len(one.binaries) == 1 + is_cleared + (work.scaling == "tensor")

@@ -8,6 +8,7 @@ import torch
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm_quantize_fp8.variants import LARGEST, SCALINGS, operator_name
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import outputs_of
 from normtune.tuner.plan.plan import candidates
 
 pytestmark = pytest.mark.interpreter
@@ -67,7 +68,7 @@ def case(scaling, name):
 
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("name", VARIANTS)
-def test_all_launches_round_as_the_format_says(scaling, name, outputs_of):
+def test_all_launches_round_as_the_format_says(scaling, name):
     inputs, problem, wanted = case(scaling, name)
     spec, kinds = launches(problem)
     for launch in kinds:
@@ -81,7 +82,7 @@ def test_all_launches_round_as_the_format_says(scaling, name, outputs_of):
 
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("scaling", ["row", "block"])
-def test_scales_are_the_rounded_quotient_of_amax_and_largest(scaling, name, outputs_of):
+def test_scales_are_the_rounded_quotient_of_amax_and_largest(scaling, name):
     hidden = 256
     x = torch.ones(6, hidden)
     weight = torch.linspace(-3, 0.7, hidden)
@@ -100,7 +101,7 @@ def test_scales_are_the_rounded_quotient_of_amax_and_largest(scaling, name, outp
 
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("value", [NAN, float("inf"), -float("inf")])
-def test_what_is_no_number_stays_none_and_stays_in_its_row(scaling, value, outputs_of):
+def test_what_is_no_number_stays_none_and_stays_in_its_row(scaling, value):
     rows, hidden = 7, 300
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(rows, hidden, generator=generator)
@@ -127,7 +128,7 @@ def test_what_is_no_number_stays_none_and_stays_in_its_row(scaling, value, outpu
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
-def test_rows_of_zeros_have_the_least_scale(scaling, outputs_of):
+def test_rows_of_zeros_have_the_least_scale(scaling):
     problem = operator(operator_name(scaling)).problem(5, 129, "float16")
     spec, kinds = launches(problem)
     inputs = {
@@ -144,7 +145,7 @@ def test_rows_of_zeros_have_the_least_scale(scaling, outputs_of):
             assert (found["scale"] == torch.tensor(0.5) / 448).all()
 
 
-def test_padding_of_column_major_scales_holds_zeros(outputs_of):
+def test_padding_of_column_major_scales_holds_zeros():
     for rows in (1, 2, 3, 4, 5, 9):
         problem = operator(operator_name("block")).problem(rows, 300, "float32", "column_major")
         spec, kinds = launches(problem)

@@ -11,6 +11,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm_quantize_fp8.config import QuantizeConfig
 from normtune.kernels.rms_norm_quantize_fp8.variants import FLAGS, operator_name, work_of
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import assert_within, calls_of, nan_outputs, outputs_of, referenced
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import compare
 
@@ -32,25 +33,21 @@ SHAPES = [(1, 1), (9, 300), (5, 129)]
 
 @pytest.mark.parametrize(("rows", "hidden"), SHAPES)
 @pytest.mark.parametrize(("scaling", "variant"), VARIANTS)
-def test_outputs_are_within_rounding(scaling, variant, rows, hidden, outputs_of):
+def test_outputs_are_within_rounding(scaling, variant, rows, hidden):
     spec = operator(operator_name(scaling))
     target = TARGET._replace(name="gfx942") if "fnuz" in variant else TARGET
     dtype = random.Random(f"{scaling}{variant}{rows}").choice(spec.dtypes)
     problem = spec.problem(rows, hidden, dtype, variant)
     kept, _ = candidates(spec, spec.space("full", problem, target), problem, target)
-    inputs = spec.references().inputs(problem, torch.Generator().manual_seed(rows * hidden), torch.device("cpu"), True)
-    expected = spec.references().reference(problem, inputs, **spec.scalars)
+    inputs, expected = referenced(spec, problem, rows * hidden)
     for config, launch in random.Random(hidden).sample(kept, min(2, len(kept))):
         outputs = outputs_of(spec, problem, launch, inputs)
         assert outputs.keys() == expected.keys()
-        try:
-            compare(outputs, expected)
-        except RuntimeError as error:
-            pytest.fail(f"{config} {dtype}: {error}")
+        assert_within(outputs, expected, f"{config} {dtype}")
 
 
 @pytest.mark.parametrize(("scaling", "variant"), VARIANTS)
-def test_parts_have_the_values_of_whole_rows(scaling, variant, outputs_of):
+def test_parts_have_the_values_of_whole_rows(scaling, variant):
     spec = operator(operator_name(scaling))
     target = TARGET._replace(name="gfx942" if "fnuz" in variant else "sm_89", sms=60)
     for rows, hidden, dtype in ((1, 1500, "float32"), (5, 2051, "float16")):
@@ -70,27 +67,22 @@ def test_parts_have_the_values_of_whole_rows(scaling, variant, outputs_of):
 
 @pytest.mark.parametrize(("hidden", "stride"), [(64, 80), (64, 67), (129, 144)])
 @pytest.mark.parametrize("scaling", FLAGS)
-def test_row_strides_are_free(scaling, hidden, stride, outputs_of):
+def test_row_strides_are_free(scaling, hidden, stride):
     """Of every matrix, and whatever lies between rows stays as it was."""
     spec = operator(operator_name(scaling))
     problem = spec.problem(6, hidden, "float32", "with_y+with_residual")
-    inputs = spec.references().inputs(problem, torch.Generator().manual_seed(1), torch.device("cpu"), True)
-    expected = spec.references().reference(problem, inputs, **spec.scalars)
+    inputs, expected = referenced(spec, problem, 1)
     kept, _ = candidates(spec, spec.space("full", problem, TARGET), problem, TARGET)
     kinds = {(one.config.schedule, one.config.amax): one.config for one in kept}
     for config in kinds.values():
         launch = spec.launch(config, problem, TARGET, alignment_of(hidden, stride))
-        tensors = inputs | {
-            one.name: torch.full(one.shape, 7.0).to(getattr(torch, one.dtype))
-            for one in spec.buffers(problem)
-            if one.role == "output"
-        }
+        tensors = inputs | nan_outputs(spec, problem)
         wide = {}
         for name, tensor in tensors.items():
             if tensor.dim() == 2:
                 wide[name] = torch.full((6, stride), 7.0).to(tensor.dtype)
                 wide[name][:, :hidden] = tensor
                 tensors[name] = wide[name][:, :hidden]
-        run(spec.calls(launch, problem, tensors, torch.full((max(1, launch.workspace),), float("nan")), spec.scalars))
+        run(calls_of(spec, problem, launch, tensors))
         compare({name: tensors[name].contiguous() for name in expected}, expected)
         assert all((tensor[:, hidden:].float() == 7).all() for tensor in wide.values())

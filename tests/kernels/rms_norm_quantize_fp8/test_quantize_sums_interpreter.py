@@ -15,6 +15,7 @@ from normtune.kernels.rms_norm_quantize_fp8.config import QuantizeConfig, Transp
 from normtune.kernels.rms_norm_quantize_fp8.function import ROUNDINGS
 from normtune.kernels.rms_norm_quantize_fp8.variants import SCALINGS, TRANSPOSE, operator_name
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import outputs_of
 
 pytestmark = pytest.mark.interpreter
 
@@ -80,7 +81,7 @@ def assert_equal(found, expected):
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("kind", [*SCALINGS, TRANSPOSE])
 @pytest.mark.parametrize("held", [True, False], ids=["held", "read-again"])
-def test_all_launches_normalize_the_sum_that_is_asked_for(kind, rounding, round_sum, held, outputs_of, monkeypatch):
+def test_all_launches_normalize_the_sum_that_is_asked_for(kind, rounding, round_sum, held, monkeypatch):
     if not held:
         monkeypatch.setattr(kernels, "_MAX_SUM_BYTES", 0)
     spec = operator(operator_name(kind))

@@ -8,6 +8,7 @@ from normtune.kernels.call import run
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm_quantize_fp8.variants import operator_name
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import calls_of, nan_outputs, outputs_of
 from normtune.tuner.plan.plan import candidates
 
 pytestmark = pytest.mark.interpreter
@@ -33,7 +34,7 @@ def bits(tensor):
     return tensor.contiguous().view(torch.uint8)
 
 
-def test_outputs_are_those_of_the_scale_if_it_were_given(outputs_of):
+def test_outputs_are_those_of_the_scale_if_it_were_given():
     problem = TENSOR.problem(9, 1100, "float32", ALL)
     assert len(kinds(problem)) == 8
     for config, launch in kinds(problem).values():
@@ -48,14 +49,8 @@ def test_outputs_are_those_of_the_scale_if_it_were_given(outputs_of):
 def test_it_takes_one_launch_more_and_the_first_writes_the_amax_alone():
     problem = TENSOR.problem(9, 1100, "float32", ALL)
     for config, launch in kinds(problem).values():
-        outputs = {
-            one.name: torch.full(one.shape, 7.0).to(getattr(torch, one.dtype))
-            for one in TENSOR.buffers(problem)
-            if one.role == "output"
-        }
-        calls = TENSOR.calls(
-            launch, problem, case() | outputs, torch.full((max(1, launch.workspace),), 7.0), TENSOR.scalars
-        )
+        outputs = {name: one.float().fill_(7).to(one.dtype) for name, one in nan_outputs(TENSOR, problem).items()}
+        calls = calls_of(TENSOR, problem, launch, case() | outputs)
         given = STATIC.problem(9, 1100, "float32", ALL)
         tensors = {one.name: torch.empty(one.shape) for one in STATIC.buffers(given)}
         fixed = STATIC.calls(STATIC.launch(config, given, TARGET), given, tensors, tensors["amax"], STATIC.scalars)

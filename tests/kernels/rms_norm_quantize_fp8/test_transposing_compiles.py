@@ -7,8 +7,7 @@ import pytest
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm_quantize_fp8.variants import TRANSPOSE, operator_name
 from normtune.kernels.target import TARGETS
-from normtune.tuner.compiling.pool import compile_all
-from normtune.tuner.plan.binaries import jobs_of
+from normtune.tests.kernels.launching import compiled_within
 from normtune.tuner.plan.plan import candidates
 
 NAME = operator_name(TRANSPOSE)
@@ -19,16 +18,6 @@ def pairs(name, target, rows, hidden, variant="", space="default"):
     problem = spec.problem(rows, hidden, "bfloat16", variant)
     kept, _ = candidates(spec, spec.space(space, problem, TARGETS[target]), problem, TARGETS[target])
     return [(problem, launch) for _, launch in kept]
-
-
-def compiled(chosen, target):
-    found = list(compile_all(jobs_of(chosen), target, workers=1, keep_assembly=True))
-    assert found
-    for one in found:
-        assert one.status == "ok", one
-        assert 0 <= one.shared_bytes <= TARGETS[target].shared_bytes
-        assert 0 < one.threads <= TARGETS[target].max_threads
-    return found
 
 
 def text_of(found):
@@ -43,7 +32,7 @@ def test_one_of_each_kind_compiles(target, variant):
         for problem, launch in pairs(NAME, target, rows, hidden, variant):
             kind = (hidden, launch.transpose is None, launch.norm.looped, launch.norm.finish, launch.norm.chunks > 0)
             kinds[kind] = (problem, launch)
-    found = compiled(kinds.values(), target)
+    found = compiled_within(target, kinds.values())
     for one in found:
         launch = one.job.launch
         assert len(one.binaries) == 1 + (launch.transpose is not None) + (launch.norm.finish != "none")
@@ -53,7 +42,7 @@ def test_one_of_each_kind_compiles(target, variant):
 def test_no_two_uses_share_a_conversion(variant):
     """One of them is lost by ptxas 12.8: `prmt` of a register that nothing wrote."""
     unlooped = [pair for pair in pairs(NAME, "sm_90", 1024, 4096, variant) if pair[1].transpose is None]
-    text = text_of(compiled([pair for pair in unlooped if pair[1].norm.num_stages == 1][:2], "sm_90"))
+    text = text_of(compiled_within("sm_90", [pair for pair in unlooped if pair[1].norm.num_stages == 1][:2]))
     for function in text.split(".visible .entry")[1:]:
         made = set(re.findall(r"cvt\.rn\.satfinite\.e\dm\dx2\.f32\s+(%rs\d+)", function))
         pairs_of = re.findall(r"mov\.b32\s+%r\d+, \{(%rs\d+), (%rs\d+)\}", function)
@@ -69,7 +58,7 @@ def test_variants_compile():
     off = "rounded_norm+rounded_product+with_y+with_residual"
     for variant in (off, f"{off}+rounded_sum"):
         chosen = [pair for pair in pairs(NAME, "sm_90", 1024, 1000, variant, "quick") if pair[1].transpose is None]
-        compiled(chosen[:2], "sm_90")
+        compiled_within("sm_90", chosen[:2])
 
 
 @pytest.mark.one_in(2)
@@ -81,7 +70,7 @@ def test_a_transposition_writes_16_bytes_at_once_where_rows_allow_it(target, wid
     for rows, is_wide in ((4096, True), (4095, False)):
         problem = spec.problem(rows, 4096, "bfloat16")
         launch = spec.launch(spec.default_config(problem, TARGETS[target]), problem, TARGETS[target])
-        assert bool(re.search(wide, text_of(compiled([(problem, launch)], target)))) == is_wide
+        assert bool(re.search(wide, text_of(compiled_within(target, [(problem, launch)])))) == is_wide
 
 
 @pytest.mark.long
@@ -93,11 +82,11 @@ def test_the_transposition_compiles(target):
     chosen = [
         pair for rows, hidden in ((1024, 4096), (1023, 100)) for pair in pairs("transpose_fp8", target, rows, hidden)
     ]
-    compiled(chosen[::5], target)
+    compiled_within(target, chosen[::5])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "variant"), [("sm_90", ""), ("gfx942", "fnuz")])
 def test_the_default_space_of_tiles_compiles(target, variant):
     chosen = [pair for pair in pairs(NAME, target, 1024, 4096, variant) if pair[1].transpose is None]
-    compiled(chosen, target)
+    compiled_within(target, chosen)

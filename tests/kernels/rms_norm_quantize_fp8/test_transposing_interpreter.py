@@ -6,12 +6,14 @@ import pytest
 import torch
 
 import normtune
+from normtune.kernels.call import run
 from normtune.kernels.calling import eager
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm_quantize_fp8.config import TransposingConfig
 from normtune.kernels.rms_norm_quantize_fp8.function import ROUNDINGS
 from normtune.kernels.rms_norm_quantize_fp8.variants import FLAGS, TRANSPOSE, operator_name
 from normtune.kernels.target import TARGETS
+from normtune.tests.kernels.launching import assert_within, calls_of, nan_outputs, outputs_of
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing import gate as timing_gate
 from normtune.tuner.timing import trial as timing_trial
@@ -49,7 +51,7 @@ def case(rows, hidden, variant="", dtype="float32", target=TARGET):
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(("rows", "hidden"), SHAPES)
 @pytest.mark.parametrize("variant", ["", *(flag.off for flag in FLAGS["static"]), *MIXED])
-def test_both_layouts_are_within_rounding_and_one_matrix(variant, rows, hidden, outputs_of):
+def test_both_layouts_are_within_rounding_and_one_matrix(variant, rows, hidden):
     target = TARGET._replace(name="gfx942") if "fnuz" in variant else TARGET
     dtype = random.Random(f"{variant}{rows}").choice(SPEC.dtypes)
     problem, inputs, kept = case(rows, hidden, variant, dtype, target)
@@ -60,14 +62,11 @@ def test_both_layouts_are_within_rounding_and_one_matrix(variant, rows, hidden, 
         outputs = outputs_of(SPEC, problem, launch, inputs)
         assert outputs.keys() == expected.keys() and outputs["q_t"].shape == (hidden, rows)
         assert torch.equal(bits(outputs["q_t"]), bits(outputs["q"].view(torch.uint8).t())), config
-        try:
-            compare(outputs, expected)
-        except RuntimeError as error:
-            pytest.fail(f"{config} {dtype}: {error}")
+        assert_within(outputs, expected, f"{config} {dtype}")
 
 
 @pytest.mark.parametrize("config", [WHOLE, IN_TILES, THEN], ids=["whole", "tiles", "then"])
-def test_each_way_writes_every_element_and_no_other(config, outputs_of):
+def test_each_way_writes_every_element_and_no_other(config):
     for rows, hidden in SHAPES:
         problem, inputs, _ = case(rows, hidden, "with_y+with_residual")
         launch = SPEC.launch(config, problem, TARGET)
@@ -76,21 +75,16 @@ def test_each_way_writes_every_element_and_no_other(config, outputs_of):
             config is IN_TILES and hidden > 64,
         )
         around = torch.full((hidden * rows + 64,), 0x35, dtype=torch.uint8)
-        buffers = {one.name: one for one in SPEC.buffers(problem) if one.role == "output"}
-        outputs = {
-            name: torch.full(one.shape, float("nan")).to(getattr(torch, one.dtype)) for name, one in buffers.items()
-        }
+        outputs = nan_outputs(SPEC, problem)
         outputs["q_t"] = around[32:-32].view(torch.float8_e4m3fn).view(hidden, rows)
-        workspace = torch.full((max(1, launch.workspace),), float("nan"))
-        for call in SPEC.calls(launch, problem, inputs | outputs, workspace, SPEC.scalars):
-            call.kernel[call.grid](*call.args, **call.options)
+        run(calls_of(SPEC, problem, launch, inputs | outputs))
         compare(outputs, SPEC.references().reference(problem, inputs, **SPEC.scalars))
         assert (around[:32] == 0x35).all() and (around[-32:] == 0x35).all()
         assert torch.equal(bits(outputs["q_t"]), bits(outputs["q"].view(torch.uint8).t()))
 
 
 @pytest.mark.parametrize("config", [WHOLE, IN_TILES, THEN], ids=["whole", "tiles", "then"])
-def test_a_transposition_that_is_wrong_in_one_element_is_outside(config, outputs_of):
+def test_a_transposition_that_is_wrong_in_one_element_is_outside(config):
     problem, inputs, _ = case(40, 100)
     outputs = outputs_of(SPEC, problem, SPEC.launch(config, problem, TARGET), inputs)
     expected = SPEC.references().reference(problem, inputs, **SPEC.scalars)

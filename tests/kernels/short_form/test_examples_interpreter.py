@@ -20,7 +20,7 @@ from normtune.tuner.timing import gate as gates
 from normtune.tuner.timing import trial as trials
 from normtune.tuner.timing.gate import WrongResultError, gate
 
-pytestmark = pytest.mark.interpreter
+pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("operators_forgotten")]
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TARGET = TARGETS["sm_90"]
 CPU = torch.device("cpu")
@@ -52,11 +52,7 @@ def added(x, sum, factor):
 
 @pytest.fixture(autouse=True)
 def door(monkeypatch):
-    """Few rows and calls, as interpreted programs run one after another; operators are forgotten after a test."""
-    operator.operators()
-    monkeypatch.setattr(operator, "_OPERATORS", dict(operator._OPERATORS))
-    monkeypatch.setattr(operator, "_FAMILIES", dict(operator._FAMILIES))
-    monkeypatch.setattr(load_file, "_FILES", {})
+    """Few rows and calls, as interpreted programs run one after another."""
     monkeypatch.setattr(gates, "CALLS", 3)
     monkeypatch.setattr(trials, "_TRIAL_ROWS", (13, 16, 1))
 

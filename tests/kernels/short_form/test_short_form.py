@@ -44,13 +44,7 @@ class ToyConfig(Config):
     num_warps: int = 4
 
 
-@pytest.fixture(autouse=True)
-def door(monkeypatch):
-    """Operators that a test registers are forgotten after it."""
-    operator.operators()
-    monkeypatch.setattr(operator, "_OPERATORS", dict(operator._OPERATORS))
-    monkeypatch.setattr(operator, "_FAMILIES", dict(operator._FAMILIES))
-    monkeypatch.setattr(load_file, "_FILES", {})
+pytestmark = pytest.mark.usefixtures("operators_forgotten")
 
 
 @pytest.fixture
