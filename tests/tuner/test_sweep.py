@@ -375,7 +375,7 @@ def test_a_killed_sweep_keeps_whole_problems_and_resumes(tmp_path, small_plan, e
         "from normtune.results.database.store import Store\n"
         "from normtune.tests.tuner.benches import MadeUp, small_plan\n"
         "from normtune.tuner.search.adaptive import Adaptive\n"
-        "from normtune.tuner.sweep import sweep\n"
+        "from normtune.tuner.sweep.sweep import sweep\n"
         f"with Store.open('sqlite:///{tmp_path}/store.db') as opened:\n"
         "    print('ready', flush=True)\n"
         "    sweep(MadeUp(delay=0.4), opened, small_plan(), Adaptive)\n"

@@ -27,7 +27,6 @@ from normtune.tuner.plan.plan import advice, fitting
 from normtune.tuner.plan.resume import without_times
 from normtune.tuner.search.control import Control
 from normtune.tuner.search.protocol import Strategy
-from normtune.tuner.sweep import sweep as measure
 from normtune.tuner.sweep.prepare import Ready, is_finished, ready, refined, refined_lines
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.report import (
@@ -43,6 +42,7 @@ from normtune.tuner.sweep.report import (
 from normtune.tuner.sweep.request import Request, Shapes, Wanted
 from normtune.tuner.sweep.summary import Summary
 from normtune.tuner.sweep.sweep import Outlook, look_ahead
+from normtune.tuner.sweep.sweep import sweep as measure
 
 
 class Sweep(NamedTuple):

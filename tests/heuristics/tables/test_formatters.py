@@ -24,7 +24,7 @@ from normtune.results.exchange import recording
 from normtune.tests.heuristics.made_up import rehashed
 from normtune.tuner.checking.offline import check
 
-GOLDEN = Path(__file__).parents[1] / "fitted" / "golden_table.txt"
+GOLDEN = Path(__file__).parents[1] / "writing" / "golden_table.txt"
 TABLES = [GOLDEN, locate.SHIPPED / "nvidia_h200.py", locate.SHIPPED / locate.ANY_GPU]
 FORMATTERS = {
     "black": ["black", "--quiet"],
