@@ -166,7 +166,7 @@ def fruitless_line(summary: Summary, ahead: Ahead | None = None) -> str:
     problems = summary.done + summary.known
     return (
         f"nothing could be timed at any of {_counted(problems, 'problem')}, so there is no table to fit: `normtune "
-        "show --where \"status != 'ok'\"` lists the reasons, `--retry-failed` measures crashes and timeouts again"
+        "show --sort -reason` lists the reasons, `--retry-failed` measures crashes and timeouts again"
     )
 
 

@@ -204,7 +204,7 @@ def test_maps_and_lists_are_of_one_regime(both):
     cold, warm = (show("--store", both, *more).output.splitlines() for more in ((), ("--regime", "warm")))
     assert cold[0] == "Test GPU, sm_90, 132 SMs: 45 measurements"
     assert warm[0] == "Test GPU, sm_90, 132 SMs: 48 measurements, warm"
-    listed = show("--store", both, "--regime", "warm", "--where", "rows == 64 and hidden == 128", "--sort", "median_us")
+    listed = show("--store", both, "--regime", "warm", "--sort", "median_us", "--limit", "500")
     rows = [line.split() for line in listed.output.splitlines() if line.split()[:2] == ["64", "128"]]
     assert [row[3] for row in rows] == ["warps=16", "warps=4", "warps=1"]
 
