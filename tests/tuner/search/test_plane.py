@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from normtune import cli
+from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.heuristics.tablefile import locate
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.operator import ImplementationLaunch, operator
@@ -27,7 +28,6 @@ from normtune.tuner.search.plane import Plane
 from normtune.tuner.search.sampling.random_draw import RandomDraw
 from normtune.tuner.search.sampling.tpe import TPE
 from normtune.tuner.search.shape import LEAST, MOST, NEIGHBOURS
-from normtune.tuner.search.simulation import Space, simulate
 from normtune.tuner.search.surrogate import DRAWS, Axes, Cells, distance, draws
 
 

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from normtune import cli
+from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
@@ -21,7 +22,6 @@ from normtune.tuner.search.sampling.gp import GP
 from normtune.tuner.search.sampling.random_draw import RandomDraw
 from normtune.tuner.search.sampling.sampled import FINALISTS, PROPOSALS
 from normtune.tuner.search.sampling.tpe import TPE
-from normtune.tuner.search.simulation import Space, simulate
 from normtune.tuner.sweep import sweep
 
 sys.path.insert(0, str(Path(__file__).parents[2]))

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from normtune import cli
+from normtune.benchmarks.lib.t4 import read_t4
 from normtune.errors import NormtuneError, UsageError
-from normtune.results.exchange.t4 import read_t4
 
-HUB = Path(__file__).parents[2] / "tuner/search/benchmark_hub"
+HUB = Path(__file__).parents[1] / "tuner/search/benchmark_hub"
 A100 = HUB / "convolution_milo-A100_T4.json"
 
 
