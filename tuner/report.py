@@ -14,9 +14,8 @@ from normtune.results.terminal import printable
 from normtune.tuner.compiling.ahead import Ahead
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.open import Bench
-from normtune.tuner.plan.footprint import peak_bytes
 from normtune.tuner.plan.grids import MAX_ELEMENTS
-from normtune.tuner.plan.plan import QUICK_REASON, Plan
+from normtune.tuner.plan.plan import QUICK_REASON, Plan, peak_bytes
 from normtune.tuner.summary import LARGE_BYTES, Best, Summary
 from normtune.tuner.sweep import Outlook
 

@@ -6,7 +6,7 @@ ordered axis.
 
 Thresholds. Between two neighbouring sizes any threshold separates the data equally well, so the most readable one in
 the middle half of the gap, by ratio, is taken: a power of two or one over it, else an integer, or one over an integer,
-that is round by `thresholds`, else the simplest fraction.
+that is round by `grid`, else the simplest fraction.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from normtune.heuristics.any_gpu.legality import EveryGpu
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import beyond
-from normtune.heuristics.solver.grid import Axis, axis, coarsened
+from normtune.heuristics.solver.grid import Axis, axis, coarsened, middle_half, roundest
 from normtune.heuristics.solver.optimum import MAX_BINS, Optima
-from normtune.heuristics.solver.thresholds import middle_half, roundest
 from normtune.heuristics.tablefile.relative_tree import HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
 from normtune.heuristics.tablefile.tree import Leaf, Tree
 from normtune.kernels.config import Config

@@ -22,7 +22,7 @@ from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.sharing import extra, offer
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.coverage import answers
+from normtune.heuristics.solver.bins import answers
 from normtune.heuristics.tablefile.header import Known
 from normtune.kernels.operator import OperatorSpec
 

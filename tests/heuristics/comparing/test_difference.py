@@ -12,9 +12,8 @@ from typer.testing import CliRunner, Result
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.commands.diff import register
-from normtune.heuristics.comparing.difference import Choice, Difference, difference, parts_of
+from normtune.heuristics.comparing.difference import Choice, Difference, Differing, difference, parts_of
 from normtune.heuristics.comparing.gains import Interval
-from normtune.heuristics.comparing.regions import Differing
 from normtune.heuristics.comparing.report import difference_lines, mark, summary_lines
 from normtune.heuristics.comparing.sides import Side, Tuned, side
 from normtune.heuristics.fitted.emit import module_text

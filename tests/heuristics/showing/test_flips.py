@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from normtune.errors import UsageError
 from normtune.heuristics.commands.show import register
 from normtune.heuristics.regret.matrix import timing_matrix
-from normtune.heuristics.showing.flips import flips
-from normtune.heuristics.showing.flips_measured import both_ways
+from normtune.heuristics.showing.flips import both_ways, flips
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS

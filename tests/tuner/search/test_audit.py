@@ -12,7 +12,7 @@ from normtune.results.records import SEARCHED
 from normtune.tests.tuner.search.test_plane import BROKEN, SPACES, TILES, measured_in, slowness, stored
 from normtune.tuner.search.audit import FOR_ONE, Audited
 from normtune.tuner.search.plane import Plane
-from normtune.tuner.search.sampling.random_draw import RandomDraw
+from normtune.tuner.search.sampling.sampled import RandomDraw
 
 FEW = SPACES[::3]
 

@@ -25,8 +25,7 @@ from normtune.tuner.plan.plan import Candidate, Task, advice, plan
 from normtune.tuner.search import shape
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.plane import Plane
-from normtune.tuner.search.sampling.random_draw import RandomDraw
-from normtune.tuner.search.sampling.tpe import TPE
+from normtune.tuner.search.sampling.sampled import TPE, RandomDraw
 from normtune.tuner.search.shape import LEAST, MOST, NEIGHBOURS
 from normtune.tuner.search.surrogate import DRAWS, Axes, Cells, distance, draws
 

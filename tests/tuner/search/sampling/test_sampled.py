@@ -18,10 +18,7 @@ from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Coverage, Store
 from normtune.tuner.plan.plan import Candidate, Task
-from normtune.tuner.search.sampling.gp import GP
-from normtune.tuner.search.sampling.random_draw import RandomDraw
-from normtune.tuner.search.sampling.sampled import FINALISTS, PROPOSALS
-from normtune.tuner.search.sampling.tpe import TPE
+from normtune.tuner.search.sampling.sampled import FINALISTS, GP, PROPOSALS, TPE, RandomDraw
 from normtune.tuner.sweep import sweep
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
