@@ -13,11 +13,11 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.benchmarks.lib.simulation import Space
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.tuner.plan.plan import Candidate, Task
-from normtune.tuner.search.simulation import Space
 
 CONFIGS, BLOCKS, NOISE = 600, 8, 0.01
 _ROWS, _HIDDEN = (16, 128, 1024, 8192, 65536), (128, 431, 1448, 4871, 16384)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import recorded
 from normtune.benchmarks.table_after import evidence
@@ -26,7 +27,6 @@ from normtune.kernels.target import TARGETS
 from normtune.results.exchange.recording import recordings
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.search.registry import search
-from normtune.tuner.search.simulation import Space, simulate
 
 SEARCHES = ("adaptive", "plane")
 LEAVES = 32

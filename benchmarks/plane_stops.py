@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from normtune.benchmarks.landscapes import landscape
+from normtune.benchmarks.lib.simulation import Simulated, Space, simulate
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import recorded
 from normtune.kernels.config import COPY, Config
@@ -28,7 +29,6 @@ from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.audit import Audited
 from normtune.tuner.search.plane import Plane
 from normtune.tuner.search.shape import NEIGHBOURS
-from normtune.tuner.search.simulation import Simulated, Space, simulate
 from normtune.tuner.search.surrogate import distance
 
 SEEDS, OPERATORS = 6, ("rms_norm_backward", "rms_norm_gated_backward", "rms_norm_quantize_fp8_static")

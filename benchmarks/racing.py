@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from normtune.benchmarks.lib.simulation import Space
+from normtune.benchmarks.lib.t4 import RecordedSpace
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import foreign, recorded, some, space_of
 from normtune.kernels.config import Config
-from normtune.results.exchange.t4 import RecordedSpace
 from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.tuner.plan.estimate import H200, SENTINEL_MOVED
 from normtune.tuner.search import paired
@@ -27,7 +28,6 @@ from normtune.tuner.search.paired import PRECISION
 from normtune.tuner.search.protocol import Batch, Race, Samples
 from normtune.tuner.search.race import LOOKS, race
 from normtune.tuner.search.rounds import timed
-from normtune.tuner.search.simulation import Space
 
 PROBLEMS = 400
 RACES = 200

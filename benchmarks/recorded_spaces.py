@@ -11,6 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from normtune.benchmarks.lib.simulation import Space
+from normtune.benchmarks.lib.t4 import RecordedSpace, is_t4, read_t4
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator, read_config
@@ -18,11 +20,9 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.recording import load_recording
-from normtune.results.exchange.t4 import RecordedSpace, is_t4, read_t4
 from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.tuner.plan.estimate import BINARY_GATE_SECONDS, BINARY_SECONDS, CONFIG_GATE_SECONDS, H200
 from normtune.tuner.plan.plan import Candidate, Task
-from normtune.tuner.search.simulation import Space
 from normtune.tuner.timing.protocol import timed_launches
 
 RECORDING = "nvidia-h200"

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from normtune.benchmarks.lib.simulation import Simulated, Space, simulate
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import recorded
 from normtune.benchmarks.table_after import evidence
@@ -31,7 +32,6 @@ from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.protocol import Known
 from normtune.tuner.search.race import Racing
 from normtune.tuner.search.refine import Kind, Refine, Refinement
-from normtune.tuner.search.simulation import Simulated, Space, simulate
 
 LEAVES = 48
 SEED = 0

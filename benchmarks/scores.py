@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.benchmarks.lib.simulation import Moment, Space
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.tuner.search.simulation import Moment, Space
 
 START, CUTOFF = 0.01, 0.95
 POINTS = 50

@@ -21,7 +21,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM
+from normtune.kernels.tablefile.relative_tree import ROWS_PER_SM
 from normtune.kernels.target import TARGETS
 from normtune.results.exchange.recording import load_recording
 
@@ -106,7 +106,7 @@ def _tree(parts: list[Part], size: str):
     legal = EveryGpu(spec, [H200._replace(sms=1 if size == "rows" else 192)], ["bfloat16"], all_variants(spec))
     if size == "rows":
         parts = [Part(part.target._replace(sms=1), part.matrix) for part in parts]
-    return Joint(parts, legal, LEAVES, BYTES_PER_L2 if size == BYTES_PER_L2 else ROWS_PER_SM).tree(LEAVES)
+    return Joint(parts, legal, LEAVES).tree(LEAVES)
 
 
 def report() -> None:
@@ -117,7 +117,7 @@ def report() -> None:
     for name in ("rms_norm_forward", "rms_norm_backward"):
         known = times(name)
         parts = [simulated(name, known, gpu) for gpu in GPUS]
-        for size in ("rows", ROWS_PER_SM, BYTES_PER_L2):
+        for size in ("rows", ROWS_PER_SM):
             alone = _tree(parts[:1], size)
             others = [_tree(parts[:place] + parts[place + 1 :], size) for place in range(len(parts))]
             for title, trees in (("the H200", [alone] * len(parts)), ("all others", others)):

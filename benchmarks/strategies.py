@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from normtune.benchmarks.lib.simulation import Moment, Space, simulate
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import foreign, recorded, some, space_of
 from normtune.benchmarks.scores import Scale, Values, held, scale, score
 from normtune.tuner.search.protocol import Search, Strategy
 from normtune.tuner.search.registry import SEARCHES, search
-from normtune.tuner.search.simulation import Moment, Space, simulate
 
 PLACE = RESULTS / "strategies" / "strategies.json"
 PROBLEMS = 40

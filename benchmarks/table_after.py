@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from normtune.benchmarks.lib.simulation import Simulated, Space, simulate
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import RECORDING, recorded
 from normtune.heuristics.fitting.options import FitOptions
@@ -24,7 +25,6 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange.recording import load_recording
 from normtune.results.records import Measurement
 from normtune.tuner.search.registry import search
-from normtune.tuner.search.simulation import Simulated, Space, simulate
 
 SEARCHES = ("exhaustive", "adaptive", "race")
 # Of timing on the device; race and adaptive take less than the last.

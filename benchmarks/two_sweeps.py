@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from normtune.heuristics.stability.two_sweeps import Crossed
+    from normtune.benchmarks.lib.two_sweeps import Crossed
     from normtune.results.evidence import Evidence
 
 ABOVE_FLOOR = 3_000  # millionths: 0.3 %
@@ -25,8 +25,8 @@ ABOVE_FLOOR = 3_000  # millionths: 0.3 %
 
 def main() -> None:
     """Fit, cross and print."""
+    from normtune.benchmarks.lib.two_sweeps import crossed, swept
     from normtune.heuristics.fitting.options import FitOptions
-    from normtune.heuristics.stability.two_sweeps import crossed, swept
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stores", nargs=2, metavar="STORE", help="where the times are")

@@ -39,7 +39,7 @@ REACHED = {
     "show_flips": (
         "heuristics.api.maps:FlipMaps",
         "heuristics.api.maps:DeviceFlips",
-        "heuristics.showing.flips_measured:BothWays",
+        "heuristics.showing.flips:BothWays",
     ),
     "show_map": (
         "heuristics.api.maps:Maps",

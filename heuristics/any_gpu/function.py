@@ -1,13 +1,11 @@
-"""One function of the table for any GPU: its number of leaves, the kind of its thresholds, and its loss.
+"""One function of the table for any GPU: its number of leaves and its loss.
 
 In: the timing matrices of an operator variant and dtype on several GPUs. Out: `Choice`, and figures on each GPU.
 `joint` finds the trees; `pipeline` decides which functions are shared.
 
-Each GPU has the same weight, however much was measured on it. Beside thresholds in hidden, a function has thresholds in
-rows per multiprocessor, or in bytes of x per byte of L2 cache if that loses less by over `ENOUGH`; so one function has
-thresholds of one kind. Mean regret on GPUs left out of the fit decides between the two kinds and on the number of
-leaves. With a single GPU none can be left out. Then the regret on its own data decides, and the fewest leaves within
-`ENOUGH` of the most are taken: a table for unmeasured GPUs need not follow one GPU closely.
+Each GPU has the same weight, however much was measured on it. Mean regret on GPUs left out of the fit decides on the
+number of leaves. With a single GPU none can be left out. Then the regret on its own data decides, and the fewest leaves
+within `ENOUGH` of the most are taken: a table for unmeasured GPUs need not follow one GPU closely.
 """
 
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ from normtune.heuristics.any_gpu.result import Lost, OnDevice
 from normtune.heuristics.regret.legality import served_variants
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import join_key
-from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM, NormalisedTree, choose_on
+from normtune.kernels.tablefile.relative_tree import NormalisedTree, choose_on
 from normtune.kernels.tablefile.tree import counted_leaves
 
 MAX_LEAVES = 24
@@ -76,26 +74,20 @@ def chosen(kind: Kind, legal: EveryGpu, leaves: int | None) -> Choice:
         NormtuneError: there is no legal tree of so few leaves.
     """
     most = leaves or MAX_LEAVES
-    results: list[tuple[int, int, Joint, list[Joint]]] = []
-    for size in (ROWS_PER_SM, BYTES_PER_L2):
-        joint = Joint(kind.parts, legal, most, size)
-        others = [kind.parts[:index] + kind.parts[index + 1 :] for index in range(len(kind.parts))]
-        without = [Joint(other, legal, most, size) for other in others if other]
-        figures = enumerate((_left_out(kind, joint, without, count) for count in range(1, most + 1)), 1)
-        known = [(figure, count) for count, figure in figures if figure is not None]
-        # More leaves than the data support are taken only if fewer have no legal tree.
-        known = [pair for pair in known if pair[1] <= most_leaves(kind, leaves)] or known[:1]
-        if known:
-            enough = min(known)[0] + ENOUGH
-            figure, count = known[-1] if leaves else next(pair for pair in known if pair[0] <= enough)
-            results.append((figure, count, joint, without))
-    if not results:
+    joint = Joint(kind.parts, legal, most)
+    others = [kind.parts[:index] + kind.parts[index + 1 :] for index in range(len(kind.parts))]
+    without = [Joint(other, legal, most) for other in others if other]
+    figures = enumerate((_left_out(kind, joint, without, count) for count in range(1, most + 1)), 1)
+    known = [(figure, count) for count, figure in figures if figure is not None]
+    # More leaves than the data support are taken only if fewer have no legal tree.
+    known = [pair for pair in known if pair[1] <= most_leaves(kind, leaves)] or known[:1]
+    if not known:
         raise NormtuneError(
             f"no table of at most {counted_leaves(most)} covers {kind.key} {kind.dtype}: too few configs were measured "
             "everywhere; allow more leaves, or sweep the default space"
         )
-    by_rows, by_bytes = results[0], results[-1]
-    figure, count, joint, without = by_bytes if by_bytes[0] + ENOUGH < by_rows[0] else by_rows
+    enough = min(known)[0] + ENOUGH
+    count = known[-1][1] if leaves else next(count for figure, count in known if figure <= enough)
     tree = joint.tree(count)
     if tree is None:
         raise AssertionError("a tree that was scored is there")

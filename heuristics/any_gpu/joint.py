@@ -6,8 +6,7 @@ ordered axis.
 
 Thresholds. Between two neighbouring sizes any threshold separates the data equally well, so the most readable one in
 the middle half of the gap, by ratio, is taken: a power of two or one over it, else an integer, or one over an integer,
-that is round by `thresholds`, else the simplest fraction. Thresholds in bytes per byte of L2 cache are powers of two
-only: there is one value a problem, more than can be told apart or read.
+that is round by `grid`, else the simplest fraction.
 """
 
 from collections.abc import Sequence
@@ -22,16 +21,15 @@ from numpy.typing import NDArray
 from normtune.heuristics.any_gpu.legality import EveryGpu
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import beyond
-from normtune.heuristics.solver.grid import Axis, axis, coarsened
+from normtune.heuristics.solver.grid import Axis, axis, coarsened, middle_half, roundest
 from normtune.heuristics.solver.optimum import MAX_BINS, Optima
-from normtune.heuristics.solver.thresholds import middle_half, roundest
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
-from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
+from normtune.kernels.tablefile.relative_tree import HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
 from normtune.kernels.tablefile.tree import Leaf, Tree
 from normtune.kernels.target import Target
 
-# Scale of normalised sizes as integers, fine enough to separate GPUs that differ by one multiprocessor or byte.
+# Scale of normalised sizes as integers, fine enough to separate GPUs that differ by one multiprocessor.
 _SCALE = 1 << 48
 
 
@@ -50,28 +48,24 @@ class Part(NamedTuple):
 class Joint:
     """The best trees of several GPUs together."""
 
-    def __init__(self, parts: Sequence[Part], legal: EveryGpu, max_leaves: int, size: str = ROWS_PER_SM) -> None:
+    def __init__(self, parts: Sequence[Part], legal: EveryGpu, max_leaves: int) -> None:
         """Solve for 1 to `max_leaves` leaves.
 
         Args:
             parts: at least one, all of one operator variant and dtype.
             legal: legality on all GPUs.
             max_leaves: the most leaves.
-            size: the axis beside hidden: `rows_per_sm` or `bytes_per_l2`.
         """
-        self.size = size
-        self._itemsize = legal.itemsize
         configs = tuple(sorted({config for part in parts for config in part.matrix.configs}))
-        values = sorted({self._scaled(part, shape) for part in parts for shape in part.matrix.problems})
-        thresholds = _neighbours(values) if size == ROWS_PER_SM else _powers(values)
+        values = sorted({_scaled(part, shape[0]) for part in parts for shape in part.matrix.problems})
+        thresholds = _neighbours(values)
         starts = [floor(threshold * _SCALE) for threshold in thresholds]
         self._thresholds = dict(zip(starts, thresholds, strict=True))
         rows = Axis("rows", (*(start - 1 for start in starts), MAX_ROWS * _SCALE), True)
         sizes = {hidden for part in parts for _, hidden in part.matrix.problems}
         hidden = axis("hidden", sizes, legal.spec.max_hidden)
         rows, hidden = coarsened(rows, hidden, MAX_BINS)
-        over = legal.over_rows_per_sm if size == ROWS_PER_SM else legal.over_bytes_per_l2
-        barred = ~over(configs, rows.tops, _SCALE, hidden.tops)
+        barred = ~legal.over_rows_per_sm(configs, rows.tops, _SCALE, hidden.tops)
         cost = np.zeros(barred.shape, np.int64)
         most = max(len(part.matrix.problems) for part in parts)
         self._weight = 0
@@ -98,14 +92,7 @@ class Joint:
         if tree.axis == "hidden":
             return Cut(HIDDEN, 1, tree.threshold, low, high)
         threshold = self._thresholds[tree.threshold]
-        times = threshold.denominator * (self._itemsize if self.size == BYTES_PER_L2 else 1)
-        return Cut(self.size, times, threshold.numerator, low, high)
-
-    def _scaled(self, part: Part, shape: tuple[int, int]) -> int:
-        rows, hidden = shape
-        if self.size == ROWS_PER_SM:
-            return rows * _SCALE // part.target.sms
-        return rows * hidden * self._itemsize * _SCALE // part.target.l2_bytes
+        return Cut(ROWS_PER_SM, threshold.denominator, threshold.numerator, low, high)
 
     def _add(
         self,
@@ -124,7 +111,7 @@ class Joint:
             usable[columns] = part.matrix.usable[index]
             regret = np.zeros(len(configs), np.int64)
             regret[columns] = np.where(part.matrix.usable[index], part.matrix.regret[index], 0)
-            row, column = rows.bin(self._scaled(part, shape)), hidden.bin(shape[1])
+            row, column = rows.bin(_scaled(part, shape[0])), hidden.bin(shape[1])
             barred[:, row, column] |= ~usable
             cost[:, row, column] += regret * int(weights[index])
             # Sizes beyond the measured ones have no problems: the nearest ones stand in for them, with a weight of 1.
@@ -133,16 +120,15 @@ class Joint:
                 cost[:, *outer] += filled
 
 
+def _scaled(part: Part, rows: int) -> int:
+    """Rows per multiprocessor, times `_SCALE`."""
+    return rows * _SCALE // part.target.sms
+
+
 def _neighbours(values: Sequence[int]) -> list[Fraction]:
     """Thresholds between neighbours of ascending scaled sizes, and one above the last."""
     thresholds = [between(Fraction(low, _SCALE), Fraction(high, _SCALE)) for low, high in pairwise(values)]
     return [*thresholds, Fraction(values[-1] // _SCALE + 1)]
-
-
-def _powers(values: Sequence[int]) -> list[Fraction]:
-    """The powers of two between ascending scaled sizes, and one above the last."""
-    least, most = values[0].bit_length(), values[-1].bit_length()
-    return [Fraction(1 << bit, _SCALE) for bit in range(least, most + 1)]
 
 
 def between(low: Fraction, high: Fraction) -> Fraction:

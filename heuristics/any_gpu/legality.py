@@ -10,7 +10,6 @@ its 64 KB of shared memory hold no deep pipeline. So an unmeasured family does n
 illegal there, dispatch launches the operator's default.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -20,7 +19,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.regret.legality import Legality
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import ITEMSIZE, MAX_ROWS
+from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.tablefile.relative_tree import NormalisedTree, boxes_on
 from normtune.kernels.tablefile.tree import Box
 from normtune.kernels.target import TARGETS, Target
@@ -63,11 +62,10 @@ class EveryGpu:
         Args:
             spec: the operator.
             targets: at least one.
-            dtypes: that a function serves, the one it was fitted for first.
+            dtypes: that a function serves.
             variants: that it serves.
         """
         self.spec = spec
-        self.itemsize = ITEMSIZE[dtypes[0]]
         self._legalities = [Legality(spec, target, dtypes, variants) for target in targets]
 
     def over_rows_per_sm(
@@ -87,21 +85,6 @@ class EveryGpu:
         ]
         return np.logical_and.reduce(by_target)
 
-    def over_bytes_per_l2(
-        self, configs: Sequence[Config], tops: Sequence[int], scale: int, hidden: Sequence[int]
-    ) -> NDArray[np.bool_]:
-        """The same for tops of bytes per byte of L2 cache, for each bin of hidden sizes separately."""
-        legal = np.zeros((len(configs), len(tops), len(hidden)), np.bool_)
-        for index, config in enumerate(configs):
-            for column, most_hidden in enumerate(hidden):
-                least_hidden = hidden[column - 1] + 1 if column else 1
-                box = Box(1, MAX_ROWS, least_hidden, most_hidden)
-                reached = len(tops)
-                for legality in self._legalities:
-                    reached = _reached(legality, config, box, tops[:reached], scale, self.itemsize)
-                legal[index, :reached, column] = True
-        return legal
-
     def breaches(self, tree: NormalisedTree) -> Iterator[tuple[Target, Config, Box]]:
         """Configs of a tree that are illegal on a target somewhere in their box, each with target and box."""
         whole = Box(1, MAX_ROWS, 1, self.spec.max_hidden)
@@ -111,22 +94,9 @@ class EveryGpu:
                     yield legality.target, config, box
 
 
-def most_below(bound: int, unit: int, scale: int, most: int = MAX_ROWS) -> int:
-    """The largest integer, at most `most`, that is below bound / scale units."""
-    return min(most, -(-bound * unit // scale) - 1)
-
-
-def _reached(legality: Legality, config: Config, box: Box, tops: Sequence[int], scale: int, itemsize: int) -> int:
-    """Number of the tops of bytes per byte of L2 cache that a config reaches in a box."""
-    most_bytes = MAX_ROWS * box.most_hidden * itemsize
-
-    def fails(top: int) -> bool:
-        size = most_below(top + 1, legality.target.l2_bytes, scale, most_bytes)
-        return not _is_legal(legality, config, box._replace(most_elements=size // itemsize))
-
-    if not tops or not fails(tops[-1]):  # most often
-        return len(tops)
-    return bisect_left(tops, True, 0, len(tops) - 1, key=fails)
+def most_below(bound: int, unit: int, scale: int) -> int:
+    """The largest number of rows that is below bound / scale units."""
+    return min(MAX_ROWS, -(-bound * unit // scale) - 1)
 
 
 def _is_legal(legality: Legality, config: Config, box: Box) -> bool:

@@ -18,7 +18,7 @@ from normtune.heuristics.regret.build import matrices_of, outdated
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.showing.config_map import BestMap, best_map, table_map
-from normtune.heuristics.showing.flips_measured import BothWays, both_ways
+from normtune.heuristics.showing.flips import BothWays, both_ways
 from normtune.kernels.tablefile.locate import Table, load_table
 from normtune.results.evidence import Evidence
 from normtune.results.names import named

@@ -1,7 +1,7 @@
 """Measurements as a DataFrame, from Python.
 
-In: measurements, a query, an order. Out: the rows that `normtune show --where` lists, of all devices. Maps are left to
-the command; nothing is printed.
+In: measurements, an order. Out: the rows that `normtune show --sort` lists, of all devices. Maps are left to the
+command; nothing is printed.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ import pandas as pd
 
 from normtune.errors import UsageError
 from normtune.heuristics.regret.build import matrices_of
-from normtune.heuristics.showing.listing import check_chosen, chosen, columns, listing
+from normtune.heuristics.showing.listing import check_order, columns, listing, ordered
 from normtune.results.names import named
 from normtune.results.regimes import COLD
 from normtune.results.selection import narrowed
@@ -23,19 +23,17 @@ def show(
     recording: str | None = None,
     operators: str | Iterable[str] = (),
     dtypes: str | Iterable[str] = (),
-    where: str | None = None,
     sort: str | None = None,
     limit: int | None = None,
     regime: str = COLD,
 ) -> pd.DataFrame:
-    """List measurements with their times beside the best, as `normtune show --where` does.
+    """List measurements with their times beside the best, as `normtune show --sort` does.
 
     Args:
         data: a store, open or by its file or URL, or evidence; the default store without it.
         recording: name of a recording that ships with normtune, in place of data.
         operators: only these, plain names or names with a variant; empty means all.
         dtypes: only these; empty means all.
-        where: only measurements that match, `"hidden <= 512 and best_ratio < 1.02"`.
         sort: column to sort by, descending with `-` before it; by problem and time without it.
         limit: at most so many rows; None for all.
         regime: only times measured `cold`, `warm` or `eager`.
@@ -46,14 +44,14 @@ def show(
         over that of a copy of as many bytes), gbps (1e9 bytes a second) and device.
 
     Raises:
-        UsageError: a query, column, operator or dtype is unknown, or a limit is not positive.
+        UsageError: a column, operator or dtype is unknown, or a limit is not positive.
         NormtuneError: the store cannot be read.
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise UsageError(f"limit is {limit!r}: expected a positive integer")
     keys, kinds = named("operators", operators), named("dtypes", dtypes)
     evidence = narrowed(taken(data, recording, regime), keys, kinds)
-    check_chosen(where, sort, evidence)
+    check_order(sort, evidence)
     names = list(columns(evidence))
     frames = []
     for device in evidence.devices():
@@ -62,5 +60,5 @@ def show(
         frames.append(frame.reindex(columns=names, fill_value=""))
     if not frames:
         return pd.DataFrame(columns=names)
-    found = chosen(pd.concat(frames, ignore_index=True), where, sort)
+    found = ordered(pd.concat(frames, ignore_index=True), sort)
     return (found if limit is None else found.head(limit)).reset_index(drop=True)

@@ -46,10 +46,6 @@ def show(
         Path | None,
         typer.Option(metavar="FILE", help="Map the configs of this table, and mark where it loses over 3 %."),
     ] = None,
-    where: Annotated[
-        str | None,
-        typer.Option(metavar="QUERY", help='List the measurements that match: "hidden <= 512 and best_ratio < 1.02".'),
-    ] = None,
     sort: Annotated[
         str | None,
         typer.Option(
@@ -70,17 +66,15 @@ def show(
 ) -> None:
     """Show which config is best at each shape, the configs of a table, or single measurements.
 
-    Draws a map: hidden sizes down, rows across, a letter per config. --where, --sort and --limit list measurements.
+    Draws a map: hidden sizes down, rows across, a letter per config. --sort and --limit list measurements.
     """
-    listed = where is not None or sort is not None or limit is not None
+    listed = sort is not None or limit is not None
     if table and listed:
-        raise UsageError(
-            "--table marks a map, --where, --sort and --limit list measurements: give the one or the other"
-        )
+        raise UsageError("--table marks a map, --sort and --limit list measurements: give the one or the other")
     check_regime(regime)
     if flips is not None:
         if table or listed:
-            raise UsageError("--flips is a map of its own: give neither --table nor --where, --sort or --limit with it")
+            raise UsageError("--flips is a map of its own: give neither --table nor --sort or --limit with it")
         _show_flips(store, recording, operator or [], dtype or [], (regime, flips))
         return
     from normtune.heuristics.api.maps import maps_of
@@ -91,7 +85,7 @@ def show(
     loaded = load(table) if table else None
     evidence = narrowed(measured(store, recording, regime), operator or [], dtype or [])
     if listed:
-        _show_lists(evidence, regime, where, sort, limit or LIMIT)
+        _show_lists(evidence, regime, sort, limit or LIMIT)
     elif evidence.frame.empty:
         say(_NOTHING)
     else:
@@ -111,13 +105,13 @@ def _show_maps(maps: "Maps", regime: str) -> None:
             screen.print(f"\n{_COUNTS}", soft_wrap=True)
 
 
-def _show_lists(evidence: "Evidence", regime: str, where: str | None, sort: str | None, limit: int) -> None:
+def _show_lists(evidence: "Evidence", regime: str, sort: str | None, limit: int) -> None:
     """The measurements of each device."""
     from normtune.heuristics.regret.build import matrices_of, outdated
-    from normtune.heuristics.showing.listing import check_chosen
+    from normtune.heuristics.showing.listing import check_order
     from normtune.results.terminal import console
 
-    check_chosen(where, sort, evidence)
+    check_order(sort, evidence)
     if evidence.frame.empty:
         say(_NOTHING)
         return
@@ -126,7 +120,7 @@ def _show_lists(evidence: "Evidence", regime: str, where: str | None, sort: str 
         part = evidence.of(device)
         current = part.current()
         matrices, notes = matrices_of(current, device)
-        lists = _list(current, matrices, where, sort, limit)
+        lists = _list(current, matrices, sort, limit)
         _print_head(screen, number, device, len(current.frame), regime, (*outdated(part, current), *notes))
         for line in lists:
             screen.print(line, soft_wrap=isinstance(line, str))
@@ -203,18 +197,13 @@ def _print_map(screen: "Console", one: "ConfigMap", table: Path | None) -> None:
             )
 
 
-def _list(
-    current: "Evidence", matrices: "list[TimingMatrix]", query: str | None, sort: str | None, limit: int
-) -> "list[RichTable | str]":
+def _list(current: "Evidence", matrices: "list[TimingMatrix]", sort: str | None, limit: int) -> "list[RichTable | str]":
     """The measurements that were asked for, and how many are left out."""
-    from normtune.heuristics.showing.listing import chosen, listing
+    from normtune.heuristics.showing.listing import listing, ordered
 
-    frame = listing(current, matrices)
-    found = chosen(frame, query, sort)
-    if found.empty:
-        return [f"none of the {len(frame)} measurements is so"]
+    found = ordered(listing(current, matrices), sort)
     left = f"{len(found) - limit} more are left out: --limit {len(found)} lists all" if len(found) > limit else ""
-    return [_listed(found.head(limit)), f"{len(found)} of {len(frame)} measurements" + (f", {left}" if left else "")]
+    return [_listed(found.head(limit)), f"{len(found)} measurements" + (f", {left}" if left else "")]
 
 
 def _listed(frame: "pd.DataFrame") -> "RichTable":

@@ -2,28 +2,48 @@
 
 In: a timing matrix and two sides, each a table, another library's rule or its autotuner. Out: `Difference`. `report`
 prints it.
+
+A part of the plane of shapes has one bound of a kernel: the launch, the memory, or neither alone. Edges of the
+rectangles in which the sides differ are the thresholds of their trees; most rules have no readable thresholds, so
+against them each leaf of the table is a rectangle.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normtune.heuristics.comparing.gains import Gain, Pair, gain
-from normtune.heuristics.comparing.regions import Differing, rectangles
 from normtune.heuristics.comparing.sides import Side, Tuned
-from normtune.heuristics.comparing.traffic import PARTS, part
 from normtune.heuristics.fitting.figures import Loss, summarise
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.kernels.config import Config
-from normtune.kernels.operator import AnyLaunch, operator
-from normtune.kernels.problem import Problem
+from normtune.kernels.operator import AnyLaunch, OperatorSpec, operator
+from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.tablefile.tree import Box, Tree, regions
 from normtune.kernels.target import Target
 
 Shape = tuple[int, int]
+# Below this no config gets near a copy of as many bytes: the time is mostly the launch.
+LAUNCH_BYTES = 1 << 20
+PARTS = (0, 1, 2)
+
+
+class Differing(NamedTuple):
+    """A box in which two sides choose differently.
+
+    Attributes:
+        box: the shapes.
+        first, second: the config of each side in it; None for that of a rule.
+    """
+
+    box: Box
+    first: Config | None
+    second: Config | None
 
 
 class Choice(NamedTuple):
@@ -66,7 +86,7 @@ class Difference:
         choices: for each side, its answer for each problem, in the order of the matrix.
         same: the shapes (rows, hidden) at which both answer with the same launch.
         best: int64 (problems,), ns, the best time of each problem.
-        parts: the bound of each problem, from `traffic.part`.
+        parts: the bound of each problem, from `part_of`.
         boxes: in which their tables choose differently.
     """
 
@@ -97,7 +117,7 @@ class Difference:
         """Losses of both over the shapes at which both have a time; None if there is no such shape.
 
         Args:
-            bounded: only those of this part of `traffic`.
+            bounded: only those of this part.
         """
         indices = self.within(bounded)
         weights = self.matrix.weight[indices]
@@ -150,7 +170,7 @@ class Difference:
         return frozenset(self.timed)
 
     def within(self, bounded: int | None) -> list[int]:
-        """The problems at which both have a time, all or those of one part of `traffic`."""
+        """The problems at which both have a time, all or those of one part."""
         return [index for index in self.timed if bounded in (None, self.parts[index])]
 
     def _gain(self, indices: Sequence[int]) -> Gain | None:
@@ -195,7 +215,7 @@ def difference(
         launches = [_launch(answer.config, problem, target) for answer in answers]
         if launches[0] is not None and launches[0] == launches[1]:
             same.add(shape)
-        parts.append(part(spec, problem, target.l2_bytes))
+        parts.append(part_of(spec, problem, target.l2_bytes))
     key = matrix.key, matrix.dtype
     left, right = (side.tree(*key, target) if isinstance(side, Side) else None for side in (first, second))
     boxes = tuple(rectangles(left, right, spec.max_hidden))
@@ -204,7 +224,7 @@ def difference(
 
 
 def parts_of(comparison: Difference) -> list[int]:
-    """The parts of `traffic` that have shapes at which both sides have a time."""
+    """The parts that have shapes at which both sides have a time."""
     return [which for which in PARTS if any(comparison.parts[index] == which for index in comparison.timed)]
 
 
@@ -259,3 +279,63 @@ def _launch(config: Config | None, problem: Problem, target: Target) -> AnyLaunc
     if config is None:
         return None
     return operator(problem.operator).launch_of(config, problem, target)
+
+
+def part_of(spec: OperatorSpec, problem: Problem, l2_bytes: int) -> int:
+    """0 if launch bound, up to 1 MB moved; 2 if memory bound, beyond the last-level cache; 1 between."""
+    moved = spec.bytes_moved(problem)
+    if moved <= LAUNCH_BYTES:
+        return 0
+    return 2 if moved > l2_bytes else 1
+
+
+def part_name(which: int, l2_bytes: int) -> str:
+    """Name of a part in tables."""
+    cache = f"{l2_bytes / (1 << 20):g} MB"
+    return ("launch bound, to 1 MB moved", f"1 to {cache}", f"memory bound, over {cache} (the L2)")[which]
+
+
+def rectangles(first: Tree | None, second: Tree | None, max_hidden: int) -> list[Differing]:
+    """Rectangles in which the configs differ, over all legal shapes, merged greedily.
+
+    Args:
+        first: the tree of one side, None for a rule.
+        second: of the other.
+        max_hidden: the longest row.
+
+    Returns:
+        In order of hidden and rows; none if both are rules.
+    """
+    if first is None and second is None:
+        return []
+    whole = Box(1, MAX_ROWS, 1, max_hidden)
+    parts = ([(None, whole)] if tree is None else list(regions(tree, whole)) for tree in (first, second))
+    boxes = [
+        Differing(box.overlap(other), config, other_config)
+        for (config, box), (other_config, other) in product(*parts)
+        if config != other_config and not box.overlap(other).is_empty
+    ]
+    return sorted(_joined(boxes), key=lambda part: (part.box.least_hidden, part.box.least_rows))
+
+
+def _joined(boxes: Sequence[Differing]) -> list[Differing]:
+    """Rectangles of equal configs that share a whole edge, merged until none do."""
+    groups: dict[tuple[Config | None, Config | None], list[Differing]] = {}
+    for part in boxes:
+        group = groups.setdefault((part.first, part.second), [])
+        while (pair := next(((other, both) for other in group if (both := _join(part, other))), None)) is not None:
+            group.remove(pair[0])
+            part = pair[1]
+        group.append(part)
+    return [part for group in groups.values() for part in group]
+
+
+def _join(one: Differing, other: Differing) -> Differing | None:
+    """Both as one box if one continues the other along rows or hidden, else None."""
+    for low, high in ((one, other), (other, one)):
+        box, next_box = low.box, high.box
+        if box[2:4] == next_box[2:4] and box.most_rows + 1 == next_box.least_rows:
+            return low._replace(box=box._replace(most_rows=next_box.most_rows))
+        if box[0:2] == next_box[0:2] and box.most_hidden + 1 == next_box.least_hidden:
+            return low._replace(box=box._replace(most_hidden=next_box.most_hidden))
+    return None

@@ -7,9 +7,8 @@ plane, a map, and the worst shapes of each. A is the first side.
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from normtune.heuristics.comparing.difference import Change, Choice, Difference, parts_of
+from normtune.heuristics.comparing.difference import Change, Choice, Difference, part_name, parts_of
 from normtune.heuristics.comparing.gains import CONFIDENCE, Gain, Interval
-from normtune.heuristics.comparing.traffic import name as part_name
 from normtune.heuristics.fitting.figures import Loss, gain
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.rules import liger

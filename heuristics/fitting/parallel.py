@@ -2,7 +2,8 @@
 
 In: a function and items. Out: its results in the order of the items, as from a loop. The processes are forked, so data
 that the function refers to, such as the measurements of a whole fleet, are neither copied nor sent; its results are
-sent back. The processes end with their parent.
+sent back. The processes end with their parent: those of `concurrent.futures` outlive a parent that is killed, and at
+Ctrl-C they finish their item and print a traceback.
 """
 
 import gc

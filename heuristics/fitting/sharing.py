@@ -22,8 +22,7 @@ from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import figures_of, fit_function, least_measured
 from normtune.heuristics.fitting.result import Function, Shared, TableFunction
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.bins import bins, losses
-from normtune.heuristics.solver.coverage import answers
+from normtune.heuristics.solver.bins import answers, bins, losses
 from normtune.heuristics.solver.optimum import Optima
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.tablefile.header import Known

@@ -1,7 +1,7 @@
 """Flips of the winner: shapes at which the best config of one regime of measuring loses in another.
 
-In: the timing matrices of one operator variant and dtype in two regimes. Out: `Flips` from the one to the other.
-`flips_report` prints them.
+In: the measurements of a device in two regimes. Out: for each operator, variant and dtype measured in both, the `Flips`
+in both directions, and the losses of each regime's table in the other. `flips_report` prints them.
 
 The test. At each shape measured in both, the best config of the one regime is compared in the other with the best
 there, inside rounds, by one mean log-ratio per block (rounds of one block share their noise). The best there is chosen
@@ -10,19 +10,31 @@ if the mean is at least `LOSING` and above 0 by a one-sided t-test, all shapes t
 and Hochberg (1995): of the reported shapes, at most `LEVEL` are expected by chance.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.errors import NormtuneError
+from normtune.heuristics.fitting.figures import Loss, summarise
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.regret.build import matrices_of
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
 from normtune.heuristics.regret.paired import block_ratios, p_value
 from normtune.kernels.config import Config
+from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.results.statistics import halves
+
+if TYPE_CHECKING:
+    from normtune.results.evidence import Evidence
+    from normtune.results.records import Device
 
 LEVEL = 0.05
 LOSING = 9_950  # millionths: 1 %
 _LEAST_BLOCKS = 3
+# Leaves of the compared tables: about as many as the committed ones have, without the time of a cross-validation.
+LEAVES = 16
 
 Shape = tuple[int, int]
 
@@ -58,6 +70,69 @@ class Flips(NamedTuple):
     compared: tuple[Shape, ...]
     unknown: tuple[Shape, ...]
     losing: tuple[Flip, ...]
+
+
+class Direction(NamedTuple):
+    """Results of one regime's winners and its table in another regime.
+
+    Attributes:
+        one, other: the regimes.
+        flips: of the best configs.
+        table: loss in `other` of the table fitted in `one`, on the common shapes; None if it has no function or no
+            times.
+        own: loss there of the table fitted in `other`.
+    """
+
+    one: str
+    other: str
+    flips: Flips
+    table: Loss | None
+    own: Loss | None
+
+
+class BothWays(NamedTuple):
+    """The flips of one operator variant and dtype.
+
+    Attributes:
+        key, dtype: of it.
+        directions: from the one regime to the other, and back.
+    """
+
+    key: str
+    dtype: str
+    directions: tuple[Direction, Direction]
+
+
+def both_ways(one: "Evidence", other: "Evidence", device: "Device") -> list[BothWays]:
+    """The flips of everything that was measured in both regimes.
+
+    Args:
+        one: of one device, in one regime and with the newest kernels.
+        other: the same in another regime.
+        device: of both.
+    """
+    names = one.runs[0].regime, other.runs[0].regime
+    matrices = [{(m.key, m.dtype): m for m in matrices_of(part, device)[0]} for part in (one, other)]
+    both = [key for key in matrices[0] if key in matrices[1]]
+    tables = [_trees(part) for part in (one, other)]
+    result = []
+    for key in both:
+        pair = matrices[0][key], matrices[1][key]
+        common = set(pair[0].problems) & set(pair[1].problems)
+        if not common:
+            continue
+        there, back = (
+            Direction(
+                names[index],
+                names[1 - index],
+                flips(pair[index], pair[1 - index]),
+                _loss(pair[1 - index], tables[index].get(key), common),
+                _loss(pair[1 - index], tables[1 - index].get(key), common),
+            )
+            for index in (0, 1)
+        )
+        result.append(BothWays(*key, (there, back)))
+    return result
 
 
 def flips(one: TimingMatrix, other: TimingMatrix) -> Flips:
@@ -136,3 +211,21 @@ def _discovered(tested: list[tuple[float, Flip]]) -> list[Flip]:
     ordered = sorted(tested, key=lambda pair: (pair[0], pair[1].shape))
     ranks = [rank for rank, (p, _) in enumerate(ordered, 1) if p <= LEVEL * rank / len(ordered)]
     return [flip for _, flip in ordered[: max(ranks, default=0)]]
+
+
+def _trees(evidence: "Evidence") -> dict[tuple[str, str], Tree]:
+    """A table's tree for each measured key and dtype; empty if nothing can be fitted."""
+    try:
+        fitted = fit(evidence, FitOptions(leaves=LEAVES))
+    except NormtuneError:  # of a single problem, for example
+        return {}
+    trees = {(function.key, function.dtype): function.tree for function in fitted.functions}
+    return trees | {(function.key, function.dtype): trees[function.donor] for function in fitted.shared}
+
+
+def _loss(matrix: TimingMatrix, tree: Tree | None, shapes: set[Shape]) -> Loss | None:
+    """Loss of a tree on some shapes of a matrix, with equal weights."""
+    if tree is None:
+        return None
+    indices = [index for index, shape in enumerate(matrix.problems) if shape in shapes]
+    return summarise([matrix.loss(index, choose(tree, *matrix.problems[index])) for index in indices])

@@ -4,36 +4,17 @@ In: `Flips` from one regime to another and back, and the losses of both tables. 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from normtune.heuristics.fitting.figures import Loss
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.showing.config_map import plane_lines
-from normtune.heuristics.showing.flips import LEVEL, Flips, Shape
+from normtune.heuristics.showing.flips import LEVEL, Direction, Shape
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 WORST = 5
 BOTH, NEITHER, UNKNOWN, UNMEASURED = "B", "=", "?", "."
-
-
-class Direction(NamedTuple):
-    """Results of one regime's winners and its table in another regime.
-
-    Attributes:
-        one, other: the regimes.
-        flips: of the best configs.
-        table: loss in `other` of the table fitted in `one`, on the common shapes; None if it has no function or no
-            times.
-        own: loss there of the table fitted in `other`.
-    """
-
-    one: str
-    other: str
-    flips: Flips
-    table: Loss | None
-    own: Loss | None
 
 
 def flip_lines(name: str, directions: Sequence[Direction], columns: int) -> "list[Text | str]":

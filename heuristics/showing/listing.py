@@ -1,7 +1,7 @@
 """Listing of measurements: one row each, with the config in columns and the time against other times.
 
-In: evidence of one device. Out: a frame with `columns`. What is best comes from the timing matrices; queries are
-read by `query`, printing is left to `commands.show`.
+In: evidence of one device. Out: a frame with `columns`. What is best comes from the timing matrices; printing is left
+to `commands.show`.
 """
 
 import json
@@ -14,7 +14,6 @@ import pandas as pd
 from normtune.errors import UsageError
 from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.showing.query import check, where
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import operators, read_config
 from normtune.kernels.problem import Problem
@@ -78,30 +77,21 @@ def listing(evidence: "Evidence", matrices: list[TimingMatrix]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*_FIRST, *knobs, *_LAST])
 
 
-def chosen(frame: pd.DataFrame, query: str | None, sort: str | None) -> pd.DataFrame:
-    """The rows of a listing that match a query, in an order.
-
-    Args:
-        frame: of `listing`.
-        query: see `query`; None for all rows.
-        sort: a column, descending with `-` before it; None for the order of problems and times.
-    """
-    found = frame if query is None else where(frame, query)
+def ordered(frame: pd.DataFrame, sort: str | None) -> pd.DataFrame:
+    """A listing by a column, descending with `-` before it; by problem and time for None."""
     if sort is None:
-        return found.sort_values(["operator", "variant", "dtype", "hidden", "rows", "median_us"], kind="stable")
+        return frame.sort_values(["operator", "variant", "dtype", "hidden", "rows", "median_us"], kind="stable")
     name = sort.removeprefix("-")
-    return found.sort_values(name, ascending=name == sort, kind="stable")
+    return frame.sort_values(name, ascending=name == sort, kind="stable")
 
 
-def check_chosen(query: str | None, sort: str | None, evidence: "Evidence") -> None:
-    """Refuse a query or an order that cannot be, before anything is computed.
+def check_order(sort: str | None, evidence: "Evidence") -> None:
+    """Refuse an order that cannot be, before anything is computed.
 
     Raises:
-        UsageError: the query cannot be read, or a column is unknown.
+        UsageError: the column is unknown.
     """
     known = columns(evidence)
-    if query is not None:
-        check(query, known)
     if sort is not None and sort.removeprefix("-") not in known:
         raise UsageError(f"--sort is {sort!r}: expected one of {', '.join(known)}, or -COLUMN for downwards")
 

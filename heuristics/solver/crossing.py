@@ -14,8 +14,7 @@ import numpy as np
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.grid import Axis
-from normtune.heuristics.solver.thresholds import roundest
+from normtune.heuristics.solver.grid import Axis, roundest
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose, halves, regions
 

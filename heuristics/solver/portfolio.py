@@ -12,7 +12,8 @@ problems of the least cost in S. For any price u of each problem, no set costs l
 With the prices of a set that is already chosen, this is the bound of submodular savings (Nemhauser, Wolsey, Fisher
 1978: F(S + T) is at least F(S) less the largest marginals of T). Prices in between, found by subgradient steps
 (Cornuejols, Fisher, Nemhauser 1977), make it tighter, most often tight. The same prices show which candidates any
-better set must have, or cannot have. The remaining sets are branched on, the least bound first.
+better set must have, or cannot have. The remaining sets are branched on, the least bound first. (`scipy.optimize.milp`
+finds the same sets of 8 of 63 candidates for 924 problems in 10 and 28 s in place of 0.4, each, by floating point.)
 
 Ties. A candidate that another one matches or beats on every problem is never chosen; of equal candidates, the first
 stays. Of sets of equal cost, the smallest is taken, and of those the one with the smallest indices, in order.

@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from normtune.heuristics.solver.grid import Axis
+from normtune.heuristics.solver.grid import Axis, roundness
 from normtune.heuristics.solver.optimum import BARRED, Optima, Sums
 from normtune.heuristics.solver.portfolio import fewest
-from normtune.heuristics.solver.thresholds import roundness
 from normtune.kernels.config import Config
 from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, configs_of, distinct, leaves, walk
 

@@ -1,7 +1,7 @@
 """Timing matrices of resampled blocks of rounds.
 
 In: a timing matrix with its rounds, and a choice of its blocks. Out: a matrix of these alone, by the estimator of
-`effects` and the regret of `matrix`. `spread` and `two_sweeps` use it.
+`effects` and the regret of `matrix`. `spread` and `benchmarks/two_sweeps.py` use it.
 
 Blocks are the unit, because the rounds of one share their noise. They are taken for all configs of a problem alike, so
 that rounds stay paired. Of the chosen blocks, those at even positions are one half, those at odd positions the other. A

@@ -1,7 +1,7 @@
 """The functions of a table with their cases, to fit each again to other times.
 
 In: a fit and its evidence. Out: `Fitted`, and the tree of the same fit for another timing matrix, from `spread` or
-`two_sweeps`.
+`benchmarks/two_sweeps.py`.
 """
 
 from collections.abc import Iterable, Sequence

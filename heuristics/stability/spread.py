@@ -6,8 +6,8 @@ apart, the share of shapes whose config would change, and the cost of that.
 Method. A bootstrap over blocks of rounds (`bootstrap`): for each problem as many blocks as it has are drawn with
 replacement, and the same fit is repeated on them with the same number of leaves. Up to `TABLES` draws, seeded, so the
 result is reproducible. The resulting tables are scored on the measured times. A bootstrap cannot vary what the blocks
-of one sweep share: the binaries, the GPU and its day; `two_sweeps` is for that. The scatter of eight blocks drawn from
-eight is too small by the factor sqrt(7/8).
+of one sweep share: the binaries, the GPU and its day; `benchmarks/two_sweeps.py` is for that. The scatter of
+eight blocks drawn from eight is too small by the factor sqrt(7/8).
 """
 
 import time

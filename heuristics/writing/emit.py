@@ -17,7 +17,7 @@ from normtune.kernels.config import Config, Knob
 from normtune.kernels.problem import split_batch_invariant
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.header import Header, body_hash
-from normtune.kernels.tablefile.relative_tree import ROWS_PER_SM, NormalisedTree
+from normtune.kernels.tablefile.relative_tree import NormalisedTree
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, counted_leaves
 
 
@@ -207,8 +207,7 @@ def _branches(tree: Tree | NormalisedTree, depth: int, names: Names) -> list[str
     elif isinstance(tree, Split):
         test, first, rest = f"rows >= {tree.threshold}", tree.high, tree.low
     else:
-        size, unit = ("rows", "sms") if tree.size == ROWS_PER_SM else ("rows * hidden", "l2_bytes")
-        test = f"{_times(tree.times, size)} >= {_times(tree.threshold, unit)}"
+        test = f"{_times(tree.times, 'rows')} >= {_times(tree.threshold, 'sms')}"
         first, rest = tree.high, tree.low
     return [f"{indent}if {test}:", *_branches(first, depth + 1, names), *_branches(rest, depth, names)]
 

@@ -1,8 +1,9 @@
 """A threshold tree with sizes relative to the GPU, so that one tree can serve different GPUs.
 
 In: configs and cuts. Out: `Cut`; on a given GPU, the config of a shape, the tree of rows and hidden, the box of each
-leaf. A GPU with half the multiprocessors behaves at r / 2 rows as another does at r, so rows count per multiprocessor,
-and bytes per byte of L2 cache. Light, because dispatch reads such trees at the first launch.
+leaf. A GPU with half the multiprocessors behaves at r / 2 rows as another does at r, so rows count per multiprocessor.
+Bytes per byte of L2 cache are read, from older tables, and no longer written. Light, because dispatch reads such trees
+at the first launch.
 """
 
 from collections.abc import Iterator

@@ -13,7 +13,6 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import check_export, read_parquet, writer_of
 from normtune.results.exchange.recording import check_folder, write_recording
-from normtune.results.exchange.t4 import is_t4
 from normtune.results.regimes import check_regime
 from normtune.results.selection import in_regime
 
@@ -100,11 +99,12 @@ def read_files(files: Iterable[str | os.PathLike[str]]) -> list[tuple[Path, Evid
         NormtuneError: a file is damaged or not one that normtune wrote.
     """
     paths = list(map(Path, files))
-    for path in filter(is_t4, paths):
-        raise UsageError(
-            f"{path} is not imported: the samples of a T4 file were not taken in rounds, and a store compares no "
-            "others; `python benchmarks/strategies.py` replays such files"
-        )
+    for path in paths:
+        if path.name.endswith((".json", ".json.gz")):
+            raise UsageError(
+                f"{path} is not imported: the samples of a T4 file were not taken in rounds, and a store compares no "
+                "others; `python benchmarks/strategies.py` replays such files"
+            )
     parts = [(path, read_parquet(path)) for path in paths]
     if not parts:
         raise UsageError("no files are given: expected Parquet files that `normtune data export` wrote")

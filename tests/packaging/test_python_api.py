@@ -88,16 +88,9 @@ def test_figures_are_fractions() -> None:
 
 
 def test_measurements_are_rows_in_the_order_that_is_asked_for() -> None:
-    frame = normtune.show(
-        **RECORDING,
-        operators="rms_norm_forward",
-        dtypes="bfloat16",
-        where="best_ratio < 1.001",
-        sort="-median_us",
-        limit=5,
-    )
+    frame = normtune.show(**RECORDING, operators="rms_norm_forward", dtypes="bfloat16", sort="-median_us", limit=5)
     assert len(frame) == 5 and frame["median_us"].is_monotonic_decreasing
-    assert (frame["best_ratio"] < 1.001).all() and set(frame["operator"]) == {"rms_norm_forward"}
+    assert set(frame["operator"]) == {"rms_norm_forward"}
 
 
 def test_a_table_is_found_by_name_or_file() -> None:
@@ -146,7 +139,6 @@ def test_what_a_command_says_on_stderr_is_a_warning(tmp_path: Path, monkeypatch,
         (lambda: normtune.fit("missing.db"), "missing.db"),
         (lambda: normtune.diff(TABLE, "nobody", **RECORDING), "nobody is no file, rule or shipped table"),
         (lambda: normtune.diff(TABLE, "liger", 7), "the measurements are a int: expected a store"),
-        (lambda: normtune.show(**RECORDING, where="color == 1"), "color"),
         (lambda: normtune.show(**RECORDING, sort="color"), "'color'"),
         (lambda: normtune.show(limit=0), "limit is 0: expected a positive integer"),
         (lambda: normtune.show(**RECORDING, regime="hot"), "unknown regime 'hot'"),

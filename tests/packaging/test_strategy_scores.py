@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from normtune.benchmarks import racing, strategies, table_after
+from normtune.benchmarks.lib.simulation import Moment, Space
 from normtune.benchmarks.recorded_spaces import task_of
 from normtune.benchmarks.scores import expected_best, scale, score
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.tuner.search.simulation import Moment, Space
 
 RESULTS = Path("benchmarks/results/strategies")
 CONFIGS = [RMSNormConfig("row", 1, warps) for warps in range(1, 41)]

@@ -2,7 +2,8 @@
 
 In: the name of a function that opens an `engine.Engine`, and its arguments. Out: `Worker`. Its `call` sends a step
 and returns the answer, or raises the way in which the process was lost: no answer in time, its death, or that of its
-device. `bench` decides what follows.
+device. `bench` decides what follows. No pool of Pebble's, as the compilers are in: its limits count time in which the
+machine slept, it starts a lost process again by itself, and a step takes half a millisecond longer.
 """
 
 import os

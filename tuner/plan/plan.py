@@ -7,6 +7,7 @@ launches, and the number of those left out, by reason. Pure; needs neither a GPU
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import prod
 from typing import NamedTuple, TypeAlias
 
 from normtune.errors import NormtuneError, UsageError
@@ -15,7 +16,7 @@ from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpe
 from normtune.kernels.problem import Problem, split_key
 from normtune.kernels.target import Target
 from normtune.tuner.plan.binaries import Job, jobs_of
-from normtune.tuner.plan.footprint import peak_bytes
+from normtune.tuner.timing.protocol import timed_launches
 
 SPACES = ("default", "full", "quick")
 # Most configs per problem in the space `quick`.
@@ -24,6 +25,11 @@ QUICK_CONFIGS = 12
 QUICK_REASON = "only in the default space"
 # Usable share of the free memory: other processes may take some during the sweep.
 _SHARE_OF_FREE = 0.95
+# The reference in float64: inputs, results, tolerances and intermediates, bytes per element of the largest tensor.
+# Measured as torch's peak on an H200.
+_REFERENCE_BYTES = 80
+# Context, loaded kernels, evicting read and sentinel of the timing, the allocator's overhead.
+_FIXED_BYTES = 1 << 30
 
 # Configs of problems that are timed whatever the space and the search.
 Always: TypeAlias = Mapping[Problem, Sequence[Config]]
@@ -209,3 +215,13 @@ def fitting(plan: Plan, free_bytes: int | None) -> Plan:
 def _kind(reason: str) -> str:
     """A reason without its numbers, for counting."""
     return "illegal: " + " ".join(word for word in reason.split() if not word.isdigit())
+
+
+def peak_bytes(problem: Problem) -> int:
+    """Most device memory of gate, timing and check of a problem, bytes."""
+    spec = operator(problem.operator)
+    footprint = spec.bytes_moved(problem)
+    # The lead-in and timed launches have slices of their own; the copy beside them has as many.
+    timing = 2 * (1 + timed_launches(footprint)) * footprint
+    largest = max(prod(buffer.shape) for buffer in spec.buffers(problem))  # of qk_norm all heads of a token
+    return _FIXED_BYTES + timing + _REFERENCE_BYTES * largest

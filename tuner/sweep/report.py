@@ -14,9 +14,8 @@ from normtune.results.terminal import printable
 from normtune.tuner.compiling.ahead import Ahead
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.open import Bench
-from normtune.tuner.plan.footprint import peak_bytes
 from normtune.tuner.plan.grids import MAX_ELEMENTS
-from normtune.tuner.plan.plan import QUICK_REASON, Plan
+from normtune.tuner.plan.plan import QUICK_REASON, Plan, peak_bytes
 from normtune.tuner.sweep.summary import LARGE_BYTES, Best, Summary
 from normtune.tuner.sweep.sweep import Outlook
 
@@ -166,7 +165,7 @@ def fruitless_line(summary: Summary, ahead: Ahead | None = None) -> str:
     problems = summary.done + summary.known
     return (
         f"nothing could be timed at any of {_counted(problems, 'problem')}, so there is no table to fit: `normtune "
-        "show --where \"status != 'ok'\"` lists the reasons, `--retry-failed` measures crashes and timeouts again"
+        "show --sort -reason` lists the reasons, `--retry-failed` measures crashes and timeouts again"
     )
 
 

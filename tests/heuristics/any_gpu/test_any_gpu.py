@@ -56,25 +56,11 @@ def by_rows(target: Target, rows: int, hidden: int) -> Config:
     return MANY if rows >= 8 * target.sms else FEW
 
 
-def by_bytes(target: Target, rows: int, hidden: int) -> Config:
-    return MANY if 2 * rows * hidden * 4 >= target.l2_bytes else FEW
-
-
 def test_a_threshold_in_rows_per_multiprocessor_is_found(spec: OperatorSpec) -> None:
     parts = [part(sms, l2, by_rows) for sms, l2 in ((132, 60), (36, 32), (84, 6))]
     joint = Joint(parts, legal(spec), 4)
     assert (joint.least(1), joint.least(2)) != (0, 0) and joint.least(2) == 0
     assert joint.tree(4) == Cut(ROWS_PER_SM, 1, 10, Leaf(FEW), Leaf(MANY))
-    # In raw rows no two leaves do it: 8 * 36 rows are many on one, 1024 are few on another.
-    assert Joint(parts, legal(spec), 2, BYTES_PER_L2).least(2) != 0
-
-
-def test_a_threshold_in_bytes_of_the_cache_is_found(spec: OperatorSpec) -> None:
-    parts = [part(sms, l2, by_bytes) for sms, l2 in ((132, 64), (36, 32), (84, 8))]
-    joint = Joint(parts, legal(spec), 4, BYTES_PER_L2)
-    assert joint.tree(4) == Cut(BYTES_PER_L2, 8, 1, Leaf(FEW), Leaf(MANY))
-    assert joint.least(2) == 0
-    assert Joint(parts, legal(spec), 2).least(2) != 0
 
 
 def test_each_gpu_has_the_same_weight(spec: OperatorSpec) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normtune.heuristics.comparing.difference import Choice, Difference, difference, parts_of
+from normtune.heuristics.comparing.difference import Choice, Difference, Differing, difference, parts_of
 from normtune.heuristics.comparing.gains import Interval
-from normtune.heuristics.comparing.regions import Differing
 from normtune.heuristics.comparing.report import difference_lines, mark, summary_lines
 from normtune.heuristics.comparing.sides import Side, Tuned, side
 from normtune.heuristics.fitting.figures import Loss

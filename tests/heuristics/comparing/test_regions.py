@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normtune.heuristics.comparing.regions import Differing, rectangles
+from normtune.heuristics.comparing.difference import Differing, rectangles
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose

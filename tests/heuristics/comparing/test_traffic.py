@@ -2,7 +2,7 @@
 
 import pytest
 
-from normtune.heuristics.comparing.traffic import name, part
+from normtune.heuristics.comparing.difference import part_name, part_of
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 
@@ -19,11 +19,11 @@ from normtune.kernels.problem import Problem
 )
 def test_edges(rows: int, hidden: int, expected: int) -> None:
     problem = Problem("rms_norm_forward", rows, hidden, "bfloat16")
-    assert part(operator("rms_norm_forward"), problem, 60 << 20) == expected
+    assert part_of(operator("rms_norm_forward"), problem, 60 << 20) == expected
 
 
 def test_names_have_the_size_of_the_cache() -> None:
-    assert [name(which, 60 << 20) for which in (0, 1, 2)] == [
+    assert [part_name(which, 60 << 20) for which in (0, 1, 2)] == [
         "launch bound, to 1 MB moved",
         "1 to 60 MB",
         "memory bound, over 60 MB (the L2)",

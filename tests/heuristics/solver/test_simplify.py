@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normtune.heuristics.solver.grid import axis
+from normtune.heuristics.solver.grid import axis, roundness
 from normtune.heuristics.solver.optimum import Optima, Sums
 from normtune.heuristics.solver.simplify import Old, boxes, cost_of, replaced, tidied
-from normtune.heuristics.solver.thresholds import roundness
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, configs_of, distinct, leaves
 

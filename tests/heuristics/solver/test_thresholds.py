@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normtune.heuristics.solver.grid import axis
-from normtune.heuristics.solver.thresholds import hidden_threshold, middle_half, rows_threshold
+from normtune.heuristics.solver.grid import axis, hidden_threshold, middle_half, rows_threshold
 
 GAPS = st.tuples(st.integers(1, 2**31), st.integers(1, 2**31)).filter(lambda pair: pair[0] < pair[1])
 

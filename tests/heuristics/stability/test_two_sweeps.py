@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from normtune.benchmarks.lib.two_sweeps import crossed, swept
 from normtune.benchmarks.two_sweeps import main
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.options import FitOptions
-from normtune.heuristics.stability.two_sweeps import crossed, swept
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.evidence import Evidence

@@ -27,12 +27,11 @@ from normtune.tests.heuristics.made_up import rehashed
 SHIPPED = locate.SHIPPED / locate.ANY_GPU
 numbers = st.integers(1, 1 << 40)
 leaves = st.integers(1, 5).map(lambda warps: Leaf(RMSNormConfig("row", 1, 1 << warps)))
-relative = st.sampled_from([ROWS_PER_SM, BYTES_PER_L2])
 
 
 def cuts(parts: st.SearchStrategy[NormalisedTree]) -> st.SearchStrategy[NormalisedTree]:
     return st.builds(Cut, st.just(HIDDEN), st.just(1), numbers, parts, parts) | st.builds(
-        Cut, relative, numbers, numbers, parts, parts
+        Cut, st.just(ROWS_PER_SM), numbers, numbers, parts, parts
     )
 
 
@@ -40,11 +39,25 @@ def written(tree: NormalisedTree) -> str:
     return body_text([AnyGpuFunction("toy", "", "bfloat16", tree, ("bfloat16",), 1, ())], template.ANY_GPU)
 
 
+def older(text: str) -> str:
+    """The text of a table as it was written when thresholds could be in bytes of L2 cache: the even ones are."""
+    return re.sub(r"rows >= (\d*[02468] \* )sms:", r"rows * hidden >= \1l2_bytes:", text)
+
+
+def in_bytes(tree: NormalisedTree) -> NormalisedTree:
+    """The tree of `older`."""
+    if isinstance(tree, Leaf):
+        return tree
+    is_older = tree.size == ROWS_PER_SM and tree.threshold % 2 == 0
+    return tree._replace(size=BYTES_PER_L2 if is_older else tree.size, low=in_bytes(tree.low), high=in_bytes(tree.high))
+
+
 @given(st.recursive(leaves, cuts, max_leaves=8), numbers, st.integers(1, 65536), st.integers(1, 400), numbers)
 def test_what_is_written_is_read_back_and_answers_alike(
     tree: NormalisedTree, rows: int, hidden: int, sms: int, l2_bytes: int
 ) -> None:
-    text = written(tree)
+    assert normalised_trees(written(tree)) == {("toy", "bfloat16"): tree}
+    text, tree = older(written(tree)), in_bytes(tree)
     assert normalised_trees(text) == {("toy", "bfloat16"): tree}
     names: dict[str, object] = {"__name__": "table"}
     exec(text, names)
@@ -57,9 +70,9 @@ def test_what_is_written_is_read_back_and_answers_alike(
 
 def test_it_reads_as_by_hand() -> None:
     few, many, large = (Leaf(RMSNormConfig("row", 1, warps)) for warps in (1, 2, 4))
-    tree = Cut(ROWS_PER_SM, 1, 31, Cut(ROWS_PER_SM, 8, 1, few, many), Cut(BYTES_PER_L2, 4, 3, many, large))
+    tree = Cut(ROWS_PER_SM, 1, 31, Cut(ROWS_PER_SM, 8, 1, few, many), Cut(ROWS_PER_SM, 3, 200, many, large))
     text = written(tree)
-    for line in ("if rows >= 31 * sms:", "if 4 * rows * hidden >= 3 * l2_bytes:", "if 8 * rows >= sms:"):
+    for line in ("if rows >= 31 * sms:", "if 3 * rows >= 200 * sms:", "if 8 * rows >= sms:"):
         assert line in text
 
 

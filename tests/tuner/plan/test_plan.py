@@ -10,9 +10,8 @@ from normtune.kernels.operator import operator, operators
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.binaries import compile_class
-from normtune.tuner.plan.footprint import peak_bytes
 from normtune.tuner.plan.grids import shapes
-from normtune.tuner.plan.plan import QUICK_CONFIGS, candidates, fitting, plan, problems, quick_candidates
+from normtune.tuner.plan.plan import QUICK_CONFIGS, candidates, fitting, peak_bytes, plan, problems, quick_candidates
 
 TARGET = TARGETS["sm_90"]
 

@@ -6,13 +6,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from normtune.benchmarks.lib.simulation import simulate
 from normtune.kernels.config import COPY
 from normtune.results.records import SEARCHED
 from normtune.tests.tuner.search.test_plane import BROKEN, SPACES, TILES, measured_in, slowness, stored
 from normtune.tuner.search.audit import FOR_ONE, Audited
 from normtune.tuner.search.plane import Plane
-from normtune.tuner.search.sampling.random_draw import RandomDraw
-from normtune.tuner.search.simulation import simulate
+from normtune.tuner.search.sampling.sampled import RandomDraw
 
 FEW = SPACES[::3]
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import numpy as np
 import pytest
 
+from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.operator import ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
@@ -22,10 +23,8 @@ from normtune.tuner.plan.plan import Candidate, Task, advice, plan
 from normtune.tuner.search import shape
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.plane import Plane
-from normtune.tuner.search.sampling.random_draw import RandomDraw
-from normtune.tuner.search.sampling.tpe import TPE
+from normtune.tuner.search.sampling.sampled import TPE, RandomDraw
 from normtune.tuner.search.shape import LEAST, MOST, NEIGHBOURS
-from normtune.tuner.search.simulation import Space, simulate
 from normtune.tuner.search.surrogate import DRAWS, Axes, Cells, distance, draws
 from normtune.tuner.sweep.incumbents import always
 

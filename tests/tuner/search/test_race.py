@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from normtune.benchmarks.lib.simulation import Space, simulate
+from normtune.benchmarks.lib.t4 import read_t4
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.exchange.recording import load_recording
-from normtune.results.exchange.t4 import read_t4
 from normtune.tuner.plan.plan import Candidate, Task
 from normtune.tuner.search.paired import PRECISION, holm, standing
 from normtune.tuner.search.protocol import Samples
 from normtune.tuner.search.race import LOOKS, race
 from normtune.tuner.search.registry import search
 from normtune.tuner.search.rounds import timed
-from normtune.tuner.search.simulation import Space, simulate
 
 HUB = Path(__file__).parent / "benchmark_hub"
 CONFIGS = [RMSNormConfig("row", 1, 1 << power) for power in range(5)]

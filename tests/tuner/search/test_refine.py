@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
@@ -14,7 +15,6 @@ from normtune.tuner.plan.grids import between
 from normtune.tuner.plan.plan import Candidate, Task
 from normtune.tuner.search.disputes import Disputes
 from normtune.tuner.search.refine import Refine, Refinement
-from normtune.tuner.search.simulation import Space, simulate
 
 FEW, MANY = RMSNormConfig("row", 1, 1), RMSNormConfig("row", 1, 8)
 KIND = "made_up", "", "float32"

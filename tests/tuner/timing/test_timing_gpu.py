@@ -7,8 +7,7 @@ import torch
 
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
-from normtune.tuner.plan.footprint import peak_bytes
-from normtune.tuner.plan.plan import candidates
+from normtune.tuner.plan.plan import candidates, peak_bytes
 
 pytestmark = pytest.mark.gpu
 

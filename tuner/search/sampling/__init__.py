@@ -1,1 +1,1 @@
-"""Searches whose proposals come from a sampler of Optuna, problem by problem; each is one file."""
+"""Searches whose proposals come from a sampler of Optuna, problem by problem."""

@@ -8,6 +8,7 @@ import numpy as np
 import optuna
 import pytest
 
+from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
@@ -15,11 +16,7 @@ from normtune.results.database.store import Coverage, Store
 from normtune.tests.commands import main, one_line
 from normtune.tests.tuner.made_up_recording import recorded_plan
 from normtune.tuner.plan.plan import Candidate, Task
-from normtune.tuner.search.sampling.gp import GP
-from normtune.tuner.search.sampling.random_draw import RandomDraw
-from normtune.tuner.search.sampling.sampled import FINALISTS, PROPOSALS
-from normtune.tuner.search.sampling.tpe import TPE
-from normtune.tuner.search.simulation import Space, simulate
+from normtune.tuner.search.sampling.sampled import FINALISTS, GP, PROPOSALS, TPE, RandomDraw
 from normtune.tuner.sweep.sweep import sweep
 
 

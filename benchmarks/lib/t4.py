@@ -1,7 +1,7 @@
 """Search spaces that other auto-tuners recorded, read from T4 files.
 
 In: the path of a T4 results file (JSON, also gzipped), as the benchmark hub of the auto-tuning community has them, and
-the cache file of Kernel Tuner beside it, if there is one. Out: a `RecordedSpace`, which `tuner.search.simulation`
+the cache file of Kernel Tuner beside it, if there is one. Out: a `RecordedSpace`, which `simulation`
 replays. T4: https://github.com/AutoTuningAssociation/autotuning_methodology (schemas/T4.json).
 
 A recorded space is no evidence and is never stored. A store compares times of the same round only, and the samples of a

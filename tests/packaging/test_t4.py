@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from normtune.benchmarks.lib.t4 import read_t4
 from normtune.errors import NormtuneError, UsageError
-from normtune.results.exchange.t4 import read_t4
 from normtune.tests.commands import main, one_line
 
-HUB = Path(__file__).parents[2] / "tuner/search/benchmark_hub"
+HUB = Path(__file__).parents[1] / "tuner/search/benchmark_hub"
 A100 = HUB / "convolution_milo-A100_T4.json"
 
 
